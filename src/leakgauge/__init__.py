@@ -1,0 +1,57 @@
+"""leakgauge gauges how much private data leaks from what a neural network shares.
+
+Names are loaded on first use, so that ``import leakgauge`` and ``leakgauge --help`` do not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leakgauge.core import (
+        Assumption,
+        Attack,
+        Buffers,
+        Channel,
+        Defense,
+        Labels,
+        NoisyCopy,
+        Observation,
+        Pixels,
+        Reconstruction,
+        Signal,
+        Size,
+        Space,
+        Targets,
+        Victim,
+        share,
+    )
+    from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "leakgauge.core": (
+        "Assumption", "Attack", "Buffers", "Channel", "Defense", "Labels", "NoisyCopy", "Observation", "Pixels",
+        "Reconstruction", "Signal", "Size", "Space", "Targets", "Victim", "share",
+    ),
+    "leakgauge.errors": ("BadInput", "Inapplicable", "LeakgaugeError"),
+}  # fmt: skip
+_WHERE = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [  # noqa: RUF022 - in the order a reader meets them
+    "Victim", "Pixels", "Space", "Signal", "Targets", "Channel", "Defense", "share", "Observation", "Assumption",
+    "Size", "Labels", "Buffers", "NoisyCopy", "Attack", "Reconstruction",
+    "LeakgaugeError", "BadInput", "Inapplicable", "__version__",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'leakgauge' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

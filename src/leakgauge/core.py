@@ -1,0 +1,329 @@
+"""The vocabulary of leakgauge: a victim sends data through a channel, an attack reads the observation.
+
+    x, y ── share(victim, channel, defenses) ──► Observation ── attack(victim, ·) ──► Reconstruction
+
+Only :func:`share` (here) and ``score`` (in :mod:`leakgauge.audit`) ever see the truth.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from leakgauge.errors import BadInput
+
+Signal = Mapping[str, Tensor]
+"""What leaves the device, by parameter, buffer or cut NAME; never by position."""
+
+Targets = Tensor | Mapping[str, Tensor]
+"""Class labels, or boxes and classes for detection."""
+
+Loss = Callable[[Any, Any], Tensor]
+"""``loss(model_output, targets) -> scalar``, the mean over the batch."""
+
+Mode = Literal["train", "eval"]
+
+
+class Space(Protocol):
+    """The input domain of a victim. Attacks work in model space and never see a mean, a std or a tokenizer."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def start(self, n: int, rng: torch.Generator) -> Tensor: ...
+    def project(self, x: Tensor) -> Tensor: ...
+    def encode(self, image: Tensor) -> Tensor: ...
+    def decode(self, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Images of ``shape`` = (channels, height, width). The model sees ``(image - mean) / std``.
+
+    >>> space = Pixels((1, 2, 2), mean=(0.5,), std=(0.25,))
+    >>> space.encode(torch.ones(1, 1, 2, 2)).unique().tolist()
+    [2.0]
+    """
+
+    shape: tuple[int, ...]
+    bounds: tuple[float, float] = (0.0, 1.0)
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != 3 or min(self.shape) < 1:
+            raise BadInput(f"Pixels needs a shape (channels, height, width) of positive sizes, got {self.shape}")
+        if self.bounds[0] >= self.bounds[1]:
+            raise BadInput(f"Pixels needs bounds (low, high) with low < high, got {self.bounds}")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.shape[0]):
+                raise BadInput(f"Pixels needs 1 or {self.shape[0]} values of {name}, got {len(values)}")
+        if min(self.std) <= 0:
+            raise BadInput(f"Pixels needs a positive std, got {self.std}")
+
+    def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        mean, std = (like.new_tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))
+        return mean, std
+
+    def start(self, n: int, rng: torch.Generator) -> Tensor:
+        """Standard normal noise in model space, shape (n, *shape)."""
+        return torch.randn(n, *self.shape, generator=rng)
+
+    def encode(self, image: Tensor) -> Tensor:
+        """Image values (within ``bounds``) to what the model takes."""
+        mean, std = self._affine(image)
+        return (image - mean) / std
+
+    def decode(self, x: Tensor) -> Tensor:
+        """What the model takes to an image in [0, 1], clipped."""
+        mean, std = self._affine(x)
+        low, high = self.bounds
+        return ((x * std + mean - low) / (high - low)).clamp(0, 1)
+
+    def project(self, x: Tensor) -> Tensor:
+        """Nearest point of the box of valid images, in model space."""
+        mean, std = self._affine(x)
+        low, high = ((bound - mean) / std for bound in self.bounds)
+        return torch.minimum(torch.maximum(x, low), high)
+
+
+@dataclass(frozen=True, eq=False)
+class Victim:
+    """All that is public about the audited model.
+
+    The model is copied when the victim is made and the copy is put into ``mode``; the user's own module is never
+    touched. The copy is only ever run functionally, on given parameters and on copies of the buffers.
+    """
+
+    model: nn.Module
+    space: Space
+    loss: Loss = F.cross_entropy
+    mode: Mode = "eval"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise BadInput(f"the victim's model must be a torch.nn.Module, got {type(self.model).__name__}")
+        if self.mode not in ("train", "eval"):
+            raise BadInput(f"the victim's mode must be 'train' or 'eval', got {self.mode!r}")
+        model = copy.deepcopy(self.model).train(self.mode == "train")
+        if not any(p.requires_grad for p in model.parameters()):
+            raise BadInput("the victim's model has no trainable parameter; nothing would be shared")
+        model.zero_grad(set_to_none=True)
+        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "name", self.name or type(model).__name__)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Trainable parameters by name, detached from the module."""
+        return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Copies of the buffers by name; a training-mode forward pass may write into them."""
+        return {n: b.detach().clone() for n, b in self.model.named_buffers()}
+
+    def __call__(self, x: Tensor, *, parameters: Signal | None = None, buffers: Signal | None = None) -> Any:
+        """Output of the model at ``parameters`` (default: its own). ``buffers``, if given, are updated in place."""
+        state = {**(self.buffers() if buffers is None else buffers), **(parameters or {})}
+        return functional_call(self.model, state, (x,))
+
+    def depends_on_mode(self) -> bool:
+        """Whether train and eval mode differ for this model (batch statistics or dropout)."""
+        norm = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+        return any(isinstance(m, norm) for m in self.model.modules())
+
+
+class Channel(Protocol):
+    """A pure function from data to what leaves the device, differentiable in x (and in y where y is soft)."""
+
+    def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal: ...
+
+
+@runtime_checkable
+class SharesBuffers(Protocol):
+    """A channel that can also say what the client's buffers hold after its work (batch-norm statistics)."""
+
+    def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal: ...
+
+
+class Defense(Protocol):
+    """Changes what leaves the device, and only that. What changes how it is computed is a channel."""
+
+    def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal: ...
+
+
+@runtime_checkable
+class NeedsVictim(Protocol):
+    """A defense given in terms of roles, which needs the model to know the parameter names."""
+
+    def for_victim(self, victim: Victim, /) -> Defense: ...
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One thing the adversary is taken to know or to profit from.
+
+    ``deployable``: a real server has it in ordinary protocols. ``diagnostic``: it makes the result an upper bound.
+    """
+
+    what: str
+    kind: Literal["deployable", "diagnostic"]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The adversary's whole knowledge. Absent knowledge is None."""
+
+    signal: Signal
+    channel: Channel
+    size: int | None = None
+    labels: Targets | None = None
+    buffers: Signal | None = None
+    near: Tensor | None = None
+    assumptions: tuple[Assumption, ...] = ()
+
+
+class Reveal(Protocol):
+    """Gives the adversary one more thing, and writes down that it did."""
+
+    def __call__(self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator) -> Observation: ...
+
+
+def _told(seen: Observation, what: str, kind: Literal["deployable", "diagnostic"], **known: Any) -> Observation:
+    return replace(seen, assumptions=(*seen.assumptions, Assumption(what, kind)), **known)
+
+
+@dataclass(frozen=True)
+class Size:
+    """The number of samples in the update; federated averaging sends it as the client's weight."""
+
+    def __call__(self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator) -> Observation:
+        return _told(seen, f"batch size known ({len(x)})", "deployable", size=len(x))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The true labels of the batch."""
+
+    def __call__(self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator) -> Observation:
+        return _told(seen, "true labels given to the adversary", "diagnostic", labels=y)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The client's buffers after its work: running statistics of batch normalisation."""
+
+    def __call__(self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator) -> Observation:
+        if not isinstance(seen.channel, SharesBuffers):
+            raise BadInput(f"{seen.channel!r} has no buffers to reveal; drop Buffers() from reveal")
+        after = seen.channel.buffers(victim, x, y)
+        return _told(seen, "running statistics shared with the update", "deployable", buffers=after)
+
+
+@dataclass(frozen=True)
+class NoisyCopy:
+    """The target itself with each pixel position, with probability ``p``, replaced by N(0, 1) in model space."""
+
+    p: float
+
+    def __call__(self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator) -> Observation:
+        if not 0 <= self.p <= 1:
+            raise BadInput(f"NoisyCopy needs a probability between 0 and 1, got {self.p}")
+        mask = torch.rand(len(x), 1, *x.shape[2:], generator=rng) < self.p
+        noise = torch.randn(x.shape, generator=rng)
+        near = torch.where(mask.to(x.device), noise.to(x), x)
+        return _told(seen, f"start near the truth (noise on {self.p:.0%} of the pixels)", "diagnostic", near=near)
+
+
+def share(
+    victim: Victim,
+    channel: Channel,
+    x: Tensor,
+    y: Targets,
+    *,
+    defenses: Sequence[Defense] = (),
+    reveal: Sequence[Reveal] = (Size(),),
+    seed: int = 0,
+) -> Observation:
+    """What the adversary gets to see when the client sends ``x, y`` (model space) through ``channel``.
+
+    Defenses act in the given order. Whatever is revealed beyond the signal is written into ``assumptions``.
+    Dropout masks of a train-mode victim are drawn from ``seed``; the attack does not know them.
+    """
+    if len(x) == 0:
+        raise BadInput("share needs at least one sample, got an empty batch")
+    if tuple(x.shape[1:]) != tuple(victim.space.shape):
+        raise BadInput(f"share needs samples of shape {victim.space.shape}, got {tuple(x.shape[1:])}")
+    rng = torch.Generator().manual_seed(seed)
+    with private_randomness(seed, victim.device):
+        signal: Signal = {name: value.detach() for name, value in channel(victim, x, y).items()}
+    for defense in defenses:
+        bound = defense.for_victim(victim) if isinstance(defense, NeedsVictim) else defense
+        signal = bound(signal, rng=rng)
+    seen = Observation(signal=signal, channel=channel)
+    if victim.mode == "eval" and victim.depends_on_mode():
+        seen = _told(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
+    for known in reveal:
+        seen = known(seen, victim, x, y, rng=rng)
+    return seen
+
+
+@contextmanager
+def private_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Seeds torch's global generators for the block (dropout knows no other) and restores them afterwards."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How an attack went: losses of every restart at ``steps``, and the chosen candidate at ``snapshot_steps``."""
+
+    steps: tuple[int, ...] = ()
+    losses: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (len(steps), restarts)
+    snapshot_steps: tuple[int, ...] = ()
+    snapshots: Tensor = field(default_factory=lambda: torch.empty(0))  # (len(snapshot_steps), batch, *shape)
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What an attack believes the data was, in model space. It holds no truth.
+
+    ``candidates`` (restarts, batch, *shape) and ``losses`` (restarts,) are all restarts; ``x`` is the one with the
+    lowest loss, which the adversary can see. ``y`` are class labels, or None where they could not be told.
+    """
+
+    x: Tensor
+    y: Tensor | None
+    loss: float
+    candidates: Tensor
+    losses: Tensor
+    made_by: str
+    seconds: float
+    trace: Trace = field(default_factory=Trace)
+    notes: tuple[str, ...] = ()
+
+
+class Attack(Protocol):
+    """Turns an observation into a reconstruction. Raises ``Inapplicable`` when it lacks something."""
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction: ...
+
+
+@runtime_checkable
+class Blindable(Protocol):
+    """An attack that can run without the signal: same start, same priors, nothing observed (the null run)."""
+
+    def blind(self) -> Attack: ...

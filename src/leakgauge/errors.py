@@ -1,0 +1,27 @@
+"""The few errors that leakgauge raises on purpose."""
+
+
+class LeakgaugeError(Exception):
+    """Base of every error whose message is written for the user: one sentence, no traceback needed."""
+
+
+class BadInput(LeakgaugeError, ValueError):
+    """Something the user gave is wrong; the message says what, what was expected and what to do."""
+
+
+class MissingExtra(BadInput):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; install it with: pip install 'leakgauge[{extra}]'")
+        self.package, self.extra = package, extra
+
+    def __reduce__(self) -> tuple[type["MissingExtra"], tuple[str, str]]:
+        return type(self), (self.package, self.extra)
+
+
+class Inapplicable(LeakgaugeError):
+    """An attack, rule or measure does not apply to what it was given, e.g. ``not shared: pos_embed``.
+
+    Audits record it as a refusal. It is never turned into a score.
+    """
