@@ -1,1 +1,20 @@
+"""Attacks of the papers, one file each; ``ATTACKS`` names them all."""
 
+from collections.abc import Callable
+
+from leakgauge.attacks.dlg import dlg
+from leakgauge.attacks.idlg import idlg
+from leakgauge.attacks.inverting_gradients import inverting_gradients
+from leakgauge.attacks.linear import linear
+from leakgauge.attacks.tag import tag
+from leakgauge.core import Attack
+
+ATTACKS: dict[str, Callable[..., Attack]] = {
+    "dlg": dlg,
+    "idlg": idlg,
+    "inverting_gradients": inverting_gradients,
+    "tag": tag,
+    "linear": linear,
+}
+
+__all__ = ["ATTACKS", "dlg", "idlg", "inverting_gradients", "linear", "tag"]

@@ -1,1 +1,9 @@
+"""From cases to verdicts: the honest part, where null runs and baselines are never left out."""
 
+from leakgauge.audit.case import Case
+from leakgauge.audit.run import run_all, run_case
+from leakgauge.audit.scoring import Scores, score
+from leakgauge.audit.setup import Setup, embedded
+from leakgauge.audit.verdict import Verdict, judge
+
+__all__ = ["Case", "Scores", "Setup", "Verdict", "embedded", "judge", "run_all", "run_case", "score"]

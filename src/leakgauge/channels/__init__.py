@@ -1,1 +1,12 @@
+"""What leaves the device."""
 
+from collections.abc import Callable
+
+from leakgauge.channels.fedavg import FedAvg
+from leakgauge.channels.gradient import Gradient
+from leakgauge.channels.twice import twice_differentiable
+from leakgauge.core import Channel
+
+CHANNELS: dict[str, Callable[..., Channel]] = {"gradient": Gradient, "fedavg": FedAvg}
+
+__all__ = ["CHANNELS", "FedAvg", "Gradient", "twice_differentiable"]

@@ -1,1 +1,44 @@
+"""The parts that optimisation attacks are made of, and the one loop that runs them."""
 
+from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, Named
+from leakgauge.inversion.labels import BiasCounts, FirstThatApplies, Joint, MinimumEntry, RowSum, SignRule, inferred
+from leakgauge.inversion.matching import Matching
+from leakgauge.inversion.priors import BatchNormStatistics, Norm, TotalVariation
+from leakgauge.inversion.progress import watching
+from leakgauge.inversion.solvers import LBFGS, Adam, AdamW, CosineDecay, Descent, Sign, Steady, StepDecay
+from leakgauge.inversion.starts import Constant, FromSpace, Given, NearTruth, Normal, Uniform
+
+__all__ = [
+    "L1",
+    "L2",
+    "LBFGS",
+    "Adam",
+    "AdamW",
+    "BatchNormStatistics",
+    "BiasCounts",
+    "Constant",
+    "Cosine",
+    "CosineDecay",
+    "Decaying",
+    "Descent",
+    "Equal",
+    "FirstThatApplies",
+    "FromSpace",
+    "Given",
+    "Joint",
+    "Matching",
+    "MinimumEntry",
+    "Named",
+    "NearTruth",
+    "Norm",
+    "Normal",
+    "RowSum",
+    "Sign",
+    "SignRule",
+    "Steady",
+    "StepDecay",
+    "TotalVariation",
+    "Uniform",
+    "inferred",
+    "watching",
+]

@@ -1,1 +1,11 @@
+"""The papers' own networks, built from a seed, and the trained victims that travel with the package."""
 
+from leakgauge.models.cnn import CNN
+from leakgauge.models.lenet import LeNet
+from leakgauge.models.mlp import MLP
+from leakgauge.models.pretrained import PRETRAINED, pretrained
+from leakgauge.models.resnet import ResNet18
+from leakgauge.models.vgg import VGG
+from leakgauge.models.vit import ViT
+
+__all__ = ["CNN", "MLP", "PRETRAINED", "VGG", "LeNet", "ResNet18", "ViT", "pretrained"]

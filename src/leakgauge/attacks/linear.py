@@ -1,0 +1,86 @@
+"""Analytic recovery of the input of a fully connected first layer."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.engine import Observed
+from leakgauge.errors import Inapplicable
+from leakgauge.families import find_roles
+from leakgauge.inversion.labels import LabelRule, batch_size, inferred
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The attack made by :func:`linear`."""
+
+    labels: LabelRule
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        began = time.perf_counter()
+        if batch_size(seen) != 1:
+            raise Inapplicable(f"the rows of a shared gradient mix {seen.size} samples; analytic recovery needs one")
+        signal = Observed.checked(seen.signal, victim).signal
+        name = _first_layer(victim)
+        for needed in (f"{name}.weight", f"{name}.bias"):
+            if needed not in signal:
+                raise Inapplicable(f"not shared: {needed}")
+        x = input_of_linear(signal[f"{name}.weight"], signal[f"{name}.bias"]).view(1, *victim.space.shape)
+        return Reconstruction(
+            x=victim.space.project(x),
+            y=self._labels(victim, seen, seed),
+            loss=0.0,
+            candidates=victim.space.project(x)[None],
+            losses=torch.zeros(1),
+            made_by=repr(self),
+            seconds=time.perf_counter() - began,
+            notes=(f"closed form on {name}",),
+        )
+
+    def _labels(self, victim: Victim, seen: Observation, seed: int) -> Tensor | None:
+        try:
+            return self.labels(victim, seen, rng=torch.Generator().manual_seed(seed))
+        except Inapplicable:  # the image does not depend on the label, so not knowing it is no obstacle
+            return None
+
+
+def input_of_linear(weight: Tensor, bias: Tensor) -> Tensor:
+    """x with ∂W = δ xᵀ (``weight``) and ∂b = δ (``bias``): least squares over all rows, x = ∂Wᵀ∂b / ‖∂b‖².
+
+    Ref: Phong et al. 2018, section III — input of a layer from the gradients of weight and bias
+    """
+    square = torch.dot(bias.double(), bias.double())
+    if square == 0:
+        raise Inapplicable("the bias gradient of the first layer is zero, so its input cannot be divided out")
+    return ((weight.double().T @ bias.double()) / square).to(weight.dtype)
+
+
+def _first_layer(victim: Victim) -> str:
+    name = find_roles(victim.model).first_layer
+    layer = None if name is None else victim.model.get_submodule(name)
+    if name is None or not isinstance(layer, nn.Linear):
+        raise Inapplicable(f"the first layer is a {type(layer).__name__}, analytic recovery needs a Linear that sees the input")
+    if layer.in_features != math.prod(victim.space.shape):
+        raise Inapplicable(f"the first linear layer {name} takes {layer.in_features} values, the input has {math.prod(victim.space.shape)}")
+    return name
+
+
+def linear() -> Linear:
+    """Phong et al. 2018: for y = W x + b, row i of ∂W is ∂b_i · x, so x is read off exactly.
+
+        x̂ = ∂Wᵀ ∂b / ‖∂b‖²
+
+    Needs a fully connected first layer with a bias, both gradients shared, and one sample. A weight update after one
+    step does as well: its factor −η cancels.
+
+    Deviations: all rows are used by least squares instead of one row's quotient, so a single small ∂b_i does no harm.
+
+    Ref: Phong et al. 2018, section III — analytic recovery
+    """
+    return Linear(labels=inferred())

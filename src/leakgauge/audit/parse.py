@@ -1,0 +1,67 @@
+"""Reads ``NAME`` and ``NAME:option=value,…`` as they are written on the command line and in cases."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from leakgauge.errors import BadInput
+from leakgauge.families.nearest import nearest
+
+T = TypeVar("T")
+
+
+def made_from(
+    spec: str, registry: Mapping[str, Callable[..., T]], *, kind: str, extra: Mapping[str, Any] | None = None
+) -> T:
+    """Calls the registered factory with the options of ``spec`` and ``extra``.
+
+    >>> from leakgauge.defenses import DEFENSES
+    >>> made_from("prune:0.9", DEFENSES, kind="defense")
+    Prune(fraction=0.9)
+    >>> made_from("gaussian_noise:relative=0.5", DEFENSES, kind="defense")
+    GaussianNoise(std=None, relative=0.5, variance_to_norm=None)
+    """
+    name, _, written = spec.partition(":")
+    if name not in registry:
+        raise BadInput(f"unknown {kind} {name!r}; {nearest(name, registry)}")
+    factory = registry[name]
+    allowed = list(inspect.signature(factory).parameters)
+    options = {**_options(written, allowed, spec), **(extra or {})}
+    for option in options:
+        if option not in allowed:
+            raise BadInput(f"{kind} {name} has no option {option!r}; it takes {', '.join(allowed) or 'none'}")
+    try:
+        return factory(**options)
+    except TypeError as error:
+        raise BadInput(f"{kind} {spec!r} does not fit: {error}; it takes {', '.join(allowed) or 'no options'}") from error
+
+
+def _options(written: str, allowed: list[str], spec: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for part in filter(None, written.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:  # a single bare value is the first option: prune:0.9
+            if not allowed:
+                raise BadInput(f"{spec!r} gives a value, but {spec.partition(':')[0]} takes no options")
+            key, value = allowed[0], part
+        options[key.strip()] = value_of(value.strip())
+    return options
+
+
+def value_of(text: str) -> Any:
+    """A Python literal where the text is one, names joined by + as a tuple, otherwise the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return tuple(text.split("+")) if "+" in text else text
+
+
+def option_of(text: str) -> tuple[str, Any]:
+    """``steps=300`` as ("steps", 300)."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise BadInput(f"an option is written NAME=VALUE, e.g. steps=300, got {text!r}")
+    return key.strip(), value_of(value.strip())

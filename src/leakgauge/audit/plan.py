@@ -1,0 +1,124 @@
+"""What an audit will do, decided before it starts and kept with the run, so that a resumed run does the same."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from leakgauge.attacks import ATTACKS
+from leakgauge.audit.case import Case
+from leakgauge.audit.pictures import write_whole
+from leakgauge.audit.setup import Load
+from leakgauge.core import share
+from leakgauge.errors import BadInput, Inapplicable
+
+FILE = "plan.json"
+PROBE_STEPS = 8
+FEWEST_STEPS = 50
+
+
+def default_cases(*, steps: int = 300, seed: int = 0) -> list[Case]:
+    """Eight cases on the embedded models that show each factor once: model, mode, batch size, noise."""
+    options = {"steps": steps, "tv": 0.01}
+    noise = ("gaussian_noise:relative=3.0",)
+
+    def case(model: str, **changes: object) -> Case:
+        return replace(Case(model=model, options=options, seed=seed), name="", **changes)
+
+    return [
+        case("cnn"),
+        case("cnn", batch_size=4),
+        case("cnn", mode="train"),
+        case("cnn", mode="train", batch_size=4),
+        case("cnn", defenses=noise),
+        case("vit"),
+        case("vit", batch_size=4),
+        case("vit", defenses=noise),
+    ]
+
+
+def seconds_of(text: str) -> float:
+    """A duration as people write it.
+
+    >>> seconds_of("90s"), seconds_of("2m"), seconds_of("1h")
+    (90.0, 120.0, 3600.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if found is None or float(found.group(1)) == 0:
+        raise BadInput(f"a budget is a positive time such as 90s, 2m or 1h, got {text!r}")
+    return float(found.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[found.group(2)]
+
+
+def fit_budget(cases: Sequence[Case], seconds: float, *, load: Load) -> list[Case]:
+    """Gives each case an equal share of the time and turns it into a number of steps by a short trial of each.
+
+    Steps are rounded down to two significant digits, never below 50. Cases whose attack takes no steps stay as they are.
+    """
+    share_of_time = seconds / max(1, len(cases))
+    return [_fitted(case, share_of_time, load) for case in cases]
+
+
+def _fitted(case: Case, seconds: float, load: Load) -> Case:
+    if "steps" not in _accepted(case):
+        return case
+    cost = _seconds_per_step(case, load)
+    if cost is None:
+        return case
+    return replace(case, options={**case.options, "steps": _rounded_down(seconds / cost)})
+
+
+def _accepted(case: Case) -> Mapping[str, object]:
+    factory: Callable[..., object] | None = ATTACKS.get(case.attack.partition(":")[0])
+    return {} if factory is None else inspect.signature(factory).parameters
+
+
+def _seconds_per_step(case: Case, load: Load) -> float | None:
+    """Seconds of one step, from the difference of a short and a shorter run; None where the attack refuses anyway."""
+    setup = load(case)
+    x, y = setup.private(case)
+    seen = share(setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), reveal=case.build_reveal())
+    taken: list[float] = []
+    try:
+        for steps in (1, 1 + PROBE_STEPS):
+            attack = replace(case, options={**case.options, "steps": steps}).build_attack()
+            began = time.perf_counter()
+            attack(setup.victim, seen, seed=case.seed)
+            if setup.victim.device.type == "cuda":
+                torch.cuda.synchronize()
+            taken.append(time.perf_counter() - began)
+    except Inapplicable:
+        return None
+    return max(1e-6, (taken[1] - taken[0]) / PROBE_STEPS)
+
+
+def _rounded_down(steps: float) -> int:
+    whole = max(FEWEST_STEPS, int(steps))
+    unit = 10 ** max(0, len(str(whole)) - 2)
+    return whole // unit * unit
+
+
+def save(folder: Path, cases: Sequence[Case]) -> None:
+    write_whole(folder / FILE, json.dumps([asdict(case) for case in cases], indent=1).encode())
+
+
+def read(folder: Path) -> list[Case]:
+    """The cases of an earlier run, to go on with."""
+    path = folder / FILE
+    if not path.is_file():
+        raise BadInput(f"nothing to resume: {folder} has no {FILE}; start the audit without --resume")
+    try:
+        return [_restored(fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"{path} is damaged; start the audit anew without --resume") from error
+
+
+def _restored(fields: dict[str, object]) -> Case:
+    lists = {name: tuple(fields[name]) for name in ("defenses", "reveal")}  # pyright: ignore[reportArgumentType]
+    return Case(**{**fields, **lists})  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,216 @@
+"""Runs cases and writes one record each. A refusal is recorded as a refusal, a crash as an error; neither is a score."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+import leakgauge
+from leakgauge.audit import records
+from leakgauge.audit.case import Case
+from leakgauge.audit.pictures import save_strip
+from leakgauge.audit.records import Record
+from leakgauge.audit.scoring import Perceptual, score, score_images, trivial_baseline
+from leakgauge.audit.setup import Load, Setup, check_fits
+from leakgauge.audit.verdict import judge
+from leakgauge.core import Attack, Blindable, Observation, Reconstruction, Victim, share
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.measures import baseline
+from leakgauge.measures.lpips import load_lpips
+from leakgauge.measures.pairing import pair
+
+OnRecord = Callable[[Record], None]
+
+
+def run_all(
+    cases: Sequence[Case],
+    *,
+    load: Load,
+    folder: Path,
+    resume: bool = False,
+    map: Callable[[Callable[[Case], Record], Iterable[Case]], Iterable[Record]] = map,  # noqa: A002 - it is map's own shape
+    on_record: OnRecord | None = None,
+) -> list[Record]:
+    """Runs every case that has no record yet and appends its record as soon as it is done.
+
+    ``map`` may run cases elsewhere (processes, a cluster); records are written here, in order.
+    """
+    done = {record.key: record for record in records.read(folder)} if resume and (folder / records.FILE).exists() else {}
+    todo = [case for case in cases if case.key() not in done]
+    for record in map(_Runner(load, folder), todo):
+        records.append(folder, record)
+        done[record.key] = record
+        if on_record is not None:
+            on_record(record)
+    return [done[case.key()] for case in cases]
+
+
+@dataclass(frozen=True)
+class _Runner:
+    load: Load
+    folder: Path
+
+    def __call__(self, case: Case) -> Record:
+        return run_case(case, load=self.load, folder=self.folder)
+
+
+def run_case(case: Case, *, load: Load, folder: Path) -> Record:
+    """Attacks one case, its null run and the trivial baseline, and judges. ``BadInput`` is the user's and is raised."""
+    began = time.perf_counter()
+    about = _about(case)
+    try:
+        setup = load(case)
+        about["victim"] = _described(setup, check_fits(setup))
+        found = _attacked(case, setup, folder)
+    except Inapplicable as refusal:
+        found = {"status": "refused", "reason": str(refusal)}
+    except BadInput:
+        raise
+    except Exception as crash:  # noqa: BLE001 - recorded with its traceback as an error, never as a score
+        found = {"status": "error", "reason": f"{type(crash).__name__}: {crash}", "notes": (traceback.format_exc(),)}
+    return Record(**{**about, **found}, seconds=time.perf_counter() - began, peak_bytes=_peak_bytes())
+
+
+def _about(case: Case) -> dict[str, Any]:
+    return {
+        "key": case.key(),
+        "case": asdict(case),
+        "victim": {},
+        "attack": repr(case.build_attack()),
+        "channel": repr(case.build_channel()),
+        "defenses": tuple(repr(d) for d in case.build_defenses()),
+        "assumptions": (),
+        "versions": versions(),
+        "seed": case.seed,
+        "command": case.command(),
+    }
+
+
+def _described(setup: Setup, classes: int) -> dict[str, Any]:
+    victim = setup.victim
+    return {
+        "name": victim.name,
+        "mode": victim.mode,
+        "parameters": sum(p.numel() for p in victim.parameters().values()),
+        "classes": classes,
+        "shape": list(victim.space.shape),
+        "device": str(victim.device),
+    }
+
+
+def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
+    victim, attack = setup.victim, case.build_attack()
+    x, y = setup.private(case)
+    seen = share(
+        victim,
+        case.build_channel(),
+        x,
+        y,
+        defenses=case.build_defenses(),
+        reveal=case.build_reveal(),
+        seed=case.seed,
+    )
+    result = attack(victim, seen, seed=case.seed)
+    nothing = null_run(attack, victim, seen, seed=case.seed)
+    truths, pool, lpips = victim.space.decode(x).cpu(), setup.pool(case), load_lpips()
+    scores = score(result, x, y, space=victim.space, pool=pool, lpips=lpips)
+    null = score(nothing, x, y, space=victim.space, pool=pool, lpips=lpips)
+    trivial = trivial_baseline(truths, lpips=lpips)
+    verdict = judge(scores, null, trivial, seen.assumptions)
+    return {
+        "status": "done",
+        "assumptions": tuple(asdict(a) for a in seen.assumptions),
+        "metrics": scores.summary(),
+        "null": null.summary(),
+        "baseline": trivial.summary(),
+        "restarts": _spread(result, truths, victim, lpips),
+        "verdict": verdict.outcome,
+        "rule": f"{verdict.rule} ({verdict.kind})",
+        "notes": result.notes,
+        "curve": _curve(result),
+        "pictures": _pictures(case, folder, truths, victim, result, nothing),
+        "progress": _progress(case, folder, victim, result),
+    }
+
+
+def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int) -> Reconstruction:
+    """The same attack without any information in the signal.
+
+    An attack by matching runs on its priors alone, from the same starts. Any other is given the signal of pure noise.
+    """
+    if isinstance(attack, Blindable):
+        return attack.blind()(victim, seen, seed=seed)
+    rng = torch.Generator().manual_seed(seed)
+    size = seen.size or 1
+    noise = victim.space.start(size, rng).to(victim.device)
+    with torch.no_grad():
+        labels = victim(noise).argmin(1)  # an unlikely class, so that the gradient does not vanish
+    signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}
+    blank = Observation(signal=signal, channel=seen.channel, size=seen.size)
+    return attack(victim, blank, seed=seed)
+
+
+def _spread(result: Reconstruction, truths: Tensor, victim: Victim, lpips: Perceptual | None) -> dict[str, list[float]]:
+    every = [score_images(victim.space.decode(x), truths, lpips=lpips).means() for x in result.candidates]
+    return {name: [means[name] for means in every] for name in every[0]}
+
+
+def _curve(result: Reconstruction) -> dict[str, Any]:
+    return {"steps": list(result.trace.steps), "losses": [_finite(row) for row in result.trace.losses.T]}
+
+
+def _finite(losses: Tensor) -> list[float | None]:
+    return [v if abs(v) < float("inf") else None for v in losses.tolist()]
+
+
+def _pictures(
+    case: Case, folder: Path, truths: Tensor, victim: Victim, result: Reconstruction, nothing: Reconstruction
+) -> dict[str, str]:
+    order = _paired(victim.space.decode(result.x).cpu(), truths)
+    null_order = _paired(victim.space.decode(nothing.x).cpu(), truths)
+    shown = {
+        "truth": truths,
+        "reconstruction": victim.space.decode(result.x).cpu()[order],
+        "null": victim.space.decode(nothing.x).cpu()[null_order],
+        "baseline": baseline.blurred(truths),
+    }
+    return {name: save_strip(folder, f"{case.key()}-{name}", images) for name, images in shown.items()}
+
+
+def _progress(case: Case, folder: Path, victim: Victim, result: Reconstruction) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {"step": step, "picture": save_strip(folder, f"{case.key()}-step-{step:06d}", victim.space.decode(x))}
+        for step, x in zip(result.trace.snapshot_steps, result.trace.snapshots, strict=True)
+    )
+
+
+def _paired(guesses: Tensor, truths: Tensor) -> Tensor:
+    return torch.argsort(pair(guesses, truths))
+
+
+def versions() -> dict[str, str]:
+    return {
+        "leakgauge": leakgauge.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+    }
+
+
+def _peak_bytes() -> int:
+    """Highest memory so far: of the GPU if there is one, else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,122 @@
+"""Comparison of a reconstruction with the truth: with ``share`` the only place where the truth is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.core import Reconstruction, Space
+from leakgauge.measures import baseline, image, reidentification
+from leakgauge.measures.pairing import pair
+
+Perceptual = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One value per true image, in the order of the truth; None where a metric was not measured.
+
+    ``reid`` is the rank of the true image among the pool (1 is best), ``labels`` is 1.0 where the label is right.
+    """
+
+    mse: tuple[float, ...]
+    psnr: tuple[float, ...]
+    ssim: tuple[float, ...]
+    lpips: tuple[float, ...] | None = None
+    reid: tuple[float, ...] | None = None
+    labels: tuple[float, ...] | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """Mean, smallest, largest and every value of each metric, as a record keeps them."""
+        return {field.name: _summary(getattr(self, field.name)) for field in fields(self)}
+
+    def means(self) -> dict[str, float]:
+        return {name: s["mean"] for name, s in self.summary().items() if s is not None}
+
+
+def _summary(values: tuple[float, ...] | None) -> dict[str, Any] | None:
+    if values is None:
+        return None
+    return {"mean": sum(values) / len(values), "min": min(values), "max": max(values), "per_image": list(values)}
+
+
+def score(
+    reconstruction: Reconstruction,
+    x: Tensor,
+    y: Tensor | None,
+    *,
+    space: Space,
+    pool: Tensor | None = None,
+    lpips: Perceptual | None = None,
+) -> Scores:
+    """Metrics of the chosen reconstruction against the truth ``x, y`` (model space), paired one to one.
+
+    ``pool`` holds other images (in [0, 1]) among which the true one must be re-identified; ``lpips`` is a loaded
+    perceptual distance. A perfect batch in any order scores SSIM 1, PSNR ∞, MSE 0.
+    """
+    return score_images(
+        space.decode(reconstruction.x), space.decode(x), labels=reconstruction.y, truth=y, pool=pool, lpips=lpips
+    )
+
+
+def score_images(
+    guesses: Tensor,
+    truths: Tensor,
+    *,
+    labels: Tensor | None = None,
+    truth: Tensor | None = None,
+    pool: Tensor | None = None,
+    lpips: Perceptual | None = None,
+) -> Scores:
+    """As :func:`score`, for images in [0, 1]."""
+    guesses, truths = guesses.detach().cpu(), truths.detach().cpu()
+    order = torch.argsort(pair(guesses, truths))  # order[j] is the guess paired with truth j
+    guesses = guesses[order]
+    right = None
+    if labels is not None and truth is not None:
+        right = _values((labels.cpu()[order] == truth.cpu()).double())
+    return Scores(
+        mse=_values(image.mse(guesses, truths)),
+        psnr=_values(image.psnr(guesses, truths)),
+        ssim=_values(image.ssim(guesses, truths)),
+        lpips=None if lpips is None else _values(lpips(guesses, truths)),
+        reid=None if pool is None else _values(reidentification.rank(guesses, truths, pool)),
+        labels=right,
+    )
+
+
+def trivial_baseline(truths: Tensor, *, lpips: Perceptual | None = None) -> Scores:
+    """The better, image by image and metric by metric, of the mean colour and the 4×4 blur of the truth itself."""
+    guesses = (baseline.mean_colour(truths), baseline.blurred(truths))
+    scored = [score_images_in_order(guess, truths, lpips=lpips) for guess in guesses]
+    best_lpips = None
+    if lpips is not None:
+        best_lpips = _best(min, *[s.lpips for s in scored if s.lpips is not None])
+    return Scores(
+        mse=_best(min, *[s.mse for s in scored]),
+        psnr=_best(max, *[s.psnr for s in scored]),
+        ssim=_best(max, *[s.ssim for s in scored]),
+        lpips=best_lpips,
+    )
+
+
+def score_images_in_order(guesses: Tensor, truths: Tensor, *, lpips: Perceptual | None = None) -> Scores:
+    """Image i against truth i, without pairing."""
+    return Scores(
+        mse=_values(image.mse(guesses, truths)),
+        psnr=_values(image.psnr(guesses, truths)),
+        ssim=_values(image.ssim(guesses, truths)),
+        lpips=None if lpips is None else _values(lpips(guesses, truths)),
+    )
+
+
+def _best(choose: Callable[[tuple[float, ...]], float], *columns: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(choose(values) for values in zip(*columns, strict=True))
+
+
+def _values(tensor: Tensor) -> tuple[float, ...]:
+    return tuple(float(v) for v in tensor)

@@ -1,0 +1,91 @@
+"""What a case is run on: the victim, its private data, and other images of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.audit.case import Case
+from leakgauge.core import Pixels, Victim
+from leakgauge.data.embedded import MEAN, STD, fashion
+from leakgauge.errors import BadInput, LeakgaugeError
+from leakgauge.models.pretrained import PRETRAINED, pretrained
+
+POOL = 200
+"""How many other images a reconstruction must be told apart from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,) are the data the case takes its batch from."""
+
+    victim: Victim
+    images: Tensor
+    labels: Tensor
+
+    def private(self, case: Case) -> tuple[Tensor, Tensor]:
+        """The case's batch, in model space, on the victim's device."""
+        rows = slice(case.first, case.first + case.batch_size)
+        if rows.stop > len(self.images):
+            raise BadInput(f"the case needs images {rows.start} to {rows.stop - 1}, but the data holds {len(self.images)}; give more data or a smaller batch")
+        x, y = self.images[rows], self.labels[rows]
+        return self.victim.space.encode(x).to(self.victim.device), y.to(self.victim.device)
+
+    def pool(self, case: Case) -> Tensor:
+        """Other images of the data, for re-identification."""
+        rows = torch.arange(len(self.images))
+        others = (rows < case.first) | (rows >= case.first + case.batch_size)
+        return self.images[others][:POOL]
+
+
+Load = Callable[[Case], Setup]
+"""Finds what a case names. Passed in, so that the audit needs no framework and a case stays plain data."""
+
+
+def embedded(case: Case) -> Setup:
+    """The set-up of a case on a model and data that travel with the package; one image per class, then the next ones."""
+    if case.model not in PRETRAINED:
+        raise BadInput(f"{case.model!r} is not embedded; embedded are {', '.join(PRETRAINED)}")
+    images, labels = fashion("test")
+    order = one_of_each_class(labels)
+    space = Pixels((1, 28, 28), mean=(MEAN,), std=(STD,))
+    victim = Victim(pretrained(case.model), space, mode=case.mode, name=case.model)
+    return Setup(victim, images[order], labels[order])
+
+
+def one_of_each_class(labels: Tensor) -> Tensor:
+    """Order in which the first image of every class comes first, then the second of every class, and so on."""
+    seen = torch.zeros(int(labels.max()) + 1, dtype=torch.long)
+    turn = torch.empty_like(labels)
+    for i, label in enumerate(labels.tolist()):
+        turn[i] = seen[label]
+        seen[label] += 1
+    return torch.argsort(turn * len(seen) + labels, stable=True)
+
+
+def check_fits(setup: Setup) -> int:
+    """Number of classes. Refuses, in one sentence, a model that does not take the data or labels it cannot have."""
+    victim = setup.victim
+    probe = victim.space.encode(setup.images[:2]).to(victim.device)
+    try:
+        with torch.no_grad():
+            output = victim(probe)
+    except LeakgaugeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a user's forward raises, the answer is one sentence
+        shape = "x".join(map(str, victim.space.shape))
+        raise BadInput(f"the model {victim.name} does not take images of shape {shape}: {type(error).__name__}: {_first_line(error)}") from error
+    if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(probe):
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise BadInput(f"the model {victim.name} must return class scores of shape (batch, classes), it returned {got}")
+    classes = output.shape[1]
+    if int(setup.labels.min()) < 0 or int(setup.labels.max()) >= classes:
+        raise BadInput(f"labels must lie in 0..{classes - 1} for a model of {classes} classes, the data has {int(setup.labels.min())}..{int(setup.labels.max())}")
+    return classes
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")

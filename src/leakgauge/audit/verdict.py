@@ -1,0 +1,87 @@
+"""From scores to a verdict, by one table of checks.
+
+An image counts as *reconstructed* when it passes every check of ``RECONSTRUCTED`` and as *glimpsed* when it passes every
+check of ``GLIMPSED``. An attack has to beat two things that are no leakage: its own null run (same start, same priors,
+no signal) and a trivial picture of the truth (mean colour, or a 4×4 blur).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from leakgauge.audit.scoring import Scores
+from leakgauge.core import Assumption
+
+Outcome = Literal["feasible", "partial", "infeasible_within_budget"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """``metric`` must be at least ``margin``, or at least ``margin`` above the null run or the trivial baseline."""
+
+    metric: Literal["ssim", "psnr"]
+    margin: float
+    above: Literal["zero", "null", "baseline"]
+
+    def passes(self, image: int, attack: Scores, null: Scores, baseline: Scores) -> bool:
+        value = getattr(attack, self.metric)[image]
+        if self.above == "zero":
+            return value >= self.margin
+        bar = getattr(null if self.above == "null" else baseline, self.metric)[image]
+        return math.isfinite(bar) and value >= bar + self.margin  # a bar at ∞ cannot be passed
+
+    def __str__(self) -> str:
+        unit = " dB" if self.metric == "psnr" else ""
+        if self.above == "zero":
+            return f"{self.metric.upper()} at least {self.margin:g}{unit}"
+        bar = "the null run" if self.above == "null" else "the trivial baseline"
+        return f"{self.metric.upper()} at least {self.margin:g}{unit} above {bar}"
+
+
+RECONSTRUCTED = (
+    Check("ssim", 0.5, above="zero"),
+    Check("ssim", 0.1, above="null"),
+    Check("psnr", 3.0, above="null"),
+    Check("ssim", 0.02, above="baseline"),
+    Check("psnr", 0.5, above="baseline"),
+)
+GLIMPSED = (
+    Check("ssim", 0.05, above="null"),
+    Check("psnr", 1.0, above="null"),
+)
+SHARE_FOR_FEASIBLE = 0.5
+"""Feasible needs at least this share of the batch reconstructed; a smaller share, or glimpses, are partial."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome, the rule that decided it, and whether every assumption is one a real server satisfies."""
+
+    outcome: Outcome
+    rule: str
+    kind: Literal["deployable", "diagnostic"]
+
+
+def judge(scores: Scores, null: Scores, baseline: Scores, assumptions: Sequence[Assumption] = ()) -> Verdict:
+    """Applies the table image by image; ``null`` and ``baseline`` are scored on the same truths in the same order."""
+    count = len(scores.ssim)
+    reconstructed = [_failed(RECONSTRUCTED, i, scores, null, baseline) for i in range(count)]
+    glimpsed = [_failed(GLIMPSED, i, scores, null, baseline) for i in range(count)]
+    whole, some = reconstructed.count(None), glimpsed.count(None)
+    kind = "diagnostic" if any(a.kind == "diagnostic" for a in assumptions) else "deployable"
+    if whole >= SHARE_FOR_FEASIBLE * count:
+        return Verdict("feasible", f"{whole} of {count} images pass every check", kind)
+    missed = next(check for check in reconstructed if check is not None)
+    if whole:
+        return Verdict("partial", f"{whole} of {count} images pass every check; another misses: {missed}", kind)
+    if some:
+        return Verdict("partial", f"{some} of {count} images beat the null run; not reconstructed, missed: {missed}", kind)
+    missed = next(check for check in glimpsed if check is not None)
+    return Verdict("infeasible_within_budget", f"no image of {count} beats the null run; missed: {missed}", kind)
+
+
+def _failed(checks: Sequence[Check], image: int, scores: Scores, null: Scores, baseline: Scores) -> Check | None:
+    return next((check for check in checks if not check.passes(image, scores, null, baseline)), None)

@@ -1,0 +1,71 @@
+"""The weight update after several local steps: what a client of federated averaging sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from leakgauge.channels.gradient import gradient
+from leakgauge.core import Signal, Targets, Victim
+from leakgauge.errors import BadInput
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Δ = θ_K − θ_0 with θ_{k+1} = θ_k − η·v_{k+1}, v_{k+1} = μ·v_k + ∇loss(θ_k; minibatch k).
+
+    K is ``steps``, η is ``lr``, μ is ``momentum``. The client's samples are taken in ``order`` (default: as given), cut
+    into minibatches of ``minibatch`` samples (default: all at once) and cycled through until K steps are done. Which
+    sample comes first carries no name, so an adversary who replays the default order loses nothing as long as the
+    client uses one order in every epoch.
+
+    Ref: McMahan et al. 2017, Algorithm 1 — the update of federated averaging
+    """
+
+    steps: int = 1
+    lr: float = 0.1
+    minibatch: int | None = None
+    order: tuple[int, ...] | None = None
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise BadInput(f"FedAvg needs at least 1 local step, got {self.steps}")
+        if self.lr <= 0:
+            raise BadInput(f"FedAvg needs a positive learning rate, got {self.lr}")
+        if self.minibatch is not None and self.minibatch < 1:
+            raise BadInput(f"FedAvg needs a minibatch of at least 1 sample, got {self.minibatch}")
+        if not 0 <= self.momentum < 1:
+            raise BadInput(f"FedAvg needs a momentum in [0, 1), got {self.momentum}")
+        if self.order is not None and sorted(self.order) != list(range(len(self.order))):
+            raise BadInput(f"FedAvg needs an order that names every sample once, got {self.order}")
+
+    def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
+        return self._train(victim, x, y)[0]
+
+    def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
+        """Buffers after the last local step."""
+        return self._train(victim, x, y)[1]
+
+    def _train(self, victim: Victim, x: Tensor, y: Targets) -> tuple[Signal, Signal]:
+        start, buffers = victim.parameters(), victim.buffers()
+        at, velocity = dict(start), {name: p.new_zeros(()) for name, p in start.items()}
+        minibatches = self._minibatches(len(x))
+        for k in range(self.steps):
+            rows = minibatches[k % len(minibatches)]
+            grads = gradient(victim, x[rows], _take(y, rows), parameters=at, buffers=buffers)
+            velocity = {name: self.momentum * velocity[name] + g for name, g in grads.items()}
+            at = {name: p - self.lr * velocity[name] for name, p in at.items()}
+        return {name: p - start[name] for name, p in at.items()}, buffers
+
+    def _minibatches(self, samples: int) -> list[list[int]]:
+        order = list(range(samples) if self.order is None else self.order)
+        if len(order) != samples:
+            raise BadInput(f"FedAvg has an order of {len(order)} samples but the client holds {samples}")
+        size = self.minibatch or samples
+        return [order[i : i + size] for i in range(0, samples, size)]
+
+
+def _take(y: Targets, rows: list[int]) -> Targets:
+    return y[rows] if isinstance(y, Tensor) else {name: value[rows] for name, value in y.items()}

@@ -1,0 +1,51 @@
+"""The gradient of one batch: what a client of federated SGD sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels.twice import twice_differentiable
+from leakgauge.core import Signal, Targets, Victim
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """g = ∂/∂θ loss(model_θ(x), y), by parameter name, in the victim's mode.
+
+    Differentiable in x, and in y where y holds class probabilities that require a gradient.
+
+    Ref: Zhu et al. 2019, Eq. (1) — the gradient a client shares
+    """
+
+    def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
+        return gradient(victim, x, y, parameters=victim.parameters(), buffers=victim.buffers())
+
+    def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
+        """Buffers after the client's forward pass (running statistics of a train-mode victim)."""
+        after = victim.buffers()
+        with torch.no_grad():
+            victim(x, buffers=after)
+        return after
+
+
+def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffers: Signal) -> dict[str, Tensor]:
+    """Gradient of the victim's loss at ``parameters``. ``buffers`` are updated in place as the client's would be.
+
+    The graph is kept when x, y or the parameters can be differentiated, so that the result can be too.
+    A parameter that the loss does not use gets a gradient of zero.
+    """
+    keep_graph = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *_tensors(y), *parameters.values()))
+    at = {name: p if p.requires_grad else p.detach().requires_grad_() for name, p in parameters.items()}
+    with torch.enable_grad(), twice_differentiable():
+        loss = victim.loss(victim(x, parameters=at, buffers=buffers), y)
+    grads = torch.autograd.grad(loss, list(at.values()), create_graph=keep_graph, allow_unused=True)
+    return {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(at.items(), grads, strict=True)
+    }
+
+
+def _tensors(y: Targets) -> list[Tensor]:
+    return [y] if isinstance(y, Tensor) else list(y.values())

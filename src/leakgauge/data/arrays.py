@@ -1,0 +1,96 @@
+"""Reads images and labels from a NumPy ``.npz`` file, never unpickling anything."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leakgauge.data.fit import Shape, fit
+from leakgauge.errors import BadInput
+
+PAIRS = (
+    ("x", "y"), ("images", "labels"), ("x_test", "y_test"), ("x_train", "y_train"),
+    ("test_images", "test_labels"), ("train_images", "train_labels"),
+)  # fmt: skip
+"""Names under which images and labels are looked for, in this order."""
+
+
+def read_npz(path: str | Path, *, shape: Shape | None = None, resize: bool = False) -> tuple[Tensor, Tensor]:
+    """Images (N, C, H, W) in [0, 1] and labels from the first pair of ``PAIRS`` that the file holds.
+
+    Images may be (N, H, W), (N, H, W, C) or (N, C, H, W); integers count from 0 to 255, floats from 0 to 1.
+    ``shape`` and ``resize`` act as in :func:`leakgauge.data.folder.read_folder`.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist or is no file; give a .npz file with arrays x and y")
+    x, y = _load(path)
+    images = torch.from_numpy(_pixels(_layout(x, shape, path), path))
+    return fit(images, shape=shape, resize=resize, source=str(path)), torch.from_numpy(_labels(y, len(x), path))
+
+
+def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise BadInput(f"{path} holds a single array; save images and labels with np.savez(path, x=…, y=…)")
+        with archive:
+            for x, y in PAIRS:
+                if x in archive and y in archive:
+                    return archive[x], archive[y]
+            raise BadInput(
+                f"{path} holds the arrays {', '.join(archive.files) or '(none)'}; images and labels are expected as "
+                + " or ".join(f"{x} and {y}" for x, y in PAIRS)
+            )
+    except BadInput:
+        raise
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{path} cannot be read as a plain .npz file ({error}); save it with np.savez") from error
+
+
+def _layout(x: np.ndarray, shape: Shape | None, path: Path) -> np.ndarray:
+    """Any of the three layouts as (N, C, H, W); where both could be meant, ``shape`` decides, else channels first."""
+    if x.ndim not in (3, 4) or 0 in x.shape:
+        raise BadInput(
+            f"{path} holds images of shape {x.shape}; (count, height, width), (count, height, width, channels) "
+            "or (count, channels, height, width) is expected"
+        )
+    if x.ndim == 3:
+        return x[:, None]
+    channels = (1, 3) if shape is None else (1, 3, shape[0])
+    first, last = x.shape[1] in channels, x.shape[3] in channels
+    if not first and not last:
+        raise BadInput(f"{path} holds images of shape {x.shape}, in which no axis has 1 or 3 channels; check the axes")
+    if first and last and shape is not None:
+        first = x.shape[1:] == shape or x.shape[1:] != (*shape[1:], shape[0])
+    return x if first else np.moveaxis(x, 3, 1)
+
+
+def _pixels(x: np.ndarray, path: Path) -> np.ndarray:
+    if x.dtype.kind not in "buif":
+        raise BadInput(f"{path} holds {x.dtype} images; integers from 0 to 255 or floats from 0 to 1 are expected")
+    top = 255 if x.dtype.kind in "ui" else 1
+    if not np.isfinite(x).all():
+        raise BadInput(f"{path} holds images with values that are not finite; remove NaN and infinity")
+    if x.min() < 0 or x.max() > top:
+        raise BadInput(
+            f"{path} holds {x.dtype} images with values from {x.min():g} to {x.max():g}; "
+            f"values from 0 to {top} are expected, so scale them before saving"
+        )
+    return np.ascontiguousarray(x, dtype=np.float32) / top
+
+
+def _labels(y: np.ndarray, count: int, path: Path) -> np.ndarray:
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise BadInput(f"{path} holds labels of shape {y.shape}; one class number per image is expected")
+    if len(y) != count:
+        raise BadInput(f"{path} holds {count} images but {len(y)} labels; one label per image is expected")
+    if y.dtype.kind not in "buif" or not np.isfinite(y).all() or (y < 0).any() or (y != np.floor(y)).any():
+        raise BadInput(f"{path} holds labels that are no class numbers; whole numbers from 0 are expected")
+    return y.astype(np.int64)

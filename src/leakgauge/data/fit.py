@@ -1,0 +1,42 @@
+"""Makes images fit the shape a model takes, or says why they do not."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from leakgauge.errors import BadInput
+
+Shape = tuple[int, int, int]
+"""(channels, height, width) of what the model takes."""
+
+_LUMA = (0.299, 0.587, 0.114)
+
+
+def fit(images: Tensor, *, shape: Shape | None, resize: bool, source: str) -> Tensor:
+    """Images (N, C, H, W) in [0, 1] as (N, *shape); ``source`` names them in messages.
+
+    Grey and RGB are converted into each other. The size is changed only when ``resize`` asks for it, because
+    resampling silently would change what an attack is measured against.
+    """
+    if shape is None:
+        return images
+    channels, height, width = shape
+    if images.shape[1] != channels:
+        images = _recolour(images, channels, source)
+    if images.shape[2:] != (height, width):
+        if not resize:
+            raise BadInput(
+                f"{source} is {images.shape[2]} × {images.shape[3]} pixels (height × width) but the model takes "
+                f"{height} × {width}; resize the images, or allow it with resize=True"
+            )
+        images = F.interpolate(images, (height, width), mode="bicubic", antialias=True).clamp(0, 1)
+    return images
+
+
+def _recolour(images: Tensor, channels: int, source: str) -> Tensor:
+    if (images.shape[1], channels) == (1, 3):
+        return images.expand(-1, 3, -1, -1).contiguous()
+    if (images.shape[1], channels) == (3, 1):
+        return (images * images.new_tensor(_LUMA).view(3, 1, 1)).sum(1, keepdim=True)
+    raise BadInput(f"{source} has {images.shape[1]} channels but the model takes {channels}; give grey or RGB images")

@@ -1,0 +1,42 @@
+"""One entry for the user's own data: the kind of path says which reader is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from leakgauge.data.arrays import read_npz
+from leakgauge.data.fit import Shape, fit
+from leakgauge.data.folder import SUFFIXES, read_files, read_folder
+from leakgauge.data.standard import read_cifar, read_mnist
+from leakgauge.errors import BadInput
+
+
+def read(path: str | Path, *, shape: Shape | None = None, resize: bool = False) -> tuple[Tensor, Tensor]:
+    """Images (N, C, H, W) in [0, 1] and labels from a folder, an image, an npz, an idx or a CIFAR-10 binary file.
+
+    With ``shape`` = (channels, height, width) the images are made grey or RGB to fit, and their size must match
+    unless ``resize`` is set.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise BadInput(f"{path} does not exist; give a folder of images, a .npz file or a dataset's own file")
+    if path.is_dir() and not any(path.glob("*_batch*.bin")):
+        return read_folder(path, shape=shape, resize=resize)
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return read_npz(path, shape=shape, resize=resize)
+    if suffix in SUFFIXES:
+        return read_files([path], shape=shape, resize=resize), torch.zeros(1, dtype=torch.long)
+    if path.is_dir() or suffix == ".bin":
+        images, labels = read_cifar(path)
+    elif "idx3-ubyte" in path.name:
+        images, labels = read_mnist(path)
+    else:
+        raise BadInput(
+            f"{path} is of no known kind; give a folder of images, an image ({', '.join(SUFFIXES)}), a .npz file, "
+            "an idx3-ubyte file or a CIFAR-10 .bin file"
+        )
+    return fit(images, shape=shape, resize=resize, source=str(path)), labels

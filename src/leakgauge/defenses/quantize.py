@@ -1,0 +1,37 @@
+"""Sending fewer bits per entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.core import Signal
+from leakgauge.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Quantize:
+    """Rounds each tensor to 2^bits − 1 equally spaced levels from −max|g| to max|g|, zero among them.
+
+    With s = max|g| / (2^(bits−1) − 1), entries become s · round(g / s); 32 bits and more leave floats as they are.
+
+    Ref: Jacob et al. 2018, section 2.1 — uniform affine quantisation, symmetric form
+    """
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        if self.bits < 2:
+            raise BadInput(f"Quantize needs at least 2 bits (levels -1, 0, 1), got {self.bits}")
+
+    def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        return {name: self._rounded(t) for name, t in signal.items()}
+
+    def _rounded(self, values: Tensor) -> Tensor:
+        peak = values.abs().max()
+        if self.bits >= 32 or peak == 0:
+            return values.clone()
+        step = peak / (2 ** (self.bits - 1) - 1)
+        return (values / step).round() * step

@@ -1,0 +1,40 @@
+"""Not sending some parameters at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from leakgauge.core import Defense, Signal, Victim
+from leakgauge.errors import BadInput
+from leakgauge.families import find_roles
+
+
+@dataclass(frozen=True)
+class WithholdNames:
+    """Keeps the named tensors on the device."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        return {name: t for name, t in signal.items() if name not in self.names}
+
+
+@dataclass(frozen=True)
+class Withhold:
+    """Keeps every parameter of the given roles (``head``, ``position_embedding``, …) on the device.
+
+    Ref: APRIL (Lu et al. 2022), section 5 — withholding the position embedding's gradient
+    """
+
+    roles: tuple[str, ...] = ()
+
+    def for_victim(self, victim: Victim, /) -> Defense:
+        roles = find_roles(victim.model)
+        return WithholdNames(tuple(name for role in self.roles for name in roles.parameters(role, victim.model)))
+
+    def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        if self.roles:
+            raise BadInput("Withhold names roles, which need the model: use it through share() or call for_victim(victim) first")
+        return dict(signal)

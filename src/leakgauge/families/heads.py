@@ -1,0 +1,36 @@
+"""Where the classifier sits, given where the trunk of the network sits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from leakgauge.families.layers import inside, linears
+
+_HEADS = ("head", "classifier", "cls_classifier", "heads", "fc", "linear")
+_SECOND_HEADS = ("head_dist", "distillation_classifier")
+
+
+def find_heads(model: nn.Module, trunk: str) -> tuple[str | None, tuple[str, ...]]:
+    """The head, and second heads beside it, of a model whose trunk's names begin with ``trunk`` ("" or "a.b.").
+
+    A classifier is looked for by its usual names, nearest to the trunk first. Under any other name it is the last
+    linear layer outside the trunk. A trunk that has neither (features only) has no head.
+    """
+    all_linears = linears(model)
+    for prefix in _enclosing(trunk):
+        for name in _HEADS:
+            found = inside(prefix + name, all_linears)
+            if found:
+                second = [inside(prefix + other, all_linears) for other in _SECOND_HEADS]
+                return found[-1], tuple(names[-1] for names in second if names)
+    outside = [name for name in all_linears if not name.startswith(trunk)]
+    return (outside[-1] if outside else None), ()
+
+
+def _enclosing(trunk: str) -> Iterator[str]:
+    """Prefixes from the trunk outwards: "a.b." gives "a.b.", "a.", ""."""
+    parts = trunk.split(".")[:-1]
+    for length in range(len(parts), -1, -1):
+        yield "".join(part + "." for part in parts[:length])

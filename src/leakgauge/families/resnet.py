@@ -1,0 +1,38 @@
+"""Residual networks as named by torchvision, timm and Hugging Face, also inside wrappers that prefix the names."""
+
+from __future__ import annotations
+
+import re
+
+from torch import nn
+
+from leakgauge.families.heads import find_heads
+from leakgauge.families.layers import linears, norms, weighted
+from leakgauge.families.roles import Roles
+
+_BLOCK = re.compile(
+    r"(?P<trunk>(?:.+\.)?)(?:"
+    r"layer\d+\.\d+\.conv1"  # torchvision, timm, and the CIFAR variants that follow them
+    r"|stages\.\d+\.blocks\.\d+\.conv1"  # timm ResNetV2 (pre-activation)
+    r"|encoder\.stages\.\d+\.layers\.\d+\.layer\.0\.convolution"  # Hugging Face
+    r")"
+)
+_IN_BLOCK = re.compile(r"(?:^|\.)(?:layer\d+|stages\.\d+)\.")
+
+
+def resnet_roles(model: nn.Module) -> Roles | None:
+    """None unless there are residual blocks. These may hold linear layers (squeeze and excite), which are no heads."""
+    layers = weighted(model)
+    block = next(filter(None, map(_BLOCK.fullmatch, layers)), None)
+    if block is None:
+        return None
+    trunk = block["trunk"]
+    head, other_heads = find_heads(model, trunk)
+    unnamed = [name for name in linears(model) if not _IN_BLOCK.search(name)]
+    return Roles(
+        family="resnet",
+        head=head if head is not None or not unnamed else unnamed[-1],
+        first_layer=next(name for name in layers if name.startswith(trunk)),
+        norms=norms(model),
+        other_heads=other_heads,
+    )

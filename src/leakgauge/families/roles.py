@@ -1,0 +1,93 @@
+"""What a part of a model is for, by the name it has in that model.
+
+Attacks and defenses speak of roles ("the head", "the position embedding"); only the families know the names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.families.nearest import nearest
+
+ROLES = ("head", "first_layer", "patch_embedding", "position_embedding", "class_token", "attention", "norms")
+"""The roles a defense or an attack may ask for."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One self-attention layer, by module names: either ``qkv`` is fused, or ``q``, ``k`` and ``v`` are separate.
+
+    The rows of a fused ``qkv`` weight are all of q, then all of k, then all of v. ``heads`` is None where the model
+    does not say.
+    """
+
+    name: str
+    heads: int | None
+    qkv: str | None = None
+    q: str | None = None
+    k: str | None = None
+    v: str | None = None
+    out: str | None = None
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Names of the parts of one model; None or empty where the model has no such part.
+
+    ``head``, ``first_layer`` and ``patch_embedding`` name layers that hold a weight themselves, so that
+    ``f"{roles.head}.weight"`` is a parameter; ``head`` is always an ``nn.Linear``. ``position_embedding`` and
+    ``class_token`` are parameter names. ``other_heads`` lists further classifiers beside ``head`` (a distilled DeiT
+    has two and averages their logits): attacks read ``head``, while ``parameters("head", ...)`` covers them all, so
+    that a withheld head is withheld whole.
+    """
+
+    family: str
+    head: str | None = None
+    first_layer: str | None = None
+    patch_embedding: str | None = None
+    position_embedding: str | None = None
+    class_token: str | None = None
+    attention: tuple[Attention, ...] = ()
+    norms: tuple[str, ...] = ()
+    other_heads: tuple[str, ...] = ()
+
+    def parameters(self, role: str, model: nn.Module) -> tuple[str, ...]:
+        """All parameter names of ``role``, as ``model.named_parameters()`` gives them.
+
+        A tied parameter has one name there, which need not lie under the role's own module.
+        """
+        places = self._places(role)
+        if not places:
+            raise Inapplicable(f"no {role} in this model")
+        name_of = {id(parameter): name for name, parameter in model.named_parameters()}
+        every = model.named_parameters(remove_duplicate=False)
+        found = dict.fromkeys(name_of[id(p)] for name, p in every if any(_under(place, name) for place in places))
+        if not found:
+            raise Inapplicable(f"no parameters in the {role} of this model")
+        return tuple(found)
+
+    def _places(self, role: str) -> tuple[str, ...]:
+        if role not in ROLES:
+            raise BadInput(f"{role!r} is not a role of a model; {nearest(role, ROLES)}")
+        if role == "attention":
+            return tuple(layer.name for layer in self.attention)
+        if role == "norms":
+            return self.norms
+        name = {
+            "head": self.head,
+            "first_layer": self.first_layer,
+            "patch_embedding": self.patch_embedding,
+            "position_embedding": self.position_embedding,
+            "class_token": self.class_token,
+        }[role]
+        if name is None:
+            return ()
+        return (name, *self.other_heads) if role == "head" else (name,)
+
+
+def _under(place: str, name: str) -> bool:
+    """Whether a parameter is ``place`` or lies in the module ``place`` (the root module is named "")."""
+    return place in ("", name) or name.startswith(place + ".")

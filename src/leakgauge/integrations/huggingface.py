@@ -1,0 +1,164 @@
+"""Image classifiers of Hugging Face transformers, by architecture or from a local folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.core import Pixels, private_randomness
+from leakgauge.errors import BadInput, MissingExtra
+from leakgauge.families.nearest import nearest
+from leakgauge.integrations.torchvision_guest import invite_torchvision
+
+_NO_PIXELS = ("imagegpt", "perceiver", "shieldgemma2", "siglip2", "timm_wrapper")
+"""Architectures listed as image classifiers that do not take a plain batch of images, or only wrap another package."""
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_SIZE_WHERE_UNSAID = 224
+
+
+class Logits(nn.Module):
+    """A Hugging Face classifier whose forward is ``images -> logits``; its names get the prefix ``model.``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.model(pixel_values=pixels, return_dict=True).logits
+
+
+def has_weights(folder: str | Path) -> bool:
+    """Whether a local folder holds safetensors weights, as ``save_pretrained`` writes them."""
+    return any((Path(folder) / name).is_file() for name in _WEIGHTS)
+
+
+def load(name: str, *, classes: int | None = None, seed: int = 0, pretrained: bool = False) -> tuple[nn.Module, Pixels]:
+    """An image classifier with weights drawn from ``seed``, wrapped to return logits, and the images it takes.
+
+    ``name`` is an architecture (``vit``, ``deit``, ``dinov2``, ``swin``, ``convnext``, ``resnet``, …: its default
+    configuration), or a local ``config.json`` or folder with one; a configuration needs ``model_type`` and whatever
+    differs from the default. ``pretrained`` loads the folder's safetensors; nothing is ever downloaded. Attention is
+    the eager one, which can be differentiated twice. Mean and deviation are those of the folder's
+    ``preprocessor_config.json``, else 0.5.
+    """
+    transformers = _transformers()
+    architectures = _architectures()
+    path = Path(name)
+    local = path.exists() and name not in architectures
+    if not local and (path.suffix == ".json" or "/" in name):
+        raise BadInput(f"there is no {name}; give a config.json, a folder with one, or an architecture such as vit")
+    if pretrained and not local:
+        raise BadInput(f"{name} is an architecture without weights; write ./{name} if a local folder is meant")
+    settings = _read_json(path / "config.json" if path.is_dir() else path) if local else {"model_type": name}
+    config = _configure(transformers, architectures, settings, source=name, classes=classes)
+    with private_randomness(seed, torch.device("cpu")):
+        model = _build(transformers, config, source=name) if not pretrained else _restore(transformers, config, path)
+    return Logits(model), _pixels(config.to_dict(), _read_preprocessor(path) if local else {})
+
+
+def _transformers() -> ModuleType:
+    try:
+        invite_torchvision()
+        import transformers
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise
+        raise MissingExtra("transformers", "huggingface") from error
+    return transformers
+
+
+def _architectures() -> dict[str, tuple[str, ...]]:
+    """Class names of the image classifiers, by architecture; the first one is the plain one."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as NAMES
+
+    return {
+        name: (classes,) if isinstance(classes, str) else tuple(classes)
+        for name, classes in NAMES.items()
+        if name not in _NO_PIXELS
+    }
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadInput(f"there is no configuration at {path}") from error
+    except ValueError as error:
+        raise BadInput(f"{path} is not JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise BadInput(f"{path} must hold a JSON object, got a {type(settings).__name__}")
+    return settings
+
+
+def _read_preprocessor(path: Path) -> dict[str, Any]:
+    settings = (path if path.is_dir() else path.parent) / "preprocessor_config.json"
+    return _read_json(settings) if settings.is_file() else {}
+
+
+def _configure(
+    transformers: ModuleType,
+    architectures: Mapping[str, tuple[str, ...]],
+    settings: Mapping[str, Any],
+    *,
+    source: str,
+    classes: int | None,
+) -> Any:
+    from huggingface_hub import errors
+
+    kind = str(settings.get("model_type"))
+    if kind not in architectures:
+        raise BadInput(f"{kind!r} is no image classifier of transformers; {nearest(kind, architectures)}")
+    invalid = getattr(errors, "StrictDataclassError", ValueError)  # older versions check nothing
+    try:
+        config = transformers.CONFIG_MAPPING[kind].from_dict(dict(settings))
+    except (TypeError, ValueError, invalid) as error:
+        raise BadInput(f"the configuration {source} is wrong: {' '.join(str(error).split())}") from error
+    if classes is not None:
+        config.num_labels = classes
+    if not set(config.architectures or ()) & set(architectures[kind]):
+        config.architectures = [architectures[kind][0]]  # the automatic class cannot choose among several by itself
+    return config
+
+
+def _build(transformers: ModuleType, config: Any, *, source: str) -> nn.Module:
+    try:
+        return transformers.AutoModelForImageClassification.from_config(config, attn_implementation="eager")
+    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        reason = " ".join(str(error).split())
+        raise BadInput(f"transformers cannot build the configuration {source}: {reason}") from error
+
+
+def _restore(transformers: ModuleType, config: Any, folder: Path) -> nn.Module:
+    """The model with the folder's weights; transformers translates the parameter names of its earlier versions."""
+    if not has_weights(folder):
+        raise BadInput(f"{folder} holds no model.safetensors; pretrained weights are read from a local folder only")
+    try:
+        model, info = transformers.AutoModelForImageClassification.from_pretrained(
+            folder,
+            config=config,
+            attn_implementation="eager",
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadInput(f"the weights in {folder} do not load: {' '.join(str(error).split())}") from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise BadInput(f"the weights in {folder} lack {len(missing)} parameters of the model, first {missing[0]}")
+    return model
+
+
+def _pixels(config: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Pixels:
+    vision = config.get("vision_config", config)
+    size = vision.get("image_size") or _SIZE_WHERE_UNSAID
+    height, width = (size, size) if isinstance(size, int) else size
+    mean, std = (tuple(preprocessor.get(key) or (0.5,)) for key in ("image_mean", "image_std"))
+    return Pixels((vision.get("num_channels") or 3, height, width), mean=mean, std=std)

@@ -1,0 +1,105 @@
+"""How far a candidate's replayed signal is from the observed one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+from leakgauge.engine import Replay
+from leakgauge.errors import BadInput
+from leakgauge.inversion.terms import Candidate, Term
+
+
+class LayerWeights(Protocol):
+    """Weight of each named tensor of the signal; names are in the model's order, input side first."""
+
+    def __call__(self, names: Sequence[str], /) -> Mapping[str, float]: ...
+
+
+@dataclass(frozen=True)
+class Equal:
+    """Every tensor counts the same."""
+
+    def __call__(self, names: Sequence[str], /) -> Mapping[str, float]:
+        return dict.fromkeys(names, 1.0)
+
+
+@dataclass(frozen=True)
+class Decaying:
+    """w_l = exp(−rate · l / L): tensors near the input (small l) count more."""
+
+    rate: float = 1.0
+
+    def __call__(self, names: Sequence[str], /) -> Mapping[str, float]:
+        return {name: math.exp(-self.rate * i / len(names)) for i, name in enumerate(names)}
+
+
+@dataclass(frozen=True)
+class Named:
+    """Weights given by name; tensors that are not named do not count. Unknown names are refused."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def __call__(self, names: Sequence[str], /) -> Mapping[str, float]:
+        unknown = sorted(set(self.weights) - set(names))
+        if unknown:
+            raise BadInput(f"no tensor {unknown[0]!r} in the observed signal to weight; it holds {len(names)} others")
+        return {name: self.weights[name] for name in names if self.weights.get(name)}
+
+
+@dataclass(frozen=True)
+class Cosine(Term):
+    """1 − ⟨g, g*⟩ / (‖g‖·‖g*‖) over all shared tensors together; it ignores the length of the gradient.
+
+    Ref: Geiping et al. 2020, Eq. (4) — cosine distance of gradients
+    """
+
+    weights: LayerWeights = field(default_factory=Equal)
+    reads_signal: ClassVar[bool] = True
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        replay, weights = _weighted(at, self.weights)
+        lengths = replay.square(weights).sqrt() * replay.observed_square(weights).sqrt()
+        return 1 - replay.dot(weights) / lengths.clamp_min(_TINY)
+
+
+@dataclass(frozen=True)
+class L2(Term):
+    """Σ_l w_l ‖g_l − g*_l‖².
+
+    Ref: Zhu et al. 2019, Eq. (4) — squared distance of gradients
+    """
+
+    weights: LayerWeights = field(default_factory=Equal)
+    reads_signal: ClassVar[bool] = True
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        replay, weights = _weighted(at, self.weights)
+        return replay.l2(weights)
+
+
+@dataclass(frozen=True)
+class L1(Term):
+    """Σ_l w_l ‖g_l − g*_l‖₁.
+
+    Ref: Deng et al. 2021, section 3 — the absolute part of TAG's distance
+    """
+
+    weights: LayerWeights = field(default_factory=Equal)
+    reads_signal: ClassVar[bool] = True
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        replay, weights = _weighted(at, self.weights)
+        return replay.l1(weights)
+
+
+_TINY = 1e-30  # a zero gradient has no direction: its cosine distance is 1, not NaN
+
+
+def _weighted(at: Candidate, weights: LayerWeights) -> tuple[Replay, Mapping[str, float]]:
+    replay = at.replayed()
+    return replay, weights(replay.names)

@@ -1,0 +1,190 @@
+"""Reading the labels off the gradient of the head, z = W h + b under cross entropy.
+
+For sample k with features h_k, class probabilities p_k and one-hot label y_k, the shared (mean) gradients are
+∂W_i = 1/B Σ_k (p_ki − y_ki) h_k and ∂b_i = 1/B Σ_k (p_ki − y_ki). Only y_ki makes an entry negative.
+Each rule checks what it relies on and raises ``Inapplicable`` otherwise; none ever guesses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from leakgauge.channels import FedAvg
+from leakgauge.core import Observation, Victim
+from leakgauge.engine.reference import capturing
+from leakgauge.errors import Inapplicable
+from leakgauge.families import find_roles
+
+
+class LabelRule(Protocol):
+    """Labels (B,) in any order, or None when they are to be optimised together with the images."""
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None: ...
+
+
+@dataclass(frozen=True)
+class Joint:
+    """No rule: label logits are optimised together with the image, as in DLG."""
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
+        return None
+
+
+@dataclass(frozen=True)
+class SignRule:
+    """One sample: row c of ∂W points against all others, ⟨∂W_c, ∂W_j⟩ ≤ 0 for every j ≠ c.
+
+    Rows are (p_i − y_i)·h with the same h, and only p_c − 1 is negative; features of any sign will do.
+
+    Ref: Zhao et al. 2020, Eq. (5) — iDLG's label rule
+    """
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
+        if batch_size(seen) != 1:
+            raise Inapplicable(f"the sign rule reads one label, the batch has {seen.size}")
+        rows = head_gradient(victim, seen, "weight")
+        rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+        agreement = rows @ rows.T
+        agreement.fill_diagonal_(-1)
+        found = (agreement < 0).all(1).nonzero().flatten()
+        if len(found) != 1:
+            raise Inapplicable(f"the sign rule needs exactly one row of the head's gradient that opposes all others, found {len(found)}")
+        return found
+
+
+@dataclass(frozen=True)
+class RowSum:
+    """Distinct labels: class i is in the batch iff Σ_j ∂W_ij < 0, for features h ≥ 0 (after a ReLU or a sigmoid).
+
+    Ref: Wainakh et al. 2022, section 4.1 — the sign of the summed row gives presence
+    """
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
+        require_positive_features(victim, rng=rng, rule="the row-sum rule")
+        sums = head_gradient(victim, seen, "weight").sum(1)
+        return _exactly(sums < 0, batch_size(seen), rule="the row-sum rule")
+
+
+@dataclass(frozen=True)
+class MinimumEntry:
+    """Distinct labels: the B classes whose row of ∂W has the smallest entry, for features h ≥ 0.
+
+    A class outside the batch has no negative entry, so exactly B rows must have one.
+
+    Ref: Yin et al. 2021, batch label restoration — column-wise minimum of the head's gradient
+    """
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
+        require_positive_features(victim, rng=rng, rule="Yin et al.'s rule")
+        smallest = head_gradient(victim, seen, "weight").min(1).values
+        size = batch_size(seen)
+        if size > int((smallest < 0).sum()):
+            raise Inapplicable(f"Yin et al.'s rule needs {size} distinct labels, only {int((smallest < 0).sum())} classes show one")
+        return smallest.argsort()[:size].sort().values
+
+
+@dataclass(frozen=True)
+class BiasCounts:
+    """Labels that may repeat: how often each class occurs, from ∂b_i = 1/B Σ_k p_ki − n_i/B.
+
+    Every class with ∂b_i < 0 occurs at least once. One occurrence is taken to account for
+    u = 1/B Σ_{i: ∂b_i<0} |∂b_i|; the rest of the B labels goes, one by one, to the class whose −∂b_i − n_i·u is largest.
+    Exact while the probabilities p_k are alike for all samples (an untrained or uncertain model), an estimate otherwise.
+
+    Ref: Wainakh et al. 2022, section 4.2 — counting labels by the impact of one sample
+    """
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
+        size = batch_size(seen)
+        missing = -head_gradient(victim, seen, "bias")
+        present = missing > 0
+        if not 1 <= int(present.sum()) <= size:
+            raise Inapplicable(f"the count rule needs 1 to {size} classes with a negative bias gradient, found {int(present.sum())}")
+        unit = missing[present].sum() / size
+        counts = present.long()
+        while int(counts.sum()) < size:
+            counts[(missing - counts * unit).argmax()] += 1
+        return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+
+
+@dataclass(frozen=True)
+class FirstThatApplies:
+    """The first rule whose precondition holds; if none does, ``Inapplicable`` with every reason."""
+
+    rules: tuple[LabelRule, ...]
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
+        reasons: list[str] = []
+        for rule in self.rules:
+            try:
+                return rule(victim, seen, rng=rng)
+            except Inapplicable as reason:
+                reasons.append(str(reason))
+        raise Inapplicable("; ".join(reasons))
+
+
+def inferred() -> LabelRule:
+    """The rule attacks use by default: the sign rule for one sample, counts from the bias otherwise, then Yin et al."""
+    return FirstThatApplies((SignRule(), BiasCounts(), MinimumEntry()))
+
+
+def batch_size(seen: Observation) -> int:
+    """The size the adversary was told."""
+    if seen.size is None:
+        raise Inapplicable("not shared: batch size")
+    return seen.size
+
+
+def classes(victim: Victim) -> int:
+    """Number of classes, from the public head."""
+    return int(_head(victim)[1].out_features)
+
+
+def _head(victim: Victim) -> tuple[str, nn.Linear]:
+    name = find_roles(victim.model).head
+    if name is None:
+        raise Inapplicable("the model has no linear head, so labels cannot be read off its gradient")
+    head = victim.model.get_submodule(name)
+    if not isinstance(head, nn.Linear):
+        raise Inapplicable(f"the head {name} is a {type(head).__name__}, the label rules need a Linear")
+    return name, head
+
+
+def head_gradient(victim: Victim, seen: Observation, which: str) -> Tensor:
+    """Gradient of the head's ``weight`` or ``bias``, up to a positive factor, in float64."""
+    if not is_cross_entropy(victim.loss):
+        raise Inapplicable("the label rules hold for cross entropy on hard labels only")
+    name = f"{_head(victim)[0]}.{which}"
+    if name not in seen.signal:
+        raise Inapplicable(f"not shared: {name}")
+    # a weight update points against the gradient; over several steps this is the first-order estimate
+    factor = -1.0 if isinstance(seen.channel, FedAvg) else 1.0
+    return factor * seen.signal[name].double()
+
+
+def is_cross_entropy(loss: object) -> bool:
+    """Plain cross entropy: label smoothing moves the sign of the gradient's entries."""
+    if isinstance(loss, nn.CrossEntropyLoss):
+        return loss.label_smoothing == 0 and loss.weight is None
+    return loss is F.cross_entropy
+
+
+def require_positive_features(victim: Victim, *, rng: torch.Generator, rule: str) -> None:
+    """Runs noise through the public model and refuses if anything negative enters the head."""
+    name, _ = _head(victim)
+    probe = victim.space.start(4, rng).to(victim.device)
+    with torch.no_grad(), capturing(victim.model, (name,)) as seen:
+        victim(probe)
+    if float(seen[name].min()) < 0:
+        raise Inapplicable(f"{rule} needs features without negative values before the head {name}")
+
+
+def _exactly(present: Tensor, size: int, *, rule: str) -> Tensor:
+    if int(present.sum()) != size:
+        raise Inapplicable(f"{rule} needs {size} distinct labels, {int(present.sum())} classes show one")
+    return present.nonzero().flatten()

@@ -1,0 +1,28 @@
+"""Lets a caller watch a running attack without the attack knowing about bars, logs or screens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Watcher = Callable[[int, int], None]
+"""``watcher(steps_done, steps_in_all)``."""
+
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Every attack that runs inside the block reports its steps to ``watcher``."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+def report(done: int, total: int) -> None:
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(done, total)
