@@ -67,6 +67,8 @@ def test_refusals(tmp_path):
         read_folder(tmp_path / "flat" / "a.png")
     with pytest.raises(BadInput, match="takes 4"):
         read_folder(tmp_path / "flat", shape=(4, 6, 8))
+    with pytest.raises(BadInput, match=r"shape \(channels, height, width\)"):
+        read_folder(tmp_path / "flat", shape=(6, 8))
     picture(tmp_path / "flat" / "class" / "b.png")
     with pytest.raises(BadInput, match="both images and folders"):
         read_folder(tmp_path / "flat")

@@ -125,7 +125,7 @@ BUILDERS = {
     "own-resnet": OwnResnet,
     "timm-vit": lambda: timm_model("vit_tiny_patch16_224", patch_size=4, **TIMM_VIT),
     "timm-deit-distilled": lambda: timm_model("deit_tiny_distilled_patch16_224", patch_size=8, **TIMM_VIT),
-    "timm-eva-separate-qkv": lambda: timm_model("eva02_tiny_patch14_224", patch_size=8, **TIMM_VIT),
+    "timm-eva-separate-qkv": lambda: timm_model("eva02_tiny_patch14_224", patch_size=8, qkv_fused=False, **TIMM_VIT),
     "timm-resnet": lambda: timm_model("test_resnet", num_classes=5),
     "hf-vit": lambda: hf_model("vit", **TRANSFORMER),
     "hf-deit": lambda: hf_model("deit", **TRANSFORMER),

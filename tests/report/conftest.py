@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ def curve(restarts: int, steps: int, floor: float, seed: int) -> dict:
 
 
 VERSIONS = {"leakgauge": "0.1.0", "torch": "2.6.0", "python": "3.11.9"}
-SIZE_KNOWN = {"what": "batch size known (4)", "kind": "deployable"}
+SIZE_KNOWN = {"what": "batch size known", "kind": "deployable"}
 LABELS = {"what": "true labels given to the adversary", "kind": "diagnostic"}
 EVAL = {"what": "client computes its update in eval mode (real training uses train mode)", "kind": "diagnostic"}
 
@@ -94,7 +95,7 @@ def make_record(
     defenses: tuple[str, ...] = (),
     assumptions: tuple[dict, ...] = (SIZE_KNOWN,),
     size: int = SIZE,
-    rule: str = "mean PSNR 24.1 dB is at least 18 dB and at least 3 dB above the null run",
+    rule: str = "mean PSNR is at least 18 dB and at least 3 dB above the null run",
     reason: str = "",
     notes: tuple[str, ...] = (),
 ) -> Record:
@@ -102,17 +103,35 @@ def make_record(
     seed = sum(map(ord, key))
     rng = np.random.default_rng(seed)
     case = {
-        "name": name, "model": model, "data": "embedded:scenes", "mode": mode, "batch_size": batch,
-        "local_steps": local_steps, "local_lr": 0.1, "attack": attack, "options": {"steps": steps, "tv": 1e-4},
-        "defenses": list(defenses), "reveal": ["size"], "seed": 0, "first": 12,
-    }  # fmt: skip
+        "name": name,
+        "model": model,
+        "data": "embedded:scenes",
+        "mode": mode,
+        "batch_size": batch,
+        "local_steps": local_steps,
+        "local_lr": 0.1,
+        "attack": attack,
+        "options": {"steps": steps, "tv": 1e-4},
+        "defenses": list(defenses),
+        "reveal": ["size"],
+        "seed": 0,
+        "first": 12,
+    }
     common = {
-        "key": key, "status": status, "case": case, "attack": f"{attack}(steps={steps}, tv=0.0001, restarts={restarts})",
+        "key": key,
+        "status": status,
+        "case": case,
+        "attack": f"{attack}(steps={steps}, tv=0.0001, restarts={restarts})",
         "victim": {"name": model, "mode": mode, "parameters": 61706, "classes": 10, "shape": [3, size, size]},
-        "channel": "Gradient()" if local_steps == 1 else f"FedAvg(steps={local_steps}, lr=0.1)", "defenses": defenses,
-        "assumptions": assumptions, "versions": VERSIONS, "seed": 0, "notes": notes, "reason": reason,
-        "command": f"leakgauge attack {model} --attack {attack} --batch {batch} --mode {mode} --seed 0 --out runs/{key}",
-    }  # fmt: skip
+        "channel": "Gradient()" if local_steps == 1 else f"FedAvg(steps={local_steps}, lr=0.1)",
+        "defenses": defenses,
+        "assumptions": assumptions,
+        "versions": VERSIONS,
+        "seed": 0,
+        "notes": notes,
+        "reason": reason,
+        "command": f"leakgauge attack {model} --attack {attack} --batch {batch} --mode {mode} --out runs/{key}",
+    }
     if status != "done":
         return Record(**common, seconds=0.31, peak_bytes=0)
     truth = [drawing(seed + i, size) for i in range(batch)]
@@ -142,41 +161,143 @@ def make_record(
         return found | {"ssim": summary([float(structure + rng.uniform(0, 0.05)) for _ in truth]), "lpips": None}
 
     return Record(
-        **common, seconds=float(restarts * steps / 190 + 0.04), peak_bytes=int(1.4e9), metrics=metrics, null=weak(8.4, 0.02),
-        baseline=weak(11.9, 0.16), verdict=verdict, rule=rule, pictures=pictures, progress=tuple(progress),
+        **common,
+        seconds=float(restarts * steps / 190 + 0.04),
+        peak_bytes=int(1.4e9),
+        metrics=metrics,
+        null=weak(8.4, 0.02),
+        baseline=weak(11.9, 0.16),
+        verdict=verdict,
+        rule=rule,
+        pictures=pictures,
+        progress=tuple(progress),
         curve=curve(restarts, steps, 10 ** (-3 * quality), seed) if restarts else {},
         restarts={"psnr": [psnr[0] - abs(rng.normal(0, 2)) for _ in range(restarts)]} if restarts > 1 else {},
-    )  # fmt: skip
+    )
 
 
 def build(folder: Path) -> list[Record]:
     """Eight set-ups: two feasible, two partial, two infeasible within budget, one refused, one broken off."""
-    partial = "mean PSNR 15.2 dB lies between 13 dB and 18 dB"
+    partial = "mean PSNR lies between 13 dB and 18 dB"
     nothing = "mean PSNR is less than 3 dB above the null run"
     return [
-        make_record(folder, "a", name="LeNet, closed form", batch=1, quality=1.0, psnr=[math.inf], restarts=0, mode="eval",
-                    attack="april_closed_form", model="vit_a", assumptions=(SIZE_KNOWN,), rule="MSE is 0: the image was computed, not guessed"),
-        make_record(folder, "b", name="LeNet, four images, labels given", batch=4, quality=0.86, mode="eval", lpips=True,
-                    assumptions=(SIZE_KNOWN, LABELS, EVAL), notes=("labels were given, not inferred", "TF32 off")),
-        make_record(folder, "c", name="ResNet18, batch of sixteen", verdict="partial", batch=16, quality=0.6, model="preact_resnet18",
-                    rule=partial),
-        make_record(folder, "d", name="LeNet with gradient noise", verdict="partial", batch=2, quality=0.5, rule=partial,
-                    defenses=("GaussianNoise(relative=0.1)",), restarts=1),
-        make_record(folder, "e", name="LeNet, 90 % of the gradient pruned", verdict="infeasible_within_budget", batch=4, quality=0.12,
-                    rule=nothing, defenses=("Prune(0.9)", "Quantize(8)")),
-        make_record(folder, "f", name="resnet18-imagenet-fedavg-four-local-steps-with-a-very-long-unbroken-identifier_000017",
-                    verdict="infeasible_within_budget", batch=1, quality=0.15, size=128, local_steps=4, rule=nothing, restarts=32,
-                    model="resnet18"),
-        make_record(folder, "g", name="ViT without position embedding", status="refused", verdict=None, model="vit_b",
-                    attack="april_optimised", reason="not shared: pos_embed", defenses=("Withhold(pos_embed)",)),
-        make_record(folder, "h", name="ResNet18 at 224 pixels", status="error", verdict=None, model="resnet18", batch=64,
-                    reason="OutOfMemoryError: CUDA out of memory. Tried to allocate 12.00 GiB"),
-    ]  # fmt: skip
+        make_record(
+            folder,
+            "a",
+            name="LeNet, closed form",
+            batch=1,
+            quality=1.0,
+            psnr=[math.inf],
+            restarts=0,
+            mode="eval",
+            attack="april_closed_form",
+            model="vit_a",
+            assumptions=(SIZE_KNOWN,),
+            rule="MSE is 0: the image was computed, not guessed",
+        ),
+        make_record(
+            folder,
+            "b",
+            name="LeNet, four images, labels given",
+            batch=4,
+            quality=0.86,
+            mode="eval",
+            lpips=True,
+            assumptions=(SIZE_KNOWN, LABELS, EVAL),
+            notes=("labels were given, not inferred", "TF32 off"),
+        ),
+        make_record(
+            folder,
+            "c",
+            name="ResNet18, batch of sixteen",
+            verdict="partial",
+            batch=16,
+            quality=0.6,
+            model="preact_resnet18",
+            rule=partial,
+        ),
+        make_record(
+            folder,
+            "d",
+            name="LeNet with gradient noise",
+            verdict="partial",
+            batch=2,
+            quality=0.5,
+            rule=partial,
+            defenses=("GaussianNoise(relative=0.1)",),
+            restarts=1,
+        ),
+        make_record(
+            folder,
+            "e",
+            name="LeNet, 90 % of the gradient pruned",
+            verdict="infeasible_within_budget",
+            batch=4,
+            quality=0.12,
+            rule=nothing,
+            defenses=("Prune(0.9)", "Quantize(8)"),
+        ),
+        make_record(
+            folder,
+            "f",
+            name="resnet18-imagenet-fedavg-four-local-steps-with-a-very-long-unbroken-identifier_000017",
+            verdict="infeasible_within_budget",
+            batch=1,
+            quality=0.15,
+            size=128,
+            local_steps=4,
+            rule=nothing,
+            restarts=32,
+            model="resnet18",
+        ),
+        make_record(
+            folder,
+            "g",
+            name="ViT without position embedding",
+            status="refused",
+            verdict=None,
+            model="vit_b",
+            attack="april_optimised",
+            reason="not shared: pos_embed",
+            defenses=("Withhold(pos_embed)",),
+        ),
+        make_record(
+            folder,
+            "h",
+            name="ResNet18 at 224 pixels",
+            status="error",
+            verdict=None,
+            model="resnet18",
+            batch=64,
+            reason="OutOfMemoryError: CUDA out of memory. Tried to allocate 12.00 GiB",
+            notes=(
+                'Traceback (most recent call last):\n  File "run.py", line 7\nOutOfMemoryError: CUDA out of memory\n',
+            ),
+        ),
+    ]
 
 
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("audit-2025")
+    """A whole run on disk, made once; nobody may change it but by writing its report."""
+    folder = tmp_path_factory.mktemp("hospital-pilot")
     for record in build(folder):
         append(folder, record)
     return folder
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., Record]:
+    """:func:`make_record`, given as a fixture so that no test module has to import this file."""
+    return make_record
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Record:
+    """A single feasible set-up whose pictures lie in ``tmp_path``."""
+    return make_record(tmp_path, "k", name="one", batch=2)
+
+
+@pytest.fixture
+def eight(tmp_path: Path) -> list[Record]:
+    return build(tmp_path)

@@ -23,7 +23,8 @@ REVEALS: dict[str, Any] = {"size": Size, "labels": Labels, "buffers": Buffers, "
 class Case:
     """``attack``, ``defenses`` and ``reveal`` are written as NAME or NAME:option=value,…; ``options`` go to the attack.
 
-    ``first`` is the index of the first private image in the data; the batch is that one and those after it.
+    ``first`` is the index of the first private image in the data; the batch is that one and those after it. ``classes``
+    (where a library's model can be built for any number) and ``resize`` (images to the model's size) are for loading.
     """
 
     model: str = "cnn"
@@ -38,6 +39,9 @@ class Case:
     reveal: tuple[str, ...] = ("size",)
     seed: int = 0
     first: int = 0
+    classes: int | None = None
+    resize: bool = False
+    device: str = "cpu"
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -80,6 +84,9 @@ class Case:
             words += ["--data", self.data]
         if self.local_steps > 1:
             words += ["--local-steps", str(self.local_steps), "--local-lr", str(self.local_lr)]
+        words += [] if self.classes is None else ["--classes", str(self.classes)]
+        words += ["--resize"] if self.resize else []
+        words += [] if self.device == "cpu" else ["--device", self.device]
         for name, value in self.options.items():
             words += ["--option", f"{name}={value}"]
         for spec in self.defenses:

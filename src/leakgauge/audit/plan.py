@@ -44,6 +44,22 @@ def default_cases(*, steps: int = 300, seed: int = 0) -> list[Case]:
     ]
 
 
+def variants(base: Case, *, mode: str | None, batch_size: int | None, defenses: Sequence[str]) -> list[Case]:
+    """The cases of a user's audit: both modes and batches of 1 and 4 unless fixed, undefended and with each defense."""
+    modes = ("eval", "train") if mode is None else (mode,)
+    sizes = (1, 4) if batch_size is None else (batch_size,)
+    guards: list[tuple[str, ...]] = [(), *[(spec,) for spec in defenses]]
+    cases = [
+        replace(base, name="", mode=m, batch_size=size, defenses=guard)  # pyright: ignore[reportArgumentType]
+        for m in modes
+        for size in sizes
+        for guard in guards
+    ]
+    for case in cases:
+        case.build_defenses()
+    return cases
+
+
 def seconds_of(text: str) -> float:
     """A duration as people write it.
 

@@ -51,8 +51,8 @@ def embedded(case: Case) -> Setup:
         raise BadInput(f"{case.model!r} is not embedded; embedded are {', '.join(PRETRAINED)}")
     images, labels = fashion("test")
     order = one_of_each_class(labels)
-    space = Pixels((1, 28, 28), mean=(MEAN,), std=(STD,))
-    victim = Victim(pretrained(case.model), space, mode=case.mode, name=case.model)
+    space = Pixels((1, 28, 28), mean=MEAN, std=STD)
+    victim = Victim(pretrained(case.model).to(case.device), space, mode=case.mode, name=case.model)
     return Setup(victim, images[order], labels[order])
 
 

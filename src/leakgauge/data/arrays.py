@@ -66,7 +66,7 @@ def _layout(x: np.ndarray, shape: Shape | None, path: Path) -> np.ndarray:
     if not first and not last:
         raise BadInput(f"{path} holds images of shape {x.shape}, in which no axis has 1 or 3 channels; check the axes")
     if first and last and shape is not None:
-        first = x.shape[1:] == shape or x.shape[1:] != (*shape[1:], shape[0])
+        first = x.shape[1:] == tuple(shape) or x.shape[1:] != (*shape[1:], shape[0])
     return x if first else np.moveaxis(x, 3, 1)
 
 

@@ -54,7 +54,7 @@ def photographs(side: int = _PHOTO_SIDE) -> Tensor:
 
 @cache
 def _fashion(split: str) -> tuple[np.ndarray, np.ndarray]:
-    folder = files(__package__) / "embedded"
+    folder = files("leakgauge.data") / "embedded"
     labels = np.array([int(digit) for digit in (folder / f"fashion-{split}.txt").read_text("ascii") if digit.isdigit()])
     with (folder / f"fashion-{split}.png").open("rb") as stream:
         sheet = np.asarray(Image.open(stream))
@@ -67,6 +67,6 @@ def _fashion(split: str) -> tuple[np.ndarray, np.ndarray]:
 def _photographs() -> tuple[Image.Image, ...]:
     pictures = []
     for name in PHOTOGRAPHS:
-        with (files(__package__) / "embedded" / f"photo-{name}.webp").open("rb") as stream:
+        with (files("leakgauge.data") / "embedded" / f"photo-{name}.webp").open("rb") as stream:
             pictures.append(Image.open(stream).convert("RGB"))
     return tuple(pictures)

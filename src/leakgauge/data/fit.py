@@ -7,8 +7,8 @@ from torch import Tensor
 
 from leakgauge.errors import BadInput
 
-Shape = tuple[int, int, int]
-"""(channels, height, width) of what the model takes."""
+Shape = tuple[int, ...]
+"""(channels, height, width) of what the model takes, as ``Pixels.shape``."""
 
 _LUMA = (0.299, 0.587, 0.114)
 
@@ -21,6 +21,8 @@ def fit(images: Tensor, *, shape: Shape | None, resize: bool, source: str) -> Te
     """
     if shape is None:
         return images
+    if len(shape) != 3:
+        raise BadInput(f"images need a shape (channels, height, width), got {shape}")
     channels, height, width = shape
     if images.shape[1] != channels:
         images = _recolour(images, channels, source)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from leakgauge.core import Pixels, private_randomness
@@ -43,10 +45,10 @@ def load(name: str, *, classes: int | None = None, seed: int = 0, pretrained: bo
     """An image classifier with weights drawn from ``seed``, wrapped to return logits, and the images it takes.
 
     ``name`` is an architecture (``vit``, ``deit``, ``dinov2``, ``swin``, ``convnext``, ``resnet``, …: its default
-    configuration), or a local ``config.json`` or folder with one; a configuration needs ``model_type`` and whatever
-    differs from the default. ``pretrained`` loads the folder's safetensors; nothing is ever downloaded. Attention is
-    the eager one, which can be differentiated twice. Mean and deviation are those of the folder's
-    ``preprocessor_config.json``, else 0.5.
+    configuration, which has two classes), or a local ``config.json`` or a folder with one; a configuration needs
+    ``model_type`` and whatever differs from the default. ``pretrained`` loads the folder's safetensors; nothing is
+    ever downloaded. Attention is the eager one, which can be differentiated twice. Mean and deviation are those of
+    the folder's ``preprocessor_config.json``, else 0.5.
     """
     transformers = _transformers()
     architectures = _architectures()
@@ -130,7 +132,7 @@ def _configure(
 def _build(transformers: ModuleType, config: Any, *, source: str) -> nn.Module:
     try:
         return transformers.AutoModelForImageClassification.from_config(config, attn_implementation="eager")
-    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+    except (ImportError, TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"transformers cannot build the configuration {source}: {reason}") from error
 
@@ -140,20 +142,37 @@ def _restore(transformers: ModuleType, config: Any, folder: Path) -> nn.Module:
     if not has_weights(folder):
         raise BadInput(f"{folder} holds no model.safetensors; pretrained weights are read from a local folder only")
     try:
-        model, info = transformers.AutoModelForImageClassification.from_pretrained(
-            folder,
-            config=config,
-            attn_implementation="eager",
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except (OSError, RuntimeError, ValueError) as error:
+        with _quiet():
+            model, info = transformers.AutoModelForImageClassification.from_pretrained(
+                folder,
+                config=config,
+                attn_implementation="eager",
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise BadInput(f"the weights in {folder} do not load: {' '.join(str(error).split())}") from error
     missing = sorted(info["missing_keys"])
     if missing:
         raise BadInput(f"the weights in {folder} lack {len(missing)} parameters of the model, first {missing[0]}")
     return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Holds back transformers' progress bar and load report: what is wrong with the weights is raised instead."""
+    from transformers.utils import logging
+
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
 
 
 def _pixels(config: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Pixels:

@@ -16,19 +16,20 @@ from leakgauge.integrations.user_code import import_file, import_package, one_li
 FORMS = "file.py:factory, package.module:factory, timm:NAME or hf:NAME"
 
 
-def load_model(spec: str, *, seed: int = 0) -> tuple[nn.Module, Pixels | None]:
+def load_model(spec: str, *, seed: int = 0, classes: int | None = None) -> tuple[nn.Module, Pixels | None]:
     """The model that ``spec`` names, and the images it takes where the source says so.
 
     A factory is called without arguments and returns a module, or a module and its ``Pixels``; a module standing in
     the file under that name serves as well. Weights that are drawn at random are drawn from ``seed``. A folder with
-    safetensors given as ``hf:FOLDER`` is loaded with its weights.
+    safetensors given as ``hf:FOLDER`` is loaded with its weights. ``classes`` is for timm and Hugging Face, whose
+    models come with a number of classes of their own; a factory decides for itself.
     """
     source, _, name = spec.rpartition(":")
     if spec.startswith("timm:") and name:
-        return timm.load(spec.removeprefix("timm:"), seed=seed)
+        return timm.load(spec.removeprefix("timm:"), classes=classes, seed=seed)
     if spec.startswith("hf:") and name:
         name = spec.removeprefix("hf:")
-        return huggingface.load(name, seed=seed, pretrained=huggingface.has_weights(name))
+        return huggingface.load(name, classes=classes, seed=seed, pretrained=huggingface.has_weights(name))
     if not source or not name:
         raise BadInput(f"cannot read {spec!r} as a model; write {FORMS}")
     importing = import_file if source.endswith(".py") else import_package

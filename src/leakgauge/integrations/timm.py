@@ -23,8 +23,8 @@ def load(
     """The timm model ``name`` with weights drawn from ``seed``, and the images it was configured for.
 
     Nothing is downloaded: ``pretrained`` is the path of a ``.safetensors`` file whose names and shapes fit the model.
-    ``classes`` replaces the size of the classifier. timm calls a fused attention; take second derivatives under
-    ``sdpa_kernel(SDPBackend.MATH)``.
+    ``classes`` sets the size of the classifier; models that timm builds without one need it. timm calls a fused
+    attention; take second derivatives under ``sdpa_kernel(SDPBackend.MATH)``.
     """
     timm = _timm()
     known = [*timm.list_models(), *timm.list_pretrained()]
@@ -33,6 +33,8 @@ def load(
     options: dict[str, Any] = {} if classes is None else {"num_classes": classes}
     with private_randomness(seed, torch.device("cpu")):
         model: nn.Module = timm.create_model(name, pretrained=False, **options)
+    if model.num_classes == 0:
+        raise BadInput(f"timm builds {name} without a classifier; give the number of classes")
     if pretrained is not None:
         _fill(model, Path(pretrained), name)
     settings: dict[str, Any] = model.pretrained_cfg  # type: ignore[assignment]  # torch types attributes as modules
@@ -44,9 +46,10 @@ def _timm() -> ModuleType:
         invite_torchvision()
         import timm
     except ModuleNotFoundError as error:
-        if error.name not in ("timm", "torchvision"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("timm", "torchvision"):
             raise
-        raise MissingExtra(error.name, "timm") from error
+        raise MissingExtra(package, "timm") from error
     return timm
 
 

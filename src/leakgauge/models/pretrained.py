@@ -26,6 +26,6 @@ def pretrained(name: str) -> nn.Module:
     if name not in PRETRAINED:
         raise BadInput(f"there is no pretrained model {name!r}; choose one of {', '.join(PRETRAINED)}")
     model = PRETRAINED[name]()
-    stored = load((files(__package__) / "weights" / f"{name}.safetensors").read_bytes())
+    stored = load((files("leakgauge.models") / "weights" / f"{name}.safetensors").read_bytes())
     model.load_state_dict(stored)  # copies into the float32 parameters
     return model.eval()

@@ -1,4 +1,4 @@
-"""Figures of the report: curves and bars as inline SVG, picture strips as data URIs. Pure functions, no plotting library.
+"""Figures of the report: curves and bars as inline SVG, picture strips as data URIs; pure functions.
 
 Colours are CSS classes (``ink``, ``soft``, …), so that a figure follows the page into dark mode and onto paper.
 """
@@ -50,13 +50,13 @@ def _line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
 def curve_svg(steps: Sequence[int], losses: Sequence[Sequence[float | None]], *, uid: str) -> str:
     """Loss over steps, one line per restart (``losses[restart][step]``), the one the adversary would choose thick.
 
-    The y axis is logarithmic; only where a loss is negative, which has no logarithm, is it linear (and says so). Zeros are
-    drawn at the bottom edge. Missing and infinite values leave gaps.
+    The y axis is logarithmic; only where a loss is negative, which has no logarithm, is it linear (and says so). Zeros
+    are drawn at the bottom edge. Missing and infinite values leave gaps.
     """
     x = np.asarray(steps, dtype=float)
     y = np.array([[math.nan if v is None else float(v) for v in line] for line in losses], dtype=float)
     if x.ndim != 1 or y.ndim != 2 or y.shape[1] != x.size or y.size == 0:
-        raise BadInput(f"a curve needs one loss per step for each restart, got {len(steps)} steps and losses of shape {y.shape}")
+        raise BadInput(f"a curve needs one loss per step and restart, got {len(steps)} steps and losses {y.shape}")
     y[~np.isfinite(y)] = math.nan
     if np.isnan(y).all():
         raise BadInput("a curve needs at least one finite loss")
@@ -80,14 +80,16 @@ def curve_svg(steps: Sequence[int], losses: Sequence[Sequence[float | None]], *,
         body += [_line(left, at, right, at, "grid"), _text(left - 7, at + 4, label, anchor="end", css="tick")]
     for value in _nice(float(x[0]), last, 4):
         at = float(to_x(np.array(value)))
-        body += [_line(at, bottom, at, bottom + 5, "axis"), _text(at, bottom + 18, f"{value:g}", anchor="middle", css="tick")]
+        body.append(_line(at, bottom, at, bottom + 5, "axis"))
+        body.append(_text(at, bottom + 18, f"{value:g}", anchor="middle", css="tick"))
     body += [_line(left, bottom, right, bottom, "axis"), _line(left, top, left, bottom, "axis")]
     keep = _thinned(x.size, y.shape[0])
     order = [r for r in range(y.shape[0]) if r != best] + [best]
     body += [_polyline(to_x(x[keep]), to_y(y[r][keep]), "chosen" if r == best else "other") for r in order]
+    scale = f"loss ({'log' if log else 'linear'} scale)"
     body += [
         _text((left + right) / 2, HEIGHT - 8, "optimisation step", anchor="middle", css="label"),
-        _text(13, (top + bottom) / 2, f"loss ({'log' if log else 'linear'} scale)", anchor="middle", css="label", turn=True),
+        _text(13, (top + bottom) / 2, scale, anchor="middle", css="label", turn=True),
         _line(left, 16, left + 22, 16, "chosen"),
         _text(left + 28, 20, "chosen: lowest loss", css="tick"),
     ]
@@ -96,8 +98,9 @@ def curve_svg(steps: Sequence[int], losses: Sequence[Sequence[float | None]], *,
         body += [_line(left + 172, 16, left + 194, 16, "other")]
         body += [_text(left + 200, 20, f"{others} other restart{'s' * (others > 1)}", css="tick")]
     desc = (
-        f"{y.shape[0]} restart{'s' * (y.shape[0] > 1)} over steps {x[0]:g} to {x[-1]:g}. The chosen restart, number {best + 1}, "
-        f"starts at a loss of {_first(y[best]):.3g} and reaches {np.nanmin(y[best]):.3g}."
+        f"{y.shape[0]} restart{'s' * (y.shape[0] > 1)} over steps {x[0]:g} to {x[-1]:g}. "
+        f"The chosen restart, number {best + 1}, starts at a loss of {_first(y[best]):.3g} "
+        f"and reaches {np.nanmin(y[best]):.3g}."
     )
     return _svg(uid, "Optimisation curve of the attack", desc, body)
 
@@ -133,7 +136,8 @@ def _log_scale(y: Floats) -> tuple[float, float, list[tuple[float, str]]]:
     if len(decades) >= 2:
         step = math.ceil(len(decades) / 6)
         return low, high, [(d, f"10{str(d).translate(_SUPERSCRIPT)}") for d in decades[::step]]
-    fine = [(math.log10(m) + d, f"{m * 10.0**d:.3g}") for d in range(math.floor(low), math.ceil(high) + 1) for m in (1, 2, 5)]
+    around = range(math.floor(low), math.ceil(high) + 1)
+    fine = [(math.log10(m) + d, f"{m * 10.0**d:.3g}") for d in around for m in (1, 2, 5)]
     inside = [t for t in fine if low <= t[0] <= high]
     if len(inside) < 2:
         inside = [(e, f"{10**e:.3g}") for e in np.linspace(low, high, 4)[1:-1].tolist()]
@@ -161,7 +165,7 @@ def _nice(low: float, high: float, about: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Panel:
-    """One metric of the bar figure: its scale starts at 0 and ends at ``top``, or where the data end if that is more."""
+    """One metric of the bar figure: its scale starts at 0 and ends at ``top``, or where the data end beyond it."""
 
     name: str
     top: float
@@ -183,8 +187,8 @@ def bars_svg(panels: Sequence[Panel], *, uid: str) -> str:
 
 def _panel(body: list[str], panel: Panel, at: float) -> float:
     left, right, row = 116, WIDTH - 74, 25
-    finite = [v for _, s in panel.rows if s for v in (s.get("mean"), s.get("max")) if v is not None and math.isfinite(v)]
-    top = max([panel.top, *finite])
+    ends = [v for _, summary in panel.rows if summary for v in (summary.get("mean"), summary.get("max"))]
+    top = max([panel.top, *(v for v in ends if v is not None and math.isfinite(v))])
     ticks = _nice(0.0, top, 4)
     body.append(_text(0, at + 13, panel.name, css="head"))
     at += 24
@@ -240,8 +244,8 @@ class Picture:
 def pictures(folder: Path, name: str, *, count: int, at_most: int = 4, only_first: bool = False) -> list[Picture]:
     """The PNG strip ``folder/name`` of ``count`` images, cut into pieces of ``at_most`` images that fit on a phone.
 
-    A strip that is missing, damaged or of another layout does not stop the report: it becomes a placeholder, or stays whole.
-    A name that leads out of the run folder is refused, for the report would publish a file that is none of its business.
+    A strip that is missing, damaged or of another layout does not stop the report: it becomes a placeholder, or stays
+    whole. A name that leads out of the run folder is refused: the report must not publish a file it does not own.
     """
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from leakgauge.audit import records as store
 from leakgauge.audit.records import Record
@@ -25,18 +25,20 @@ from leakgauge.report.figures import Panel, Picture, bars_svg, curve_svg, pictur
 FILE = "report.html"
 _ROWS = (("metrics", "Attack"), ("null", "Null run"), ("baseline", "Trivial baseline"))
 _STRIPS = (
-    ("truth", "Original", "metrics"),
+    ("truth", "Original", ""),
     ("reconstruction", "Reconstruction", "metrics"),
     ("null", "Null run", "null"),
-    ("baseline", "Trivial baseline", "baseline"),
+    ("baseline", "Trivial baseline", ""),  # its score is the best of several guesses, of which one is shown
 )
+_NUMBERS = re.compile(r'\[\n\s+((?:(?:[-+.\deE]+|"-?inf"|null),?\s+)+)\]')
+_ALWAYS = ("feasible", "partial", "infeasible_within_budget")  # shown in the legend even where no set-up ended so
 _MOST_FRAMES = 8
 _AT_MOST = 4  # images side by side: what a phone shows without scrolling
 
 
 def write(folder: Path) -> Path:
     """Makes ``report.html`` from the records of a run folder. A reader never meets a half-written file."""
-    page = render(store.read(folder), folder=folder, title=f"Privacy leakage audit: {folder.resolve().name}")
+    page = render(store.read(folder), folder=folder, title=f"Audit of {folder.resolve().name}")
     target = folder / FILE
     draft = folder / f".{FILE}.{os.getpid()}.tmp"
     try:
@@ -68,16 +70,18 @@ def render(records: Sequence[Record], *, folder: Path, title: str, made: datetim
     )
 
 
-_ALWAYS = ("feasible", "partial", "infeasible_within_budget")
-
-
 def _template() -> Any:
     here = Path(__file__).parent / "templates"
     environment = Environment(
         loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["number"] = lambda value, metric, **options: words.number(metric, value, **options)
+    environment.filters["breakable"] = _breakable
     return environment.get_template("report.html.j2")
+
+
+def _breakable(text: object) -> Markup:
+    """Escaped text that may break after ``_``, ``(`` and ``=`` in a word: a long identifier must not widen a column."""
+    return Markup(re.sub(r"(?<=\w)([_(=])(?=[^\s)])", r"\1<wbr>", str(escape(text))))
 
 
 def _versions(records: Sequence[Record]) -> list[tuple[str, str]]:
@@ -93,6 +97,7 @@ def _versions(records: Sequence[Record]) -> list[tuple[str, str]]:
 
 def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
     """All that the template shows of one record. A record without a result has no score, no figure and no picture."""
+    whole = _json(record)  # first of all, for it refuses what is not a number
     case = record.case
     done = record.status == "done"
     batch = case.get("batch_size")
@@ -124,7 +129,7 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "bars": _bars(number, record) if done else None,
         "metrics": _metric_table(record) if done else [],
         "restarts": _restart_table(record) if done else [],
-        "json": _json(record),
+        "json": whole,
     }
 
 
@@ -152,7 +157,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     options = ", ".join(f"{k} = {v}" for k, v in (case.get("options") or {}).items())
     return [
         ("Model", model),
-        ("Training or evaluation mode", mode),
+        ("Mode of the model", mode),
         ("Data", data),
         ("Batch size", str(case.get("batch_size", "–"))),
         ("Local steps", steps),
@@ -178,7 +183,7 @@ def _groups(record: Record, folder: Path) -> list[dict[str, Any]]:
             found = [Picture(problem="picture missing: none was recorded")]
         else:
             continue
-        each = ((getattr(record, source).get("psnr") or {}).get("per_image") or []) if kind != "truth" else []
+        each = (getattr(record, source).get("psnr") or {}).get("per_image") or [] if source else []
         columns.append((kind, label, found, each if len(each) == count else []))
     groups = []
     for place in range(max((len(found) for _, _, found, _ in columns), default=0)):
@@ -202,7 +207,8 @@ def _groups(record: Record, folder: Path) -> list[dict[str, Any]]:
 
 
 def _alt(label: str, piece: Picture, scores: Sequence[float | None]) -> str:
-    which = f"image {piece.first + 1}" if piece.count == 1 else f"images {piece.first + 1} to {piece.first + piece.count}"
+    start, end = piece.first + 1, piece.first + piece.count
+    which = f"image {start}" if start == end else f"images {start} to {end}"
     each = ", ".join(words.number("psnr", v) for v in scores)
     return f"{label}, {which}" + (f"; PSNR {each}" if each else "")
 
@@ -283,9 +289,9 @@ def _restart_table(record: Record) -> list[dict[str, str]]:
 
 
 def _json(record: Record) -> str:
-    """The whole record, indented, with lists of numbers on one line (a raw newline never stands inside a JSON string)."""
+    """The whole record, indented, lists of numbers on one line (a raw newline never stands inside a JSON string)."""
     try:
         text = json.dumps(json.loads(store.to_line(record)), indent=2, ensure_ascii=False)
     except ValueError as error:
-        raise BadInput(f"record {record.key!r} holds a value that is not a number (NaN); measure the case again") from error
-    return re.sub(r'\[\n\s+((?:[-+.\deE]+|"-?inf"|null|,|\s)+?)\n\s+\]', lambda m: f"[{' '.join(m[1].split())}]", text)
+        raise BadInput(f"record {record.key!r} holds a value that is not a number; measure the case again") from error
+    return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)

@@ -17,10 +17,10 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "ssim": ("SSIM", "higher = closer to the original"),
     "lpips": ("LPIPS", "lower = closer to the original"),
     "mse": ("MSE", "lower = closer to the original"),
-    "reid": ("Re-identification", "higher = more images recognised"),
+    "reid": ("Re-identification rank", "1 = the original is the closest image"),
     "labels": ("Labels recovered", "higher = more labels told"),
 }
-_DECIMALS = {"psnr": 1, "ssim": 3, "lpips": 3, "reid": 3}
+_DECIMALS = {"psnr": 1, "ssim": 3, "lpips": 3, "reid": 1}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ OUTCOMES: Mapping[str, Outcome] = {
         Outcome(
             "feasible",
             "Feasible",
-            "The attack reconstructed private images from what was shared, clearly better than a run that saw nothing.",
+            "The attack reconstructed private images from what was shared, clearly better than without it.",
         ),
         Outcome(
             "partial",
@@ -50,9 +50,7 @@ OUTCOMES: Mapping[str, Outcome] = {
             "Infeasible within budget",
             "The attack found no private image with the steps, restarts and time it was given.",
         ),
-        Outcome(
-            "refused", "Refused", "The attack does not apply to this set-up and was not run. It has no score."
-        ),
+        Outcome("refused", "Refused", "The attack does not apply to this set-up and was not run. It has no score."),
         Outcome("error", "Error", "The run broke off before it could be judged. It has no score."),
         Outcome("unjudged", "No verdict", "The attack ran, but no verdict was recorded."),
     )
@@ -64,13 +62,13 @@ def outcome(record: Record) -> Outcome:
     if record.status in ("refused", "error"):
         return OUTCOMES[record.status]
     if record.status != "done":
-        raise BadInput(f"record {record.key!r} has the unknown status {record.status!r}; expected done, refused or error")
+        raise BadInput(f"record {record.key!r} has the unknown status {record.status!r}; know done, refused and error")
     if record.verdict is None:
         return OUTCOMES["unjudged"]
     if record.verdict not in ("feasible", "partial", "infeasible_within_budget"):
         raise BadInput(
             f"record {record.key!r} has the unknown verdict {record.verdict!r}; "
-            "expected feasible, partial or infeasible_within_budget"
+            "know feasible, partial and infeasible_within_budget"
         )
     return OUTCOMES[record.verdict]
 
@@ -116,7 +114,8 @@ def qualifiers(records: Sequence[Record]) -> list[str]:
     if 0 < total < len(records):
         kinds = ", ".join(f"{n} {kind}" for kind, n in without.items() if n)
         verb = "counts" if total == 1 else "count"
-        said.append(f"{plural(total, 'further set-up')} gave no result ({kinds}) and {verb} neither for nor against safety.")
+        further = plural(total, "further set-up")
+        said.append(f"{further} gave no result ({kinds}) and {verb} neither for nor against safety.")
     for key, noun in (("feasible", "feasible result"), ("partial", "partial result")):
         helped = sum(1 for r in records if outcome(r).key == key and diagnostic(r))
         if helped:
@@ -132,8 +131,8 @@ def case_sentence(record: Record) -> str:
     """The verdict of one set-up in one sentence. The rule that decided and the reason of a refusal stand beside it."""
     budget = _budget(record)
     return {
-        "feasible": "An adversary with the knowledge listed below could reconstruct private images of this set-up.",
-        "partial": "An adversary with the knowledge listed below could reconstruct private images of this set-up in part.",
+        "feasible": "An adversary with the knowledge listed below could reconstruct private images.",
+        "partial": "An adversary with the knowledge listed below could partially reconstruct private images.",
         "infeasible_within_budget": f"No private image was reconstructed within the budget spent{budget}.",
         "refused": "The attack does not apply to this set-up and was not run, so there is no score.",
         "error": "The run broke off before it could be judged, so there is no score.",
@@ -171,10 +170,17 @@ def number(metric: str, value: float | None, *, unit: bool = True) -> str:
     if metric == "labels":
         return f"{value * 100:.0f} %"
     places = _DECIMALS.get(metric)
-    text = f"{value:.3g}" if places is None else f"{value:.{places}f}"
+    text = _plain(value) if places is None else f"{value:.{places}f}"
     if float(text) == 0:
         text = text.lstrip("-")
     return text.replace("-", "−") + suffix
+
+
+def _plain(value: float) -> str:
+    """Four decimals, which suit an MSE; what would vanish in them, or is large, as a power of ten."""
+    if value == 0:
+        return "0"
+    return f"{value:.4f}" if 0.001 <= abs(value) < 10_000 else f"{value:.1e}"
 
 
 def mean(summary: Mapping[str, Any], metric: str) -> float | None:

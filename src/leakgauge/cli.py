@@ -1,0 +1,252 @@
+"""The command line. Nothing heavy is imported before a command runs, so ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from leakgauge import __version__
+from leakgauge.errors import LeakgaugeError
+
+if TYPE_CHECKING:
+    from leakgauge.audit.case import Case
+
+app = typer.Typer(
+    name="leakgauge",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Gauges how much private data leaks from what a neural network shares.",
+    epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in about two minutes).",
+)
+
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME or hf:NAME.",
+        show_default=False,
+    ),
+]
+DataOption = Annotated[
+    str | None, typer.Option("--data", help="Folder of images, .npz, idx or CIFAR-10 .bin file. Default: embedded.")
+]
+ModeOption = Annotated[str | None, typer.Option("--mode", help="eval or train: how the client runs the model.")]
+SizeOption = Annotated[int | None, typer.Option("--batch-size", help="Private images in one update.")]
+LocalOption = Annotated[int, typer.Option("--local-steps", help="Local SGD steps; more than 1 shares a weight update.")]
+LocalLrOption = Annotated[float, typer.Option("--local-lr", help="Learning rate of the local steps.")]
+DefenseOption = Annotated[
+    list[str] | None, typer.Option("--defense", help="e.g. gaussian_noise:relative=1, prune:0.9, withhold:head. Repeatable.")
+]
+AttackOption = Annotated[str, typer.Option("--attack", help="See `leakgauge list`.")]
+OptionOption = Annotated[
+    list[str] | None, typer.Option("--option", help="Option of the attack, e.g. steps=1000 or restarts=4. Repeatable.")
+]
+RevealOption = Annotated[
+    list[str] | None, typer.Option("--reveal", help="Give the adversary labels, buffers or noisy_copy:0.5. Repeatable.")
+]
+ClassesOption = Annotated[int | None, typer.Option("--classes", help="Number of classes to build a timm or hf model for.")]
+ResizeOption = Annotated[bool, typer.Option("--resize", help="Resize the data to what the model takes.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run. Default: leakgauge-runs/<command>.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Fixes every random number of the run.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"leakgauge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Gauges how much private data leaks from what a neural network shares: gradients and weight updates."""
+
+
+@app.command(
+    epilog="Examples: **leakgauge audit** · **leakgauge audit my_model.py:make --data photos/ --mode train "
+    "--batch-size 8** · **leakgauge audit timm:resnet18 --classes 10 --budget 10m** · **leakgauge audit --resume "
+    "--out leakgauge-runs/audit**"
+)
+def audit(
+    model: ModelArgument = None,
+    data: DataOption = None,
+    mode: ModeOption = None,
+    batch_size: SizeOption = None,
+    local_steps: LocalOption = 1,
+    local_lr: LocalLrOption = 0.01,
+    defense: DefenseOption = None,
+    attack: AttackOption = "inverting_gradients",
+    option: OptionOption = None,
+    reveal: RevealOption = None,
+    classes: ClassesOption = None,
+    resize: ResizeOption = False,
+    device: DeviceOption = "cpu",
+    budget: Annotated[str | None, typer.Option(help="Time for the whole audit, e.g. 5m; planned into steps.")] = None,
+    out: OutOption = None,
+    seed: SeedOption = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Attack a set-up in several variants, judge each against a null run, and write a report.
+
+    Without MODEL: eight cases on the embedded models. With MODEL: eval and train mode, batches of 1 and 4, with and
+    without each given defense; --mode and --batch-size keep to one.
+    """
+    from leakgauge import console
+    from leakgauge.audit import plan
+    from leakgauge.integrations.setups import find
+
+    folder = out or Path("leakgauge-runs/audit")
+    if resume:
+        cases = plan.read(folder)
+    else:
+        base = _base(
+            model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
+        )  # fmt: skip
+        plain = not any((model, data, mode, batch_size, defense, option, reveal)) and (local_steps, attack) == (1, "inverting_gradients")
+        if plain:
+            cases = plan.default_cases(seed=seed)
+        else:
+            cases = plan.variants(base, mode=mode, batch_size=batch_size, defenses=defense or [])
+        console.prepare_folder(folder)
+        if budget is not None:
+            cases = plan.fit_budget(cases, plan.seconds_of(budget), load=find)
+        plan.save(folder, cases)
+    raise typer.Exit(console.run(cases, folder=folder, load=find, resume=resume, quiet=quiet))
+
+
+@app.command(
+    epilog="Examples: **leakgauge attack** · **leakgauge attack vit --option steps=1000 --option restarts=4** · "
+    "**leakgauge attack my_model.py:make --data photos/ --attack dlg --defense prune:0.9**"
+)
+def attack(
+    model: ModelArgument = None,
+    data: DataOption = None,
+    mode: ModeOption = None,
+    batch_size: SizeOption = None,
+    local_steps: LocalOption = 1,
+    local_lr: LocalLrOption = 0.01,
+    defense: DefenseOption = None,
+    attack: AttackOption = "inverting_gradients",
+    option: OptionOption = None,
+    reveal: RevealOption = None,
+    classes: ClassesOption = None,
+    resize: ResizeOption = False,
+    device: DeviceOption = "cpu",
+    first: Annotated[int, typer.Option(help="Index of the first private image in the data.")] = 0,
+    out: OutOption = None,
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Run one attack on one set-up and write its record, pictures and report."""
+    from dataclasses import replace
+
+    from leakgauge import console
+    from leakgauge.integrations.setups import find
+
+    base = _base(
+        model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
+    )  # fmt: skip
+    changes: dict[str, Any] = {"mode": mode or "eval", "batch_size": 1 if batch_size is None else batch_size}
+    case = replace(base, name="", first=first, defenses=tuple(defense or ()), **changes)
+    folder = out or Path("leakgauge-runs/attack")
+    console.prepare_folder(folder, replace_old=out is None)
+    raise typer.Exit(console.run([case], folder=folder, load=find, resume=False, quiet=quiet))
+
+
+def _base(
+    model: str | None,
+    data: str | None,
+    local_steps: int,
+    local_lr: float,
+    attack: str,
+    option: list[str] | None,
+    reveal: list[str] | None,
+    classes: int | None,
+    resize: bool,
+    device: str,
+    seed: int,
+) -> Case:
+    """The case that the options describe; it is built once, so that a wrong option is refused before anything runs."""
+    from leakgauge.audit.case import Case
+    from leakgauge.audit.parse import option_of
+    from leakgauge.models.pretrained import PRETRAINED
+
+    name = model or "cnn"
+    case = Case(
+        model=name,
+        data=data or ("fashion" if name in PRETRAINED else "photographs"),
+        local_steps=local_steps,
+        local_lr=local_lr,
+        attack=attack,
+        options=dict(option_of(text) for text in option or ()),
+        reveal=("size", *(reveal or ())),
+        classes=classes,
+        resize=resize,
+        device=device,
+        seed=seed,
+    )
+    case.build_attack()
+    case.build_reveal()
+    case.build_channel()
+    return case
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that audit or attack wrote.")],
+    quiet: QuietOption = False,
+) -> None:
+    """Write the report of a run anew from its records."""
+    from leakgauge.report import html
+
+    path = html.write(run)
+    if not quiet:
+        typer.echo(f"report: {path}")
+
+
+@app.command("list")
+def list_() -> None:
+    """Show the attacks, defenses, channels and embedded models that can be named."""
+    from leakgauge import console
+
+    console.show_registries()
+
+
+def main() -> None:
+    """Runs the command line; a user's mistake is one sentence and exit code 2, Ctrl-C is exit code 130."""
+    try:
+        code = app(standalone_mode=False)
+    except click.ClickException as mistake:
+        mistake.show()
+        sys.exit(mistake.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _complain("interrupted; finished cases are kept, go on with: leakgauge audit --resume --out FOLDER")
+        sys.exit(130)
+    except LeakgaugeError as mistake:
+        _complain(str(mistake))
+        sys.exit(2)
+    except OSError as trouble:
+        _complain(f"{trouble.strerror or trouble}: {trouble.filename or 'output'}; finished cases are kept, free space or choose another --out")
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(sentence: str) -> None:
+    typer.echo(f"leakgauge: {sentence}", err=True)
+
+
+__all__ = ["app", "main"]
+
+if __name__ == "__main__":
+    main()

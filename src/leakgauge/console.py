@@ -1,0 +1,127 @@
+"""What the command line shows: progress while cases run, a table of verdicts at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from leakgauge.attacks import ATTACKS
+from leakgauge.audit import records
+from leakgauge.audit.case import REVEALS, Case
+from leakgauge.audit.pictures import FOLDER as PICTURES
+from leakgauge.audit.records import Record
+from leakgauge.audit.run import run_all
+from leakgauge.audit.setup import Load
+from leakgauge.channels import CHANNELS
+from leakgauge.defenses import DEFENSES
+from leakgauge.errors import BadInput
+from leakgauge.inversion import watching
+from leakgauge.models.pretrained import PRETRAINED
+from leakgauge.report import html
+
+COLOURS = {"feasible": "bold red", "partial": "yellow", "infeasible_within_budget": "green"}
+
+
+def prepare_folder(folder: Path, *, replace_old: bool = False) -> None:
+    """Makes the run folder and checks that it can be written to and holds no other run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as trouble:
+        raise BadInput(f"cannot make the output folder {folder} ({trouble.strerror}); choose another with --out") from trouble
+    if not os.access(folder, os.W_OK):
+        raise BadInput(f"cannot write to the output folder {folder}; choose another with --out")
+    if (folder / records.FILE).exists():
+        if not replace_old:
+            raise BadInput(f"{folder} already holds a run; go on with it by --resume, or choose another folder with --out")
+        (folder / records.FILE).unlink()
+        shutil.rmtree(folder / PICTURES, ignore_errors=True)
+
+
+def run(cases: Sequence[Case], *, folder: Path, load: Load, resume: bool, quiet: bool) -> int:
+    """Runs the cases with a progress bar, writes the report, prints the verdicts. Returns the exit code."""
+    screen = Console(quiet=quiet, stderr=False)
+    with _progress(screen) as progress:
+        bar = progress.add_task("", total=len(cases))
+        waiting = [case for case in cases if not resume or case.key() not in _done(folder)]
+        progress.update(bar, completed=len(cases) - len(waiting), description=_next(waiting, 0))
+        finished = 0
+
+        def on_record(record: Record) -> None:
+            nonlocal finished
+            finished += 1
+            progress.update(bar, completed=len(cases) - len(waiting) + finished, description=_next(waiting, finished))
+
+        def on_step(done: int, total: int) -> None:
+            if done % 10 == 0:
+                within = 0.95 * done / total  # the null run and the scoring follow
+                progress.update(bar, completed=len(cases) - len(waiting) + finished + within)
+
+        with watching(on_step):
+            found = run_all(cases, load=load, folder=folder, resume=resume, on_record=on_record)
+    path = html.write(folder)
+    screen.print(_table(found))
+    screen.print(f"report: {path}", soft_wrap=True)
+    return 1 if any(record.status == "error" for record in found) else 0
+
+
+def _done(folder: Path) -> set[str]:
+    return {record.key for record in records.read(folder)} if (folder / records.FILE).exists() else set()
+
+
+def _next(waiting: Sequence[Case], finished: int) -> str:
+    return escape(waiting[finished].name) if finished < len(waiting) else "done"
+
+
+def _progress(screen: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=screen.quiet,
+    )
+
+
+def _table(found: Sequence[Record]) -> Table:
+    table = Table(title="What an honest-but-curious server could reconstruct")
+    for column in ("case", "PSNR", "null", "SSIM", "verdict"):
+        table.add_column(column, overflow="fold")
+    for record in found:
+        name = escape(str(record.case["name"]))
+        if record.verdict is None:
+            table.add_row(name, "", "", "", f"{record.status}: {escape(record.reason)}")
+            continue
+        psnr, null, ssim = (
+            record.metrics["psnr"]["mean"], record.null["psnr"]["mean"], record.metrics["ssim"]["mean"],
+        )  # fmt: skip
+        colour = COLOURS[record.verdict]
+        verdict = f"[{colour}]{record.verdict.replace('_', ' ')}[/]"
+        table.add_row(name, f"{psnr:.1f} dB", f"{null:.1f} dB", f"{ssim:.3f}", verdict)
+    return table
+
+
+def show_registries() -> None:
+    """Prints every name that commands accept, with the first line of its description."""
+    screen = Console()
+    groups = {
+        "attacks": ATTACKS,
+        "defenses": DEFENSES,
+        "channels": CHANNELS,
+        "revealed on request": REVEALS,
+        "embedded models": PRETRAINED,
+    }
+    for title, registry in groups.items():
+        screen.print(f"[bold]{title}[/]")
+        for name, thing in registry.items():
+            described = (thing.__doc__ or "").strip().splitlines()
+            screen.print(f"  {name:<20} {escape(described[0]) if described else ''}", soft_wrap=True)
