@@ -24,8 +24,8 @@ from leakgauge.data.standard import read_mnist
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 
 OUT = Path(__file__).parents[1] / "src/leakgauge/models/weights"
-EPOCHS = {"cnn": 4, "vit": 7, "vgg": 5}
-LR = {"cnn": 3e-3, "vit": 1.5e-3, "vgg": 4e-3}
+EPOCHS = {"cnn": 1, "vit": 7, "vgg": 5}
+LR = {"cnn": 1e-3, "vit": 1.5e-3, "vgg": 4e-3}
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, lr: float, batch: int = 128, seed: int = 0) -> None:
@@ -91,7 +91,9 @@ def write_readme() -> None:
         "random) with AdamW, batch 128, one thread, fixed seeds. Accuracy is on the 10,000 test images with the\n"
         "stored half-precision weights as `leakgauge.models.pretrained.pretrained` loads them (to float32).\n"
         "FOLDER holds the four idx files. The 3,000 embedded training images were part of the training,\n"
-        "the 1,000 test images were not.\n\n"
+        "the 1,000 test images were not. The CNN is trained for one epoch only: it stands for early federated training,\n"
+        "when gradients say most. Trained for 4 epochs at lr 3e-3 (92.15 %), the same network is much harder to invert:\n"
+        "7 to 14 dB on four test images after 300 steps of inverting_gradients instead of 14 to 30 dB.\n\n"
         "| name | test accuracy | parameters | epochs | file | made by |\n|---|---|---|---|---|---|\n"
     )
     (OUT / "README.md").write_text(head + "\n".join(rows) + "\n", "utf-8")

@@ -15,6 +15,9 @@ from leakgauge.errors import LeakgaugeError
 if TYPE_CHECKING:
     from leakgauge.audit.case import Case
 
+DEFAULT_BUDGET = "10m"
+"""For a user's own model, where nobody knows yet how long a step takes."""
+
 app = typer.Typer(
     name="leakgauge",
     no_args_is_help=True,
@@ -40,7 +43,8 @@ SizeOption = Annotated[int | None, typer.Option("--batch-size", help="Private im
 LocalOption = Annotated[int, typer.Option("--local-steps", help="Local SGD steps; more than 1 shares a weight update.")]
 LocalLrOption = Annotated[float, typer.Option("--local-lr", help="Learning rate of the local steps.")]
 DefenseOption = Annotated[
-    list[str] | None, typer.Option("--defense", help="e.g. gaussian_noise:relative=1, prune:0.9, withhold:head. Repeatable.")
+    list[str] | None,
+    typer.Option("--defense", help="e.g. gaussian_noise:relative=1, prune:0.9, withhold:head. Repeatable."),
 ]
 AttackOption = Annotated[str, typer.Option("--attack", help="See `leakgauge list`.")]
 OptionOption = Annotated[
@@ -49,7 +53,9 @@ OptionOption = Annotated[
 RevealOption = Annotated[
     list[str] | None, typer.Option("--reveal", help="Give the adversary labels, buffers or noisy_copy:0.5. Repeatable.")
 ]
-ClassesOption = Annotated[int | None, typer.Option("--classes", help="Number of classes to build a timm or hf model for.")]
+ClassesOption = Annotated[
+    int | None, typer.Option("--classes", help="Number of classes to build a timm or hf model for.")
+]
 ResizeOption = Annotated[bool, typer.Option("--resize", help="Resize the data to what the model takes.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run. Default: leakgauge-runs/<command>.")]
@@ -91,7 +97,10 @@ def audit(
     classes: ClassesOption = None,
     resize: ResizeOption = False,
     device: DeviceOption = "cpu",
-    budget: Annotated[str | None, typer.Option(help="Time for the whole audit, e.g. 5m; planned into steps.")] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help=f"Time for the whole audit, e.g. 5m; planned into steps. Own model: {DEFAULT_BUDGET}."),
+    ] = None,
     out: OutOption = None,
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,
@@ -113,12 +122,17 @@ def audit(
         base = _base(
             model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
         )  # fmt: skip
-        plain = not any((model, data, mode, batch_size, defense, option, reveal)) and (local_steps, attack) == (1, "inverting_gradients")
+        plain = not any((model, data, mode, batch_size, defense, option, reveal)) and (local_steps, attack) == (
+            1,
+            "inverting_gradients",
+        )
         if plain:
             cases = plan.default_cases(seed=seed)
         else:
             cases = plan.variants(base, mode=mode, batch_size=batch_size, defenses=defense or [])
         console.prepare_folder(folder)
+        if budget is None and not plain and "steps" not in base.options:
+            budget = DEFAULT_BUDGET
         if budget is not None:
             cases = plan.fit_budget(cases, plan.seconds_of(budget), load=find)
         plan.save(folder, cases)
@@ -237,7 +251,9 @@ def main() -> None:
         _complain(str(mistake))
         sys.exit(2)
     except OSError as trouble:
-        _complain(f"{trouble.strerror or trouble}: {trouble.filename or 'output'}; finished cases are kept, free space or choose another --out")
+        _complain(
+            f"{trouble.strerror or trouble}: {trouble.filename or 'output'}; finished cases are kept, free space or choose another --out"
+        )
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
 

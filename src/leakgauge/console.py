@@ -34,12 +34,16 @@ def prepare_folder(folder: Path, *, replace_old: bool = False) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as trouble:
-        raise BadInput(f"cannot make the output folder {folder} ({trouble.strerror}); choose another with --out") from trouble
+        raise BadInput(
+            f"cannot make the output folder {folder} ({trouble.strerror}); choose another with --out"
+        ) from trouble
     if not os.access(folder, os.W_OK):
         raise BadInput(f"cannot write to the output folder {folder}; choose another with --out")
     if (folder / records.FILE).exists():
         if not replace_old:
-            raise BadInput(f"{folder} already holds a run; go on with it by --resume, or choose another folder with --out")
+            raise BadInput(
+                f"{folder} already holds a run; go on with it by --resume, or choose another folder with --out"
+            )
         (folder / records.FILE).unlink()
         shutil.rmtree(folder / PICTURES, ignore_errors=True)
 

@@ -196,7 +196,9 @@ class Observation:
 class Reveal(Protocol):
     """Gives the adversary one more thing, and writes down that it did."""
 
-    def __call__(self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator) -> Observation: ...
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation: ...
 
 
 def _told(seen: Observation, what: str, kind: Literal["deployable", "diagnostic"], **known: Any) -> Observation:
@@ -207,7 +209,9 @@ def _told(seen: Observation, what: str, kind: Literal["deployable", "diagnostic"
 class Size:
     """The number of samples in the update; federated averaging sends it as the client's weight."""
 
-    def __call__(self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator) -> Observation:
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
         return _told(seen, f"batch size known ({len(x)})", "deployable", size=len(x))
 
 
@@ -215,7 +219,9 @@ class Size:
 class Labels:
     """The true labels of the batch."""
 
-    def __call__(self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator) -> Observation:
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
         return _told(seen, "true labels given to the adversary", "diagnostic", labels=y)
 
 
@@ -223,7 +229,9 @@ class Labels:
 class Buffers:
     """The client's buffers after its work: running statistics of batch normalisation."""
 
-    def __call__(self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator) -> Observation:
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
         if not isinstance(seen.channel, SharesBuffers):
             raise BadInput(f"{seen.channel!r} has no buffers to reveal; drop Buffers() from reveal")
         after = seen.channel.buffers(victim, x, y)
@@ -236,7 +244,9 @@ class NoisyCopy:
 
     p: float
 
-    def __call__(self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator) -> Observation:
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
         if not 0 <= self.p <= 1:
             raise BadInput(f"NoisyCopy needs a probability between 0 and 1, got {self.p}")
         mask = torch.rand(len(x), 1, *x.shape[2:], generator=rng) < self.p

@@ -78,6 +78,12 @@ def test_headline(one, verdicts: list[str], sentence: str):
     assert words.headline([replace(one, verdict=v) for v in verdicts]) == sentence
 
 
+def test_failure_with_help_is_not_called_an_upper_bound_reached(one):
+    helped = replace(one, verdict="infeasible_within_budget", assumptions=({"what": "labels", "kind": "diagnostic"},))
+    assert words.bound_sentence(helped).startswith("This is so although 1 diagnostic assumption")
+    assert words.bound_sentence(one) == ""
+
+
 def test_headline_without_any_result_claims_nothing(one):
     refused = replace(one, status="refused", verdict=None)
     assert words.headline([refused]) == "None of the 1 set-up gave a result; this run says nothing about leakage."

@@ -65,9 +65,13 @@ def _first_layer(victim: Victim) -> str:
     name = find_roles(victim.model).first_layer
     layer = None if name is None else victim.model.get_submodule(name)
     if name is None or not isinstance(layer, nn.Linear):
-        raise Inapplicable(f"the first layer is a {type(layer).__name__}, analytic recovery needs a Linear that sees the input")
+        raise Inapplicable(
+            f"the first layer is a {type(layer).__name__}, analytic recovery needs a Linear that sees the input"
+        )
     if layer.in_features != math.prod(victim.space.shape):
-        raise Inapplicable(f"the first linear layer {name} takes {layer.in_features} values, the input has {math.prod(victim.space.shape)}")
+        raise Inapplicable(
+            f"the first linear layer {name} takes {layer.in_features} values, the input has {math.prod(victim.space.shape)}"
+        )
     return name
 
 

@@ -36,7 +36,9 @@ def made_from(
     try:
         return factory(**options)
     except TypeError as error:
-        raise BadInput(f"{kind} {spec!r} does not fit: {error}; it takes {', '.join(allowed) or 'no options'}") from error
+        raise BadInput(
+            f"{kind} {spec!r} does not fit: {error}; it takes {', '.join(allowed) or 'no options'}"
+        ) from error
 
 
 def _options(written: str, allowed: list[str], spec: str) -> dict[str, Any]:

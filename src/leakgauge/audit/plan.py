@@ -24,10 +24,10 @@ PROBE_STEPS = 8
 FEWEST_STEPS = 50
 
 
-def default_cases(*, steps: int = 300, seed: int = 0) -> list[Case]:
+def default_cases(*, steps: int = 500, seed: int = 0) -> list[Case]:
     """Eight cases on the embedded models that show each factor once: model, mode, batch size, noise."""
     options = {"steps": steps, "tv": 0.01}
-    noise = ("gaussian_noise:relative=3.0",)
+    noise = ("gaussian_noise:relative=10.0",)
 
     def case(model: str, **changes: object) -> Case:
         return replace(Case(model=model, options=options, seed=seed), name="", **changes)

@@ -23,7 +23,7 @@ class Record:
     ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured. ``restarts`` maps a metric name to
     its value for each restart (mean over the batch). ``pictures`` maps truth / reconstruction / null /
     baseline to a PNG strip (images side by side, 1 pixel gap) relative to the run folder, and ``progress`` lists
-    ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``.
+    ``{"step", "picture"}``. ``finished`` is the time (UTC, ISO 8601) at which the case was done. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``.
     """
 
     key: str
@@ -50,6 +50,7 @@ class Record:
     pictures: Mapping[str, str] = field(default_factory=dict)
     progress: tuple[Mapping[str, Any], ...] = ()
     command: str = ""
+    finished: str = ""
 
 
 def to_line(record: Record) -> str:
@@ -107,7 +108,9 @@ def read(folder: Path) -> list[Record]:
     """All whole records of a run, in order."""
     path = folder / FILE
     if not path.is_file():
-        raise BadInput(f"{folder} is not a run folder: it has no {FILE}; give the folder that `leakgauge audit --out` wrote")
+        raise BadInput(
+            f"{folder} is not a run folder: it has no {FILE}; give the folder that `leakgauge audit --out` wrote"
+        )
     return list(_parsed(path))
 
 
@@ -121,4 +124,6 @@ def _parsed(path: Path) -> Iterator[Record]:
                 fields[name] = tuple(fields[name])
             yield Record(**fields)
         except (ValueError, TypeError, KeyError) as error:
-            raise BadInput(f"line {number} of {path} is not a record of this version; move the file away or delete that line") from error
+            raise BadInput(
+                f"line {number} of {path} is not a record of this version; move the file away or delete that line"
+            ) from error

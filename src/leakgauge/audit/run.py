@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ def run_all(
 
     ``map`` may run cases elsewhere (processes, a cluster); records are written here, in order.
     """
-    done = {record.key: record for record in records.read(folder)} if resume and (folder / records.FILE).exists() else {}
+    done = (
+        {record.key: record for record in records.read(folder)} if resume and (folder / records.FILE).exists() else {}
+    )
     todo = [case for case in cases if case.key() not in done]
     for record in map(_Runner(load, folder), todo):
         records.append(folder, record)
@@ -79,7 +82,12 @@ def run_case(case: Case, *, load: Load, folder: Path) -> Record:
         raise
     except Exception as crash:  # noqa: BLE001 - recorded with its traceback as an error, never as a score
         found = {"status": "error", "reason": f"{type(crash).__name__}: {crash}", "notes": (traceback.format_exc(),)}
-    return Record(**{**about, **found}, seconds=time.perf_counter() - began, peak_bytes=_peak_bytes())
+    return Record(
+        **{**about, **found},
+        seconds=time.perf_counter() - began,
+        peak_bytes=_peak_bytes(),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
 
 
 def _about(case: Case) -> dict[str, Any]:

@@ -30,7 +30,9 @@ class Setup:
         """The case's batch, in model space, on the victim's device."""
         rows = slice(case.first, case.first + case.batch_size)
         if rows.stop > len(self.images):
-            raise BadInput(f"the case needs images {rows.start} to {rows.stop - 1}, but the data holds {len(self.images)}; give more data or a smaller batch")
+            raise BadInput(
+                f"the case needs images {rows.start} to {rows.stop - 1}, but the data holds {len(self.images)}; give more data or a smaller batch"
+            )
         x, y = self.images[rows], self.labels[rows]
         return self.victim.space.encode(x).to(self.victim.device), y.to(self.victim.device)
 
@@ -77,13 +79,17 @@ def check_fits(setup: Setup) -> int:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a user's forward raises, the answer is one sentence
         shape = "x".join(map(str, victim.space.shape))
-        raise BadInput(f"the model {victim.name} does not take images of shape {shape}: {type(error).__name__}: {_first_line(error)}") from error
+        raise BadInput(
+            f"the model {victim.name} does not take images of shape {shape}: {type(error).__name__}: {_first_line(error)}"
+        ) from error
     if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(probe):
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise BadInput(f"the model {victim.name} must return class scores of shape (batch, classes), it returned {got}")
     classes = output.shape[1]
     if int(setup.labels.min()) < 0 or int(setup.labels.max()) >= classes:
-        raise BadInput(f"labels must lie in 0..{classes - 1} for a model of {classes} classes, the data has {int(setup.labels.min())}..{int(setup.labels.max())}")
+        raise BadInput(
+            f"labels must lie in 0..{classes - 1} for a model of {classes} classes, the data has {int(setup.labels.min())}..{int(setup.labels.max())}"
+        )
     return classes
 
 

@@ -78,7 +78,9 @@ def judge(scores: Scores, null: Scores, baseline: Scores, assumptions: Sequence[
     if whole:
         return Verdict("partial", f"{whole} of {count} images pass every check; another misses: {missed}", kind)
     if some:
-        return Verdict("partial", f"{some} of {count} images beat the null run; not reconstructed, missed: {missed}", kind)
+        return Verdict(
+            "partial", f"{some} of {count} images beat the null run; not reconstructed, missed: {missed}", kind
+        )
     missed = next(check for check in glimpsed if check is not None)
     return Verdict("infeasible_within_budget", f"no image of {count} beats the null run; missed: {missed}", kind)
 

@@ -42,9 +42,7 @@ def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffe
     with torch.enable_grad(), twice_differentiable():
         loss = victim.loss(victim(x, parameters=at, buffers=buffers), y)
     grads = torch.autograd.grad(loss, list(at.values()), create_graph=keep_graph, allow_unused=True)
-    return {
-        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(at.items(), grads, strict=True)
-    }
+    return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(at.items(), grads, strict=True)}
 
 
 def _tensors(y: Targets) -> list[Tensor]:

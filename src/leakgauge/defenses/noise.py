@@ -29,7 +29,9 @@ class _Noise:
     def __post_init__(self) -> None:
         given = [v for v in (self.std, self.relative, self.variance_to_norm) if v is not None]
         if len(given) != 1 or given[0] < 0 or not math.isfinite(given[0]):
-            raise BadInput(f"{type(self).__name__} needs exactly one of std, relative, variance_to_norm, at least 0; got {self}")
+            raise BadInput(
+                f"{type(self).__name__} needs exactly one of std, relative, variance_to_norm, at least 0; got {self}"
+            )
 
     def deviation(self, signal: Signal) -> float:
         """σ for this signal."""

@@ -36,5 +36,7 @@ class Withhold:
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         if self.roles:
-            raise BadInput("Withhold names roles, which need the model: use it through share() or call for_victim(victim) first")
+            raise BadInput(
+                "Withhold names roles, which need the model: use it through share() or call for_victim(victim) first"
+            )
         return dict(signal)

@@ -29,10 +29,16 @@ class Observed:
         parameters = victim.parameters()
         unknown = [name for name in signal if name not in parameters]
         if unknown:
-            raise BadInput(f"the signal names {unknown[0]!r}, which is no trainable parameter of {victim.name}; does it come from another model?")
+            raise BadInput(
+                f"the signal names {unknown[0]!r}, which is no trainable parameter of {victim.name}; does it come from another model?"
+            )
         for name, value in signal.items():
             if value.shape != parameters[name].shape:
-                raise BadInput(f"the signal's {name} has shape {tuple(value.shape)}, the model's has {tuple(parameters[name].shape)}")
+                raise BadInput(
+                    f"the signal's {name} has shape {tuple(value.shape)}, the model's has {tuple(parameters[name].shape)}"
+                )
             if not torch.isfinite(value).all():
-                raise BadInput(f"the signal's {name} holds NaN or Inf; the client's training has diverged or the file is damaged")
+                raise BadInput(
+                    f"the signal's {name} holds NaN or Inf; the client's training has diverged or the file is damaged"
+                )
         return cls({name: signal[name].detach().to(p) for name, p in parameters.items() if name in signal})

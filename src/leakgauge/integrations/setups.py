@@ -43,7 +43,9 @@ def _data(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor]:
         return fit(images, shape=shape, resize=case.resize, source="the embedded Fashion-MNIST"), labels
     if case.data == "photographs":
         if shape is None:
-            raise BadInput("the model does not say which images it takes; return (model, Pixels(shape)) from the factory or give --data")
+            raise BadInput(
+                "the model does not say which images it takes; return (model, Pixels(shape)) from the factory or give --data"
+            )
         images = photographs(max(shape[1:]))
         return fit(images, shape=shape, resize=True, source="the embedded photographs"), torch.arange(len(images))
     return read(case.data, shape=shape, resize=case.resize)

@@ -2,7 +2,7 @@
 
 For sample k with features h_k, class probabilities p_k and one-hot label y_k, the shared (mean) gradients are
 ∂W_i = 1/B Σ_k (p_ki − y_ki) h_k and ∂b_i = 1/B Σ_k (p_ki − y_ki). Only y_ki makes an entry negative.
-Each rule checks what it relies on and raises ``Inapplicable`` otherwise; none ever guesses.
+Each rule checks what it relies on and raises ``Inapplicable`` otherwise.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class SignRule:
         agreement.fill_diagonal_(-1)
         found = (agreement < 0).all(1).nonzero().flatten()
         if len(found) != 1:
-            raise Inapplicable(f"the sign rule needs exactly one row of the head's gradient that opposes all others, found {len(found)}")
+            raise Inapplicable(
+                f"the sign rule needs exactly one row of the head's gradient that opposes all others, found {len(found)}"
+            )
         return found
 
 
@@ -84,7 +86,9 @@ class MinimumEntry:
         smallest = head_gradient(victim, seen, "weight").min(1).values
         size = batch_size(seen)
         if size > int((smallest < 0).sum()):
-            raise Inapplicable(f"Yin et al.'s rule needs {size} distinct labels, only {int((smallest < 0).sum())} classes show one")
+            raise Inapplicable(
+                f"Yin et al.'s rule needs {size} distinct labels, only {int((smallest < 0).sum())} classes show one"
+            )
         return smallest.argsort()[:size].sort().values
 
 
@@ -95,18 +99,23 @@ class BiasCounts:
     Every class with ∂b_i < 0 occurs at least once. One occurrence is taken to account for
     u = 1/B Σ_{i: ∂b_i<0} |∂b_i|; the rest of the B labels goes, one by one, to the class whose −∂b_i − n_i·u is largest.
     Exact while the probabilities p_k are alike for all samples (an untrained or uncertain model), an estimate otherwise.
+    With ``strict=False`` more than B negative entries, as noise makes them, are no obstacle: the B largest drops count.
 
     Ref: Wainakh et al. 2022, section 4.2 — counting labels by the impact of one sample
     """
+
+    strict: bool = True
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
         size = batch_size(seen)
         missing = -head_gradient(victim, seen, "bias")
         present = missing > 0
-        if not 1 <= int(present.sum()) <= size:
-            raise Inapplicable(f"the count rule needs 1 to {size} classes with a negative bias gradient, found {int(present.sum())}")
+        if self.strict and not 1 <= int(present.sum()) <= size:
+            raise Inapplicable(
+                f"the count rule needs 1 to {size} classes with a negative bias gradient, found {int(present.sum())}"
+            )
         unit = missing[present].sum() / size
-        counts = present.long()
+        counts = present.long() if self.strict else torch.zeros_like(present, dtype=torch.long)
         while int(counts.sum()) < size:
             counts[(missing - counts * unit).argmax()] += 1
         return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
@@ -129,8 +138,10 @@ class FirstThatApplies:
 
 
 def inferred() -> LabelRule:
-    """The rule attacks use by default: the sign rule for one sample, counts from the bias otherwise, then Yin et al."""
-    return FirstThatApplies((SignRule(), BiasCounts(), MinimumEntry()))
+    """What attacks use by default: the sign rule for one sample, counts from the bias, Yin et al.; where noise or a
+    withheld head breaks their preconditions, the best guess from the bias, and last the label as one more unknown.
+    """
+    return FirstThatApplies((SignRule(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False), Joint()))
 
 
 def batch_size(seen: Observation) -> int:

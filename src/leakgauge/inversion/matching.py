@@ -102,7 +102,13 @@ class _Search:
     """Judges candidates and keeps, per restart and on the device, the best one together with its loss."""
 
     def __init__(
-        self, objective: Term, victim: Victim, seen: Observation, labels: Tensor | None, x: Tensor, logits: Tensor | None
+        self,
+        objective: Term,
+        victim: Victim,
+        seen: Observation,
+        labels: Tensor | None,
+        x: Tensor,
+        logits: Tensor | None,
     ) -> None:
         self.objective, self.victim, self.labels = objective, victim, labels
         capture = objective.captures(victim)

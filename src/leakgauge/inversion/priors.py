@@ -51,7 +51,9 @@ class BatchNormStatistics(Term):
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
         )
         if not layers:
-            raise Inapplicable("the model has no batch normalisation with running statistics, so there is no such prior")
+            raise Inapplicable(
+                "the model has no batch normalisation with running statistics, so there is no such prior"
+            )
         return layers
 
     def __call__(self, at: Candidate, /) -> Tensor:

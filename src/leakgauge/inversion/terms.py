@@ -90,4 +90,6 @@ def norm_per_restart(values: Tensor) -> Tensor:
     """Euclidean norm over everything but the restarts, shape (R,); its derivative at zero is zero."""
     square = values.flatten(1).square().sum(1)
     positive = square > 0
-    return torch.where(positive, torch.where(positive, square, torch.ones_like(square)).sqrt(), torch.zeros_like(square))
+    return torch.where(
+        positive, torch.where(positive, square, torch.ones_like(square)).sqrt(), torch.zeros_like(square)
+    )

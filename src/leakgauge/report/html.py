@@ -110,7 +110,7 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "done": done,
         "outcome": words.outcome(record),
         "sentence": words.case_sentence(record),
-        "upper_bound": len(words.diagnostic(record)) if done else 0,
+        "bound": words.bound_sentence(record),
         "model": case.get("model") or record.victim.get("name") or "–",
         "mode": case.get("mode") or record.victim.get("mode") or "–",
         "batch": "–" if batch is None else batch,

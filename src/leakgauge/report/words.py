@@ -140,6 +140,17 @@ def case_sentence(record: Record) -> str:
     }[outcome(record).key]
 
 
+def bound_sentence(record: Record) -> str:
+    """What diagnostic assumptions do to the verdict: success is an upper bound, failure failed in spite of the help."""
+    count = len(diagnostic(record))
+    if not count or record.status != "done":
+        return ""
+    granted = plural(count, "diagnostic assumption")
+    if outcome(record).key == "infeasible_within_budget":
+        return f"This is so although {granted} gave the adversary more than a real server has."
+    return f"It rests on {granted} and is an upper bound."
+
+
 def _budget(record: Record) -> str:
     spent = []
     steps = (record.case.get("options") or {}).get("steps")
