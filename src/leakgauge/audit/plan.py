@@ -50,7 +50,7 @@ def variants(base: Case, *, mode: str | None, batch_size: int | None, defenses: 
     sizes = (1, 4) if batch_size is None else (batch_size,)
     guards: list[tuple[str, ...]] = [(), *[(spec,) for spec in defenses]]
     cases = [
-        replace(base, name="", mode=m, batch_size=size, defenses=guard)  # pyright: ignore[reportArgumentType]
+        replace(base, name="", mode=m, batch_size=size, defenses=guard)
         for m in modes
         for size in sizes
         for guard in guards
@@ -136,5 +136,5 @@ def read(folder: Path) -> list[Case]:
 
 
 def _restored(fields: dict[str, object]) -> Case:
-    lists = {name: tuple(fields[name]) for name in ("defenses", "reveal")}  # pyright: ignore[reportArgumentType]
+    lists = {name: tuple(fields[name]) for name in ("defenses", "reveal")}
     return Case(**{**fields, **lists})  # pyright: ignore[reportArgumentType]

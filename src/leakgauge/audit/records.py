@@ -20,10 +20,11 @@ class Record:
     """Everything one case produced.
 
     ``metrics``, ``null`` and ``baseline`` map a metric name (mse, psnr, ssim, lpips, reid, labels) to its summary
-    ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured. ``restarts`` maps a metric name to
-    its value for each restart (mean over the batch). ``pictures`` maps truth / reconstruction / null /
-    baseline to a PNG strip (images side by side, 1 pixel gap) relative to the run folder, and ``progress`` lists
-    ``{"step", "picture"}``. ``finished`` is the time (UTC, ISO 8601) at which the case was done. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``.
+    ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured. ``restarts`` maps a metric name
+    to its value for each restart (mean over the batch). ``pictures`` maps truth / reconstruction / null / baseline to a
+    PNG strip (images side by side, 1 pixel gap) relative to the run folder, and ``progress`` lists
+    ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``. ``finished`` is the time
+    (UTC, ISO 8601) at which the case was done.
     """
 
     key: str

@@ -40,7 +40,7 @@ def run_all(
     load: Load,
     folder: Path,
     resume: bool = False,
-    map: Callable[[Callable[[Case], Record], Iterable[Case]], Iterable[Record]] = map,  # noqa: A002 - it is map's own shape
+    map: Callable[[Callable[[Case], Record], Iterable[Case]], Iterable[Record]] = map,
     on_record: OnRecord | None = None,
 ) -> list[Record]:
     """Runs every case that has no record yet and appends its record as soon as it is done.

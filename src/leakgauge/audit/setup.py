@@ -31,7 +31,8 @@ class Setup:
         rows = slice(case.first, case.first + case.batch_size)
         if rows.stop > len(self.images):
             raise BadInput(
-                f"the case needs images {rows.start} to {rows.stop - 1}, but the data holds {len(self.images)}; give more data or a smaller batch"
+                f"the case needs images {rows.start} to {rows.stop - 1}, but the data holds {len(self.images)}; "
+                "give more data or a smaller batch"
             )
         x, y = self.images[rows], self.labels[rows]
         return self.victim.space.encode(x).to(self.victim.device), y.to(self.victim.device)
@@ -77,7 +78,7 @@ def check_fits(setup: Setup) -> int:
             output = victim(probe)
     except LeakgaugeError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a user's forward raises, the answer is one sentence
+    except Exception as error:
         shape = "x".join(map(str, victim.space.shape))
         raise BadInput(
             f"the model {victim.name} does not take images of shape {shape}: {type(error).__name__}: {_first_line(error)}"
@@ -88,7 +89,8 @@ def check_fits(setup: Setup) -> int:
     classes = output.shape[1]
     if int(setup.labels.min()) < 0 or int(setup.labels.max()) >= classes:
         raise BadInput(
-            f"labels must lie in 0..{classes - 1} for a model of {classes} classes, the data has {int(setup.labels.min())}..{int(setup.labels.max())}"
+            f"labels must lie in 0..{classes - 1} for a model of {classes} classes, "
+            f"the data has {int(setup.labels.min())}..{int(setup.labels.max())}"
         )
     return classes
 

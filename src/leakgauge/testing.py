@@ -1,0 +1,184 @@
+"""The laws that every attack, defense and channel obeys, for our own tests and for those who write new ones.
+
+    def test_my_attack():
+        check_attack(my_attack(steps=200), *tiny_case("cnn"))
+
+Each ``check_…`` raises ``AssertionError`` that says which law was broken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.audit.run import null_run
+from leakgauge.audit.scoring import score
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.core import Attack, Channel, Defense, Mode, NeedsVictim, Pixels, Victim, share
+from leakgauge.errors import Inapplicable
+from leakgauge.models.cnn import CNN
+from leakgauge.models.lenet import LeNet
+from leakgauge.models.mlp import MLP
+from leakgauge.models.vit import ViT
+
+SIDE = 12
+
+TINY: dict[str, Callable[[], nn.Module]] = {
+    "mlp": lambda: MLP(shape=(1, SIDE, SIDE), hidden=(16,), classes=4),
+    "lenet": lambda: LeNet(in_channels=1, side=SIDE, classes=4),
+    "cnn": lambda: CNN(side=SIDE, classes=4, widths=(8, 8), strides=(1, 2)),
+    "vit": lambda: ViT(side=SIDE, classes=4, patch=4, width=24, depth=1, heads=2),
+}
+"""Small networks, one per family, that a law can run through in a moment."""
+
+
+def tiny_victim(name: str, *, mode: Mode = "eval") -> Victim:
+    """A small victim of the named family on 12×12 grey images of 4 classes."""
+    return Victim(TINY[name](), Pixels((1, SIDE, SIDE), mean=(0.4,), std=(0.3,)), mode=mode, name=name)
+
+
+def tiny_images(count: int) -> tuple[Tensor, Tensor]:
+    """Smooth pictures (a bright disc, elsewhere each time) in [0, 1] with labels that differ while they can."""
+    at = torch.linspace(-1, 1, SIDE)
+    down, across = torch.meshgrid(at, at, indexing="ij")
+    angles = 0.7 + 2.4 * torch.arange(count)
+    discs = [torch.exp(-4 * ((down - 0.4 * a.sin()) ** 2 + (across - 0.4 * a.cos()) ** 2)) for a in angles]
+    return torch.stack(discs)[:, None], torch.arange(count) % 4
+
+
+def tiny_case(name: str, *, count: int = 1, mode: Mode = "eval") -> tuple[Victim, Tensor, Tensor]:
+    """Victim, x (model space) and y."""
+    victim = tiny_victim(name, mode=mode)
+    images, labels = tiny_images(count)
+    return victim, victim.space.encode(images), labels
+
+
+@contextmanager
+def untouched(victim: Victim) -> Iterator[None]:
+    """Law: weights, buffers, gradients, mode and hooks of the victim are as before, also when the block raises."""
+    before = _fingerprint(victim.model)
+    try:
+        yield
+    finally:
+        after = _fingerprint(victim.model)
+        for name, value in before.items():
+            same = torch.equal(value, after[name]) if isinstance(value, Tensor) else value == after[name]
+            assert same, f"the victim was changed: {name}"
+
+
+def _fingerprint(model: nn.Module) -> dict[str, object]:
+    state: dict[str, object] = {name: value.clone() for name, value in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        state[f"grad of {name}"] = None if parameter.grad is None else parameter.grad.clone()
+        state[f"requires_grad of {name}"] = parameter.requires_grad
+    for name, module in model.named_modules():
+        state[f"mode of {name or 'the model'}"] = module.training
+        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+        state[f"hooks of {name or 'the model'}"] = tuple(len(h) for h in hooks)
+    return state
+
+
+def check_attack(
+    attack: Attack, victim: Victim, x: Tensor, y: Tensor, *, channel: Channel | None = None, better_by: float = 1.0
+) -> None:
+    """Laws of an attack on a case where it is at home; it must beat its null run by ``better_by`` dB of PSNR."""
+    seen = share(victim, channel or Gradient(), x, y)
+    state = torch.get_rng_state()
+    with untouched(victim):
+        first = attack(victim, seen, seed=3)
+    assert torch.equal(state, torch.get_rng_state()), "the global random generator was moved"
+    assert first.x.shape == x.shape, f"reconstruction has shape {tuple(first.x.shape)}, the data {tuple(x.shape)}"
+    assert torch.isfinite(first.x).all(), "reconstruction holds NaN or Inf"
+    shown = victim.space.decode(first.x)
+    assert shown.min() >= 0, "decoded reconstruction is below 0"
+    assert shown.max() <= 1, "decoded reconstruction is above 1"
+    assert first.candidates.shape[1:] == x.shape, "candidates must have shape (restarts, batch, ...)"
+    assert len(first.losses) == len(first.candidates), "one loss per restart"
+    assert first.loss == float(first.losses.min()), "the chosen restart must be the one with the lowest loss"
+    assert torch.equal(first.x, attack(victim, seen, seed=3).x), "the same seed must give the same result"
+    null = null_run(attack, victim, seen, seed=3)
+    ours, nothing = (sum(score(r, x, y, space=victim.space).psnr) / len(x) for r in (first, null))
+    assert ours >= nothing + better_by, f"{ours:.1f} dB do not beat the null run's {nothing:.1f} dB"
+    with untouched(victim):
+        _refuses(attack, victim, dataclasses.replace(seen, size=None))
+    check_part(attack)
+
+
+def _refuses(attack: Attack, victim: Victim, seen: object) -> None:
+    try:
+        attack(victim, seen)  # pyright: ignore[reportArgumentType]
+    except Inapplicable:
+        return
+    raise AssertionError("an attack that is not told the batch size must raise Inapplicable")
+
+
+def check_part(part: object) -> None:
+    """Laws of every part: it pickles to an equal part, cannot be changed, and its repr names every option."""
+    copy = pickle.loads(pickle.dumps(part))  # noqa: S301 - our own object, made one line above
+    assert copy == part, f"{part!r} does not survive pickling"
+    assert repr(copy) == repr(part), f"{part!r} is printed differently after pickling"
+    assert dataclasses.is_dataclass(part), f"{part!r} must be a frozen dataclass"
+    for field in dataclasses.fields(part):
+        assert field.name in repr(part), f"repr of {type(part).__name__} does not name {field.name}"
+        try:
+            setattr(part, field.name, None)
+        except dataclasses.FrozenInstanceError:
+            continue
+        raise AssertionError(f"{type(part).__name__}.{field.name} can be changed")
+
+
+def check_channel(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> None:
+    """Laws of a channel of gradients: pure, named like the parameters, differentiable in x."""
+    with untouched(victim):
+        first, second = channel(victim, x, y), channel(victim, x, y)
+    parameters = victim.parameters()
+    assert set(first) <= set(parameters), "a signal is named like the model's parameters"
+    for name, value in first.items():
+        assert value.shape == parameters[name].shape, f"{name} has another shape than the parameter"
+        assert torch.equal(value, second[name]), f"{name} differs between two calls"
+    free = x.clone().requires_grad_()
+    square = torch.stack([value.square().sum() for value in channel(victim, free, y).values()]).sum()
+    (slope,) = torch.autograd.grad(square, free)
+    assert slope.abs().sum() > 0, "the signal does not depend on x"
+    check_part(channel)
+
+
+def check_single_step(victim: Victim, x: Tensor, y: Tensor, *, lr: float = 0.1) -> None:
+    """Law: one local step of federated averaging, divided by −lr, is the gradient."""
+    gradient, update = Gradient()(victim, x, y), FedAvg(steps=1, lr=lr)(victim, x, y)
+    for name, value in gradient.items():
+        torch.testing.assert_close(update[name] / -lr, value, atol=1e-6, rtol=1e-5)
+
+
+def check_mean_of_singles(victim: Victim, x: Tensor, y: Tensor) -> None:
+    """Law: in eval mode the gradient of a batch is the mean of the gradients of its samples."""
+    whole = Gradient()(victim, x, y)
+    singles = [Gradient()(victim, x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
+    for name, value in whole.items():
+        mean = torch.stack([single[name] for single in singles]).mean(0)
+        torch.testing.assert_close(value, mean, atol=1e-6, rtol=1e-4)
+
+
+def check_defense(defense: Defense, neutral: Defense, victim: Victim, x: Tensor, y: Tensor) -> None:
+    """Laws of a defense: keys a subset, shapes kept, input not changed, repeatable, neutral setting is the identity."""
+    signal = Gradient()(victim, x, y)
+    before = {name: value.clone() for name, value in signal.items()}
+    bound, nothing = (d.for_victim(victim) if isinstance(d, NeedsVictim) else d for d in (defense, neutral))
+    sent, again = (bound(signal, rng=torch.Generator().manual_seed(5)) for _ in range(2))
+    assert set(sent) <= set(signal), "a defense may not add names"
+    for name, value in sent.items():
+        assert value.shape == signal[name].shape, f"the defense changed the shape of {name}"
+        assert value.dtype == signal[name].dtype, f"the defense changed the type of {name}"
+        assert torch.equal(value, again[name]), f"{name} differs between two runs with the same seed"
+    for name, value in before.items():
+        assert torch.equal(value, signal[name]), f"the defense changed its input {name}"
+    same = nothing(signal, rng=torch.Generator().manual_seed(5))
+    assert set(same) == set(signal), f"{neutral!r} is not the identity"
+    for name, value in same.items():
+        torch.testing.assert_close(value, signal[name], atol=0, rtol=0)
+    check_part(defense)

@@ -1,0 +1,93 @@
+"""Every registered attack, defense and channel obeys the laws that the package ships for third parties."""
+
+import pytest
+
+from leakgauge import testing
+from leakgauge.attacks import ATTACKS
+from leakgauge.channels import CHANNELS, FedAvg, Gradient
+from leakgauge.defenses import DEFENSES, Clip, GaussianNoise, LaplacianNoise, Prune, Quantize, Withhold
+from leakgauge.errors import Inapplicable
+
+HOME = {
+    "dlg": ("lenet", {"steps": 20, "restarts": 2}),
+    "idlg": ("lenet", {"steps": 20, "restarts": 2}),
+    "inverting_gradients": ("cnn", {"steps": 150, "tv": 0.01}),
+    "tag": ("lenet", {"steps": 250}),
+    "linear": ("mlp", {}),
+}
+DEFENSE_SETTINGS = {
+    "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),
+    "laplacian_noise": (LaplacianNoise(std=0.1), LaplacianNoise(relative=0.0)),
+    "clip": (Clip(0.1), Clip(float("inf"))),
+    "prune": (Prune(0.9), Prune(0.0)),
+    "quantize": (Quantize(4), Quantize(32)),
+    "withhold": (Withhold(("head",)), Withhold()),
+}
+CHANNEL_SETTINGS = {
+    "gradient": (Gradient(),),
+    "fedavg": (FedAvg(), FedAvg(steps=3, lr=0.05, minibatch=1, order=(1, 0), momentum=0.9)),
+}
+
+
+def test_every_registered_thing_has_its_laws():
+    assert set(HOME) == set(ATTACKS)
+    assert set(DEFENSE_SETTINGS) == set(DEFENSES)
+    assert set(CHANNEL_SETTINGS) == set(CHANNELS)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack(name):
+    victim, options = HOME[name]
+    testing.check_attack(ATTACKS[name](**options), *testing.tiny_case(victim))
+
+
+def test_an_attack_that_ignores_the_signal_breaks_the_law():
+    blind = ATTACKS["inverting_gradients"](steps=3).blind()
+    with pytest.raises(AssertionError, match="beat the null run"):
+        testing.check_attack(blind, *testing.tiny_case("cnn"))
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+@pytest.mark.parametrize("victim", testing.TINY)
+def test_defense(name, victim):
+    if name == "withhold" and victim == "lenet":
+        testing.check_defense(Withhold(("first_layer",)), Withhold(), *testing.tiny_case(victim, count=2))
+    testing.check_defense(*DEFENSE_SETTINGS[name], *testing.tiny_case(victim, count=2))
+
+
+@pytest.mark.parametrize("channel", [c for cs in CHANNEL_SETTINGS.values() for c in cs], ids=repr)
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("victim", testing.TINY)
+def test_channel(channel, mode, victim):
+    testing.check_channel(channel, *testing.tiny_case(victim, count=2, mode=mode))
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("victim", testing.TINY)
+def test_single_step_is_the_gradient(mode, victim):
+    testing.check_single_step(*testing.tiny_case(victim, count=2, mode=mode))
+
+
+@pytest.mark.parametrize("victim", testing.TINY)
+def test_batch_gradient_is_the_mean_of_singles(victim):
+    testing.check_mean_of_singles(*testing.tiny_case(victim, count=3))
+
+
+def test_the_mean_law_fails_in_train_mode_with_batch_norm():
+    with pytest.raises(AssertionError):
+        testing.check_mean_of_singles(*testing.tiny_case("cnn", count=3, mode="train"))
+
+
+def test_untouched_notices_a_changed_buffer():
+    victim = testing.tiny_victim("cnn")
+    with pytest.raises(AssertionError, match="running_mean"), testing.untouched(victim):
+        victim.model.get_buffer("features.1.running_mean").add_(1)
+
+
+def test_untouched_holds_when_an_attack_refuses():
+    victim, x, y = testing.tiny_case("cnn")
+    from leakgauge import share
+
+    seen = share(victim, Gradient(), x, y)
+    with testing.untouched(victim), pytest.raises(Inapplicable):
+        ATTACKS["linear"]()(victim, seen)

@@ -1,0 +1,304 @@
+"""The vocabulary: the input space, the victim that is never touched, and what is shared under which assumptions."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.core import Assumption, Buffers, Labels, NoisyCopy, Observation, Pixels, Size, Victim, share
+from leakgauge.errors import BadInput
+
+
+# --- Pixels ----------------------------------------------------------------------------------------------------------
+
+
+def test_pixels_encode_is_the_textbook_normalisation():
+    space = Pixels((3, 2, 2), mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
+    image = torch.rand(2, 3, 2, 2)
+    expected = torch.stack([(image[:, c] - m) / s for c, (m, s) in enumerate(zip(space.mean, space.std, strict=True))], 1)
+    torch.testing.assert_close(space.encode(image), expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.floats(-1, 1), st.floats(0.05, 3), st.floats(-2, 0.4), st.floats(0.1, 3), st.integers(0, 1000)
+)  # fmt: skip
+def test_pixels_decode_undoes_encode_and_project_leaves_valid_images(mean, std, low, width, seed):
+    space = Pixels((1, 3, 3), bounds=(low, low + width), mean=(mean,), std=(std,))
+    unit = torch.rand(2, 1, 3, 3, generator=torch.Generator().manual_seed(seed))
+    x = space.encode(low + width * unit)
+    torch.testing.assert_close(space.decode(x), unit, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(space.project(x), x)
+    far = space.project(x + 100)
+    torch.testing.assert_close(space.decode(far), torch.ones_like(unit))
+    torch.testing.assert_close(space.project(x - 100), torch.full_like(x, (low - mean) / std))
+    assert torch.equal(space.project(far), far)
+
+
+def test_pixels_decode_clips_to_the_unit_interval():
+    assert Pixels((1, 1, 1)).decode(torch.tensor([-3.0, 0.25, 7.0]).view(3, 1, 1, 1)).flatten().tolist() == [0, 0.25, 1]
+
+
+def test_pixels_start_is_standard_normal_and_follows_its_generator():
+    space = Pixels((1, 40, 40))
+    first, again = (space.start(5, torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(first, again)
+    assert abs(float(first.mean())) < 0.05
+    assert abs(float(first.std()) - 1) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shape": (3, 4)}, "shape"),
+        ({"shape": (3, 0, 4)}, "positive sizes"),
+        ({"shape": (1, -2, 4)}, "positive sizes"),
+        ({"shape": (1, 2, 2), "bounds": (1.0, 1.0)}, "low < high"),
+        ({"shape": (3, 2, 2), "mean": (0.1, 0.2)}, "1 or 3 values of mean"),
+        ({"shape": (3, 2, 2), "std": (0.1, 0.2)}, "1 or 3 values of std"),
+        ({"shape": (1, 2, 2), "std": (0.0,)}, "positive std"),
+    ],
+)
+def test_pixels_refuses(options, message):
+    with pytest.raises(BadInput, match=message):
+        Pixels(**options)
+
+
+# --- Victim ----------------------------------------------------------------------------------------------------------
+
+
+def state_of(model: nn.Module) -> dict:
+    """Everything about a module that an outsider could notice to have changed."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return {
+        "values": {n: t.clone() for n, t in model.state_dict().items()},
+        "identity": {n: id(p) for n, p in model.named_parameters()},
+        "grads": {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()},
+        "wanted": {n: p.requires_grad for n, p in model.named_parameters()},
+        "mode": {n: m.training for n, m in model.named_modules()},
+        "hooks": {n: [len(getattr(m, hook)) for hook in hooks] for n, m in model.named_modules()},
+    }
+
+
+def assert_unchanged(before: dict, after: dict) -> None:
+    for part in ("identity", "wanted", "mode", "hooks"):
+        assert before[part] == after[part], part
+    for part in ("values", "grads"):
+        for name, value in before[part].items():
+            assert (value is None) == (after[part][name] is None), name
+            assert value is None or torch.equal(value, after[part][name]), name
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("channel", [Gradient(), FedAvg(steps=2, lr=0.5, momentum=0.9)])
+def test_the_users_model_is_never_touched(mode, channel, tiny, batch_of):
+    x, y = batch_of(3)
+    model = tiny(dropout=0.3).train(mode == "eval")  # the opposite of what the victim wants
+    model[0].weight.requires_grad_(False)
+    model[0].bias.grad = torch.ones(3)
+    model[0].register_forward_hook(lambda *_: None)
+    before = state_of(model)
+    victim = Victim(model, Pixels((1, 6, 6)), mode=mode)
+    own = state_of(victim.model)
+    share(victim, channel, x, y, reveal=(Size(), Labels(), Buffers(), NoisyCopy(0.5)))
+    assert_unchanged(before, state_of(model))
+    assert_unchanged(own, state_of(victim.model))
+    assert victim.model[0].bias.grad is None
+    assert victim.model.training is (mode == "train")
+
+
+def test_a_victim_keeps_its_weights_when_the_user_goes_on_training(tiny, batch_of):
+    model = tiny()
+    victim = Victim(model, Pixels((1, 6, 6)))
+    x, _ = batch_of(2)
+    before = victim(x).detach()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1)
+    assert torch.equal(before, victim(x).detach())
+
+
+def test_victim_parameters_are_the_trainable_ones_and_buffers_are_copies(tiny):
+    model = tiny()
+    model[0].weight.requires_grad_(False)
+    victim = Victim(model, Pixels((1, 6, 6)))
+    assert list(victim.parameters()) == [n for n, p in model.named_parameters() if p.requires_grad]
+    victim.buffers()["1.running_mean"].fill_(99)
+    assert torch.equal(victim.buffers()["1.running_mean"], model[1].running_mean)
+
+
+def test_victim_runs_at_given_parameters(tiny, batch_of):
+    model, (x, _) = tiny(), batch_of(2)
+    other = tiny(seed=5).eval()
+    victim = Victim(model, Pixels((1, 6, 6)))
+    buffers = {n: b.clone() for n, b in other.named_buffers()}
+    found = victim(x, parameters=dict(other.named_parameters()), buffers=buffers)
+    torch.testing.assert_close(found, other(x))
+    assert victim.name == "Sequential"
+    assert victim.device == torch.device("cpu")
+
+
+def test_whether_the_mode_matters(tiny):
+    space = Pixels((1, 6, 6))
+    assert Victim(tiny(), space).depends_on_mode()
+    assert Victim(tiny(norm=False), space).depends_on_mode()  # dropout layer, even with p = 0
+    assert not Victim(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), space).depends_on_mode()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (lambda x: x, {}, "torch.nn.Module"),
+        (nn.Linear(2, 2), {"mode": "test"}, "'train' or 'eval'"),
+        (nn.Linear(2, 2).requires_grad_(False), {}, "no trainable parameter"),
+        (nn.ReLU(), {}, "no trainable parameter"),
+    ],
+)
+def test_victim_refuses(model, options, message):
+    with pytest.raises(BadInput, match=message):
+        Victim(model, Pixels((1, 6, 6)), **options)
+
+
+# --- share -----------------------------------------------------------------------------------------------------------
+
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, signal, /, *, rng):
+        return {n: t * self.factor for n, t in signal.items()}
+
+
+class Shift(Scale):
+    def __call__(self, signal, /, *, rng):
+        return {n: t + self.factor for n, t in signal.items()}
+
+
+def test_defenses_act_in_the_given_order(victim_of, batch_of, same):
+    victim, (x, y) = victim_of(), batch_of(2)
+    plain = share(victim, Gradient(), x, y).signal
+    same(share(victim, Gradient(), x, y, defenses=(Scale(2), Shift(1))).signal, {n: 2 * t + 1 for n, t in plain.items()})
+    same(share(victim, Gradient(), x, y, defenses=(Shift(1), Scale(2))).signal, {n: 2 * t + 2 for n, t in plain.items()})
+
+
+def test_nothing_is_known_that_was_not_revealed(victim_of, batch_of):
+    x, y = batch_of(3)
+    seen = share(victim_of(mode="train"), Gradient(), x, y, reveal=())
+    assert (seen.size, seen.labels, seen.buffers, seen.near) == (None, None, None, None)
+    assert seen.assumptions == ()
+    assert not any(t.requires_grad for t in seen.signal.values())
+
+
+def test_every_revealed_thing_is_written_down_in_order(victim_of, batch_of):
+    x, y = batch_of(3)
+    seen = share(victim_of(), Gradient(), x, y, reveal=(Size(), Labels(), Buffers(), NoisyCopy(0.25)))
+    assert seen.size == 3
+    assert torch.equal(seen.labels, y)
+    assert [a.kind for a in seen.assumptions] == ["diagnostic", "deployable", "diagnostic", "deployable", "diagnostic"]
+    for assumption, word in zip(
+        seen.assumptions, ("eval mode", "batch size known (3)", "labels", "statistics", "25%"), strict=True
+    ):
+        assert word in assumption.what
+
+
+def test_eval_mode_is_an_assumption_only_where_the_mode_matters(victim_of, batch_of):
+    x, y = batch_of(1)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(36, 4))
+    known = (Assumption("batch size known (1)", "deployable"),)
+    assert share(victim_of(plain), Gradient(), x, y).assumptions == known
+    assert share(victim_of(mode="train"), Gradient(), x, y).assumptions == known
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_a_noisy_copy_replaces_that_share_of_the_pixel_positions(p):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 40 * 40, 2))
+    victim = Victim(model, Pixels((3, 40, 40)))
+    x = torch.rand(4, 3, 40, 40)
+    seen = share(victim, Gradient(), x, torch.tensor([0, 1, 0, 1]), reveal=(NoisyCopy(p),), seed=1)
+    changed = seen.near != x
+    assert torch.equal(changed[:, 0], changed[:, 1])  # a position, not a channel of it
+    assert torch.equal(changed[:, 0], changed[:, 2])
+    assert float(changed.double().mean()) == pytest.approx(p, abs=0.03)
+    if p:
+        assert float(seen.near[changed].std()) == pytest.approx(1, abs=0.05)
+        assert float(seen.near[changed].mean()) == pytest.approx(0, abs=0.05)
+
+
+def test_share_draws_nothing_from_the_global_generator(victim_of, batch_of):
+    x, y = batch_of(3)
+    before = torch.get_rng_state()
+    share(victim_of(mode="train", dropout=0.5), Gradient(), x, y, reveal=(Size(), NoisyCopy(0.5)))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_dropout_follows_the_seed_alone(victim_of, batch_of, same):
+    victim, (x, y) = victim_of(mode="train", dropout=0.5), batch_of(3)
+    first = share(victim, Gradient(), x, y, seed=1).signal
+    torch.rand(7)
+    same(share(victim, Gradient(), x, y, seed=1).signal, first, tolerance=0)
+    assert not torch.equal(share(victim, Gradient(), x, y, seed=2).signal["5.weight"], first["5.weight"])
+
+
+def test_revealed_buffers_are_those_of_a_plain_forward_pass(tiny, victim_of, batch_of, same):
+    x, y = batch_of(5)
+    plain = tiny().train()
+    plain(x)
+    seen = share(victim_of(mode="train"), Gradient(), x, y, reveal=(Buffers(),))
+    same(seen.buffers, dict(plain.named_buffers()))
+    assert int(seen.buffers["1.num_batches_tracked"]) == 1
+
+
+def test_revealed_buffers_in_eval_mode_are_the_public_ones(tiny, victim_of, batch_of, same):
+    seen = share(victim_of(), Gradient(), *batch_of(5), reveal=(Buffers(),))
+    same(seen.buffers, dict(tiny().named_buffers()), tolerance=0)
+
+
+def dropout_before_norm() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.BatchNorm1d(36), nn.Linear(36, 4))
+
+
+@pytest.mark.xfail(strict=True, reason="core.share reveals outside private_randomness")
+def test_revealed_buffers_come_from_the_pass_that_made_the_signal(victim_of, batch_of, same):
+    """Statistics after dropout depend on the mask; they must be those of the seed, and no global draw may be made."""
+    x, y = batch_of(5)
+    victim = victim_of(dropout_before_norm(), mode="train")
+    before = torch.get_rng_state()
+    first = share(victim, Gradient(), x, y, reveal=(Buffers(),), seed=4)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.rand(3)
+    same(share(victim, Gradient(), x, y, reveal=(Buffers(),), seed=4).buffers, first.buffers, tolerance=0)
+
+
+class NoBuffers:
+    def __call__(self, victim, x, y, /):
+        return Gradient()(victim, x, y)
+
+
+@pytest.mark.parametrize(
+    ("count", "shape", "options", "message"),
+    [
+        (0, (1, 6, 6), {}, "at least one sample"),
+        (2, (1, 6, 5), {}, r"shape \(1, 6, 6\), got \(1, 6, 5\)"),
+        (2, (1, 6, 6), {"reveal": (NoisyCopy(1.5),)}, "between 0 and 1"),
+        (2, (1, 6, 6), {"reveal": (Buffers(),), "channel": NoBuffers()}, "no buffers to reveal"),
+    ],
+)
+def test_share_refuses(count, shape, options, message, victim_of):
+    x, y = torch.rand(count, *shape), torch.zeros(count, dtype=torch.long)
+    channel = options.pop("channel", Gradient())
+    with pytest.raises(BadInput, match=message):
+        share(victim_of(), channel, x, y, **options)
+
+
+def test_an_observation_can_be_copied(victim_of, batch_of, same):
+    seen = share(victim_of(), Gradient(), *batch_of(1))
+    twin = copy.deepcopy(seen)
+    assert isinstance(twin, Observation)
+    same(seen.signal, twin.signal, tolerance=0)
