@@ -3,6 +3,7 @@
 The source is the ``Ref:`` lines of docstrings, written ``Ref: KEY, PLACE — WHAT``. Every KEY must stand in ``PAPERS``.
 Usage: make_papers_page.py [--check]   (with --check nothing is written; exit code 1 if the page is not up to date)
 """
+# ruff: noqa: E501 - a title stands in one line
 
 from __future__ import annotations
 

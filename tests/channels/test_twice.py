@@ -13,6 +13,7 @@ from leakgauge.core import Pixels, Victim, share
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import L2, Cosine, Descent, Matching
 from leakgauge.models import ViT
+from leakgauge.models.seeded import seeded
 
 
 class Attends(nn.Module):
@@ -21,12 +22,12 @@ class Attends(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        torch.manual_seed(0)
-        self.embed, self.head = nn.Linear(6, 8), nn.Linear(8, 4)
-        if kind == "encoder layer":
-            self.attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu")
-        else:
-            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        with seeded(0):
+            self.embed, self.head = nn.Linear(6, 8), nn.Linear(8, 4)
+            if kind == "encoder layer":
+                self.attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu")
+            else:
+                self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
 
     def forward(self, x):
         tokens = self.embed(x.squeeze(1))

@@ -65,7 +65,12 @@ def test_allowed(check, place, text):
         ("core", "from leakgauge.testing import laws", 1, "for tests"),
         ("novelty", "from leakgauge.core import Victim", 1, "no place"),
         ("integrations__timm", "import timm", 1, "inside the function"),
-        ("integrations__x", "def f():\n    import_module('timm')\ndef g():\n    return 1\nimport ray", 5, "ray is optional"),
+        (
+            "integrations__x",
+            "def f():\n    import_module('timm')\ndef g():\n    return 1\nimport ray",
+            5,
+            "ray is optional",
+        ),
     ],
 )
 def test_forbidden(check, tmp_path, place, text, line, why):

@@ -28,7 +28,7 @@ def tool():
         ("Ref: APRIL (Lu et al. 2022), section 5 — noise\n\nMore words.", [("APRIL (Lu et al. 2022)", "section 5", "noise")]),
         ("Ref: He et al. 2015, *A*; He et al. 2016, *B*.", [("He et al. 2015", "*A*", ""), ("He et al. 2016", "*B*", "")]),
         ("Ref: Zhu, Liu, Han 2019, section 4. Strides (2, 2) follow; others do not.", [("Zhu et al. 2019", "section 4", "")]),
-        ("Ref: Wang 2004, Eq. (1) — one\nRef: Wang 2004, Eq. (2) — two", [("Wang 2004", "Eq. (1)", "one"), ("Wang 2004", "Eq. (2)", "two")]),
+        ("Ref: Wang 2004, Eq. (1) — a\nRef: Wang 2004, Eq. (2) — b", [("Wang 2004", "Eq. (1)", "a"), ("Wang 2004", "Eq. (2)", "b")]),
         ("Nothing.", []),
     ],
 )  # fmt: skip
@@ -46,7 +46,9 @@ def test_finds_the_tests_that_name_a_function(tool, tmp_path):
     package, tests = tmp_path / "src" / "leakgauge", tmp_path / "tests"
     package.mkdir(parents=True)
     tests.mkdir()
-    (package / "a.py").write_text('class _Base:\n    """Ref: Wang 2004, Eq. (1) — it"""\nclass Child(_Base):\n    pass\n')
+    (package / "a.py").write_text(
+        'class _Base:\n    """Ref: Wang 2004, Eq. (1) — it"""\nclass Child(_Base):\n    pass\n'
+    )
     (tests / "test_one.py").write_text("from leakgauge.a import Child\n")
     (tests / "test_two.py").write_text("from elsewhere import Child\n")
     page = tool.page(tmp_path)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -37,12 +40,35 @@ def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffe
     The graph is kept when x, y or the parameters can be differentiated, so that the result can be too.
     A parameter that the loss does not use gets a gradient of zero.
     """
+    if _inside_transform.get():
+        return _transformed(victim, x, y, parameters=parameters, buffers=buffers)
     keep_graph = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *_tensors(y), *parameters.values()))
     at = {name: p if p.requires_grad else p.detach().requires_grad_() for name, p in parameters.items()}
     with torch.enable_grad(), twice_differentiable():
         loss = victim.loss(victim(x, parameters=at, buffers=buffers), y)
     grads = torch.autograd.grad(loss, list(at.values()), create_graph=keep_graph, allow_unused=True)
     return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(at.items(), grads, strict=True)}
+
+
+_inside_transform: ContextVar[bool] = ContextVar("inside_transform", default=False)
+
+
+@contextmanager
+def inside_transform() -> Iterator[None]:
+    """Inside, gradients are taken with ``torch.func.grad``, the only kind that vmap can map over."""
+    token = _inside_transform.set(True)
+    try:
+        yield
+    finally:
+        _inside_transform.reset(token)
+
+
+def _transformed(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffers: Signal) -> dict[str, Tensor]:
+    def loss(at: dict[str, Tensor]) -> Tensor:
+        with twice_differentiable():
+            return victim.loss(victim(x, parameters=at, buffers=buffers), y)
+
+    return torch.func.grad(loss)(dict(parameters))
 
 
 def _tensors(y: Targets) -> list[Tensor]:

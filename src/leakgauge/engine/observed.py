@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,13 +14,36 @@ from leakgauge.errors import BadInput
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """The target of a replay: tensors by name, on the victim's device, and their squared norms (computed once)."""
+    """The target of a replay: tensors by name, on the victim's device, and their squared norms (computed once).
+
+    Either one observation for all rows, or with ``per_row`` each row's own, tensors of shape (R, *shape).
+    """
 
     signal: dict[str, Tensor]
+    per_row: bool = False
     squares: dict[str, Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "squares", {n: torch.dot(t.flatten(), t.flatten()) for n, t in self.signal.items()})
+        kept = 1 if self.per_row else 0
+        object.__setattr__(self, "squares", {n: t.flatten(kept).square().sum(kept) for n, t in self.signal.items()})
+
+    def square(self, weights: Mapping[str, float]) -> Tensor:
+        """Σ_n w_n ‖g*_n‖², a scalar, or (R,) where each row has its own."""
+        return torch.stack([w * self.squares[n] for n, w in weights.items()]).sum(0)
+
+    def take(self, rows: Sequence[int] | slice) -> Observed:
+        """The observation of some rows."""
+        if not self.per_row:
+            return self
+        return Observed({n: t[rows] for n, t in self.signal.items()}, per_row=True)
+
+    @classmethod
+    def stacked(cls, many: Sequence[Observed]) -> Observed:
+        """One row for each of several observations, which must name the same tensors."""
+        names = list(many[0].signal)
+        if any(list(one.signal) != names for one in many):
+            raise BadInput("observations matched together must share the same tensors; attack them one by one instead")
+        return cls({n: torch.stack([one.signal[n] for one in many]) for n in names}, per_row=True)
 
     @classmethod
     def checked(cls, signal: Signal, victim: Victim) -> Observed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -60,47 +60,45 @@ class Explicit:
 
     signals: Sequence[Signal]
     observed: Observed
+    """Of these rows alone where each row has its own."""
     captured: Sequence[Mapping[str, Tensor]]
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.observed.signal)
 
+    def _target(self, row: int) -> Signal:
+        return (
+            self.observed.signal if not self.observed.per_row else {n: t[row] for n, t in self.observed.signal.items()}
+        )
+
     def dot(self, weights: Weights) -> Tensor:
-        target = self.observed.signal
-        return torch.stack([
-            _total(w * torch.dot(g[n].flatten(), target[n].flatten()) for n, w in weights.items()) for g in self.signals
-        ])  # fmt: skip
+        return self._rows(weights, lambda g, t: torch.dot(g.flatten(), t.flatten()))
 
     def square(self, weights: Weights) -> Tensor:
-        return torch.stack([
-            _total(w * torch.dot(g[n].flatten(), g[n].flatten()) for n, w in weights.items()) for g in self.signals
-        ])  # fmt: skip
+        return self._rows(weights, lambda g, t: torch.dot(g.flatten(), g.flatten()))
 
     def l2(self, weights: Weights) -> Tensor:
-        target = self.observed.signal
-        return torch.stack([
-            _total(w * (g[n] - target[n]).square().sum() for n, w in weights.items()) for g in self.signals
-        ])  # fmt: skip
+        return self._rows(weights, lambda g, t: (g - t).square().sum())
 
     def l1(self, weights: Weights) -> Tensor:
-        target = self.observed.signal
-        return torch.stack([
-            _total(w * (g[n] - target[n]).abs().sum() for n, w in weights.items()) for g in self.signals
-        ])  # fmt: skip
+        return self._rows(weights, lambda g, t: (g - t).abs().sum())
+
+    def _rows(self, weights: Weights, compare: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        rows = []
+        for row, signal in enumerate(self.signals):
+            target = self._target(row)
+            rows.append(torch.stack([w * compare(signal[n], target[n]) for n, w in weights.items()]).sum())
+        return torch.stack(rows)
 
     def observed_square(self, weights: Weights) -> Tensor:
-        return _total(w * self.observed.squares[n] for n, w in weights.items())
+        return self.observed.square(weights)
 
     def gradient(self, name: str) -> Tensor:
         return torch.stack([g[name] for g in self.signals])
 
     def inputs(self, name: str) -> Tensor:
         return torch.stack([seen[name] for seen in self.captured])
-
-
-def _total(terms: Iterator[Tensor]) -> Tensor:
-    return torch.stack(list(terms)).sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,12 +112,16 @@ class Reference:
 
     def __call__(self, x: Tensor, y: Tensor) -> Replay:
         """Candidates x (R, B, ...) with targets y (R, B) or class probabilities (R, B, C)."""
+        return self.rows(x, y, slice(None))
+
+    def rows(self, x: Tensor, y: Tensor, which: Sequence[int] | slice) -> Replay:
+        """The same for candidates that are only some (``which``) of the rows that were observed."""
         signals, captured = [], []
         for row in range(len(x)):
             with capturing(self.victim.model, self.capture) as seen:
                 signals.append(self.channel(self.victim, x[row], y[row]))
             captured.append(seen)
-        return Explicit(signals, self.observed, captured)
+        return Explicit(signals, self.observed.take(which), captured)
 
 
 @contextmanager

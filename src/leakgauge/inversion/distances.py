@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.engine import Replay
 from leakgauge.errors import BadInput
-from leakgauge.inversion.terms import Candidate, Term
+from leakgauge.inversion.terms import Candidate, Term, root
 
 
 class LayerWeights(Protocol):
@@ -63,7 +63,7 @@ class Cosine(Term):
 
     def __call__(self, at: Candidate, /) -> Tensor:
         replay, weights = _weighted(at, self.weights)
-        lengths = replay.square(weights).sqrt() * replay.observed_square(weights).sqrt()
+        lengths = root(replay.square(weights)) * root(replay.observed_square(weights))
         return 1 - replay.dot(weights) / lengths.clamp_min(_TINY)
 
 

@@ -76,7 +76,7 @@ class RowSum:
 class MinimumEntry:
     """Distinct labels: the B classes whose row of ∂W has the smallest entry, for features h ≥ 0.
 
-    A class outside the batch has no negative entry, so exactly B rows must have one.
+    A class outside the batch has no negative entry, so at least B rows must have one; noise may add more.
 
     Ref: Yin et al. 2021, batch label restoration — column-wise minimum of the head's gradient
     """
@@ -98,7 +98,7 @@ class BiasCounts:
 
     Every class with ∂b_i < 0 occurs at least once. One occurrence is taken to account for
     u = 1/B Σ_{i: ∂b_i<0} |∂b_i|; the rest of the B labels goes, one by one, to the class whose −∂b_i − n_i·u is largest.
-    Exact while the probabilities p_k are alike for all samples (an untrained or uncertain model), an estimate otherwise.
+    Exact while the probabilities p_k are alike for all samples and classes (an untrained model), an estimate otherwise.
     With ``strict=False`` more than B negative entries, as noise makes them, are no obstacle: the B largest drops count.
 
     Ref: Wainakh et al. 2022, section 4.2 — counting labels by the impact of one sample

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.twice import explaining_once_only, refuse_once_only
-from leakgauge.core import Observation, Reconstruction, Trace, Victim, private_randomness
+from leakgauge.core import Channel, Observation, Reconstruction, Trace, Victim, private_randomness
 from leakgauge.engine import Observed, Reference
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
-from leakgauge.inversion.labels import LabelRule, batch_size, classes, inferred
+from leakgauge.inversion.labels import Joint, LabelRule, batch_size, classes, inferred
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, Start
 from leakgauge.inversion.terms import Candidate, Sum, Term
@@ -39,24 +39,29 @@ class Matching:
     name: str = "matching"
 
     def __post_init__(self) -> None:
-        if self.restarts < 1:
-            raise BadInput(f"an attack needs at least 1 restart, got {self.restarts}")
+        if not isinstance(self.restarts, int) or self.restarts < 1:
+            raise BadInput(f"an attack needs at least 1 restart, a whole number, got {self.restarts!r}")
 
     def blind(self) -> Matching:
-        """The same attack without the signal: its priors alone, from the same starts (the null run)."""
-        return replace(self, objective=Sum(self.objective.parts()).without_signal(), name=f"{self.name}, blind")
+        """The same attack without the signal: its priors alone, from the same starts (the null run).
+
+        Labels are read off the signal, so they are guessed as well, unless they were revealed.
+        """
+        objective = Sum(self.objective.parts()).without_signal()
+        return replace(self, objective=objective, labels=Joint(), name=f"{self.name}, blind")
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         rng = torch.Generator().manual_seed(seed)
         size = batch_size(seen)
-        labels = self._labels(victim, seen, rng)
+        observed = Observed.checked(seen.signal, victim)
         x = self.start(victim.space, seen, self.restarts, size, rng=rng).to(victim.device).requires_grad_()
+        labels = self._labels(victim, seen, rng)  # after the start, which must not depend on what was observed
         logits = None
         if labels is None:
             logits = torch.randn(self.restarts, size, classes(victim), generator=rng)
             logits = logits.to(victim.device).requires_grad_()
-        search = _Search(self.objective, victim, seen, labels, x, logits)
+        search = _Search(self.objective, victim, seen.channel, observed, labels, x, logits)
         with private_randomness(seed, victim.device):
             trace = self._loop(search, x, logits, victim)
         return search.result(made_by=repr(self), seconds=time.perf_counter() - began, trace=trace)
@@ -105,7 +110,8 @@ class _Search:
         self,
         objective: Term,
         victim: Victim,
-        seen: Observation,
+        channel: Channel,
+        observed: Observed,
         labels: Tensor | None,
         x: Tensor,
         logits: Tensor | None,
@@ -115,8 +121,7 @@ class _Search:
         reads = any(w and term.reads_signal for w, term in objective.parts())
         if reads or capture:
             refuse_once_only(victim.model)
-        observed = Observed.checked(seen.signal, victim)
-        self.replay = Reference(victim, seen.channel, observed, capture) if reads or capture else None
+        self.replay = Reference(victim, channel, observed, capture) if reads or capture else None
         self.best = torch.full((len(x),), torch.inf, device=x.device)
         self.latest = self.best.clone()
         self.best_x = x.detach().clone()

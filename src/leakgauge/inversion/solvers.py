@@ -28,6 +28,11 @@ class Solver(Protocol):
     def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Step: ...
 
 
+def _check_lr(lr: float) -> None:
+    if not isinstance(lr, int | float) or not lr > 0:
+        raise BadInput(f"an attack needs a positive learning rate, got {lr!r}")
+
+
 class Optimizer(Protocol):
     """Makes a torch optimizer over the given tensors."""
 
@@ -43,6 +48,9 @@ class Adam:
     lr: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
 
+    def __post_init__(self) -> None:
+        _check_lr(self.lr)
+
     def make(self, variables: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adam(variables, lr=self.lr, betas=self.betas)
 
@@ -54,6 +62,9 @@ class AdamW:
     lr: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_lr(self.lr)
 
     def make(self, variables: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(variables, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
@@ -112,8 +123,8 @@ class Sign:
 
 
 def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise BadInput(f"an attack needs at least 1 step, got {steps}")
+    if not isinstance(steps, int) or steps < 1:
+        raise BadInput(f"an attack needs at least 1 step, a whole number, got {steps!r}")
 
 
 @dataclass(frozen=True)
@@ -172,6 +183,7 @@ class LBFGS:
 
     def __post_init__(self) -> None:
         _check_steps(self.steps)
+        _check_lr(self.lr)
 
     def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Step:
         rows = [self._row(x, logits, losses, row) for row in range(len(x))]

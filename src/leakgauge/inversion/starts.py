@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Observation, Space
-from leakgauge.errors import Inapplicable
+from leakgauge.errors import BadInput, Inapplicable
 
 
 class Start(Protocol):
@@ -62,6 +62,8 @@ class Given:
     noise: float = 0.0
 
     def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
+        if tuple(self.image.shape) != tuple(space.shape):
+            raise BadInput(f"Given needs a picture of shape {space.shape}, got {tuple(self.image.shape)}")
         noise = self.noise * torch.randn(rows, size, *space.shape, generator=rng)
         return self.image.cpu() + noise
 

@@ -88,7 +88,11 @@ def per_restart(values: Tensor) -> Tensor:
 
 def norm_per_restart(values: Tensor) -> Tensor:
     """Euclidean norm over everything but the restarts, shape (R,); its derivative at zero is zero."""
-    square = values.flatten(1).square().sum(1)
+    return root(values.flatten(1).square().sum(1))
+
+
+def root(square: Tensor) -> Tensor:
+    """Square root whose derivative at zero is zero; torch's own is infinite and turns a whole update into NaN."""
     positive = square > 0
     return torch.where(
         positive, torch.where(positive, square, torch.ones_like(square)).sqrt(), torch.zeros_like(square)

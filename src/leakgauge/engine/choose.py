@@ -1,0 +1,99 @@
+"""Chooses how candidates are replayed, and proves the choice on the real shapes before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from leakgauge.channels.gradient import Gradient
+from leakgauge.core import Channel, Victim
+from leakgauge.engine.fast import ByRules
+from leakgauge.engine.observed import Observed
+from leakgauge.engine.reference import Reference, Replay
+from leakgauge.engine.vmapped import Vmapped
+from leakgauge.errors import LeakgaugeError
+
+TOLERANCE = 2e-3
+"""Largest accepted deviation of a tensor's dot and norm from the reference, relative to the whole signal's."""
+
+Replayer = Callable[[Tensor, Tensor], Replay]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How to replay, and one sentence that says which path was taken and why not a faster one."""
+
+    replay: Replayer
+    note: str
+
+
+def choose(
+    victim: Victim,
+    channel: Channel,
+    observed: Observed,
+    x: Tensor,
+    y: Tensor,
+    *,
+    capture: tuple[str, ...] = (),
+) -> Choice:
+    """The fastest path that agrees with the reference on candidates ``x`` (R, B, ...) and targets ``y``.
+
+    One restart on a CPU gains nothing from batching and takes the reference at once.
+    """
+    reference = Reference(victim, channel, observed, capture)
+    if len(x) == 1 and x.device.type == "cpu":
+        return Choice(reference, "replay: reference (a single restart)")
+    reasons: list[str] = []
+    if isinstance(channel, Gradient):
+        by_rules = ByRules(victim, observed, capture)
+        reason = _disagreement(by_rules, reference, x, y)
+        if reason is None:
+            return Choice(by_rules, "replay: layer rules")
+        reasons.append(f"layer rules: {reason}")
+    if not capture:
+        reason = _disagreement(Vmapped(victim, channel, observed), reference, x, y)
+        if reason is None:
+            return Choice(Vmapped(victim, channel, observed), "; ".join(["replay: vmap", *reasons]))
+        reasons.append(f"vmap: {reason}")
+    return Choice(reference, "; ".join(["replay: reference", *reasons]))
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """Dropout and stochastic depth draw for every row and cannot be compared; without them the rest can."""
+
+    def __torch_function__(
+        self, func: object, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
+        if func is F.dropout:
+            return args[0]
+        if func is Tensor.bernoulli_:  # a mask of its mean: after the usual division by p it is 1
+            return args[0].fill_(args[1])  # pyright: ignore[reportAttributeAccessIssue]
+        return func(*args, **(kwargs or {}))  # pyright: ignore[reportCallIssue]
+
+
+def _disagreement(trial: Replayer, reference: Reference, x: Tensor, y: Tensor) -> str | None:
+    """None if the trial gives the reference's dot and norm for the first and the last row, tensor by tensor."""
+    ends = [0] if len(x) == 1 else [0, len(x) - 1]
+    with torch.no_grad(), _WithoutDropout():
+        try:
+            found = trial(x, y)
+            ours = {n: torch.stack([found.dot({n: 1.0}), found.square({n: 1.0})])[:, ends] for n in found.names}
+        except LeakgaugeError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
+            return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        exact = reference.rows(x[ends], y[ends], ends)
+    theirs = {n: torch.stack([exact.dot({n: 1.0}), exact.square({n: 1.0})]) for n in exact.names}
+    whole = dict.fromkeys(exact.names, 1.0)
+    squares = exact.square(whole)
+    scale = torch.stack([(squares * exact.observed_square(whole)).sqrt(), squares])
+    for name, value in theirs.items():
+        off = (ours[name] - value).abs() / scale.clamp_min(torch.finfo(scale.dtype).tiny)
+        if not bool((off <= TOLERANCE).all()):
+            return f"{name} differs from the reference by {float(off.max()):.1e}"
+    return None

@@ -1,0 +1,27 @@
+"""Layer rules: one file per kind of layer, keyed by the torch function that the layer calls."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+
+from leakgauge.engine.rules.convolution import convolution
+from leakgauge.engine.rules.embedding import embedding
+from leakgauge.engine.rules.linear import linear
+from leakgauge.engine.rules.normalisation import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
+from leakgauge.engine.rules.use import Use
+
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.linear: linear,
+    F.conv1d: convolution,
+    F.conv2d: convolution,
+    F.layer_norm: layer_norm,
+    F.rms_norm: rms_norm,
+    F.group_norm: group_norm,
+    F.instance_norm: instance_norm,
+    F.batch_norm: batch_norm,
+    F.embedding: embedding,
+}
+"""``rule(tape, function, *arguments)``; NotImplemented means that it does not fit and the parameter is to be lifted."""
+
+__all__ = ["RULES", "Use"]

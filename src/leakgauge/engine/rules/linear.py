@@ -1,0 +1,57 @@
+"""Linear layers with any leading dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from leakgauge.engine.rules.use import Use, gram_is_cheaper, gram_square, projected_dot
+
+if TYPE_CHECKING:
+    from leakgauge.engine.tape import Tape
+
+
+@dataclass(frozen=True, eq=False)
+class LinearUse(Use):
+    """z = a Wᵀ + b; ``a`` is (rows·…, inputs) with the restarts outermost."""
+
+    a: Tensor
+    outputs: int
+
+    def _a(self) -> Tensor:
+        return self.a.reshape(self.rows, -1, self.a.shape[-1])
+
+    def _d(self, delta: Tensor) -> Tensor:
+        return delta.reshape(self.rows, -1, delta.shape[-1])
+
+    def weight_gradient(self, delta: Tensor) -> Tensor:
+        return self._d(delta).transpose(1, 2) @ self._a()
+
+    def bias_gradient(self, delta: Tensor) -> Tensor:
+        return self._d(delta).sum(1)
+
+    def prefers_gram(self) -> bool:
+        inputs = self.a.shape[-1]
+        return gram_is_cheaper(self.a.numel() // inputs // self.rows, inputs, self.outputs)
+
+    def dot(self, delta: Tensor, target: Tensor) -> Tensor:
+        return projected_dot(self._a(), self._d(delta), target)
+
+    def square(self, delta: Tensor) -> Tensor:
+        return gram_square(self._a(), self._d(delta))
+
+
+def linear(tape: Tape, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if not tape.is_data(input) or tape.name_of(weight) is None:
+        return NotImplemented
+    direct = bias is None or tape.name_of(bias) is not None
+    output = tape.tap(
+        F.linear(input, weight, bias if direct else None),
+        lambda edge: LinearUse(
+            tape.rows, tape.name_of(weight), tape.name_of(bias) if direct else None, edge, input, len(weight)
+        ),
+    )
+    return output if direct else tape.added(output, bias, dim=-1)

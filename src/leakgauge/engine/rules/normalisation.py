@@ -1,0 +1,149 @@
+"""Normalisation layers: z = n · w + b, where n holds the normalised values of each restart by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from leakgauge.engine.rules.use import Use
+
+if TYPE_CHECKING:
+    from leakgauge.engine.tape import Tape
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleUse(Use):
+    """``a`` holds the normalised values, rows outermost. ``kept`` are the dimensions that w and b span."""
+
+    a: Tensor
+    kept: tuple[int, ...]
+
+    def _summed(self, values: Tensor) -> Tensor:
+        """Sum over everything but the restarts and the kept dimensions."""
+        per_row = values.unflatten(0, (self.rows, -1))
+        gone = [d + 1 for d in range(values.dim()) if d not in self.kept]
+        return per_row.sum(gone)
+
+    def weight_gradient(self, delta: Tensor) -> Tensor:
+        return self._summed(delta * self.a)
+
+    def bias_gradient(self, delta: Tensor) -> Tensor:
+        return self._summed(delta)
+
+
+def _scaled(tape: Tape, normal: Tensor, weight: Tensor | None, bias: Tensor | None, kept: tuple[int, ...]) -> Any:
+    """n · w + b with w and b spanning the dimensions ``kept``; tapped if they are plain parameters."""
+    tape.mark_data(normal)
+    if weight is None and bias is None:
+        return normal
+    shape = [normal.shape[d] if d in kept else 1 for d in range(normal.dim())]
+    output = normal if weight is None else normal * weight.view(shape)
+    output = output if bias is None else output + bias.view(shape)
+    names = (tape.name_of(weight), tape.name_of(bias))
+    if names == (None, None):
+        return tape.mark_data(output)
+    return tape.tap(output, lambda edge: ScaleUse(tape.rows, names[0], names[1], edge, normal, kept))
+
+
+def _derived(tape: Tape, *values: Tensor | None) -> bool:
+    """Whether one of them was computed from parameters, so that only lifting is right."""
+    return any(v is not None and tape.is_parameter(v) and tape.name_of(v) is None for v in values)
+
+
+def layer_norm(
+    tape: Tape,
+    func: Any,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    if not tape.is_data(input) or _derived(tape, weight, bias):
+        return NotImplemented
+    kept = tuple(range(input.dim() - len(normalized_shape), input.dim()))
+    return _scaled(tape, F.layer_norm(input, normalized_shape, None, None, eps), weight, bias, kept)
+
+
+def rms_norm(
+    tape: Tape,
+    func: Any,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Any:
+    if not tape.is_data(input) or _derived(tape, weight):
+        return NotImplemented
+    kept = tuple(range(input.dim() - len(normalized_shape), input.dim()))
+    return _scaled(tape, F.rms_norm(input, normalized_shape, None, eps), weight, None, kept)
+
+
+def group_norm(
+    tape: Tape,
+    func: Any,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    if not tape.is_data(input) or _derived(tape, weight, bias):
+        return NotImplemented
+    return _scaled(tape, F.group_norm(input, num_groups, None, None, eps), weight, bias, (1,))
+
+
+def instance_norm(
+    tape: Tape,
+    func: Any,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    if not tape.is_data(input) or _derived(tape, weight, bias):
+        return NotImplemented
+    if use_input_stats:
+        normal = F.instance_norm(input, eps=eps)
+    else:
+        normal = F.batch_norm(input, running_mean, running_var, eps=eps)
+    return _scaled(tape, normal, weight, bias, (1,))
+
+
+def batch_norm(
+    tape: Tape,
+    func: Any,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    if not tape.is_data(input) or _derived(tape, weight, bias):
+        return NotImplemented
+    if training:
+        normal = normalised_per_restart(input, rows=tape.rows, eps=eps)
+    else:
+        normal = F.batch_norm(input, running_mean, running_var, eps=eps)
+    return _scaled(tape, normal, weight, bias, (1,))
+
+
+def normalised_per_restart(x: Tensor, *, rows: int, eps: float) -> Tensor:
+    """Train-mode batch normalisation of (rows·batch, channels, …) with statistics of each restart by itself.
+
+    The restarts are laid side by side as channels, (batch, rows·channels, …); for a batch of one that is a mere view.
+    """
+    split = x.unflatten(0, (rows, -1))  # (R, B, C, ...)
+    side_by_side = split.transpose(0, 1).flatten(1, 2)
+    normal = F.batch_norm(side_by_side, None, None, training=True, eps=eps)
+    return normal.unflatten(1, (rows, -1)).transpose(0, 1).flatten(0, 1)

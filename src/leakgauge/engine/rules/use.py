@@ -1,0 +1,66 @@
+"""What a layer rule gives: how one use of a weight contributes to the gradient of each restart.
+
+a (R, n, inputs) is what entered the layer, δ (R, n, outputs) the derivative of the loss with respect to what left it, with
+n = samples · positions of one restart. The gradient of restart r is δ_rᵀ a_r, and two numbers follow without forming it:
+
+    ⟨g_r, g*⟩ = Σ (a_r g*ᵀ) ∘ δ_r            ‖g_r‖² = Σ (a_r a_rᵀ) ∘ (δ_r δ_rᵀ)        (Gram form)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+
+@dataclass(frozen=True, eq=False)
+class Use(ABC):
+    """One use of a named ``weight`` and/or ``bias`` in a layer whose output left the given edge of the graph."""
+
+    rows: int
+    weight: str | None
+    bias: str | None
+    edge: GradientEdge
+
+    @abstractmethod
+    def weight_gradient(self, delta: Tensor) -> Tensor:
+        """Gradient of the weight for every restart, (R, *shape)."""
+
+    @abstractmethod
+    def bias_gradient(self, delta: Tensor) -> Tensor:
+        """Gradient of the bias for every restart, (R, *shape)."""
+
+    def prefers_gram(self) -> bool:
+        """Whether dot and norm are cheaper without the gradient itself."""
+        return False
+
+    def dot(self, delta: Tensor, target: Tensor) -> Tensor:
+        """⟨g_r, g*_r⟩, shape (R,); ``target`` is one for all restarts, or has R rows."""
+        return row_dot(self.weight_gradient(delta), target)
+
+    def square(self, delta: Tensor) -> Tensor:
+        """‖g_r‖², shape (R,)."""
+        return self.weight_gradient(delta).flatten(1).square().sum(1)
+
+
+def row_dot(gradient: Tensor, target: Tensor) -> Tensor:
+    """⟨g_r, t⟩ or ⟨g_r, t_r⟩ for every row r, shape (R,)."""
+    flat = gradient.flatten(1)
+    return flat @ target.flatten() if target.dim() < gradient.dim() else (flat * target.flatten(1)).sum(1)
+
+
+def gram_square(a: Tensor, delta: Tensor) -> Tensor:
+    """‖δ_rᵀ a_r‖² for a (R, n, inputs) and δ (R, n, outputs), shape (R,), without forming the products."""
+    return ((a @ a.transpose(1, 2)) * (delta @ delta.transpose(1, 2))).flatten(1).sum(1)
+
+
+def projected_dot(a: Tensor, delta: Tensor, target: Tensor) -> Tensor:
+    """⟨δ_rᵀ a_r, t⟩ for t (outputs, inputs), or t_r (R, outputs, inputs): the layer run with t for its weight."""
+    return ((a @ target.transpose(-1, -2)) * delta).flatten(1).sum(1)
+
+
+def gram_is_cheaper(n: int, inputs: int, outputs: int) -> bool:
+    """Multiplications of the two forms: n²·(inputs + outputs), plus n·inputs·outputs for the dot, against the latter."""
+    return n * (inputs + outputs) < inputs * outputs

@@ -1,0 +1,217 @@
+"""Formulas against numbers worked out by hand or in plain numpy, each small enough to be checked on paper.
+
+``tools/mutation_check.py`` breaks these formulas one by one and expects a test of this file to fail.
+"""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakgauge.attacks.linear import input_of_linear
+from leakgauge.audit.scoring import Scores
+from leakgauge.audit.verdict import judge
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.core import Observation, Pixels, Victim, share
+from leakgauge.defenses import Clip, GaussianNoise, LaplacianNoise, Prune, Quantize
+from leakgauge.inversion import (
+    L2,
+    BatchNormStatistics,
+    BiasCounts,
+    Cosine,
+    Descent,
+    Matching,
+    SignRule,
+    StepDecay,
+    TotalVariation,
+)
+from leakgauge.inversion.terms import Candidate
+from leakgauge.measures.image import mse, psnr, ssim_index
+from leakgauge.models.seeded import seeded
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+class TestSpace:
+    def test_encode_and_decode(self):
+        space = Pixels((1, 1, 2), mean=(0.5,), std=(0.25,))
+        image = torch.tensor([[[[0.0, 1.0]]]])
+        assert space.encode(image).flatten().tolist() == [-2.0, 2.0]
+        assert torch.equal(space.decode(space.encode(image)), image)
+
+
+class TestMeasures:
+    def test_mse_is_the_mean_of_squares(self):
+        a, b = torch.tensor([[[[0.0, 1.0]]]]), torch.tensor([[[[0.5, 1.0]]]])
+        assert mse(a, b).item() == pytest.approx(0.125)  # (0.25 + 0) / 2
+
+    def test_psnr_of_a_tenth_is_20_dB(self):
+        a = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
+        assert psnr(a, a + 0.1).item() == pytest.approx(20.0)  # mse 0.01
+
+    def test_ssim_of_two_flat_pictures(self):
+        # no variance: (2·0.2·0.4 + 0.0001) / (0.04 + 0.16 + 0.0001)
+        zero = torch.tensor(0.0, dtype=torch.float64)
+        index = ssim_index(zero + 0.2, zero + 0.4, zero, zero, zero)
+        assert index.item() == pytest.approx(0.1601 / 0.2001)
+
+    def test_ssim_of_opposite_patterns(self):
+        # equal means 0.5, variances 0.01, covariance -0.01: (-0.02 + 0.0009) / (0.02 + 0.0009)
+        half, var = torch.tensor(0.5, dtype=torch.float64), torch.tensor(0.01, dtype=torch.float64)
+        assert ssim_index(half, half, var, var, -var).item() == pytest.approx(-0.0191 / 0.0209)
+
+
+def replay_of(signals: list[dict[str, list[float]]], observed: dict[str, list[float]]) -> SimpleNamespace:
+    """A replay in plain numpy, so that distances are checked without the engine."""
+
+    def summed(of):
+        def total(weights):
+            rows = [sum(w * of(np.array(g[n]), np.array(observed[n])) for n, w in weights.items()) for g in signals]
+            return torch.tensor(rows, dtype=torch.float64)
+
+        return total
+
+    return SimpleNamespace(
+        names=tuple(observed),
+        dot=summed(lambda g, o: g @ o),
+        square=summed(lambda g, o: g @ g),
+        l2=summed(lambda g, o: ((g - o) ** 2).sum()),
+        l1=summed(lambda g, o: abs(g - o).sum()),
+        observed_square=summed(lambda g, o: o @ o),
+    )
+
+
+class TestObjective:
+    def test_cosine_of_equal_orthogonal_and_opposite_signals(self):
+        observed = {"a": [3.0], "b": [4.0]}
+        signals = [{"a": [6.0], "b": [8.0]}, {"a": [-4.0], "b": [3.0]}, {"a": [-3.0], "b": [-4.0]}]
+        at = Candidate(torch.zeros(3, 1, dtype=torch.float64), None, replay_of(signals, observed))  # pyright: ignore
+        assert Cosine()(at).tolist() == pytest.approx([0.0, 1.0, 2.0])
+
+    def test_total_variation_counts_both_directions(self):
+        x = torch.tensor([[0.0, 1.0], [3.0, 3.0]]).view(1, 1, 1, 2, 2)
+        at = Candidate(x, None, None)  # pyright: ignore
+        # across: |1-0|, |3-3|, mean 0.5; down: |3-0|, |3-1|, mean 2.5
+        assert TotalVariation()(at).item() == pytest.approx(3.0)
+
+    def test_batch_norm_prior_compares_means_and_variances(self):
+        model = nn.Sequential(nn.BatchNorm2d(1))  # running mean 0, running variance 1
+        victim = Victim(model, Pixels((1, 1, 2)))
+        inputs = torch.tensor([3.0, 7.0]).view(1, 1, 1, 1, 2)  # mean 5, biased variance 4
+        at = Candidate(inputs, victim, SimpleNamespace(inputs=lambda name: inputs))  # pyright: ignore
+        assert BatchNormStatistics()(at).item() == pytest.approx(5 + 3)
+
+    def test_step_decay(self):
+        assert [StepDecay()(p) for p in (0.0, 0.37, 0.38, 0.62, 0.63, 0.88)] == pytest.approx(
+            [1, 1, 0.1, 0.1, 0.01, 1e-3]
+        )
+
+
+def head_only() -> Victim:
+    """z = W h + b on two inputs and three classes."""
+    head = nn.Linear(2, 3)
+    return Victim(nn.Sequential(nn.Flatten(), head), Pixels((1, 1, 2)))
+
+
+def observation(weight: list[list[float]], bias: list[float], size: int) -> Observation:
+    return Observation({"1.weight": torch.tensor(weight), "1.bias": torch.tensor(bias)}, Gradient(), size=size)
+
+
+class TestLabels:
+    def test_sign_rule_finds_the_row_that_opposes_the_others(self):
+        # rows (p_i - y_i)·h with h = (1, -2), p = (0.2, 0.5, 0.3), label 1
+        seen = observation([[0.2, -0.4], [-0.5, 1.0], [0.3, -0.6]], [0.2, -0.5, 0.3], size=1)
+        assert SignRule()(head_only(), seen, rng=rng()).tolist() == [1]
+
+    def test_bias_counts(self):
+        p = 1 / 3  # of each class for all four samples, whose labels are 0, 0, 1, 1: ∂b = p - n / 4
+        seen = observation([[0.0, 0.0]] * 3, [p - 0.5, p - 0.5, p], size=4)
+        assert BiasCounts()(head_only(), seen, rng=rng()).tolist() == [0, 0, 1, 1]
+
+
+class TestClosedForm:
+    def test_input_of_a_linear_layer(self):
+        x, delta = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([2.0, -1.0])
+        assert torch.allclose(input_of_linear(torch.outer(delta, x), delta), x)
+
+
+class Scale(nn.Module):
+    """One weight w and the output w·x, so that steps can be done by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w * x.flatten(1)
+
+
+class TestFedAvg:
+    def test_momentum_over_three_steps(self):
+        # loss w²/2: gradient w. lr 0.1, momentum 0.5, w0 = 1
+        # v1 = 1, w1 = 0.9; v2 = 0.5 + 0.9 = 1.4, w2 = 0.76; v3 = 0.7 + 0.76 = 1.46, w3 = 0.614
+        victim = Victim(Scale(), Pixels((1, 1, 1)), loss=lambda out, y: out.square().mean() / 2)
+        x = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+        delta = FedAvg(steps=3, lr=0.1, momentum=0.5)(victim, x, torch.zeros(1))
+        assert delta["w"].item() == pytest.approx(0.614 - 1)
+
+
+class TestDefenses:
+    signal = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([-4.0])}  # noqa: RUF012 - length 5
+
+    def test_clip_shortens_and_never_lengthens(self):
+        assert Clip(1.0)(self.signal, rng=rng())["b"].item() == pytest.approx(-0.8)
+        assert Clip(10.0)(self.signal, rng=rng())["b"].item() == pytest.approx(-4.0)
+
+    def test_prune_drops_the_smallest(self):
+        pruned = Prune(0.5)({"a": torch.tensor([0.1, -5.0, 2.0, 0.0])}, rng=rng())
+        assert pruned["a"].tolist() == [0.0, -5.0, 2.0, 0.0]
+
+    def test_quantize_to_three_bits(self):
+        # step 3 / (2² - 1) = 1
+        rounded = Quantize(3)({"a": torch.tensor([3.0, 1.4, -0.6, 0.2])}, rng=rng())
+        assert rounded["a"].tolist() == [3.0, 1.0, -1.0, 0.0]
+
+    @pytest.mark.parametrize("noise", [GaussianNoise, LaplacianNoise])
+    def test_relative_noise_is_that_many_times_as_long(self, noise):
+        signal = {"a": torch.full((100_000,), 0.01), "b": torch.full((100_000,), -0.03)}
+        sent = noise(relative=2.0)(signal, rng=rng())
+        added = math.sqrt(sum(float((sent[n] - signal[n]).square().sum()) for n in signal))
+        length = math.sqrt(sum(float(t.square().sum()) for t in signal.values()))
+        assert added / length == pytest.approx(2.0, rel=0.02)
+
+    def test_variance_to_norm(self):
+        assert GaussianNoise(variance_to_norm=0.2).deviation(self.signal) == pytest.approx(1.0)  # sqrt(0.2 · 5)
+
+
+class TestVerdict:
+    def verdict(self, ssim, psnr, null=(0.1, 8.0), baseline=(0.3, 12.0)):
+        scores, null, baseline = (Scores(mse=(0.0,), psnr=(p,), ssim=(s,)) for s, p in ((ssim, psnr), null, baseline))
+        return judge(scores, null, baseline).outcome
+
+    def test_each_side_of_the_bar(self):
+        assert self.verdict(0.51, 15.0) == "feasible"
+        assert self.verdict(0.49, 15.0) == "partial"
+        assert self.verdict(0.51, 12.4) == "partial"  # less than 0.5 dB above the baseline
+        assert self.verdict(0.9, 8.9) == "infeasible_within_budget"  # less than 1 dB above the null run
+        assert self.verdict(0.51, 15.0, baseline=(0.5, 12.0)) == "partial"
+
+
+class TestMatching:
+    def test_keeps_the_image_that_gave_the_lowest_loss(self):
+        """The kept loss is the lowest of the whole curve, and it is the loss of the kept image."""
+        with seeded(0):
+            victim = Victim(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), Pixels((1, 2, 2)))
+        x, y = torch.rand(1, 1, 2, 2, generator=rng(1)), torch.tensor([2])
+        seen = share(victim, Gradient(), x, y)
+        found = Matching(L2(), solver=Descent(steps=100), restarts=2)(victim, seen, seed=0)
+        assert found.loss <= float(found.trace.losses.min())
+        assert found.loss == pytest.approx(float(found.losses.min()))
+        replayed = Gradient()(victim, found.x, found.y)
+        again = sum(float((replayed[n] - seen.signal[n]).square().sum()) for n in replayed)
+        assert again == pytest.approx(found.loss, rel=1e-3, abs=1e-9)
