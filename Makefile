@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet
 WORKERS ?= 2
+# The networks here are small: a second thread helps little, and on a busy machine it waits for the first.
+ONE_THREAD := OMP_NUM_THREADS=1
 
 # A stamp for each set of packages, so that nothing is installed twice.
 TORCH := $(VENV)/.stamp-torch
@@ -42,9 +44,9 @@ $(BENCH): $(DEV)
 	$(INSTALL) -c constraints.txt -e '.[bench]'
 	@touch $@
 
-demo: $(CORE)  ## audit the embedded models and write a report (about two minutes once installed)
+demo: $(CORE)  ## audit the embedded models and write a report
 	rm -rf leakgauge-runs/demo
-	$(BIN)/leakgauge audit --out leakgauge-runs/demo
+	$(ONE_THREAD) $(BIN)/leakgauge audit --out leakgauge-runs/demo
 	@echo "Open this file in a browser: $(CURDIR)/leakgauge-runs/demo/report.html"
 
 test: check unit mutants  ## everything that CI checks
@@ -64,16 +66,16 @@ imports: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/python tools/make_papers_page.py --check
-	OMP_NUM_THREADS=2 $(BIN)/python tools/run_documented_commands.py
+	$(ONE_THREAD) $(BIN)/python tools/run_documented_commands.py
 
 papers: $(DEV)  ## write docs/papers.md anew from the docstrings
 	$(BIN)/python tools/make_papers_page.py
 
 unit: $(DEV) chromium
-	CI=true OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term --durations=10
+	CI=true $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term --durations=10
 
 mutants: $(DEV)
-	OMP_NUM_THREADS=1 $(BIN)/python tools/mutation_check.py
+	$(ONE_THREAD) $(BIN)/python tools/mutation_check.py
 
 chromium:
 	@command -v chromium >/dev/null 2>&1 && exit 0; \

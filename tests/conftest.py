@@ -62,6 +62,8 @@ def same():
     def check(a, b, *, tolerance: float = 1e-6):
         assert list(a) == list(b)
         for name in a:
-            torch.testing.assert_close(a[name], b[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(
+                a[name], b[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+            )
 
     return check

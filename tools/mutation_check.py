@@ -51,10 +51,10 @@ MUTANTS = (
     Mutant("prune: the largest go", "defenses/prune.py", "argsort()[:dropped]", "argsort()[dropped:]", "TestDefenses"),
     Mutant("quantize: one bit too many", "defenses/quantize.py", "2 ** (self.bits - 1) - 1)\n", "2**self.bits - 1)\n", "TestDefenses"),
     Mutant("laplace: root of two missing", "defenses/noise.py", "(signal) / math.sqrt(2)", "(signal)", "TestDefenses"),
-    Mutant("relative noise: root missing", "defenses/noise.py", "norm / math.sqrt(sum(", "norm / (sum(", "TestDefenses"),
+    Mutant("relative noise: root missing", "defenses/noise.py", "norm / math.sqrt(", "norm / (", "TestDefenses"),
     Mutant("verdict: sign of the margin", "audit/verdict.py", "bar + self.margin", "bar - self.margin", "TestVerdict"),
     Mutant("verdict: absolute bar turned", "audit/verdict.py", "value >= self.margin", "value <= self.margin", "TestVerdict"),
-    Mutant("matching: the worst is kept", "inversion/matching.py", "better = losses < self", "better = losses > self", "TestMatching"),
+    Mutant("matching: the worst is kept", "inversion/search.py", "better = losses < self", "better = losses > self", "TestMatching"),
 )  # fmt: skip
 
 

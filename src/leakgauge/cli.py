@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET = "10m"
 """For a user's own model, where nobody knows yet how long a step takes."""
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="leakgauge",
     no_args_is_help=True,
@@ -111,8 +113,11 @@ def audit(
     Without MODEL: eight cases on the embedded models. With MODEL: eval and train mode, batches of 1 and 4, with and
     without each given defense; --mode and --batch-size keep to one.
     """
+    from dataclasses import replace
+
     from leakgauge import console
     from leakgauge.audit import plan
+    from leakgauge.audit.case import Case
     from leakgauge.integrations.setups import find
 
     folder = out or Path("leakgauge-runs/audit")
@@ -122,12 +127,10 @@ def audit(
         base = _base(
             model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
         )  # fmt: skip
-        plain = not any((model, data, mode, batch_size, defense, option, reveal)) and (local_steps, attack) == (
-            1,
-            "inverting_gradients",
-        )
+        plain = model is data is mode is batch_size is None and not defense
+        plain = plain and base == replace(Case(), seed=seed, device=device)
         if plain:
-            cases = plan.default_cases(seed=seed)
+            cases = plan.default_cases(seed=seed, device=device)
         else:
             cases = plan.variants(base, mode=mode, batch_size=batch_size, defenses=defense or [])
         console.prepare_folder(folder)
@@ -192,14 +195,13 @@ def _base(
     seed: int,
 ) -> Case:
     """The case that the options describe; it is built once, so that a wrong option is refused before anything runs."""
-    from leakgauge.audit.case import Case
+    from leakgauge.audit.case import Case, default_data
     from leakgauge.audit.parse import option_of
-    from leakgauge.models.pretrained import PRETRAINED
 
     name = model or "cnn"
     case = Case(
         model=name,
-        data=data or ("fashion" if name in PRETRAINED else "photographs"),
+        data=data or default_data(name),
         local_steps=local_steps,
         local_lr=local_lr,
         attack=attack,
@@ -241,12 +243,14 @@ def main() -> None:
     """Runs the command line; a user's mistake is one sentence and exit code 2, Ctrl-C is exit code 130."""
     try:
         code = app(standalone_mode=False)
+        if code == INTERRUPTED:  # typer turns Ctrl-C into its exit code
+            raise KeyboardInterrupt
     except click.ClickException as mistake:
         mistake.show()
         sys.exit(mistake.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted; finished cases are kept, go on with: leakgauge audit --resume --out FOLDER")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except LeakgaugeError as mistake:
         _complain(str(mistake))
         sys.exit(2)

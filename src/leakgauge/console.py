@@ -92,7 +92,7 @@ def _progress(screen: Console) -> Progress:
         TimeRemainingColumn(),
         console=screen,
         transient=True,
-        disable=screen.quiet,
+        disable=screen.quiet or not screen.is_terminal,
     )
 
 

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -43,6 +44,12 @@ class Space(Protocol):
     def decode(self, x: Tensor) -> Tensor: ...
 
 
+@lru_cache(maxsize=64)
+def _constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Per-channel values, made once per device: a copy in every step would stop a CUDA graph from being recorded."""
+    return torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1)
+
+
 @dataclass(frozen=True)
 class Pixels:
     """Images of ``shape`` = (channels, height, width). The model sees ``(image - mean) / std``.
@@ -69,8 +76,7 @@ class Pixels:
             raise BadInput(f"Pixels needs a positive std, got {self.std}")
 
     def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        mean, std = (like.new_tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))
-        return mean, std
+        return _constant(self.mean, like.device, like.dtype), _constant(self.std, like.device, like.dtype)
 
     def start(self, n: int, rng: torch.Generator) -> Tensor:
         """Standard normal noise in model space, shape (n, *shape)."""

@@ -67,7 +67,8 @@ def untouched(victim: Victim) -> Iterator[None]:
     finally:
         after = _fingerprint(victim.model)
         for name, value in before.items():
-            same = torch.equal(value, after[name]) if isinstance(value, Tensor) else value == after[name]
+            now = after[name]
+            same = torch.equal(value, now) if isinstance(value, Tensor) and isinstance(now, Tensor) else value == now
             assert same, f"the victim was changed: {name}"
 
 

@@ -104,7 +104,7 @@ def test_two_classes(label):
     """Two rows always oppose each other, so the sign rule cannot tell; the bias can."""
     of = victim(labels=2)
     seen = observed(of, [label])
-    with pytest.raises(Inapplicable, match="exactly one row .* found 2"):
+    with pytest.raises(Inapplicable, match=r"exactly one row .* found 2"):
         told(SignRule(), of, seen)
     assert told(inferred(), of, seen) == [label]
     assert told(inferred(), victim(labels=2, bias=False), observed(victim(labels=2, bias=False), [label])) == [label]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -60,8 +62,9 @@ def test_statistics_prior_against_numpy(dimension, mode, victim_of, batch_of, se
     expected = []
     for row in x:
         model.train(mode == "train")
-        inputs = []
-        handles = [m.register_forward_pre_hook(lambda _, given: inputs.append(given[0].detach())) for m in norms]
+        inputs: list[torch.Tensor] = []
+        keep = partial(lambda kept, _, given_: kept.append(given_[0].detach()), inputs)
+        handles = [m.register_forward_pre_hook(keep) for m in norms]
         stored = {n: b.clone() for n, b in model.named_buffers()}
         model(row)
         model.load_state_dict(stored, strict=False)

@@ -8,7 +8,7 @@ import torch
 from leakgauge.channels import Gradient
 from leakgauge.core import NoisyCopy, Observation, Pixels, Size, share
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.inversion import Constant, FromSpace, Given, L2, Matching, NearTruth, Normal, Uniform
+from leakgauge.inversion import L2, Constant, FromSpace, Given, Matching, NearTruth, Normal, Uniform
 
 SPACE = Pixels((2, 20, 20), mean=(0.5,), std=(0.25,))
 NOTHING = Observation(signal={}, channel=Gradient())
@@ -19,7 +19,9 @@ def begun(start, *, rows: int = 3, size: int = 2, seed: int = 0):
 
 
 @pytest.mark.parametrize(
-    "start", [FromSpace(), Normal(), Uniform(), Constant(), Given(torch.zeros(2, 20, 20), 0.1)], ids=lambda s: type(s).__name__
+    "start",
+    [FromSpace(), Normal(), Uniform(), Constant(), Given(torch.zeros(2, 20, 20), 0.1)],
+    ids=lambda s: type(s).__name__,
 )
 def test_shape_and_seed(start):
     x = begun(start)

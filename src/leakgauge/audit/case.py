@@ -15,8 +15,14 @@ from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Attack, Buffers, Channel, Defense, Labels, Mode, NoisyCopy, Reveal, Size
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
+from leakgauge.models.pretrained import PRETRAINED
 
 REVEALS: dict[str, Any] = {"size": Size, "labels": Labels, "buffers": Buffers, "noisy_copy": NoisyCopy}
+
+
+def default_data(model: str) -> str:
+    """The embedded data that a model gets when none is named: what it was trained on, or photographs."""
+    return "fashion" if model in PRETRAINED else "photographs"
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,13 @@ class Case:
     name: str = ""
 
     def __post_init__(self) -> None:
-        for what, value in (("batch size", self.batch_size), ("number of local steps", self.local_steps)):
-            if value < 1:
+        sizes = {
+            "batch size": self.batch_size,
+            "number of local steps": self.local_steps,
+            "number of classes": self.classes,
+        }
+        for what, value in sizes.items():
+            if value is not None and value < 1:
                 raise BadInput(f"the {what} must be at least 1, got {value}")
         if self.first < 0:
             raise BadInput(f"the index of the first image must be at least 0, got {self.first}")
@@ -80,9 +91,9 @@ class Case:
         """The command line that runs this case alone."""
         words = ["leakgauge", "attack", self.model, "--mode", self.mode, "--batch-size", str(self.batch_size)]
         words += ["--attack", self.attack, "--seed", str(self.seed), "--first", str(self.first)]
-        if self.data not in ("fashion", "photographs"):
+        if self.data != default_data(self.model):
             words += ["--data", self.data]
-        if self.local_steps > 1:
+        if (self.local_steps, self.local_lr) != (Case.local_steps, Case.local_lr):
             words += ["--local-steps", str(self.local_steps), "--local-lr", str(self.local_lr)]
         words += [] if self.classes is None else ["--classes", str(self.classes)]
         words += ["--resize"] if self.resize else []

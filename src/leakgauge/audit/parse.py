@@ -49,6 +49,8 @@ def _options(written: str, allowed: list[str], spec: str) -> dict[str, Any]:
             if not allowed:
                 raise BadInput(f"{spec!r} gives a value, but {spec.partition(':')[0]} takes no options")
             key, value = allowed[0], part
+        if key.strip() in options:
+            raise BadInput(f"{spec!r} gives {key.strip()} twice")
         options[key.strip()] = value_of(value.strip())
     return options
 

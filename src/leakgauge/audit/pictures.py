@@ -33,6 +33,6 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         temporary.write_bytes(content)
         temporary.replace(path)
-    except OSError:
+    except BaseException:  # also Ctrl-C
         temporary.unlink(missing_ok=True)
         raise

@@ -9,28 +9,32 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.case import Case
 from leakgauge.audit.pictures import write_whole
-from leakgauge.audit.setup import Load
+from leakgauge.audit.setup import Load, check_fits
 from leakgauge.core import share
-from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors import BadInput
 
 FILE = "plan.json"
-PROBE_STEPS = 8
 FEWEST_STEPS = 50
+SHORTEST_TRIAL, LONGEST_TRIAL = 8, 512
+"""Steps of a trial; it grows until its steps, not the set-up around them, take most of a measurable time."""
+MEASURABLE = 0.1
+"""Seconds."""
 
 
-def default_cases(*, steps: int = 500, seed: int = 0) -> list[Case]:
+def default_cases(*, steps: int = 500, seed: int = 0, device: str = "cpu") -> list[Case]:
     """Eight cases on the embedded models that show each factor once: model, mode, batch size, noise."""
     options = {"steps": steps, "tv": 0.01}
     noise = ("gaussian_noise:relative=10.0",)
 
     def case(model: str, **changes: object) -> Case:
-        return replace(Case(model=model, options=options, seed=seed), name="", **changes)
+        return replace(Case(model=model, options=options, seed=seed, device=device), name="", **changes)
 
     return [
         case("cnn"),
@@ -96,22 +100,32 @@ def _accepted(case: Case) -> Mapping[str, object]:
 
 
 def _seconds_per_step(case: Case, load: Load) -> float | None:
-    """Seconds of one step, from the difference of a short and a shorter run; None where the attack refuses anyway."""
+    """Seconds of one step, from the difference of a trial and a run of one step; None where the attack does not run."""
     setup = load(case)
+    check_fits(setup)
     x, y = setup.private(case)
-    seen = share(setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), reveal=case.build_reveal())
-    taken: list[float] = []
     try:
-        for steps in (1, 1 + PROBE_STEPS):
+        seen = share(
+            setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), reveal=case.build_reveal()
+        )
+
+        def seconds(steps: int) -> float:
             attack = replace(case, options={**case.options, "steps": steps}).build_attack()
             began = time.perf_counter()
             attack(setup.victim, seen, seed=case.seed)
             if setup.victim.device.type == "cuda":
                 torch.cuda.synchronize()
-            taken.append(time.perf_counter() - began)
-    except Inapplicable:
+            return time.perf_counter() - began
+
+        seconds(1)  # the first run warms up, and would look slower than a longer one
+        alone, steps = seconds(1), SHORTEST_TRIAL
+        while (taken := seconds(1 + steps)) < max(2 * alone, alone + MEASURABLE) and steps < LONGEST_TRIAL:
+            steps *= 4
+        return max(taken - alone, 0.1 * taken) / steps
+    except BadInput:
+        raise
+    except Exception:  # noqa: BLE001 - a refusal or a crash: the run meets it again and records it
         return None
-    return max(1e-6, (taken[1] - taken[0]) / PROBE_STEPS)
 
 
 def _rounded_down(steps: float) -> int:
@@ -135,6 +149,6 @@ def read(folder: Path) -> list[Case]:
         raise BadInput(f"{path} is damaged; start the audit anew without --resume") from error
 
 
-def _restored(fields: dict[str, object]) -> Case:
+def _restored(fields: dict[str, Any]) -> Case:
     lists = {name: tuple(fields[name]) for name in ("defenses", "reveal")}
-    return Case(**{**fields, **lists})  # pyright: ignore[reportArgumentType]
+    return Case(**{**fields, **lists})

@@ -91,7 +91,7 @@ def append(folder: Path, record: Record) -> None:
             while written < len(line):
                 written += os.write(descriptor, line[written:])
             os.fsync(descriptor)
-        except OSError:
+        except BaseException:  # also Ctrl-C
             os.ftruncate(descriptor, before)
             raise
     finally:
@@ -116,9 +116,8 @@ def read(folder: Path) -> list[Record]:
 
 
 def _parsed(path: Path) -> Iterator[Record]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            return
+    lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is half a record and never counted
+    for number, line in enumerate(lines, start=1):
         try:
             fields = _restored(json.loads(line))
             for name in ("defenses", "assumptions", "notes", "progress"):

@@ -78,7 +78,7 @@ def run_case(case: Case, *, load: Load, folder: Path) -> Record:
         found = _attacked(case, setup, folder)
     except Inapplicable as refusal:
         found = {"status": "refused", "reason": str(refusal)}
-    except BadInput:
+    except (BadInput, OSError):  # the user's to mend, a full disk among them; without a record the case can be resumed
         raise
     except Exception as crash:  # noqa: BLE001 - recorded with its traceback as an error, never as a score
         found = {"status": "error", "reason": f"{type(crash).__name__}: {crash}", "notes": (traceback.format_exc(),)}

@@ -39,7 +39,7 @@ class _Noise:
             return self.std
         norm = math.sqrt(sum(float(t.double().square().sum()) for t in signal.values()))
         if self.relative is not None:
-            return self.relative * norm / math.sqrt(sum(t.numel() for t in signal.values()))
+            return self.relative * norm / math.sqrt(max(1, sum(t.numel() for t in signal.values())))
         assert self.variance_to_norm is not None
         return math.sqrt(self.variance_to_norm * norm)
 

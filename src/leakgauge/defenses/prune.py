@@ -28,7 +28,7 @@ class Prune:
         return {name: self._pruned(t) for name, t in signal.items()}
 
     def _pruned(self, values: Tensor) -> Tensor:
-        dropped = int(self.fraction * values.numel())
+        dropped = round(self.fraction * values.numel())
         if dropped == 0:
             return values.clone()
         flat = values.flatten().clone()

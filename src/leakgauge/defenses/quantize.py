@@ -30,8 +30,7 @@ class Quantize:
         return {name: self._rounded(t) for name, t in signal.items()}
 
     def _rounded(self, values: Tensor) -> Tensor:
-        peak = values.abs().max()
-        if self.bits >= 32 or peak == 0:
+        step = values.abs().max() / (2 ** (self.bits - 1) - 1)
+        if self.bits >= 32 or step == 0:
             return values.clone()
-        step = peak / (2 ** (self.bits - 1) - 1)
         return (values / step).round() * step

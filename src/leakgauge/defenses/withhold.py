@@ -30,6 +30,10 @@ class Withhold:
 
     roles: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if isinstance(self.roles, str):  # ``withhold:head`` on the command line
+            object.__setattr__(self, "roles", (self.roles,))
+
     def for_victim(self, victim: Victim, /) -> Defense:
         roles = find_roles(victim.model)
         return WithholdNames(tuple(name for role in self.roles for name in roles.parameters(role, victim.model)))

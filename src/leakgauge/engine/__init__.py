@@ -1,6 +1,28 @@
-"""Replays a channel for many candidates and compares with what was observed."""
+"""Replays a channel for many candidates at once and compares with what was observed."""
 
+from leakgauge.engine.capture import Captured
+from leakgauge.engine.choose import Choice, Replayer, choose
+from leakgauge.engine.fast import ByRules
+from leakgauge.engine.memory import rows_that_fit, saved_bytes
 from leakgauge.engine.observed import Observed
+from leakgauge.engine.precision import TF32, BFloat16, Exact, Precision
 from leakgauge.engine.reference import Reference, Replay
+from leakgauge.engine.vmapped import Vmapped
 
-__all__ = ["Observed", "Reference", "Replay"]
+__all__ = [
+    "TF32",
+    "BFloat16",
+    "ByRules",
+    "Captured",
+    "Choice",
+    "Exact",
+    "Observed",
+    "Precision",
+    "Reference",
+    "Replay",
+    "Replayer",
+    "Vmapped",
+    "choose",
+    "rows_that_fit",
+    "saved_bytes",
+]

@@ -14,6 +14,7 @@ from leakgauge.channels.gradient import Gradient
 from leakgauge.core import Channel, Victim
 from leakgauge.engine.fast import ByRules
 from leakgauge.engine.observed import Observed
+from leakgauge.engine.precision import Exact
 from leakgauge.engine.reference import Reference, Replay
 from leakgauge.engine.vmapped import Vmapped
 from leakgauge.errors import LeakgaugeError
@@ -79,7 +80,7 @@ class _WithoutDropout(TorchFunctionMode):
 def _disagreement(trial: Replayer, reference: Reference, x: Tensor, y: Tensor) -> str | None:
     """None if the trial gives the reference's dot and norm for the first and the last row, tensor by tensor."""
     ends = [0] if len(x) == 1 else [0, len(x) - 1]
-    with torch.no_grad(), _WithoutDropout():
+    with torch.no_grad(), Exact().inside(x.device), _WithoutDropout():
         try:
             found = trial(x, y)
             ours = {n: torch.stack([found.dot({n: 1.0}), found.square({n: 1.0})])[:, ends] for n in found.names}

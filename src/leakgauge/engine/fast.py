@@ -18,6 +18,9 @@ from leakgauge.engine.rules import Use
 from leakgauge.engine.rules.use import row_dot
 from leakgauge.engine.tape import Tape
 
+SMALL = 2**15
+"""Tensors of at most this many entries are compared together with other small ones."""
+
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
@@ -30,6 +33,7 @@ class Recorded:
     captured: Mapping[str, Tensor]
     rows: int
     _formed: dict[str, Tensor] = field(default_factory=dict)
+    _laid_out: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,28 +61,54 @@ class Recorded:
             return uses[0] if uses[0][0].prefers_gram() else None
         return None
 
-    def dot(self, weights: Weights) -> Tensor:
-        return _total([w * self._dot(name) for name, w in weights.items()])
+    def _split(
+        self, weights: Weights
+    ) -> tuple[list[tuple[float, Use, Tensor, str]], list[tuple[float, Tensor, Tensor]]]:
+        """Weights whose gradient need not be formed, and the others, the many small ones laid end to end."""
+        unformed: list[tuple[float, Use, Tensor, str]] = []
+        formed: dict[float, list[str]] = {}
+        for name, weight in weights.items():
+            short = self._unformed(name)
+            if short is None:
+                formed.setdefault(weight, []).append(name)
+            else:
+                unformed.append((weight, *short, name))
+        return unformed, [(w, *piece) for w, names in formed.items() for piece in self._pieces(names)]
 
-    def _dot(self, name: str) -> Tensor:
-        short, target = self._unformed(name), self.observed.signal[name]
-        return row_dot(self.gradient(name), target) if short is None else short[0].dot(short[1], target)
+    def _pieces(self, names: list[str]) -> list[tuple[Tensor, Tensor]]:
+        """Gradients (R, k) and targets (k,) or (R, k). Small tensors share one: each on its own costs a dozen kernels."""
+        key = tuple(names)
+        if key in self._laid_out:
+            return self._laid_out[key]
+        kept = 1 if self.observed.per_row else 0
+        pairs = [(self.gradient(n).flatten(1), self.observed.signal[n].flatten(kept)) for n in names]
+        small = [pair for pair in pairs if pair[0].shape[1] <= SMALL]
+        large = [pair for pair in pairs if pair[0].shape[1] > SMALL]
+        if len(small) > 1:
+            small = [(torch.cat([g for g, _ in small], 1), torch.cat([t for _, t in small], kept))]
+        self._laid_out[key] = large + small
+        return self._laid_out[key]
+
+    def dot(self, weights: Weights) -> Tensor:
+        unformed, formed = self._split(weights)
+        dots = [w * use.dot(delta, self.observed.signal[name]) for w, use, delta, name in unformed]
+        return _total(dots + [w * row_dot(g, t) for w, g, t in formed])
 
     def square(self, weights: Weights) -> Tensor:
-        return _total([w * self._square(name) for name, w in weights.items()])
-
-    def _square(self, name: str) -> Tensor:
-        short = self._unformed(name)
-        return self.gradient(name).flatten(1).square().sum(1) if short is None else short[0].square(short[1])
+        unformed, formed = self._split(weights)
+        return _total([w * u.square(d) for w, u, d, _ in unformed] + [w * g.square().sum(1) for w, g, _ in formed])
 
     def l2(self, weights: Weights) -> Tensor:
-        return _total([w * self._difference(name).square().sum(1) for name, w in weights.items()])
+        return _total([w * (g - t).square().sum(1) for w, g, t in self._all(weights)])
 
     def l1(self, weights: Weights) -> Tensor:
-        return _total([w * self._difference(name).abs().sum(1) for name, w in weights.items()])
+        return _total([w * (g - t).abs().sum(1) for w, g, t in self._all(weights)])
 
-    def _difference(self, name: str) -> Tensor:
-        return (self.gradient(name) - self.observed.signal[name]).flatten(1)
+    def _all(self, weights: Weights) -> list[tuple[float, Tensor, Tensor]]:
+        alike: dict[float, list[str]] = {}
+        for name, weight in weights.items():
+            alike.setdefault(weight, []).append(name)
+        return [(w, *piece) for w, names in alike.items() for piece in self._pieces(names)]
 
     def observed_square(self, weights: Weights) -> Tensor:
         return self.observed.square(weights)

@@ -31,7 +31,7 @@ class Observed:
         """Σ_n w_n ‖g*_n‖², a scalar, or (R,) where each row has its own."""
         return torch.stack([w * self.squares[n] for n, w in weights.items()]).sum(0)
 
-    def take(self, rows: Sequence[int] | slice) -> Observed:
+    def take(self, rows: Sequence[int] | slice | Tensor) -> Observed:
         """The observation of some rows."""
         if not self.per_row:
             return self

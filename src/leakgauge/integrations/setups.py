@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.setup import Setup, embedded
+from leakgauge.audit.setup import Setup, check_fits, embedded
 from leakgauge.core import Pixels, Victim
 from leakgauge.data.embedded import fashion, photographs
 from leakgauge.data.fit import Shape, fit
@@ -34,7 +34,7 @@ def find(case: Case) -> Setup:
     if space is None:
         space = Pixels(tuple(images.shape[1:]))
     victim = Victim(model.to(case.device), space, mode=case.mode, name=case.model)
-    return Setup(victim, images, labels if case.data != "photographs" else _made_up(labels, victim))
+    return Setup(victim, images, labels if case.data != "photographs" else _made_up(images, labels, victim))
 
 
 def _data(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor]:
@@ -51,11 +51,9 @@ def _data(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor]:
     return read(case.data, shape=shape, resize=case.resize)
 
 
-def _made_up(labels: Tensor, victim: Victim) -> Tensor:
+def _made_up(images: Tensor, labels: Tensor, victim: Victim) -> Tensor:
     """Photographs have no classes of the model's; any label serves, as long as the model has it."""
-    with torch.no_grad():
-        output = victim(victim.space.start(2, torch.Generator().manual_seed(0)).to(victim.device))
-    return labels % output.shape[1] if isinstance(output, Tensor) and output.dim() == 2 else labels
+    return labels % check_fits(Setup(victim, images, torch.zeros_like(labels)))
 
 
 def _check_device(device: str) -> None:

@@ -1,6 +1,7 @@
 """The parts that optimisation attacks are made of, and the one loop that runs them."""
 
 from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, Named
+from leakgauge.inversion.halving import Halving
 from leakgauge.inversion.labels import BiasCounts, FirstThatApplies, Joint, MinimumEntry, RowSum, SignRule, inferred
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.priors import BatchNormStatistics, Norm, TotalVariation
@@ -25,6 +26,7 @@ __all__ = [
     "FirstThatApplies",
     "FromSpace",
     "Given",
+    "Halving",
     "Joint",
     "Matching",
     "MinimumEntry",

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from leakgauge.channels.twice import explaining_once_only, refuse_once_only
-from leakgauge.core import Channel, Observation, Reconstruction, Trace, Victim, private_randomness
-from leakgauge.engine import Observed, Reference
+from leakgauge.channels.twice import explaining_once_only
+from leakgauge.core import Observation, Reconstruction, Trace, Victim, private_randomness
+from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
+from leakgauge.inversion.halving import Halving
 from leakgauge.inversion.labels import Joint, LabelRule, batch_size, classes, inferred
+from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, Start
-from leakgauge.inversion.terms import Candidate, Sum, Term
+from leakgauge.inversion.terms import Sum, Term
 
 POINTS_IN_TRACE = 200
 SNAPSHOTS = 6
@@ -28,7 +30,8 @@ class Matching:
     """x̂ = argmin objective(x): a distance between channel(victim, x, ŷ) and the observation, plus weighted priors.
 
     Restarts are independent; the adversary keeps the one with the lowest objective. Within a restart the image that
-    produced the lowest objective is kept, not the one a step later.
+    produced the lowest objective is kept, not the one a step later. ``precision`` and ``halving`` trade exactness of the
+    replay and hopeless restarts for speed; both are off by default.
     """
 
     objective: Term
@@ -37,10 +40,14 @@ class Matching:
     solver: Solver = field(default_factory=Descent)
     restarts: int = 1
     name: str = "matching"
+    precision: Precision = field(default_factory=Exact)
+    halving: Halving | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.restarts, int) or self.restarts < 1:
             raise BadInput(f"an attack needs at least 1 restart, a whole number, got {self.restarts!r}")
+        if self.halving is not None and not self.solver.together:
+            raise BadInput("successive halving needs a solver that moves all restarts together, such as Descent")
 
     def blind(self) -> Matching:
         """The same attack without the signal: its priors alone, from the same starts (the null run).
@@ -51,29 +58,47 @@ class Matching:
         return replace(self, objective=objective, labels=Joint(), name=f"{self.name}, blind")
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        return self.many(victim, [seen], seed=seed)[0]
+
+    def many(self, victim: Victim, seen: Sequence[Observation], /, *, seed: int = 0) -> list[Reconstruction]:
+        """Attacks several observations of one channel in one batch; each result is that of attacking it alone."""
         began = time.perf_counter()
-        rng = torch.Generator().manual_seed(seed)
-        size = batch_size(seen)
-        observed = Observed.checked(seen.signal, victim)
-        x = self.start(victim.space, seen, self.restarts, size, rng=rng).to(victim.device).requires_grad_()
-        labels = self._labels(victim, seen, rng)  # after the start, which must not depend on what was observed
-        logits = None
-        if labels is None:
-            logits = torch.randn(self.restarts, size, classes(victim), generator=rng)
-            logits = logits.to(victim.device).requires_grad_()
-        search = _Search(self.objective, victim, seen.channel, observed, labels, x, logits)
-        with private_randomness(seed, victim.device):
-            trace = self._loop(search, x, logits, victim)
-        return search.result(made_by=repr(self), seconds=time.perf_counter() - began, trace=trace)
+        if self.halving is not None and len(seen) > 1:
+            raise BadInput("successive halving compares the restarts of one observation; attack several one by one")
+        rows = _rows(self, victim, seen, seed)
+        found: list[_Found] = []
+        done, chunk = 0, len(rows.x)
+        with private_randomness(seed, victim.device), self.precision.inside(victim.device):
+            while done < len(rows.x):
+                try:
+                    found.append(self._searched(rows.take(slice(done, done + chunk)), victim, may_shrink=done == 0))
+                    chunk = len(found[-1].losses)
+                    done += chunk
+                except torch.OutOfMemoryError:  # what is done stays done; the rest goes on in smaller pieces
+                    if chunk == 1:
+                        raise
+                    chunk = max(1, min(chunk, len(rows.x) - done) // 2)
+                    torch.cuda.empty_cache()
+        every = _joined(found)
+        if not isinstance(self.precision, Exact):
+            every = _judged_exactly(every, rows)
+        seconds = (time.perf_counter() - began) / len(seen)
+        return [self._result(every, rows, i, seconds) for i in range(len(seen))]
 
-    def _labels(self, victim: Victim, seen: Observation, rng: torch.Generator) -> Tensor | None:
-        known = self.labels(victim, seen, rng=rng) if seen.labels is None else seen.labels
-        if known is not None and not isinstance(known, Tensor):
-            raise Inapplicable("matching handles class labels; structured targets need an attack of their own")
-        return None if known is None else known.to(victim.device)
+    def _searched(self, rows: _Rows, victim: Victim, *, may_shrink: bool) -> _Found:
+        """Searches these rows from start to end, or, if they do not fit into memory, only the first that do."""
+        x = rows.x.clone().requires_grad_()
+        logits = None if rows.logits is None else rows.logits.clone().requires_grad_()
+        search = Search(rows.problem, x, logits, together=self.solver.together)
+        fitting = search.fitting(x, logits) if may_shrink else len(x)
+        if fitting < len(x):
+            return self._searched(rows.take(slice(0, fitting)), victim, may_shrink=False)
+        trace = self._loop(search, x, logits, victim)
+        return _Found(search.best, search.best_x, search.best_logits, trace, search.note)
 
-    def _loop(self, search: _Search, x: Tensor, logits: Tensor | None, victim: Victim) -> Trace:
+    def _loop(self, search: Search, x: Tensor, logits: Tensor | None, victim: Victim) -> Trace:
         steps = self.solver.steps
+        drops = {} if self.halving is None else self.halving.drops(len(x), steps)
         move = self.solver.begin(x, logits, search.losses, victim.space)
         every, frames = max(1, steps // POINTS_IN_TRACE), _evenly(steps, SNAPSHOTS)
         at: list[int] = []
@@ -81,7 +106,9 @@ class Matching:
         snapshots: list[Tensor] = []
         for number in range(steps):
             if number in frames:
-                snapshots.append(x.detach().clone())
+                snapshots.append(search.best_x.clone())
+            if number in drops:
+                move.keep(drops[number], search.best)
             if number == 0:
                 with explaining_once_only():
                     move(number)
@@ -91,78 +118,137 @@ class Matching:
                 at.append(number)
                 curve.append(search.latest.clone())
             progress.report(number + 1, steps)
-        with torch.no_grad():  # the last step's image has not been judged yet
-            search.losses(x.detach(), None if logits is None else logits.detach(), slice(None))
+        with torch.no_grad():
+            move.judge()  # the last step's image has not been judged yet
+        search.note = "; ".join(filter(None, [search.note, move.note]))
         at.append(steps)
         curve.append(search.latest.clone())
-        snapshots.append(x.detach().clone())
-        return Trace(tuple(at), torch.stack(curve).cpu(), (*frames, steps), torch.stack(snapshots, 1))
+        snapshots.append(search.best_x.clone())
+        return Trace(tuple(at), torch.stack(curve).cpu(), (*frames, steps), torch.stack(snapshots, 1).cpu())
+
+    def _result(self, found: _Found, rows: _Rows, which: int, seconds: float) -> Reconstruction:
+        own = slice(which * self.restarts, (which + 1) * self.restarts)
+        losses = found.losses[own].cpu()
+        require_finite(losses)
+        chosen = own.start + int(losses.argmin())
+        if found.logits is not None:
+            labels = found.logits[chosen].argmax(-1)
+        else:
+            assert rows.problem.labels is not None
+            labels = rows.problem.labels[chosen]
+        trace = replace(found.trace, losses=found.trace.losses[:, own], snapshots=found.trace.snapshots[chosen])
+        return Reconstruction(
+            x=found.x[chosen],
+            y=labels,
+            loss=float(found.losses[chosen]),
+            candidates=found.x[own],
+            losses=losses,
+            made_by=repr(self),
+            seconds=seconds,
+            trace=trace,
+            notes=tuple(filter(None, found.note.split("; "))),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Every restart of every observation is one row: where it starts and what it is compared with."""
+
+    problem: Problem
+    x: Tensor
+    logits: Tensor | None
+
+    def take(self, rows: slice) -> _Rows:
+        return _Rows(self.problem.take(rows), self.x[rows], None if self.logits is None else self.logits[rows])
+
+
+def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: int) -> _Rows:
+    if not seen:
+        raise BadInput("there is no observation to attack")
+    if any(one.channel != seen[0].channel or batch_size(one) != batch_size(seen[0]) for one in seen):
+        raise BadInput(
+            "observations attacked together must come from one channel and batch size; attack them one by one"
+        )
+    observed = [Observed.checked(one.signal, victim) for one in seen]
+    starts: list[Tensor] = []
+    labels: list[Tensor | None] = []
+    logits: list[Tensor] = []
+    for one in seen:
+        rng = torch.Generator().manual_seed(
+            seed
+        )  # anew, so that an observation's result does not depend on its company
+        size = batch_size(one)
+        starts.append(attack.start(victim.space, one, attack.restarts, size, rng=rng))
+        known = _labels(attack, victim, one, rng)  # after the start, which must not depend on what was observed
+        labels += [known] * attack.restarts
+        if known is None:
+            logits.append(torch.randn(attack.restarts, size, classes(victim), generator=rng))
+    if logits and len(logits) < len(seen):
+        raise BadInput("labels can be read for some of these observations only; attack them one by one")
+    device = victim.device
+    known_labels = [label.to(device) for label in labels if label is not None]
+    if len(observed) == 1:
+        target = observed[0]
+    else:
+        target = Observed.stacked([one for one in observed for _ in range(attack.restarts)])
+    problem = Problem(
+        objective=attack.objective,
+        victim=victim,
+        channel=seen[0].channel,
+        observed=target,
+        labels=torch.stack(known_labels) if known_labels else None,
+        precision=attack.precision,
+    )
+    return _Rows(problem, torch.cat(starts).to(device), torch.cat(logits).to(device) if logits else None)
+
+
+def _labels(attack: Matching, victim: Victim, seen: Observation, rng: torch.Generator) -> Tensor | None:
+    known = attack.labels(victim, seen, rng=rng) if seen.labels is None else seen.labels
+    if known is not None and not isinstance(known, Tensor):
+        raise Inapplicable("matching handles class labels; structured targets need an attack of their own")
+    return known
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """The best of every row, as tensors with one entry per row."""
+
+    losses: Tensor
+    x: Tensor
+    logits: Tensor | None
+    trace: Trace
+    note: str
+
+
+def _joined(pieces: Sequence[_Found]) -> _Found:
+    if len(pieces) == 1:
+        return pieces[0]
+    first = pieces[0]
+    trace = replace(
+        first.trace,
+        losses=torch.cat([p.trace.losses for p in pieces], 1),
+        snapshots=torch.cat([p.trace.snapshots for p in pieces]),
+    )
+    logits = None if first.logits is None else torch.cat([p.logits for p in pieces if p.logits is not None])
+    note = f"{first.note}; in {len(pieces)} chunks of at most {max(len(p.losses) for p in pieces)} rows"
+    return _Found(torch.cat([p.losses for p in pieces]), torch.cat([p.x for p in pieces]), logits, trace, note)
+
+
+def _judged_exactly(found: _Found, rows: _Rows) -> _Found:
+    """Losses of the kept candidates in float32, so that a coarse replay does not choose by its own rounding."""
+    exact = Exact()
+    with torch.no_grad(), exact.inside(found.x.device):
+        search = Search(rows.problem, found.x, found.logits, together=False)
+        losses = torch.cat([
+            search.objective(found.x[r : r + 1], None if found.logits is None else found.logits[r : r + 1], slice(r, r + 1))
+            for r in range(len(found.x))
+        ])  # fmt: skip
+    change = float((losses - found.losses).abs().max())
+    name = type(rows.problem.precision).__name__
+    return replace(
+        found, losses=losses, note=f"{found.note}; {name}, losses judged in float32 (off by at most {change:.1e})"
+    )
 
 
 def _evenly(steps: int, count: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(round(i * steps / count) for i in range(count) if round(i * steps / count) < steps))
-
-
-class _Search:
-    """Judges candidates and keeps, per restart and on the device, the best one together with its loss."""
-
-    def __init__(
-        self,
-        objective: Term,
-        victim: Victim,
-        channel: Channel,
-        observed: Observed,
-        labels: Tensor | None,
-        x: Tensor,
-        logits: Tensor | None,
-    ) -> None:
-        self.objective, self.victim, self.labels = objective, victim, labels
-        capture = objective.captures(victim)
-        reads = any(w and term.reads_signal for w, term in objective.parts())
-        if reads or capture:
-            refuse_once_only(victim.model)
-        self.replay = Reference(victim, channel, observed, capture) if reads or capture else None
-        self.best = torch.full((len(x),), torch.inf, device=x.device)
-        self.latest = self.best.clone()
-        self.best_x = x.detach().clone()
-        self.best_logits = None if logits is None else logits.detach().clone()
-
-    def losses(self, x: Tensor, logits: Tensor | None, rows: slice) -> Tensor:
-        replayed = None if self.replay is None else self.replay(x, self._targets(x, logits))
-        losses = self.objective(Candidate(x, self.victim, replayed))
-        with torch.no_grad():
-            better = losses < self.best[rows]  # False for NaN
-            self.latest[rows] = losses
-            self.best[rows] = torch.where(better, losses, self.best[rows])
-            self.best_x[rows] = torch.where(_column(better, x), x, self.best_x[rows])
-            if logits is not None and self.best_logits is not None:
-                self.best_logits[rows] = torch.where(_column(better, logits), logits, self.best_logits[rows])
-        return losses
-
-    def _targets(self, x: Tensor, logits: Tensor | None) -> Tensor:
-        if logits is not None:
-            return logits.softmax(-1)
-        assert self.labels is not None
-        return self.labels.expand(len(x), *self.labels.shape)
-
-    def result(self, **about: Any) -> Reconstruction:
-        losses = self.best.detach().cpu()
-        if not torch.isfinite(losses).any():
-            raise BadInput("the objective was never finite; the model gives NaN or Inf on the adversary's candidates")
-        chosen = int(losses.argmin())
-        labels = self.labels if self.best_logits is None else self.best_logits[chosen].argmax(-1)
-        trace: Trace = about.pop("trace")
-        return Reconstruction(
-            x=self.best_x[chosen].detach(),
-            y=labels,
-            loss=float(losses[chosen]),
-            candidates=self.best_x.detach(),
-            losses=losses,
-            trace=replace(trace, snapshots=trace.snapshots[chosen].cpu()),
-            notes=("replay: reference",) if self.replay is not None else ("replay: none (blind run)",),
-            **about,
-        )
-
-
-def _column(flags: Tensor, like: Tensor) -> Tensor:
-    return flags.view(-1, *[1] * (like.dim() - 1))

@@ -11,21 +11,40 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Space
+from leakgauge.engine import Captured
 from leakgauge.errors import BadInput
 
-Losses = Callable[[Tensor, Tensor | None, slice], Tensor]
+Rows = slice | Tensor
+"""Which rows of the search: a slice, or their indices."""
+
+Losses = Callable[[Tensor, Tensor | None, Rows], Tensor]
 """``losses(x, label_logits, rows)``: the objective of each candidate of those rows, shape (rows,)."""
 
-Step = Callable[[int], None]
-"""Moves the candidates once; the argument is the number of the step."""
+
+class Mover(Protocol):
+    """Moves the candidates once a call; ``note`` says how it ran.
+
+    ``judge`` asks for the losses once more without moving. ``keep`` goes on with the ``count`` rows of lowest ``best`` only.
+    """
+
+    @property
+    def note(self) -> str: ...
+    def __call__(self, number: int, /) -> None: ...
+    def judge(self) -> None: ...
+    def keep(self, count: int, best: Tensor) -> None: ...
 
 
 class Solver(Protocol):
-    """``begin`` gives the step function that the one loop calls ``steps`` times. x and logits are changed in place."""
+    """``begin`` gives the mover that the one loop calls ``steps`` times. x and logits are changed in place.
+
+    ``together`` says whether all rows are judged in one call (and may share an engine's batch).
+    """
 
     @property
     def steps(self) -> int: ...
-    def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Step: ...
+    @property
+    def together(self) -> bool: ...
+    def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Mover: ...
 
 
 def _check_lr(lr: float) -> None:
@@ -52,7 +71,8 @@ class Adam:
         _check_lr(self.lr)
 
     def make(self, variables: list[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(variables, lr=self.lr, betas=self.betas)
+        lr, capturable = _learning_rate(self.lr, variables)
+        return torch.optim.Adam(variables, lr=lr, betas=self.betas, capturable=capturable)
 
 
 @dataclass(frozen=True)
@@ -67,7 +87,17 @@ class AdamW:
         _check_lr(self.lr)
 
     def make(self, variables: list[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(variables, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
+        lr, capturable = _learning_rate(self.lr, variables)
+        return torch.optim.AdamW(
+            variables, lr=lr, betas=self.betas, weight_decay=self.weight_decay, capturable=capturable
+        )
+
+
+def _learning_rate(lr: float, variables: list[Tensor]) -> tuple[float | Tensor, bool]:
+    """On a GPU the rate lives there, so that a recorded step can read a new value."""
+    if variables[0].device.type == "cuda":
+        return torch.tensor(lr, device=variables[0].device), True
+    return lr, False
 
 
 class Schedule(Protocol):
@@ -143,29 +173,74 @@ class Descent:
     def __post_init__(self) -> None:
         _check_steps(self.steps)
 
-    def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Step:
-        variables = [x] if logits is None else [x, logits]
-        optimizer = self.optimizer.make(variables)
+    @property
+    def together(self) -> bool:
+        return True
 
-        def step(number: int) -> None:
-            total = losses(x, logits, slice(None)).sum()
-            if total.requires_grad:
-                grads = list(torch.autograd.grad(total, variables, allow_unused=True))
-            else:  # a blind run without priors has nothing to follow
-                grads = [None] * len(variables)
-            for variable, gradient in zip(variables, grads, strict=True):
-                variable.grad = torch.zeros_like(variable) if gradient is None else gradient
-            for change in self.gradient:
-                assert x.grad is not None
-                x.grad = change(x.grad)
-            for group in optimizer.param_groups:
-                group["lr"] = self.optimizer.lr * self.schedule(number / self.steps)
-            optimizer.step()
-            if self.project:
-                with torch.no_grad():
-                    x.copy_(space.project(x))
+    def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Mover:
+        return _DescentMover(self, x, logits, losses, space)
 
-        return step
+
+class _DescentMover:
+    def __init__(self, of: Descent, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> None:
+        self.of, self.x, self.logits, self.losses, self.space = of, x, logits, losses, space
+        self.rows: Rows = slice(None)
+        self.optimizer = of.optimizer.make(self.variables)
+        self._captured = Captured(self._move) if x.device.type == "cuda" else None
+
+    @property
+    def variables(self) -> list[Tensor]:
+        return [self.x] if self.logits is None else [self.x, self.logits]
+
+    @property
+    def note(self) -> str:
+        return "" if self._captured is None else self._captured.note
+
+    def __call__(self, number: int, /) -> None:
+        rate = self.of.optimizer.lr * self.of.schedule(number / self.of.steps)
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        if self._captured is None:
+            self._move()
+        else:
+            self._captured()
+
+    def _move(self) -> None:
+        total = self.losses(self.x, self.logits, self.rows).sum()
+        if total.requires_grad:
+            grads = list(torch.autograd.grad(total, self.variables, allow_unused=True))
+        else:  # a blind run without priors has nothing to follow
+            grads = [None] * len(self.variables)
+        for variable, gradient in zip(self.variables, grads, strict=True):
+            variable.grad = torch.zeros_like(variable) if gradient is None else gradient
+        for change in self.of.gradient:
+            assert self.x.grad is not None
+            self.x.grad = change(self.x.grad)
+        self.optimizer.step()
+        if self.of.project:
+            with torch.no_grad():
+                self.x.copy_(self.space.project(self.x))
+
+    def judge(self) -> None:
+        self.losses(self.x.detach(), None if self.logits is None else self.logits.detach(), self.rows)
+
+    def keep(self, count: int, best: Tensor) -> None:
+        active = torch.arange(len(best), device=best.device)[self.rows]
+        chosen = best[active].argsort()[:count]
+        self.rows = active[chosen]
+        before, states = self.variables, self.optimizer.state
+        self.x = self.x.detach()[chosen].clone().requires_grad_()
+        self.logits = None if self.logits is None else self.logits.detach()[chosen].clone().requires_grad_()
+        self.optimizer = self.of.optimizer.make(self.variables)
+        for old, new in zip(before, self.variables, strict=True):
+            self.optimizer.state[new] = {
+                name: value[chosen].clone() if isinstance(value, Tensor) and value.dim() else value
+                for name, value in states[old].items()
+            }
+        self._captured = None if self._captured is None else Captured(self._move)
 
 
 @dataclass(frozen=True)
@@ -185,40 +260,54 @@ class LBFGS:
         _check_steps(self.steps)
         _check_lr(self.lr)
 
-    def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Step:
-        rows = [self._row(x, logits, losses, row) for row in range(len(x))]
+    @property
+    def together(self) -> bool:
+        return False
 
-        def step(number: int) -> None:
-            for move in rows:
-                move()
+    def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Mover:
+        return _EachRow([_LBFGSRow(self, x, logits, losses, row) for row in range(len(x))])
 
-        return step
 
-    def _row(self, x: Tensor, logits: Tensor | None, losses: Losses, row: int) -> Callable[[], None]:
-        own = slice(row, row + 1)
-        mine = x.detach()[own].clone().requires_grad_()
-        label = None if logits is None else logits.detach()[own].clone().requires_grad_()
-        variables = [mine] if label is None else [mine, label]
-        optimizer = torch.optim.LBFGS(
-            variables,
-            lr=self.lr,
-            max_iter=self.iterations,
-            history_size=self.history,
-            line_search_fn="strong_wolfe" if self.line_search else None,
+class _LBFGSRow:
+    """One restart with an optimizer of its own."""
+
+    def __init__(self, of: LBFGS, x: Tensor, logits: Tensor | None, losses: Losses, row: int) -> None:
+        self.losses, self.row = losses, slice(row, row + 1)
+        self.x = x.detach()[self.row].clone().requires_grad_()
+        self.logits = None if logits is None else logits.detach()[self.row].clone().requires_grad_()
+        self.variables = [self.x] if self.logits is None else [self.x, self.logits]
+        self.optimizer = torch.optim.LBFGS(
+            self.variables,
+            lr=of.lr,
+            max_iter=of.iterations,
+            history_size=of.history,
+            line_search_fn="strong_wolfe" if of.line_search else None,
         )
 
-        def closure() -> Tensor:
-            optimizer.zero_grad()
-            total = losses(mine, label, own).sum()
-            if total.requires_grad:
-                total.backward(inputs=variables)
-            return total
+    def closure(self) -> Tensor:
+        self.optimizer.zero_grad()
+        total = self.judge().sum()
+        if total.requires_grad:
+            total.backward(inputs=self.variables)
+        return total
 
-        def move() -> None:
-            optimizer.step(closure)
-            with torch.no_grad():
-                x[own] = mine
-                if logits is not None and label is not None:
-                    logits[own] = label
+    def judge(self) -> Tensor:
+        return self.losses(self.x, self.logits, self.row)
 
-        return move
+
+class _EachRow:
+    note = ""
+
+    def __init__(self, rows: list[_LBFGSRow]) -> None:
+        self.rows = rows
+
+    def __call__(self, number: int, /) -> None:
+        for row in self.rows:
+            row.optimizer.step(row.closure)
+
+    def judge(self) -> None:
+        for row in self.rows:
+            row.judge()
+
+    def keep(self, count: int, best: Tensor) -> None:
+        raise BadInput("L-BFGS moves each restart by itself; successive halving is for Descent")

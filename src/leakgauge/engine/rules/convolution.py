@@ -1,13 +1,15 @@
-"""Convolutions of one group, as a linear layer on unfolded patches."""
+"""Convolutions, as a linear layer on unfolded patches."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from leakgauge.engine.rules.patches import patches
 from leakgauge.engine.rules.use import Use, gram_is_cheaper, gram_square, projected_dot
 
 if TYPE_CHECKING:
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ConvolutionUse(Use):
-    """z = W ⋆ a + b for ``a`` (rows·batch, channels, height, width); a 1-d convolution is one of height 1."""
+    """z = W ⋆ a + b for ``a`` (rows·batch, channels, height, width); a 1-d convolution is one of height 1.
+
+    With G groups there are G such layers side by side: patches (R, G, n, inputs) and δ (R, G, n, outputs), n = batch·positions.
+    """
 
     a: Tensor
     shape: tuple[int, ...]
@@ -26,46 +31,43 @@ class ConvolutionUse(Use):
     padding: tuple[int, int]
     dilation: tuple[int, int]
     positions: int
+    groups: int
 
+    @cached_property
     def _patches(self) -> Tensor:
-        """(R, n, channels·kernel) with n = batch·positions."""
         if self.kernel == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0):
             unfolded = self.a.flatten(2)
         else:
-            unfolded = F.unfold(self.a, self.kernel, self.dilation, self.padding, self.stride)
+            unfolded = patches(self.a, self.kernel, self.dilation, self.padding, self.stride)
         return self._by_restart(unfolded)
 
     def _by_restart(self, maps: Tensor) -> Tensor:
-        """(rows·batch, k, positions) as (R, n, k)."""
-        per_row = maps.unflatten(0, (self.rows, -1))  # (R, B, k, L)
-        if per_row.shape[1] == 1:
-            return per_row[:, 0].transpose(1, 2)
-        return per_row.permute(0, 1, 3, 2).flatten(1, 2)
+        """(rows·batch, groups·k, positions) as (R, G, n, k)."""
+        split = maps.unflatten(1, (self.groups, -1)).unflatten(0, (self.rows, -1))  # (R, B, G, k, L)
+        if split.shape[1] == 1:
+            return split[:, 0].transpose(-1, -2)
+        return split.permute(0, 2, 1, 4, 3).flatten(2, 3)
 
     def _d(self, delta: Tensor) -> Tensor:
         return self._by_restart(delta.flatten(2))
 
     def weight_gradient(self, delta: Tensor) -> Tensor:
-        flat = self._d(delta).transpose(1, 2) @ self._patches()
-        return flat.reshape(self.rows, *self.shape)
+        return (self._d(delta).transpose(-1, -2) @ self._patches).reshape(self.rows, *self.shape)
 
     def bias_gradient(self, delta: Tensor) -> Tensor:
-        return self._d(delta).sum(1)
+        return self._d(delta).sum(2).flatten(1)
 
     def prefers_gram(self) -> bool:
         n = len(self.a) // self.rows * self.positions
-        outputs = self.shape[0]
-        inputs = 1
-        for size in self.shape[1:]:
-            inputs *= size
-        return gram_is_cheaper(n, inputs, outputs)
+        return gram_is_cheaper(n, math.prod(self.shape[1:]), self.shape[0] // self.groups)
 
     def dot(self, delta: Tensor, target: Tensor) -> Tensor:
-        own = target.dim() > len(self.shape)
-        return projected_dot(self._patches(), self._d(delta), target.flatten(2 if own else 1))
+        per_row = target.shape[: target.dim() - len(self.shape)]
+        by_group = target.reshape(*per_row, self.groups, self.shape[0] // self.groups, math.prod(self.shape[1:]))
+        return projected_dot(self._patches, self._d(delta), by_group)
 
     def square(self, delta: Tensor) -> Tensor:
-        return gram_square(self._patches(), self._d(delta))
+        return gram_square(self._patches, self._d(delta))
 
 
 def convolution(
@@ -79,12 +81,12 @@ def convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Any:
-    if groups != 1 or isinstance(padding, str) or not tape.is_data(input) or tape.name_of(weight) is None:
+    if isinstance(padding, str) or not tape.is_data(input) or tape.name_of(weight) is None:
         return NotImplemented
     if input.dim() != weight.dim():
         return NotImplemented
     direct = bias is None or tape.name_of(bias) is not None
-    output = func(input, weight, bias if direct else None, stride, padding, dilation)
+    output = func(input, weight, bias if direct else None, stride, padding, dilation, groups)
     spatial = weight.dim() - 2
 
     def pair(value: Any, fill: int) -> tuple[int, int]:
@@ -99,7 +101,7 @@ def convolution(
         lambda edge: ConvolutionUse(
             tape.rows, tape.name_of(weight), tape.name_of(bias) if direct else None, edge,
             input.unsqueeze(2) if spatial == 1 else input, tuple(weight.shape), kernel,
-            pair(stride, 1), pair(padding, 0), pair(dilation, 1), positions,
+            pair(stride, 1), pair(padding, 0), pair(dilation, 1), positions, groups,
         ),
     )  # fmt: skip
     return output if direct else tape.added(output, bias, dim=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -32,6 +33,38 @@ class ScaleUse(Use):
 
     def bias_gradient(self, delta: Tensor) -> Tensor:
         return self._summed(delta)
+
+
+@dataclass(frozen=True, eq=False)
+class FixedScaleUse(ScaleUse):
+    """z = (a − mean) · inverse · w + b with given statistics: ``a`` is the layer's own input, nothing is normalised first."""
+
+    mean: Tensor
+    inverse: Tensor
+
+    def weight_gradient(self, delta: Tensor) -> Tensor:
+        return (self._summed(delta * self.a) - self.mean * self._summed(delta)) * self.inverse
+
+
+def _fixed(
+    tape: Tape,
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Normalisation by running statistics is one multiply-add per channel; so is its derivative, however often taken."""
+    inverse = (variance + eps).rsqrt()
+    factor = inverse if weight is None else inverse * weight
+    shift = -mean * factor if bias is None else bias - mean * factor
+    shape = (1, -1, *[1] * (x.dim() - 2))
+    output = torch.addcmul(shift.view(shape), x, factor.view(shape))
+    names = (tape.name_of(weight), tape.name_of(bias))
+    if names == (None, None):
+        return tape.mark_data(output)
+    return tape.tap(output, lambda edge: FixedScaleUse(tape.rows, names[0], names[1], edge, x, (1,), mean, inverse))
 
 
 def _scaled(tape: Tape, normal: Tensor, weight: Tensor | None, bias: Tensor | None, kept: tuple[int, ...]) -> Any:
@@ -110,11 +143,9 @@ def instance_norm(
 ) -> Any:
     if not tape.is_data(input) or _derived(tape, weight, bias):
         return NotImplemented
-    if use_input_stats:
-        normal = F.instance_norm(input, eps=eps)
-    else:
-        normal = F.batch_norm(input, running_mean, running_var, eps=eps)
-    return _scaled(tape, normal, weight, bias, (1,))
+    if not use_input_stats and running_mean is not None and running_var is not None:
+        return _fixed(tape, input, running_mean, running_var, weight, bias, eps)
+    return _scaled(tape, F.instance_norm(input, eps=eps), weight, bias, (1,))
 
 
 def batch_norm(
@@ -131,11 +162,9 @@ def batch_norm(
 ) -> Any:
     if not tape.is_data(input) or _derived(tape, weight, bias):
         return NotImplemented
-    if training:
-        normal = normalised_per_restart(input, rows=tape.rows, eps=eps)
-    else:
-        normal = F.batch_norm(input, running_mean, running_var, eps=eps)
-    return _scaled(tape, normal, weight, bias, (1,))
+    if not training and running_mean is not None and running_var is not None:
+        return _fixed(tape, input, running_mean, running_var, weight, bias, eps)
+    return _scaled(tape, normalised_per_restart(input, rows=tape.rows, eps=eps), weight, bias, (1,))
 
 
 def normalised_per_restart(x: Tensor, *, rows: int, eps: float) -> Tensor:

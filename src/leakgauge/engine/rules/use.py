@@ -52,12 +52,12 @@ def row_dot(gradient: Tensor, target: Tensor) -> Tensor:
 
 
 def gram_square(a: Tensor, delta: Tensor) -> Tensor:
-    """‖δ_rᵀ a_r‖² for a (R, n, inputs) and δ (R, n, outputs), shape (R,), without forming the products."""
-    return ((a @ a.transpose(1, 2)) * (delta @ delta.transpose(1, 2))).flatten(1).sum(1)
+    """‖δ_rᵀ a_r‖² for a (R, …, n, inputs) and δ (R, …, n, outputs), shape (R,), without forming the products."""
+    return ((a @ a.transpose(-1, -2)) * (delta @ delta.transpose(-1, -2))).flatten(1).sum(1)
 
 
 def projected_dot(a: Tensor, delta: Tensor, target: Tensor) -> Tensor:
-    """⟨δ_rᵀ a_r, t⟩ for t (outputs, inputs), or t_r (R, outputs, inputs): the layer run with t for its weight."""
+    """⟨δ_rᵀ a_r, t⟩ for t (…, outputs, inputs), or t_r with R rows: the layer run with t for its weight."""
     return ((a @ target.transpose(-1, -2)) * delta).flatten(1).sum(1)
 
 

@@ -1,0 +1,40 @@
+"""How many rows of candidates fit into memory at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+HEADROOM = 0.6
+"""Share of the free memory that the graph of one step may take; the rest is for buffers that come and go."""
+
+
+def saved_bytes(evaluate: Callable[[], object]) -> int:
+    """Bytes that autograd keeps while ``evaluate`` runs, each storage once."""
+    storages: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = evaluate()  # kept until the count is done, so that no storage is freed and counted twice
+    total = sum(storages.values())
+    del result
+    return total
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free now: on the GPU, or in the machine."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def rows_that_fit(rows: int, bytes_per_row: int, device: torch.device) -> int:
+    """At most ``rows``, at least one."""
+    return max(1, min(rows, int(HEADROOM * free_bytes(device) / max(1, bytes_per_row))))

@@ -1,0 +1,112 @@
+"""One search over rows of candidates: judges them and keeps, on the device, the best of each row with its loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels.twice import refuse_once_only
+from leakgauge.core import Channel, Victim
+from leakgauge.engine import Observed, Precision, Reference, Replayer, Vmapped, choose, rows_that_fit, saved_bytes
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion.terms import Candidate, Term
+
+Rows = slice | Tensor
+"""Which rows: a slice, or their indices."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Everything that stays the same while candidates move. ``labels`` (rows, B), or None when they are optimised."""
+
+    objective: Term
+    victim: Victim
+    channel: Channel
+    observed: Observed
+    labels: Tensor | None
+    precision: Precision
+
+    def take(self, rows: Rows) -> Problem:
+        labels = None if self.labels is None else self.labels[rows]
+        return replace(self, observed=self.observed.take(rows), labels=labels)
+
+    def targets(self, logits: Tensor | None, rows: Rows) -> Tensor:
+        if logits is not None:
+            return logits.softmax(-1)
+        assert self.labels is not None
+        return self.labels[rows]
+
+
+class Search:
+    """Candidates x (R, B, ...) and, where labels are optimised, logits (R, B, classes)."""
+
+    def __init__(self, problem: Problem, x: Tensor, logits: Tensor | None, *, together: bool) -> None:
+        self.problem, self.together = problem, together
+        self.best = torch.full((len(x),), torch.inf, device=x.device)
+        self.latest = self.best.clone()
+        self.best_x = x.detach().clone()
+        self.best_logits = None if logits is None else logits.detach().clone()
+        self._replay, self.note = self._chosen(x, logits)
+
+    def _chosen(self, x: Tensor, logits: Tensor | None) -> tuple[Replayer | None, str]:
+        problem = self.problem
+        capture = problem.objective.captures(problem.victim)
+        if not capture and not any(w and term.reads_signal for w, term in problem.objective.parts()):
+            return None, "replay: none (blind run)"
+        refuse_once_only(problem.victim.model)
+        if not self.together:
+            reference = Reference(problem.victim, problem.channel, problem.observed, capture)
+            return reference, "replay: reference (the solver moves one restart at a time)"
+        y = problem.targets(None if logits is None else logits.detach(), slice(None))
+        choice = choose(problem.victim, problem.channel, problem.observed, x.detach(), y, capture=capture)
+        return choice.replay, choice.note
+
+    def losses(self, x: Tensor, logits: Tensor | None, rows: Rows) -> Tensor:
+        """The objective of each given candidate, which are those of ``rows``; better ones are kept."""
+        losses = self.objective(x, logits, rows)
+        with torch.no_grad():
+            better = losses < self.best[rows]  # False for NaN
+            self.latest[rows] = losses
+            self.best[rows] = torch.where(better, losses, self.best[rows])
+            self.best_x[rows] = torch.where(_column(better, x), x, self.best_x[rows])
+            if logits is not None and self.best_logits is not None:
+                self.best_logits[rows] = torch.where(_column(better, logits), logits, self.best_logits[rows])
+        return losses
+
+    def objective(self, x: Tensor, logits: Tensor | None, rows: Rows) -> Tensor:
+        replayed = None
+        if self._replay is not None:
+            replayed = self._of(rows)(x, self.problem.targets(logits, rows))
+        return self.problem.objective(Candidate(x, self.problem.victim, replayed)).float()
+
+    def _of(self, rows: Rows) -> Replayer:
+        """The replay for some rows only; it differs from the whole where each row has an observation of its own."""
+        assert self._replay is not None
+        everything = isinstance(rows, slice) and rows == slice(None)
+        if everything or not self.problem.observed.per_row:
+            return self._replay
+        return replace(self._replay, observed=self.problem.observed.take(rows))  # pyright: ignore[reportArgumentType]
+
+    def fitting(self, x: Tensor, logits: Tensor | None) -> int:
+        """How many rows fit into memory, from what one row keeps for its backward pass."""
+        one = slice(0, 1)
+        if self._replay is None or len(x) == 1:
+            return len(x)
+        trial = x.detach()[one].requires_grad_()
+        label = None if logits is None else logits.detach()[one]
+        measured = self
+        if isinstance(self._replay, Vmapped):  # torch.func does not let its tensors be watched; the reference does
+            measured = Search(self.problem.take(one), trial, label, together=False)
+        return rows_that_fit(len(x), saved_bytes(lambda: measured.objective(trial, label, one)), x.device)
+
+
+def _column(flags: Tensor, like: Tensor) -> Tensor:
+    return flags.view(-1, *[1] * (like.dim() - 1))
+
+
+def require_finite(losses: Tensor) -> None:
+    """Refuses a search that never saw a number: no candidate may be called the best of none."""
+    if not torch.isfinite(losses).any():
+        raise Inapplicable("the objective was never finite; the model gives NaN or Inf on the adversary's candidates")

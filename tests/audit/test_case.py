@@ -1,0 +1,121 @@
+"""A case is plain data: its key names it, its command runs it again."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakgauge import cli, console
+from leakgauge.audit.case import Case
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.core import Buffers, Labels, NoisyCopy, Size
+from leakgauge.defenses import Prune
+from leakgauge.errors import BadInput
+
+CHANGES = {
+    "model": "vit", "data": "photographs", "mode": "train", "batch_size": 2, "local_steps": 3, "local_lr": 0.5, "attack": "dlg",
+    "options": {"steps": 9}, "defenses": ("prune:0.9",), "reveal": ("size", "labels"), "seed": 4, "first": 7, "classes": 10,
+    "resize": True, "device": "cuda", "name": "mine",
+}  # fmt: skip
+
+
+def test_keys_tell_cases_apart_and_nothing_else():
+    keys = [Case().key(), *(Case(**{name: value}).key() for name, value in CHANGES.items())]
+    assert len(set(keys)) == len(CHANGES) + 1
+    assert Case().key() == Case(options={}).key()
+    assert Case(options={"a": 1, "b": 2}).key() == Case(options={"b": 2, "a": 1}).key()
+    assert len(Case().key()) == 12
+
+
+def test_the_name_says_what_it_is():
+    case = Case(model="vit", mode="train", batch_size=4, local_steps=3, defenses=("prune:0.9",), attack="dlg")
+    assert case.name == "vit, train mode, batch 4, 3 local steps, prune:0.9, dlg"
+
+
+def run_command(command: str, monkeypatch, folder) -> Case:
+    """The case that the command line would run; nothing is run."""
+    ran = []
+    monkeypatch.setattr(console, "run", lambda cases, **_: ran.extend(cases) or 0)
+    words = shlex.split(command)
+    assert words[0] == "leakgauge"
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 0
+    return ran[0]
+
+
+cases = st.builds(
+    Case,
+    model=st.sampled_from(["cnn", "vit", "my model.py:make", "timm:test_vit", "hf:vit"]),
+    data=st.sampled_from(["fashion", "photographs", "my photos/", "data.npz"]),
+    mode=st.sampled_from(["eval", "train"]),
+    batch_size=st.integers(1, 9),
+    local_steps=st.integers(1, 5),
+    local_lr=st.sampled_from([0.01, 0.1, 1e-05]),
+    attack=st.just("inverting_gradients"),
+    options=st.fixed_dictionaries(
+        {}, optional={"steps": st.integers(1, 99), "tv": st.floats(0, 1), "lr": st.just(0.5)}
+    ),
+    defenses=st.lists(
+        st.sampled_from(["prune:0.9", "gaussian_noise:relative=10.0", "withhold:head+norms"]), max_size=2
+    ).map(tuple),
+    reveal=st.lists(st.sampled_from(["labels", "buffers", "noisy_copy:0.5"]), max_size=2).map(lambda r: ("size", *r)),
+    seed=st.integers(-5, 10**6),
+    first=st.integers(0, 50),
+    classes=st.none() | st.integers(2, 20),
+    resize=st.booleans(),
+    device=st.sampled_from(["cpu", "cuda"]),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases)
+def test_the_command_of_a_case_runs_that_case(tmp_path_factory, case):
+    with pytest.MonkeyPatch.context() as patch:
+        found = run_command(case.command(), patch, tmp_path_factory.mktemp("run"))
+    assert found == case
+    assert found.key() == case.key()
+
+
+def test_what_it_builds():
+    case = Case(defenses=("prune:0.9",), reveal=("size", "labels", "buffers", "noisy_copy:0.25"))
+    assert case.build_channel() == Gradient()
+    assert replace(case, local_steps=3).build_channel() == FedAvg(steps=3, lr=0.01)
+    assert case.build_defenses() == (Prune(0.9),)
+    assert case.build_reveal() == (Size(), Labels(), Buffers(), NoisyCopy(0.25))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch size must be at least 1, got 0"),
+        ({"batch_size": -3}, "batch size must be at least 1, got -3"),
+        ({"local_steps": 0}, "local steps must be at least 1"),
+        ({"first": -1}, "first image must be at least 0"),
+        ({"mode": "test"}, "'train' or 'eval'"),
+        ({"classes": 0}, "classes must be at least 1"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(BadInput, match=message):
+        Case(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "build", "message"),
+    [
+        ({"attack": "dgl"}, "build_attack", "unknown attack 'dgl'; did you mean"),
+        ({"defenses": ("pruned:1",)}, "build_defenses", "unknown defense 'pruned'; did you mean prune"),
+        ({"reveal": ("label",)}, "build_reveal", "unknown knowledge to reveal 'label'; did you mean labels"),
+        ({"local_steps": 2, "local_lr": -1.0}, "build_channel", "positive learning rate"),
+    ],
+)
+def test_unknown_parts(options, build, message):
+    with pytest.raises(BadInput, match=message):
+        getattr(Case(**options), build)()

@@ -1,0 +1,80 @@
+"""What is written on the command line becomes options; what cannot be read is refused with a hint."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakgauge.attacks import ATTACKS
+from leakgauge.audit.parse import made_from, option_of, value_of
+from leakgauge.defenses import DEFENSES, Clip, GaussianNoise, LaplacianNoise, Prune, Quantize, Withhold
+from leakgauge.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("prune:0.9", Prune(0.9)),
+        ("prune:fraction=0.9", Prune(0.9)),
+        ("clip:2", Clip(2)),
+        ("quantize: 8", Quantize(8)),
+        ("gaussian_noise:relative=1e-3", GaussianNoise(relative=1e-3)),
+        ("laplacian_noise:std=0.5", LaplacianNoise(std=0.5)),
+        ("withhold:head", Withhold(("head",))),
+        ("withhold:head+norms", Withhold(("head", "norms"))),
+        ("withhold:roles=head", Withhold(("head",))),
+        ("withhold", Withhold()),
+    ],
+)
+def test_defenses(spec, expected):
+    assert made_from(spec, DEFENSES, kind="defense") == expected
+
+
+def test_options_of_an_attack():
+    made = made_from("dlg:lr=0.5", ATTACKS, kind="attack", extra={"steps": 7})
+    assert made == ATTACKS["dlg"](lr=0.5, steps=7)
+
+
+@pytest.mark.parametrize(
+    ("spec", "registry", "message"),
+    [
+        ("prunne:0.9", DEFENSES, "unknown thing 'prunne'; did you mean prune"),
+        ("inverting_gradient", ATTACKS, "did you mean inverting_gradients"),
+        ("zzzzzz", ATTACKS, "known: dlg, idlg"),
+        ("prune:rate=0.9", DEFENSES, "no option 'rate'; it takes fraction"),
+        ("linear:3", ATTACKS, "takes no options"),
+        ("linear:steps=3", ATTACKS, "no option 'steps'; it takes none"),
+        ("clip", DEFENSES, "does not fit.*it takes norm"),
+        ("prune:much", DEFENSES, "does not fit"),
+        ("prune:1.5", DEFENSES, "between 0 and 1"),
+        ("prune:0.9,0.8", DEFENSES, "fraction twice"),
+        ("gaussian_noise:std=1,std=2", DEFENSES, "std twice"),
+        ("dlg:steps=many", ATTACKS, "at least 1 step"),
+        ("dlg:lr=-1", ATTACKS, "positive learning rate"),
+        ("inverting_gradients:tv=big", ATTACKS, "does not fit"),
+        ("", ATTACKS, "unknown thing ''"),
+    ],
+)
+def test_refusals(spec, registry, message):
+    with pytest.raises(BadInput, match=message):
+        made_from(spec, registry, kind="thing")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False))
+def test_values_come_back_as_they_are_printed(value):
+    assert value_of(str(value)) == value
+    assert option_of(f"name={value}") == ("name", value)
+
+
+def test_words_stay_words():
+    assert value_of("head") == "head"
+    assert value_of("a+b") == ("a", "b")
+    assert option_of(" steps = 300 ") == ("steps", 300)
+
+
+@pytest.mark.parametrize("text", ["steps", "=3", ""])
+def test_an_option_needs_a_name_and_a_value(text):
+    with pytest.raises(BadInput, match="NAME=VALUE"):
+        option_of(text)

@@ -1,0 +1,153 @@
+"""Records survive what happens to files: a full disk, a killed process, a damaged line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakgauge.audit import records
+from leakgauge.audit.pictures import write_whole
+from leakgauge.audit.records import Record
+from leakgauge.errors import BadInput
+
+
+def record(key: str = "a", **fields) -> Record:
+    plain = {
+        "key": key, "status": "done", "case": {"name": key}, "victim": {}, "attack": "dlg", "channel": "Gradient()",
+        "defenses": ("Prune(fraction=0.9)",), "assumptions": ({"what": "size", "kind": "deployable"},), "versions": {},
+        "seed": 0, "seconds": 1.5, "peak_bytes": 10,
+    }  # fmt: skip
+    return Record(**{**plain, **fields})
+
+
+def test_round_trip_keeps_everything(tmp_path):
+    whole = record(
+        metrics={"psnr": {"mean": math.inf, "min": -math.inf, "per_image": [math.inf, 12.5]}, "lpips": None},
+        curve={"steps": [0, 1], "losses": [[0.5, None]]},
+        notes=("a note", "zwei\nZeilen"),
+        progress=({"step": 0, "picture": "pictures/x.png"},),
+        verdict="feasible",
+    )
+    records.append(tmp_path, whole)
+    records.append(tmp_path, record("b"))
+    assert records.read(tmp_path) == [whole, record("b")]
+    assert (tmp_path / records.FILE).read_text().count("\n") == 2
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(st.characters(exclude_categories=("Cs",))))
+def test_any_text_stays_one_line(tmp_path_factory, text):
+    """Unicode has more line ends than files have: a next-line or a paragraph sign is no end of a record."""
+    folder = tmp_path_factory.mktemp("run")
+    records.append(folder, record(case={"name": f"[{text}]"}, reason=f"[{text}]"))
+    records.append(folder, record("b"))
+    first, second = records.read(folder)
+    assert first.reason == first.case["name"] == f"[{text}]"
+    assert second.key == "b"
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x1c", "\x0b", "\x0c"])
+def test_line_signs_of_unicode(sign, tmp_path):
+    records.append(tmp_path, record(reason=f"a{sign}b"))
+    assert records.read(tmp_path)[0].reason == f"a{sign}b"
+
+
+def test_not_a_number_is_refused_and_nothing_is_written(tmp_path):
+    records.append(tmp_path, record())
+    before = (tmp_path / records.FILE).read_bytes()
+    with pytest.raises(ValueError, match="JSON"):
+        records.append(tmp_path, record("b", seconds=math.nan))
+    assert (tmp_path / records.FILE).read_bytes() == before
+
+
+def test_a_half_line_never_counted(tmp_path):
+    records.append(tmp_path, record())
+    path = tmp_path / records.FILE
+    with path.open("ab") as file:
+        file.write(records.to_line(record("half")).encode()[:40])
+    assert [r.key for r in records.read(tmp_path)] == ["a"]
+    records.append(tmp_path, record("b"))
+    assert [r.key for r in records.read(tmp_path)] == ["a", "b"]
+    assert b"half" not in path.read_bytes()
+
+
+def test_a_half_line_alone(tmp_path):
+    (tmp_path / records.FILE).write_text('{"key": "ha')
+    assert records.read(tmp_path) == []
+    records.append(tmp_path, record())
+    assert [r.key for r in records.read(tmp_path)] == ["a"]
+
+
+@pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_a_full_disk_or_an_interrupt_leaves_the_file_as_it_was(trouble, tmp_path, monkeypatch):
+    records.append(tmp_path, record())
+    path = tmp_path / records.FILE
+    before = path.read_bytes()
+    write = os.write
+
+    def short(descriptor, data):
+        if len(data) < 200:
+            raise trouble
+        return write(descriptor, data[:100])
+
+    monkeypatch.setattr(os, "write", short)
+    with pytest.raises(type(trouble)):
+        records.append(tmp_path, record("b"))
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    records.append(tmp_path, record("b"))
+    assert [r.key for r in records.read(tmp_path)] == ["a", "b"]
+
+
+def test_short_writes_are_continued(tmp_path, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
+    records.append(tmp_path, record())
+    assert records.read(tmp_path) == [record()]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json\n",
+        b"[]\n",
+        b'{"key": "a"}\n',
+        b"\xff\xfe\n",
+        b"\n",
+        json.dumps({**vars(record()), "new": 1}).encode() + b"\n",
+    ],
+    ids=["no json", "a list", "fields missing", "no text", "empty", "unknown field"],
+)
+def test_a_damaged_line_is_named(line, tmp_path):
+    records.append(tmp_path, record())
+    with (tmp_path / records.FILE).open("ab") as file:
+        file.write(line)
+    with pytest.raises(BadInput, match=r"line 2 of .*records\.jsonl is not a record"):
+        records.read(tmp_path)
+
+
+def test_a_folder_without_records(tmp_path):
+    with pytest.raises(BadInput, match="is not a run folder"):
+        records.read(tmp_path)
+
+
+@pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("when", ["write_bytes", "replace"])
+def test_a_file_is_written_whole_or_not_at_all(when, trouble, tmp_path, monkeypatch):
+    path = tmp_path / "a.png"
+    write_whole(path, b"old")
+
+    def fail(*_):
+        raise trouble
+
+    monkeypatch.setattr(f"pathlib.Path.{when}", fail)
+    with pytest.raises(type(trouble)):
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.png"]

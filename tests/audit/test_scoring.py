@@ -1,0 +1,90 @@
+"""Scores are in the order of the truth, whatever order the attack found."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakgauge.audit.scoring import Scores, score, score_images, score_images_in_order, trivial_baseline
+from leakgauge.core import Pixels, Reconstruction
+
+SPACE = Pixels((3, 12, 12), mean=(0.5,), std=(0.25,))
+
+
+def images(n: int, seed: int = 0):
+    return torch.rand(n, 3, 12, 12, generator=torch.Generator().manual_seed(seed))
+
+
+def reconstruction(x, y=None) -> Reconstruction:
+    return Reconstruction(x=x, y=y, loss=0.0, candidates=x[None], losses=torch.zeros(1), made_by="", seconds=0.0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(5)))
+def test_a_perfect_shuffled_batch(order):
+    truth, y = (images(5) * 255).round() / 255, torch.tensor([0, 0, 1, 2, 3])
+    x = SPACE.encode(truth)
+    found = score(reconstruction(x[list(order)], y[list(order)]), x, y, space=SPACE, pool=images(10, seed=1))
+    assert found.mse == (0.0,) * 5
+    assert found.psnr == (math.inf,) * 5
+    assert found.ssim == pytest.approx((1.0,) * 5, abs=1e-12)
+    assert found.labels == (1.0,) * 5
+    assert found.reid == (1.0,) * 5
+
+
+def test_scores_are_in_the_order_of_the_truth():
+    truth = images(4)
+    noise = torch.tensor([0.0, 0.02, 0.05, 0.1]).view(-1, 1, 1, 1) * (images(4, seed=2) - 0.5)
+    guess = (truth + noise).clamp(0, 1)
+    expected = ((guess - truth).double().numpy() ** 2).mean((1, 2, 3))
+    shuffled = score_images(guess[[2, 0, 3, 1]], truth)
+    np.testing.assert_allclose(shuffled.mse, expected, rtol=1e-6)
+    np.testing.assert_allclose(shuffled.psnr[1:], -10 * np.log10(expected[1:]), rtol=1e-6)
+    assert list(shuffled.ssim) == sorted(shuffled.ssim, reverse=True)
+
+
+def test_labels_follow_their_images():
+    truth = images(3)
+    found = score_images(truth[[1, 2, 0]], truth, labels=torch.tensor([5, 9, 4]), truth=torch.tensor([4, 5, 6]))
+    assert found.labels == (1.0, 1.0, 0.0)
+
+
+def test_what_was_not_measured_is_none():
+    found = score_images(images(2), images(2, seed=1))
+    assert (found.lpips, found.reid, found.labels) == (None, None, None)
+    assert found.summary()["lpips"] is None
+    assert set(found.means()) == {"mse", "psnr", "ssim"}
+
+
+def test_a_perceptual_distance_is_asked_in_the_order_of_the_truth():
+    truth = images(3)
+
+    def lpips(a, b):
+        return (a - b).abs().flatten(1).sum(1)
+
+    assert score_images(truth[[2, 0, 1]], truth, lpips=lpips).lpips == (0.0, 0.0, 0.0)
+    worse = trivial_baseline(truth, lpips=lpips)
+    assert all(value > 0 for value in worse.lpips)
+
+
+def test_summary():
+    found = Scores(mse=(0.1, 0.3), psnr=(10.0, math.inf), ssim=(0.5, 1.0))
+    assert found.summary()["mse"] == {"mean": pytest.approx(0.2), "min": 0.1, "max": 0.3, "per_image": [0.1, 0.3]}
+    assert found.means()["psnr"] == math.inf
+
+
+def test_trivial_baseline_is_the_better_of_mean_and_blur():
+    from leakgauge.measures import baseline
+
+    truth = torch.cat([images(2), torch.full((1, 3, 12, 12), 0.3)])
+    found = trivial_baseline(truth)
+    both = [score_images_in_order(f(truth), truth) for f in (baseline.mean_colour, baseline.blurred)]
+    for metric, best in (("mse", min), ("psnr", max), ("ssim", max)):
+        columns = zip(*(getattr(s, metric) for s in both), strict=True)
+        assert getattr(found, metric) == tuple(best(pair) for pair in columns)
+    assert found.psnr[2] > 60  # a flat picture is its own mean

@@ -1,0 +1,91 @@
+"""The set-up of a case, and the refusal of what does not fit together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.audit.case import Case
+from leakgauge.audit.setup import POOL, Setup, check_fits, embedded, one_of_each_class
+from leakgauge.core import Pixels, Victim
+from leakgauge.data.embedded import fashion
+from leakgauge.errors import BadInput, Inapplicable
+
+
+def test_the_embedded_set_up():
+    setup = embedded(Case(model="vit", mode="train"))
+    assert setup.victim.name == "vit"
+    assert setup.victim.model.training
+    assert setup.labels[:20].tolist() == [*range(10), *range(10)]
+    assert check_fits(setup) == 10
+    x, y = setup.private(Case(first=3, batch_size=2))
+    assert y.tolist() == [3, 4]
+    torch.testing.assert_close(setup.victim.space.decode(x), setup.images[3:5])
+    with pytest.raises(BadInput, match="'resnet' is not embedded; embedded are cnn, vit, vgg"):
+        embedded(Case(model="resnet"))
+
+
+def test_the_private_images_are_not_in_the_pool():
+    setup = embedded(Case())
+    case = Case(first=5, batch_size=3)
+    pool = setup.pool(case)
+    assert len(pool) == POOL
+    assert torch.equal(pool, torch.cat([setup.images[:5], setup.images[8:]])[:POOL])
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"), [([0, 0, 1, 1, 2], [0, 2, 4, 1, 3]), ([2, 1, 0], [2, 1, 0]), ([0, 0, 0], [0, 1, 2]), ([3, 1, 1], [1, 0, 2])]
+)  # fmt: skip
+def test_one_of_each_class(labels, expected):
+    assert one_of_each_class(torch.tensor(labels)).tolist() == expected
+
+
+def test_one_of_each_class_of_the_data():
+    _, labels = fashion("test")
+    ordered = labels[one_of_each_class(labels)]
+    assert all(sorted(ordered[i : i + 10].tolist()) == list(range(10)) for i in range(0, 1000, 10))
+
+
+def test_too_few_images(load, quick):
+    with pytest.raises(BadInput, match="needs images 18 to 21, but the data holds 20"):
+        load(quick()).private(quick(first=18, batch_size=4))
+
+
+class Pair(nn.Linear):
+    def forward(self, x):
+        return x, x
+
+
+class Refuses(nn.Linear):
+    def forward(self, x):
+        raise Inapplicable("not today")
+
+
+@pytest.mark.parametrize(
+    ("model", "labels", "message"),
+    [
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(35, 4)),
+            [0, 1],
+            "does not take images of shape 1x6x6: RuntimeError: mat1",
+        ),
+        (nn.Conv2d(1, 4, 3), [0, 1], r"class scores of shape \(batch, classes\), it returned \(2, 4, 4, 4\)"),
+        (Pair(1, 1), [0, 1], "it returned tuple"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), [0, 4], r"labels must lie in 0..3 .* has 0..4"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), [-1, 3], r"labels must lie in 0..3 .* has -1..3"),
+    ],
+)
+def test_what_does_not_fit(model, labels, message):
+    setup = Setup(Victim(model, Pixels((1, 6, 6))), torch.rand(2, 1, 6, 6), torch.tensor(labels))
+    with pytest.raises(BadInput, match=message) as caught:
+        check_fits(setup)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refusal_of_the_model_itself_is_passed_on(load, quick):
+    setup = replace(load(quick()), victim=Victim(Refuses(1, 1), Pixels((1, 6, 6))))
+    with pytest.raises(Inapplicable, match="not today"):
+        check_fits(setup)

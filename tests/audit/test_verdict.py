@@ -1,0 +1,121 @@
+"""Both sides of every check of the tables, and the share that makes a batch feasible."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from leakgauge.audit.scoring import Scores
+from leakgauge.audit.verdict import GLIMPSED, RECONSTRUCTED, SHARE_FOR_FEASIBLE, Check, judge
+from leakgauge.core import Assumption
+
+STEP = 1e-6
+NULL = {"ssim": 0.05, "psnr": 8.0}
+BASELINE = {"ssim": 0.3, "psnr": 15.0}
+GOOD = {"ssim": 0.95, "psnr": 40.0}
+
+
+def scores(values: dict, count: int = 1) -> Scores:
+    return Scores(mse=(0.1,) * count, psnr=(values["psnr"],) * count, ssim=(values["ssim"],) * count)
+
+
+def bar_of(check: Check) -> float:
+    return {"zero": 0.0, "null": NULL[check.metric], "baseline": BASELINE[check.metric]}[check.above] + check.margin
+
+
+def sides(check: Check) -> tuple[dict, dict, dict]:
+    """Attack, null and baseline such that this check alone is passed exactly. Bars of the other checks lie far below."""
+    null, base = ({"ssim": -1.0, "psnr": -90.0} for _ in range(2))
+    if check.above == "zero":
+        return {**GOOD, check.metric: check.margin}, null, base
+    bar = {"null": null, "baseline": base}[check.above]
+    bar[check.metric] = GOOD[check.metric] - check.margin
+    return dict(GOOD), null, base
+
+
+@pytest.mark.parametrize("check", RECONSTRUCTED, ids=str)
+def test_both_sides_of_every_check_of_reconstructed(check):
+    attack, null, base = sides(check)
+    above, below = ({**attack, check.metric: attack[check.metric] + d} for d in (STEP, -STEP))
+    verdict = judge(scores(above), scores(null), scores(base))
+    assert (verdict.outcome, verdict.rule) == ("feasible", "1 of 1 images pass every check")
+    verdict = judge(scores(below), scores(null), scores(base))
+    assert verdict.outcome == "partial"
+    assert verdict.rule.endswith(f"missed: {check}")
+
+
+@pytest.mark.parametrize("check", GLIMPSED, ids=str)
+def test_both_sides_of_every_check_of_glimpsed(check):
+    """Below the table of reconstruction (the baseline is out of reach) only the null run decides."""
+    null = {"ssim": 0.1, "psnr": 8.0}
+    attack = {"ssim": 0.4, "psnr": 12.0}
+    attack[check.metric] = null[check.metric] + check.margin
+    above, below = ({**attack, check.metric: attack[check.metric] + d} for d in (STEP, -STEP))
+    verdict = judge(scores(above), scores(null), scores(GOOD))
+    assert verdict.outcome == "partial"
+    assert verdict.rule.startswith("1 of 1 images beat the null run; not reconstructed, missed:")
+    verdict = judge(scores(below), scores(null), scores(GOOD))
+    assert verdict.outcome == "infeasible_within_budget"
+    assert verdict.rule == f"no image of 1 beats the null run; missed: {check}"
+
+
+@pytest.mark.parametrize("check", [*RECONSTRUCTED, *GLIMPSED], ids=str)
+def test_a_check_is_inclusive(check):
+    exact = {**GOOD, check.metric: bar_of(check)}
+    assert check.passes(0, scores(exact), scores(NULL), scores(BASELINE))
+    less = {**GOOD, check.metric: bar_of(check) - STEP}
+    assert not check.passes(0, scores(less), scores(NULL), scores(BASELINE))
+
+
+def test_the_tables_are_what_the_documents_say():
+    assert [(c.metric, c.margin, c.above) for c in RECONSTRUCTED] == [
+        ("ssim", 0.5, "zero"),
+        ("ssim", 0.1, "null"),
+        ("psnr", 3.0, "null"),
+        ("ssim", 0.02, "baseline"),
+        ("psnr", 0.5, "baseline"),
+    ]
+    assert [(c.metric, c.margin, c.above) for c in GLIMPSED] == [("ssim", 0.05, "null"), ("psnr", 1.0, "null")]
+    assert SHARE_FOR_FEASIBLE == 0.5
+    assert str(RECONSTRUCTED[0]) == "SSIM at least 0.5"
+    assert str(RECONSTRUCTED[2]) == "PSNR at least 3 dB above the null run"
+    assert str(RECONSTRUCTED[4]) == "PSNR at least 0.5 dB above the trivial baseline"
+
+
+@pytest.mark.parametrize(
+    ("whole", "count", "outcome"),
+    [
+        (2, 4, "feasible"),
+        (1, 4, "partial"),
+        (1, 2, "feasible"),
+        (1, 3, "partial"),
+        (4, 4, "feasible"),
+        (0, 4, "partial"),
+    ],
+)
+def test_the_share_of_a_batch(whole, count, outcome):
+    glimpse = {"ssim": 0.2, "psnr": 11.0}
+    batch = Scores(
+        mse=(0.0,) * count,
+        psnr=(GOOD["psnr"],) * whole + (glimpse["psnr"],) * (count - whole),
+        ssim=(GOOD["ssim"],) * whole + (glimpse["ssim"],) * (count - whole),
+    )
+    verdict = judge(batch, scores(NULL, count), scores(BASELINE, count))
+    assert verdict.outcome == outcome
+    if 0 < whole < count and outcome == "partial":
+        assert verdict.rule == f"{whole} of {count} images pass every check; another misses: SSIM at least 0.5"
+
+
+def test_a_perfect_image_beats_everything_but_a_perfect_bar():
+    perfect = {"ssim": 1.0, "psnr": math.inf}
+    assert judge(scores(perfect), scores(NULL), scores(BASELINE)).outcome == "feasible"
+    assert judge(scores(perfect), scores(perfect), scores(BASELINE)).outcome == "infeasible_within_budget"
+    assert judge(scores(perfect), scores(NULL), scores(perfect)).outcome == "partial"
+
+
+def test_assumptions_decide_the_kind():
+    real, ideal = Assumption("size", "deployable"), Assumption("labels", "diagnostic")
+    assert judge(scores(GOOD), scores(NULL), scores(BASELINE)).kind == "deployable"
+    assert judge(scores(GOOD), scores(NULL), scores(BASELINE), (real,)).kind == "deployable"
+    assert judge(scores(GOOD), scores(NULL), scores(BASELINE), (real, ideal)).kind == "diagnostic"

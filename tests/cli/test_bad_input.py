@@ -1,0 +1,191 @@
+"""Every mistake of a user: one sentence on stderr, exit code 2, nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from leakgauge.audit import records
+
+FAST = ("--option", "steps=2")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_half_written(tmp_path):
+    yield
+    assert not [p for p in tmp_path.rglob("*") if p.suffix in (".part", ".tmp")]
+
+
+@pytest.mark.parametrize("command", ["audit", "attack"])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["missing.py:make"], "there is no file missing.py"),
+        (["my_model.py:mkae"], "has no 'mkae'; did you mean make"),
+        (
+            ["my_model.py:number", "--data", "photos"],
+            "must return a torch.nn.Module, or a module and its Pixels; got int",
+        ),
+        (["my_model.py:broken"], "broken() in my_model.py raised RuntimeError: no weights here"),
+        (["my_model.py:make"], "does not say which images it takes"),
+        (["nonsense"], "cannot read 'nonsense' as a model"),
+        (["my_model.py:make", "--data", "nowhere"], "nowhere does not exist"),
+        (["my_model.py:liar"], "does not take images of shape 3x9x9: RuntimeError"),
+        (["my_model.py:liar", "--data", "photos", "--resize"], "does not take images of shape 3x9x9: RuntimeError"),
+        (["my_model.py:liar", "--data", "photos"], "8 × 8 pixels (height × width) but the model takes 9 × 9"),
+        (["my_model.py:nan", "--data", "photos"], "holds NaN or Inf"),
+        (["--attack", "inverting_gradient"], "unknown attack 'inverting_gradient'; did you mean inverting_gradients"),
+        (["--defense", "prunne:0.5"], "unknown defense 'prunne'; did you mean prune"),
+        (["--defense", "withhold:haed"], "'haed' is not a role of a model; did you mean head"),
+        (["--defense", "prune:1.5"], "fraction between 0 and 1, got 1.5"),
+        (["--reveal", "label"], "did you mean labels"),
+        (["--batch-size", "0"], "batch size must be at least 1, got 0"),
+        (["--batch-size", "-2"], "batch size must be at least 1, got -2"),
+        (["--local-steps", "0"], "local steps must be at least 1, got 0"),
+        (["--local-steps", "2", "--local-lr", "0"], "positive learning rate, got 0"),
+        (["--classes", "0"], "number of classes must be at least 1, got 0"),
+        (["--option", "steps=0"], "at least 1 step"),
+        (["--option", "steps=-5"], "at least 1 step"),
+        (["--option", "restarts=0"], "at least 1 restart"),
+        (["--option", "steps"], "written NAME=VALUE"),
+        (["--option", "stesp=3"], "no option 'stesp'; it takes tv, lr, steps, restarts"),
+        (["--mode", "test"], "mode must be 'train' or 'eval', got 'test'"),
+        (["--device", "tpu"], "device must be cpu or cuda, got 'tpu'"),
+        (["--batch-size", "5000"], "the data holds 1000"),
+        (["--out", "a_file/run"], "cannot make the output folder a_file/run"),
+        (["--out", "a_file"], "cannot make the output folder a_file"),
+    ],
+)
+def test_one_sentence(command, words, sentence, leakgauge, model, photos, tmp_path):
+    (tmp_path / "a_file").write_text("I am a file")
+    quick = () if any("steps" in word for word in words) else FAST
+    assert sentence in leakgauge(command, *words, *quick).sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["my_model.py:liar"], "does not take images of shape 3x9x9"),
+        (["my_model.py:nan", "--data", "photos"], "holds NaN or Inf"),
+        (["--batch-size", "0"], "batch size must be at least 1, got 0"),
+        (["--budget", "soon"], "positive time such as 90s"),
+        (["--budget", "0"], "positive time such as 90s"),
+        (["--resume"], "nothing to resume"),
+        (["--resume", "--out", "photos"], "nothing to resume"),
+    ],
+)
+def test_one_sentence_where_the_steps_are_planned_from_a_budget(words, sentence, leakgauge, model, photos):
+    assert sentence in leakgauge("audit", *words).sentence
+
+
+def test_a_model_file_that_raises(leakgauge, tmp_path):
+    (tmp_path / "bad.py").write_text("import torch\nraise ValueError('three\\nlines\\nlong')")
+    assert "bad.py raised ValueError: three lines long" in leakgauge("attack", "bad.py:make").sentence
+
+
+def test_an_unreadable_image(leakgauge, model, photos, tmp_path):
+    (tmp_path / "photos/class1/9.png").write_bytes(b"\x89PNG no picture")
+    assert "9.png cannot be read as an image" in leakgauge("attack", f"{model}:make", "--data", photos).sentence
+
+
+def test_a_folder_without_images(leakgauge, model, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "empty holds no images" in leakgauge("attack", f"{model}:make", "--data", "empty").sentence
+
+
+def test_images_of_mixed_sizes(leakgauge, model, photos, picture):
+    picture("photos/class2/9.png", size=(9, 8))
+    assert "the images differ in size" in leakgauge("attack", f"{model}:make", "--data", photos).sentence
+
+
+def test_labels_out_of_range(leakgauge, model, photos, picture):
+    picture("photos/class9/9.png")
+    said = leakgauge("attack", f"{model}:make", "--data", photos, *FAST)
+    assert "labels must lie in 0..2 for a model of 3 classes, the data has 0..3" in said.sentence
+    said = leakgauge("audit", f"{model}:make", "--data", photos)
+    assert "labels must lie in 0..2" in said.sentence
+
+
+def test_a_run_is_not_overwritten(leakgauge):
+    assert leakgauge("attack", *FAST, "--out", "run", "-q").code == 0
+    assert "run already holds a run" in leakgauge("attack", *FAST, "--out", "run").sentence
+
+
+def test_a_device_that_is_not_there(leakgauge, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "no CUDA device is available here" in leakgauge("attack", "--device", "cuda", *FAST).sentence
+
+
+def test_a_report_of_nothing(leakgauge, tmp_path):
+    assert "is not a run folder" in leakgauge("report", "nowhere").sentence
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / records.FILE).write_text("{}\n")
+    assert "line 1 of" in leakgauge("report", "run").sentence
+
+
+@pytest.mark.parametrize(
+    "words", [["audit", "--batch-size", "many"], ["audit", "--nonsense"], ["nonsense"], ["report"]]
+)
+def test_what_the_parser_itself_refuses(words, leakgauge):
+    said = leakgauge(*words)
+    assert said.code == 2
+    assert "Error: " in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_folder_that_cannot_be_written_to(leakgauge, monkeypatch, tmp_path):
+    """As root every folder can be written to, so the answer of the system is played."""
+    (tmp_path / "locked").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: not (str(path).endswith("locked") and mode == os.W_OK))
+    assert "cannot write to the output folder locked" in leakgauge("attack", *FAST, "--out", "locked").sentence
+
+
+def test_a_full_disk(leakgauge, monkeypatch, tmp_path):
+    """The first record fits, the second does not: the first is kept whole."""
+    write, full = os.write, [False]
+
+    def short(descriptor, data):
+        if full[0] and len(data) > 50:
+            return write(descriptor, data[:50])
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        full[0] = True
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", short)
+    said = leakgauge("audit", "--batch-size", 1, *FAST, "--out", "run", "-q")
+    assert "No space left on device" in said.sentence
+    assert "finished cases are kept" in said.sentence
+    monkeypatch.setattr(os, "write", write)
+    (kept,) = records.read(tmp_path / "run")
+    assert kept.status == "done"
+    assert leakgauge("audit", "--resume", "--out", "run", "-q").code == 0
+    assert [r.status for r in records.read(tmp_path / "run")] == ["done", "done"]
+
+
+def test_a_full_disk_while_a_picture_is_written(leakgauge, monkeypatch, tmp_path):
+    from pathlib import Path
+
+    write = Path.write_bytes
+
+    def full(self, data):
+        if self.name.endswith(".part") and "reconstruction" in self.name:
+            write(self, data[:10])
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert "No space left on device" in leakgauge("attack", *FAST, "--out", "run", "-q").sentence
+    assert not (tmp_path / "run" / records.FILE).exists()
+
+
+def test_ctrl_c_in_the_middle(leakgauge, model, photos, tmp_path):
+    words = ("audit", f"{model}:interrupted", "--data", photos, "--mode", "eval", *FAST, "--out", "run", "-q")
+    said = leakgauge(*words)
+    assert said.code == 130
+    assert said.err.startswith("leakgauge: interrupted; finished cases are kept")
+    assert "Traceback" not in said.err
+    (kept,) = records.read(tmp_path / "run")
+    assert kept.case["batch_size"] == 1

@@ -1,0 +1,264 @@
+"""The commands as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from leakgauge.audit import plan, records
+
+FAST = ("--option", "steps=2")
+
+
+def table(folder) -> list[dict]:
+    """The records of a run without what may differ between two runs of one case."""
+    lines = [json.loads(records.to_line(r)) for r in records.read(folder)]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "peak_bytes", "finished")} for line in lines]
+
+
+def test_attack_with_ones_own_model_and_pictures(leakgauge, model, photos, tmp_path):
+    said = leakgauge(
+        "attack", f"{model}:make", "--data", photos, "--option", "steps=20", "--option", "restarts=2", "--batch-size", 2,
+        "--defense", "prune:0.1", "--defense", "clip:10", "--reveal", "labels", "--first", 2, "--seed", 5, "--out", "run",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    assert "report: run/report.html" in said.out
+    assert "dB" in said.out
+    (record,) = records.read(tmp_path / "run")
+    assert record.status == "done"
+    assert record.case["model"] == "my_model.py:make"
+    assert record.case["first"] == 2
+    assert record.defenses == ("Prune(fraction=0.1)", "Clip(norm=10)")
+    assert record.victim["classes"] == 3
+    assert record.victim["shape"] == [3, 8, 8]
+    assert record.metrics["labels"]["mean"] == 1.0
+    assert (tmp_path / "run/report.html").stat().st_size > 1000
+
+
+def test_attack_by_default_replaces_its_last_run(leakgauge, tmp_path):
+    for seed in (1, 2):
+        assert leakgauge("attack", *FAST, "--seed", seed, "-q").code == 0
+    (record,) = records.read(tmp_path / "leakgauge-runs/attack")
+    assert record.seed == 2
+    shown = {record.pictures["truth"], *(p["picture"] for p in record.progress)}
+    assert all((tmp_path / "leakgauge-runs/attack" / name).is_file() for name in shown)
+
+
+def test_quiet_prints_nothing(leakgauge):
+    said = leakgauge("attack", *FAST, "-q")
+    assert (said.code, said.out, said.err) == (0, "", "")
+
+
+def test_the_recorded_command_gives_the_same_record(leakgauge, tmp_path):
+    import shlex
+
+    assert leakgauge("attack", "vit", "--defense", "withhold:head", *FAST, "--seed", 3, "--out", "a", "-q").code == 0
+    (first,) = records.read(tmp_path / "a")
+    words = shlex.split(first.command)
+    assert leakgauge(*words[1:], "--out", "b", "-q").code == 0
+    assert table(tmp_path / "a") == table(tmp_path / "b")
+
+
+def test_a_resumed_audit_gives_the_same_table(leakgauge, tmp_path):
+    words = ("audit", "cnn", "--defense", "prune:0.5", "--batch-size", 1, *FAST, "--seed", 7, "-q")
+    assert leakgauge(*words, "--out", "whole").code == 0
+    assert len(records.read(tmp_path / "whole")) == 4
+    assert leakgauge(*words, "--out", "cut").code == 0
+    path = tmp_path / "cut" / records.FILE
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + lines[2][:100])  # killed in the middle of the third
+    assert leakgauge("audit", "--resume", "--out", "cut", "-q").code == 0
+    assert table(tmp_path / "cut") == table(tmp_path / "whole")
+
+
+def test_the_default_audit(leakgauge, tmp_path, monkeypatch):
+    """All eight cases, with one step each."""
+    whole = plan.default_cases
+    monkeypatch.setattr(plan, "default_cases", lambda **options: whole(**{**options, "steps": 1}))
+    said = leakgauge("audit", "--seed", 2)
+    assert said.code == 0, said.err
+    found = records.read(tmp_path / "leakgauge-runs/audit")
+    assert [r.key for r in found] == [c.key() for c in whole(steps=1, seed=2)]
+    assert {r.status for r in found} == {"done"}
+    assert "What an honest-but-curious server could reconstruct" in said.out
+
+
+def test_which_audit_is_the_default(leakgauge, tmp_path, monkeypatch):
+    from leakgauge import console
+
+    ran = []
+    monkeypatch.setattr(console, "run", lambda cases, **_: ran.append(cases) or 0)
+    monkeypatch.setattr(plan, "fit_budget", lambda cases, seconds, **_: ran.append(seconds) or list(cases))
+    for number, (words, expected) in enumerate(
+        [
+            ((), plan.default_cases()),
+            (("--seed", 4), plan.default_cases(seed=4)),
+            (("--device", "cuda"), plan.default_cases(device="cuda")),
+        ]
+    ):
+        ran.clear()
+        assert leakgauge("audit", *words, "--out", f"run{number}").code == 0
+        assert ran == [expected]
+    ran.clear()
+    assert leakgauge("audit", "--budget", "2m", "--out", "timed").code == 0
+    assert ran == [120.0, plan.default_cases()]
+    ran.clear()
+    assert leakgauge("audit", "cnn", "--out", "mine").code == 0
+    seconds, cases = ran
+    assert seconds == 600.0
+    assert [(c.model, c.mode, c.batch_size) for c in cases] == [
+        ("cnn", m, b) for m in ("eval", "train") for b in (1, 4)
+    ]
+
+
+def test_a_budget_is_planned_and_kept(leakgauge, model, photos, tmp_path):
+    said = leakgauge(
+        "audit", f"{model}:make", "--data", photos, "--mode", "eval", "--batch-size", 1, "--budget", "1s", "-q"
+    )
+    assert said.code == 0, said.err
+    (case,) = plan.read(tmp_path / "leakgauge-runs/audit")
+    (record,) = records.read(tmp_path / "leakgauge-runs/audit")
+    assert case.options["steps"] >= 50
+    assert record.key == case.key()
+    assert record.seconds < 15
+
+
+def test_a_refusal_is_no_failure_and_a_crash_is(leakgauge, model, photos, monkeypatch, tmp_path):
+    from leakgauge.attacks import ATTACKS
+
+    said = leakgauge("attack", "--attack", "idlg", "--batch-size", 2, "--out", "refused")
+    assert said.code == 0
+    assert "refused: the sign rule" in said.out
+
+    class Crashes:
+        def __call__(self, victim, seen, /, *, seed=0):
+            raise RuntimeError("boom [bold]")
+
+    monkeypatch.setitem(ATTACKS, "crashes", Crashes)
+    said = leakgauge("attack", "--attack", "crashes", "--out", "crashed")
+    assert said.code == 1
+    assert "error: RuntimeError: boom [bold]" in said.out
+
+
+def test_local_steps_share_a_weight_update(leakgauge, tmp_path):
+    assert leakgauge("attack", "--local-steps", 2, "--local-lr", 0.1, *FAST, "--out", "run", "-q").code == 0
+    assert records.read(tmp_path / "run")[0].channel.startswith("FedAvg(steps=2, lr=0.1")
+
+
+def test_other_data_for_an_embedded_model(leakgauge, photos, tmp_path):
+    assert leakgauge("attack", "cnn", "--data", photos, "--resize", *FAST, "--out", "run", "-q").code == 0
+    assert leakgauge("attack", "cnn", "--data", "photographs", *FAST, "--out", "more", "-q").code == 0
+    assert records.read(tmp_path / "more")[0].victim["shape"] == [1, 28, 28]
+
+
+def test_embedded_data_for_ones_own_model(leakgauge, model, tmp_path):
+    assert leakgauge("attack", f"{model}:sized", *FAST, "--out", "run", "-q").code == 0
+    (record,) = records.read(tmp_path / "run")
+    assert record.case["data"] == "photographs"
+    assert record.victim["shape"] == [3, 8, 8]
+    assert (
+        leakgauge("attack", f"{model}:sized", "--data", "fashion", "--resize", *FAST, "--first", 0, "-q").code == 2
+    )  # 10 classes
+
+
+def test_a_model_of_timm(leakgauge, tmp_path):
+    said = leakgauge("attack", "timm:test_vit", "--classes", 5, *FAST, "--out", "run")
+    assert said.code == 0, said.err
+    (record,) = records.read(tmp_path / "run")
+    assert record.victim["classes"] == 5
+    assert record.status == "done"
+
+
+def test_report_anew(leakgauge, tmp_path):
+    assert leakgauge("attack", *FAST, "--out", "run", "-q").code == 0
+    page = tmp_path / "run/report.html"
+    page.unlink()
+    said = leakgauge("report", "run")
+    assert said.out == "report: run/report.html\n"
+    assert "<html" in page.read_text()
+    assert leakgauge("report", "run", "-q").out == ""
+
+
+def test_list_names_everything(leakgauge):
+    from leakgauge.attacks import ATTACKS
+    from leakgauge.channels import CHANNELS
+    from leakgauge.defenses import DEFENSES
+    from leakgauge.models import PRETRAINED
+
+    said = leakgauge("list")
+    assert said.code == 0
+    for name in (*ATTACKS, *DEFENSES, *CHANNELS, *PRETRAINED):
+        assert any(line.split()[:1] == [name] for line in said.out.splitlines()), name
+
+
+def test_version(leakgauge):
+    from leakgauge import __version__
+
+    assert leakgauge("--version").out == f"leakgauge {__version__}\n"
+
+
+# --- in a process of its own -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["--help"], ["audit", "--help"], ["attack", "--help"], ["--version"]])
+def test_help_does_not_wait_for_torch(words):
+    code = (
+        "import sys\nfrom leakgauge import cli\n"
+        f"sys.argv = ['leakgauge', *{words!r}]\n"
+        "try:\n    cli.main()\nexcept SystemExit as left:\n    assert left.code == 0, left.code\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'PIL', 'jinja2'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    if "--help" in words:
+        assert "leakgauge" in done.stdout
+    if words == ["audit", "--help"]:
+        assert "Examples: leakgauge audit" in " ".join(done.stdout.split())
+
+
+def test_a_mistake_in_a_process_of_its_own(tmp_path):
+    command = [sys.executable, "-m", "leakgauge.cli", "attack", "missing.py:make"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "leakgauge: there is no file missing.py\n"
+
+
+def test_a_real_interrupt(tmp_path):
+    """Ctrl-C while the second case runs: the first is kept, the folder can be resumed."""
+    command = [
+        sys.executable,
+        "-m",
+        "leakgauge.cli",
+        "audit",
+        "cnn",
+        "--mode",
+        "eval",
+        "--option",
+        "steps=200",
+        "--out",
+        "run",
+    ]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=one_thread
+    )
+    try:
+        path = tmp_path / "run" / records.FILE
+        patience = time.monotonic() + 60
+        while not (path.exists() and path.stat().st_size) and time.monotonic() < patience and run.poll() is None:
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=30)
+    finally:
+        run.kill()
+    assert run.returncode == 130, said
+    assert said.strip().splitlines()[-1].startswith("leakgauge: interrupted")
+    assert "Traceback" not in said
+    assert len(records.read(tmp_path / "run")) == 1
+    assert not list((tmp_path / "run").rglob("*.part"))

@@ -1,0 +1,215 @@
+"""Every layer rule equals autograd, restart by restart, over shapes, strides, padding, dilation, groups and dtypes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from leakgauge.channels import Gradient
+from leakgauge.core import Victim
+from leakgauge.engine import ByRules, Observed, Reference
+
+SIZES = st.integers(1, 3)
+QUICK = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+class Anything:
+    """A space without pixels: the rules do not care what the data is."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def start(self, n: int, rng: torch.Generator) -> Tensor:
+        return torch.randn(n, *self.shape, generator=rng)
+
+    def project(self, x: Tensor) -> Tensor:
+        return x
+
+    encode = decode = project
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    """A loss that is not cross entropy and depends on every output."""
+    return (output.flatten(1).sin().sum(1) * (1 + target)).square().mean()
+
+
+def agree(module: nn.Module, shape: tuple[int, ...], *, rows: int, batch: int, own: bool, dtype=torch.float64, mode="eval"):
+    """All numbers of a replay, and the derivative of each with respect to the candidates, equal the reference's."""
+    rng = torch.Generator().manual_seed(rows + 10 * batch)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.5)
+    victim = Victim(module.to(dtype), Anything(*shape), loss=squared, mode=mode)
+    y = torch.randint(3, (rows, batch), generator=rng)
+
+    def observation() -> Observed:
+        return Observed({n: torch.randn(p.shape, generator=rng).to(dtype) for n, p in victim.parameters().items()})
+
+    observed = Observed.stacked([observation() for _ in range(rows)]) if own else observation()
+    x = torch.randn(rows, batch, *shape, generator=rng).to(dtype).requires_grad_()
+    fast, slow = ByRules(victim, observed)(x, y), Reference(victim, Gradient(), observed)(x, y)
+    weights = {name: 0.5 + i for i, name in enumerate(observed.signal)}
+    exact = {"atol": 1e-8, "rtol": 1e-6} if dtype == torch.float64 else {"atol": 1e-3, "rtol": 1e-3}
+    for what in ("dot", "square", "l2", "l1"):
+        ours, theirs = getattr(fast, what)(weights), getattr(slow, what)(weights)
+        torch.testing.assert_close(ours, theirs, **exact)
+        (ours,), (theirs,) = (torch.autograd.grad(v.sum(), x, retain_graph=True) for v in (ours, theirs))
+        torch.testing.assert_close(ours, theirs, **exact)
+    for name in weights:
+        torch.testing.assert_close(fast.gradient(name), slow.gradient(name), **exact)
+    return fast
+
+
+@QUICK
+@given(
+    rows=SIZES, batch=SIZES, own=st.booleans(), groups=st.sampled_from([1, 2]), inputs=SIZES, outputs=SIZES,
+    kernel=st.tuples(SIZES, SIZES), stride=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 1)), dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    bias=st.booleans(), dtype=st.sampled_from([torch.float32, torch.float64]),
+)  # fmt: skip
+def test_convolution_2d(rows, batch, own, groups, inputs, outputs, kernel, stride, padding, dilation, bias, dtype):
+    conv = nn.Conv2d(
+        groups * inputs, groups * outputs, kernel, stride, padding, dilation, groups=groups, bias=bias
+    )
+    agree(conv, (groups * inputs, 6, 5), rows=rows, batch=batch, own=own, dtype=dtype)
+
+
+@QUICK
+@given(
+    rows=SIZES, batch=SIZES, own=st.booleans(), kernel=SIZES, stride=SIZES, padding=st.integers(0, 2),
+    dilation=st.integers(1, 2), bias=st.booleans(),
+)  # fmt: skip
+def test_convolution_1d(rows, batch, own, kernel, stride, padding, dilation, bias):
+    conv = nn.Conv1d(2, 3, kernel, stride, padding, dilation, bias=bias)
+    agree(conv, (2, 7), rows=rows, batch=batch, own=own)
+
+
+@QUICK
+@given(
+    rows=SIZES, batch=SIZES, own=st.booleans(), leading=st.lists(SIZES, max_size=2), inputs=st.integers(1, 9),
+    outputs=st.integers(1, 9), bias=st.booleans(),
+)  # fmt: skip
+def test_linear_with_any_leading_dimensions(rows, batch, own, leading, inputs, outputs, bias):
+    agree(nn.Linear(inputs, outputs, bias=bias), (*leading, inputs), rows=rows, batch=batch, own=own)
+
+
+@QUICK
+@given(rows=SIZES, batch=SIZES, own=st.booleans(), affine=st.booleans(), two=st.booleans())
+def test_layer_norm(rows, batch, own, affine, two):
+    norm = nn.LayerNorm((3, 4) if two else 4)
+    agree(nn.Sequential(nn.Linear(4, 4), norm), (3, 4), rows=rows, batch=batch, own=own)
+
+
+@QUICK
+@given(rows=SIZES, batch=SIZES, own=st.booleans(), kind=st.sampled_from(["group", "instance", "rms"]))
+def test_other_norms(rows, batch, own, kind):
+    norm = {
+        "group": nn.GroupNorm(2, 4),
+        "instance": nn.InstanceNorm2d(4, affine=True),
+        "rms": nn.RMSNorm((5, 3)),
+    }[kind]
+    agree(nn.Sequential(nn.Conv2d(2, 4, 1), norm), (2, 5, 3), rows=rows, batch=batch, own=own)
+
+
+@QUICK
+@given(rows=SIZES, batch=SIZES, own=st.booleans(), mode=st.sampled_from(["eval", "train"]), affine=st.booleans())
+def test_batch_norm_takes_statistics_of_each_restart_by_itself(rows, batch, own, mode, affine):
+    net = nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, affine=affine))
+    agree(net, (2, 4, 3), rows=rows, batch=batch, own=own, mode=mode)
+
+
+def test_one_restart_in_train_mode_does_not_depend_on_the_others():
+    net = nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3))
+    victim = Victim(net.double(), Anything(2, 4, 3), loss=squared, mode="train")
+    observed = Observed({n: torch.ones_like(p) for n, p in victim.parameters().items()})
+    x = torch.randn(3, 2, 2, 4, 3, dtype=torch.float64)
+    other = torch.cat([x[:1], 100 * x[1:]])
+    y = torch.zeros(3, 2, dtype=torch.long)
+    weights = dict.fromkeys(observed.signal, 1.0)
+    first, second = (ByRules(victim, observed)(candidates, y).square(weights)[0] for candidates in (x, other))
+    torch.testing.assert_close(first, second)
+
+
+class Text(nn.Module):
+    """Token ids ride along as rounded inputs; the table is used twice, once to embed and once to score."""
+
+    def __init__(self, padding_idx: int | None = None, *, tied: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(6, 4, padding_idx=padding_idx)
+        self.mix = nn.Linear(4, 4)
+        self.tied = tied
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.mix(self.embed(x.detach().abs().long() % 6) * x[..., None])
+        return F.linear(hidden, self.embed.weight) if self.tied else hidden
+
+
+@QUICK
+@given(rows=SIZES, batch=SIZES, own=st.booleans(), tied=st.booleans(), padding=st.sampled_from([None, 0, -1]))
+def test_embedding_and_a_parameter_used_twice(rows, batch, own, tied, padding):
+    agree(Text(padding, tied=tied), (5,), rows=rows, batch=batch, own=own)
+
+
+class Broadcast(nn.Module):
+    """Position embedding, class token, layer scale, a table of relative positions as attention bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Parameter(torch.zeros(1, 4, 6))
+        self.token = nn.Parameter(torch.zeros(1, 1, 6))
+        self.gamma = nn.Parameter(torch.zeros(6))
+        self.table = nn.Parameter(torch.zeros(7, 2))
+        self.qkv = nn.Linear(6, 18)
+        self.register_buffer("index", torch.arange(16).view(4, 4) % 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        x = x + self.position
+        q, k, v = self.qkv(x).view(len(x), 4, 3, 2, 3).permute(2, 0, 3, 1, 4).unbind(0)
+        bias = self.table[self.index.view(-1)].view(4, 4, 2).permute(2, 0, 1)[None]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2)
+        return x + self.gamma * out
+
+
+@QUICK
+@given(rows=SIZES, batch=SIZES, own=st.booleans())
+def test_plain_parameters(rows, batch, own):
+    agree(Broadcast(), (3, 6), rows=rows, batch=batch, own=own)
+
+
+class InPlace(nn.Module):
+    """In-place changes right after a layer must not change what was recorded of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
+        self.shift = nn.Parameter(torch.zeros(3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.softplus(self.first(x))
+        out = self.second(hidden)
+        out += self.shift
+        return F.relu(out, inplace=True)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_in_place_changes(own):
+    agree(InPlace(), (2, 4, 4), rows=3, batch=2, own=own)
+
+
+def test_frozen_parameters_are_constants():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    net[0].weight.requires_grad_(False)
+    agree(net, (4,), rows=2, batch=2, own=False)
+
+
+def test_gram_and_gradient_are_both_used():
+    """The two forms are chosen by cost; here one layer of each kind is asked for its norm and agrees."""
+    wide, narrow = nn.Linear(40, 40), nn.Linear(2, 2)
+    for layer, shape, gram in ((wide, (2, 40), True), (narrow, (30, 2), False)):
+        fast = agree(layer, shape, rows=2, batch=1, own=False)
+        use, _ = fast.weights_of["weight"][0]
+        assert use.prefers_gram() is gram
