@@ -116,7 +116,7 @@ def plain_step(victim: Victim, observed: Observed, y: Tensor, distance: str) -> 
             objective = 1 - dot / (norm.sqrt() * length)  # pyright: ignore[reportAttributeAccessIssue]
         else:
             objective = sum((g - t).square().sum() for g, t in zip(grads, targets, strict=True))
-        (slope,) = torch.autograd.grad(objective, x)  # pyright: ignore[reportArgumentType]
+        (slope,) = torch.autograd.grad(objective, x)  # pyright: ignore[reportCallIssue, reportArgumentType]
         x.grad = slope.sign()
         optimizer.step()
         with torch.no_grad():

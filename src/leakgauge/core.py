@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, Inapplicable
 
 Signal = Mapping[str, Tensor]
 """What leaves the device, by parameter, buffer or cut NAME; never by position."""
@@ -47,7 +47,8 @@ class Space(Protocol):
 @lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Per-channel values, made once per device: a copy in every step would stop a CUDA graph from being recorded."""
-    return torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1)
+    with torch.inference_mode(False):
+        return torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Pixels:
     std: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
+        for name in ("shape", "bounds", "mean", "std"):  # lists are welcome
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(self.shape) != 3 or min(self.shape) < 1:
             raise BadInput(f"Pixels needs a shape (channels, height, width) of positive sizes, got {self.shape}")
         if self.bounds[0] >= self.bounds[1]:
@@ -141,7 +144,14 @@ class Victim:
     def __call__(self, x: Tensor, *, parameters: Signal | None = None, buffers: Signal | None = None) -> Any:
         """Output of the model at ``parameters`` (default: its own). ``buffers``, if given, are updated in place."""
         state = {**(self.buffers() if buffers is None else buffers), **(parameters or {})}
-        return functional_call(self.model, state, (x,))
+        try:
+            return functional_call(self.model, state, (x,))
+        except ValueError as refusal:
+            if "more than 1 value per channel" not in str(refusal):
+                raise
+            raise Inapplicable(
+                "batch normalisation in train mode has no statistics of a single value; use a larger batch"
+            ) from refusal
 
     def depends_on_mode(self) -> bool:
         """Whether train and eval mode differ for this model (batch statistics or dropout)."""
@@ -290,7 +300,8 @@ def share(
     if victim.mode == "eval" and victim.depends_on_mode():
         seen = _told(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
     for known in reveal:
-        seen = known(seen, victim, x, y, rng=rng)
+        with private_randomness(seed, victim.device):  # the same dropout masks as the signal's
+            seen = known(seen, victim, x, y, rng=rng)
     return seen
 
 

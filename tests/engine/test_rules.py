@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from leakgauge.channels import Gradient
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Observed, Reference
+from leakgauge.engine.rules.convolution import by_patches
+from leakgauge.engine.rules.patches import patches
 
 SIZES = st.integers(1, 3)
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
@@ -35,7 +37,9 @@ def squared(output: Tensor, target: Tensor) -> Tensor:
     return (output.flatten(1).sin().sum(1) * (1 + target)).square().mean()
 
 
-def agree(module: nn.Module, shape: tuple[int, ...], *, rows: int, batch: int, own: bool, dtype=torch.float64, mode="eval"):
+def agree(
+    module: nn.Module, shape: tuple[int, ...], *, rows: int, batch: int, own: bool, dtype=torch.float64, mode="eval"
+):
     """All numbers of a replay, and the derivative of each with respect to the candidates, equal the reference's."""
     rng = torch.Generator().manual_seed(rows + 10 * batch)
     with torch.random.fork_rng():
@@ -71,9 +75,7 @@ def agree(module: nn.Module, shape: tuple[int, ...], *, rows: int, batch: int, o
     bias=st.booleans(), dtype=st.sampled_from([torch.float32, torch.float64]),
 )  # fmt: skip
 def test_convolution_2d(rows, batch, own, groups, inputs, outputs, kernel, stride, padding, dilation, bias, dtype):
-    conv = nn.Conv2d(
-        groups * inputs, groups * outputs, kernel, stride, padding, dilation, groups=groups, bias=bias
-    )
+    conv = nn.Conv2d(groups * inputs, groups * outputs, kernel, stride, padding, dilation, groups=groups, bias=bias)
     agree(conv, (groups * inputs, 6, 5), rows=rows, batch=batch, own=own, dtype=dtype)
 
 
@@ -97,8 +99,8 @@ def test_linear_with_any_leading_dimensions(rows, batch, own, leading, inputs, o
 
 
 @QUICK
-@given(rows=SIZES, batch=SIZES, own=st.booleans(), affine=st.booleans(), two=st.booleans())
-def test_layer_norm(rows, batch, own, affine, two):
+@given(rows=SIZES, batch=SIZES, own=st.booleans(), two=st.booleans())
+def test_layer_norm(rows, batch, own, two):
     norm = nn.LayerNorm((3, 4) if two else 4)
     agree(nn.Sequential(nn.Linear(4, 4), norm), (3, 4), rows=rows, batch=batch, own=own)
 
@@ -213,3 +215,25 @@ def test_gram_and_gradient_are_both_used():
         fast = agree(layer, shape, rows=2, batch=1, own=False)
         use, _ = fast.weights_of["weight"][0]
         assert use.prefers_gram() is gram
+
+
+@QUICK
+@given(
+    batch=SIZES, groups=st.sampled_from([1, 2]), kernel=st.tuples(SIZES, SIZES), stride=st.tuples(SIZES, SIZES),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)), dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    bias=st.booleans(),
+)  # fmt: skip
+def test_a_convolution_by_patches_is_the_convolution(batch, groups, kernel, stride, padding, dilation, bias):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, 2 * groups, 7, 6, generator=rng, dtype=torch.float64)
+    weight = torch.randn(3 * groups, 2, *kernel, generator=rng, dtype=torch.float64)
+    shift = torch.randn(3 * groups, generator=rng, dtype=torch.float64) if bias else None
+    ours, unfolded = by_patches(x, weight, shift, (kernel, dilation, padding, stride), groups)
+    torch.testing.assert_close(ours, F.conv2d(x, weight, shift, stride, padding, dilation, groups))
+    torch.testing.assert_close(unfolded, F.unfold(x, kernel, dilation, padding, stride))
+
+
+def test_patches_are_differentiable_as_often_as_needed():
+    x = torch.randn(2, 2, 5, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: patches(v, (3, 2), (1, 2), (1, 0), (2, 1)), x)
+    assert torch.autograd.gradgradcheck(lambda v: patches(v, (3, 2), (1, 2), (1, 0), (2, 1)).sin(), x)

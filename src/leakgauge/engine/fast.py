@@ -147,12 +147,8 @@ class ByRules:
             with twice_differentiable(), tape:
                 output = self.victim(flat, parameters=self._parameters, buffers=self._buffers)
             total = summed_loss(self.victim.loss, output, y)
-            deltas = torch.autograd.grad(
-                total,
-                [*[use.edge for use in tape.uses], *tape.lifted.values()],
-                create_graph=keep_graph,
-                allow_unused=True,
-            )
+            wanted: list[Any] = [*[use.edge for use in tape.uses], *tape.lifted.values()]
+            deltas = torch.autograd.grad(total, wanted, create_graph=keep_graph, allow_unused=True)
         return _recorded(tape, deltas, self.observed, captured)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Signal, Victim
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, Inapplicable
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +47,9 @@ class Observed:
 
     @classmethod
     def checked(cls, signal: Signal, victim: Victim) -> Observed:
-        """Raises ``BadInput`` for an empty signal, unknown names, wrong shapes, NaN or Inf."""
+        """Raises ``Inapplicable`` for an empty signal, ``BadInput`` for unknown names, wrong shapes, NaN or Inf."""
         if not signal:
-            raise BadInput("the observed signal is empty; nothing was shared, so there is nothing to match")
+            raise Inapplicable("the observed signal is empty: nothing was shared, so there is nothing to match")
         parameters = victim.parameters()
         unknown = [name for name in signal if name not in parameters]
         if unknown:

@@ -229,12 +229,27 @@ def _fill(holes: Any, values: tuple[Tensor, ...]) -> Any:
     return holes
 
 
-EXPANDING = {Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to, Tensor.broadcast_to, torch.tile}
+EXPANDING: set[Function] = {
+    Tensor.expand,
+    Tensor.expand_as,
+    Tensor.repeat,
+    torch.broadcast_to,
+    Tensor.broadcast_to,
+    torch.tile,
+}
 
-ELEMENTWISE = {
+ELEMENTWISE: set[Function] = {
     torch.add, torch.sub, torch.mul, torch.div, torch.true_divide,
     Tensor.add, Tensor.sub, Tensor.mul, Tensor.div, Tensor.true_divide,
     Tensor.__add__, Tensor.__radd__, Tensor.__sub__, Tensor.__rsub__, Tensor.__mul__, Tensor.__rmul__, Tensor.__truediv__,
     torch.pow, Tensor.pow, Tensor.__pow__, torch.maximum, torch.minimum,
 }  # fmt: skip
-INPLACE = {Tensor.add_, Tensor.sub_, Tensor.mul_, Tensor.div_, Tensor.__iadd__, Tensor.__isub__, Tensor.__imul__}
+INPLACE: set[Function] = {
+    Tensor.add_,
+    Tensor.sub_,
+    Tensor.mul_,
+    Tensor.div_,
+    Tensor.__iadd__,
+    Tensor.__isub__,
+    Tensor.__imul__,
+}

@@ -64,11 +64,12 @@ class _WithoutRunningStatistics(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.batch_norm and kwargs.get("training", len(args) > 5 and args[5]):
-            args = (args[0], None, None, *args[3:])
-        if func is Tensor.add_ and not args[0].is_floating_point():  # num_batches_tracked
-            return args[0]
-        return func(*args, **kwargs)
+        given: list[Any] = list(args)
+        if func is F.batch_norm and kwargs.get("training", len(given) > 5 and given[5]):
+            given[1:3] = None, None
+        if func is Tensor.add_ and not given[0].is_floating_point():  # num_batches_tracked
+            return given[0]
+        return func(*given, **kwargs)
 
 
 @dataclass(frozen=True, eq=False)

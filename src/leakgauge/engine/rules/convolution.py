@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from leakgauge.engine.rules.patches import patches
-from leakgauge.engine.rules.use import Use, gram_is_cheaper, gram_square, projected_dot
+from leakgauge.engine.rules.patches import Pair, patches
+from leakgauge.engine.rules.use import Recorder, Use, gram_is_cheaper, gram_square, projected_dot
 
-if TYPE_CHECKING:
-    from leakgauge.engine.tape import Tape
+FEW_CHANNELS = 4
+POINTWISE = ((1, 1), (1, 1), (0, 0), (1, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,20 +26,20 @@ class ConvolutionUse(Use):
     a: Tensor
     shape: tuple[int, ...]
     """Shape of the weight as the model holds it."""
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
+    how: tuple[Pair, Pair, Pair, Pair]
+    """Kernel, dilation, padding, stride."""
     positions: int
     groups: int
+    unfolded: Tensor | None
+    """Patches of ``a``, where the layer itself has already computed them."""
 
     @cached_property
     def _patches(self) -> Tensor:
-        if self.kernel == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0):
-            unfolded = self.a.flatten(2)
-        else:
-            unfolded = patches(self.a, self.kernel, self.dilation, self.padding, self.stride)
-        return self._by_restart(unfolded)
+        if self.unfolded is not None:
+            return self._by_restart(self.unfolded)
+        if self.how == POINTWISE:
+            return self._by_restart(self.a.flatten(2))
+        return self._by_restart(patches(self.a, *self.how))
 
     def _by_restart(self, maps: Tensor) -> Tensor:
         """(rows·batch, groups·k, positions) as (R, G, n, k)."""
@@ -70,8 +70,26 @@ class ConvolutionUse(Use):
         return gram_square(self._patches, self._d(delta))
 
 
+def by_patches(
+    x: Tensor, weight: Tensor, bias: Tensor | None, how: tuple[Pair, Pair, Pair, Pair], groups: int
+) -> tuple[Tensor, Tensor]:
+    """The layer as a product with the patches of its input, and those patches. The first layer's few channels leave
+    convolution kernels of a GPU mostly idle, and its patches are needed anyway.
+    """
+    unfolded = patches(x, *how)
+    split = unfolded.unflatten(1, (groups, -1))  # (N, G, k, L)
+    flat = weight.reshape(groups, len(weight) // groups, -1) @ split
+    kernel, dilation, padding, stride = how
+    height, width = (
+        (length + 2 * p - d * (k - 1) - 1) // s + 1
+        for length, k, d, p, s in zip(x.shape[2:], kernel, dilation, padding, stride, strict=True)
+    )
+    output = flat.reshape(len(x), len(weight), height, width)
+    return output if bias is None else output + bias.view(-1, 1, 1), unfolded
+
+
 def convolution(
-    tape: Tape,
+    tape: Recorder,
     func: Any,
     input: Tensor,
     weight: Tensor,
@@ -86,7 +104,6 @@ def convolution(
     if input.dim() != weight.dim():
         return NotImplemented
     direct = bias is None or tape.name_of(bias) is not None
-    output = func(input, weight, bias if direct else None, stride, padding, dilation, groups)
     spatial = weight.dim() - 2
 
     def pair(value: Any, fill: int) -> tuple[int, int]:
@@ -95,13 +112,18 @@ def convolution(
         return (fill, given[0]) if spatial == 1 else (given[0], given[1])
 
     kernel = (1, weight.shape[2]) if spatial == 1 else (weight.shape[2], weight.shape[3])
+    how = (kernel, pair(dilation, 1), pair(padding, 0), pair(stride, 1))
+    unfolded = None
+    if spatial == 2 and input.shape[1] <= FEW_CHANNELS and input.device.type == "cuda":
+        output, unfolded = by_patches(input, weight, bias if direct else None, how, groups)
+    else:
+        output = func(input, weight, bias if direct else None, stride, padding, dilation, groups)
     positions = output.shape[2:].numel()
     output = tape.tap(
         output,
         lambda edge: ConvolutionUse(
             tape.rows, tape.name_of(weight), tape.name_of(bias) if direct else None, edge,
-            input.unsqueeze(2) if spatial == 1 else input, tuple(weight.shape), kernel,
-            pair(stride, 1), pair(padding, 0), pair(dilation, 1), positions, groups,
+            input.unsqueeze(2) if spatial == 1 else input, tuple(weight.shape), how, positions, groups, unfolded,
         ),
     )  # fmt: skip
     return output if direct else tape.added(output, bias, dim=1)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.engine.rules.use import Use
-
-if TYPE_CHECKING:
-    from leakgauge.engine.tape import Tape
+from leakgauge.engine.rules.use import Recorder, Use
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +49,7 @@ class EmbeddingUse(Use):
 
 
 def embedding(
-    tape: Tape,
+    tape: Recorder,
     func: Any,
     input: Tensor,
     weight: Tensor,

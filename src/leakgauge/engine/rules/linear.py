@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.engine.rules.use import Use, gram_is_cheaper, gram_square, projected_dot
-
-if TYPE_CHECKING:
-    from leakgauge.engine.tape import Tape
+from leakgauge.engine.rules.use import Recorder, Use, gram_is_cheaper, gram_square, projected_dot
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +41,7 @@ class LinearUse(Use):
         return gram_square(self._a(), self._d(delta))
 
 
-def linear(tape: Tape, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+def linear(tape: Recorder, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if not tape.is_data(input) or tape.name_of(weight) is None:
         return NotImplemented
     direct = bias is None or tape.name_of(bias) is not None

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.engine.rules.use import Use
-
-if TYPE_CHECKING:
-    from leakgauge.engine.tape import Tape
+from leakgauge.engine.rules.use import Recorder, Use
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +44,7 @@ class FixedScaleUse(ScaleUse):
 
 
 def _fixed(
-    tape: Tape,
+    tape: Recorder,
     x: Tensor,
     mean: Tensor,
     variance: Tensor,
@@ -67,7 +64,7 @@ def _fixed(
     return tape.tap(output, lambda edge: FixedScaleUse(tape.rows, names[0], names[1], edge, x, (1,), mean, inverse))
 
 
-def _scaled(tape: Tape, normal: Tensor, weight: Tensor | None, bias: Tensor | None, kept: tuple[int, ...]) -> Any:
+def _scaled(tape: Recorder, normal: Tensor, weight: Tensor | None, bias: Tensor | None, kept: tuple[int, ...]) -> Any:
     """n · w + b with w and b spanning the dimensions ``kept``; tapped if they are plain parameters."""
     tape.mark_data(normal)
     if weight is None and bias is None:
@@ -81,13 +78,13 @@ def _scaled(tape: Tape, normal: Tensor, weight: Tensor | None, bias: Tensor | No
     return tape.tap(output, lambda edge: ScaleUse(tape.rows, names[0], names[1], edge, normal, kept))
 
 
-def _derived(tape: Tape, *values: Tensor | None) -> bool:
+def _derived(tape: Recorder, *values: Tensor | None) -> bool:
     """Whether one of them was computed from parameters, so that only lifting is right."""
     return any(v is not None and tape.is_parameter(v) and tape.name_of(v) is None for v in values)
 
 
 def layer_norm(
-    tape: Tape,
+    tape: Recorder,
     func: Any,
     input: Tensor,
     normalized_shape: Any,
@@ -102,7 +99,7 @@ def layer_norm(
 
 
 def rms_norm(
-    tape: Tape,
+    tape: Recorder,
     func: Any,
     input: Tensor,
     normalized_shape: Any,
@@ -116,7 +113,7 @@ def rms_norm(
 
 
 def group_norm(
-    tape: Tape,
+    tape: Recorder,
     func: Any,
     input: Tensor,
     num_groups: int,
@@ -130,7 +127,7 @@ def group_norm(
 
 
 def instance_norm(
-    tape: Tape,
+    tape: Recorder,
     func: Any,
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -149,7 +146,7 @@ def instance_norm(
 
 
 def batch_norm(
-    tape: Tape,
+    tape: Recorder,
     func: Any,
     input: Tensor,
     running_mean: Tensor | None,

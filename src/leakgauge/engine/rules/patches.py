@@ -16,7 +16,7 @@ Pair = tuple[int, int]
 
 def patches(x: Tensor, kernel: Pair, dilation: Pair, padding: Pair, stride: Pair) -> Tensor:
     """(N, C, H, W) to (N, C·kernel, positions), differentiable as often as needed."""
-    return _Unfold.apply(x, kernel, dilation, padding, stride)  # pyright: ignore[reportReturnType]
+    return _Unfold.apply(x, kernel, dilation, padding, stride)
 
 
 class _Unfold(torch.autograd.Function):

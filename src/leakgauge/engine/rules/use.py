@@ -9,9 +9,13 @@ n = samples · positions of one restart. The gradient of restart r is δ_rᵀ a_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.autograd.graph import GradientEdge
 
 
@@ -45,6 +49,19 @@ class Use(ABC):
         return self.weight_gradient(delta).flatten(1).square().sum(1)
 
 
+class Recorder(Protocol):
+    """What a rule asks of the tape that runs it."""
+
+    rows: int
+
+    def is_data(self, value: Any) -> bool: ...
+    def is_parameter(self, value: Any) -> bool: ...
+    def name_of(self, value: Any) -> str | None: ...
+    def mark_data(self, value: Tensor) -> Tensor: ...
+    def tap(self, output: Tensor, make: Callable[[GradientEdge], Use]) -> Tensor: ...
+    def added(self, output: Tensor, bias: Tensor | None, *, dim: int) -> Tensor: ...
+
+
 def row_dot(gradient: Tensor, target: Tensor) -> Tensor:
     """⟨g_r, t⟩ or ⟨g_r, t_r⟩ for every row r, shape (R,)."""
     flat = gradient.flatten(1)
@@ -53,7 +70,24 @@ def row_dot(gradient: Tensor, target: Tensor) -> Tensor:
 
 def gram_square(a: Tensor, delta: Tensor) -> Tensor:
     """‖δ_rᵀ a_r‖² for a (R, …, n, inputs) and δ (R, …, n, outputs), shape (R,), without forming the products."""
-    return ((a @ a.transpose(-1, -2)) * (delta @ delta.transpose(-1, -2))).flatten(1).sum(1)
+    return _GramSquare.apply(a, delta)
+
+
+class _GramSquare(torch.autograd.Function):
+    """Autograd would multiply once for a and once for aᵀ; the Gram matrices are symmetric, so once is enough."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, delta: Tensor) -> Tensor:
+        of_a, of_delta = a @ a.transpose(-1, -2), delta @ delta.transpose(-1, -2)
+        ctx.save_for_backward(a, delta, of_a, of_delta)
+        return (of_a * of_delta).flatten(1).sum(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        a, delta, of_a, of_delta = ctx.saved_tensors
+        twice = (2 * grads[0]).view(-1, *[1] * (a.dim() - 1))
+        return (twice * of_delta) @ a, (twice * of_a) @ delta
 
 
 def projected_dot(a: Tensor, delta: Tensor, target: Tensor) -> Tensor:

@@ -1,0 +1,267 @@
+"""Which path a model takes, and that every path gives the reference's reconstruction."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from leakgauge import testing
+from leakgauge.attacks import inverting_gradients
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.core import Pixels, Victim, share
+from leakgauge.engine import ByRules, Observed, Reference, Vmapped, choose, memory
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion import L1, L2, Adam, Cosine, Descent, Halving, Matching, TotalVariation, search
+from leakgauge.inversion.terms import Candidate
+from leakgauge.models.resnet import ResNet18
+
+
+def chosen(victim: Victim, *, rows: int = 3, batch: int = 1, channel=Gradient(), classes: int = 4):  # noqa: B008
+    rng = torch.Generator().manual_seed(0)
+    y = torch.randint(classes, (rows, batch), generator=rng)
+    seen = share(victim, channel, victim.space.start(batch, rng), y[0])
+    x = torch.stack([victim.space.start(batch, rng) for _ in range(rows)])
+    return choose(victim, channel, Observed.checked(seen.signal, victim), x, y)
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("name", testing.TINY)
+def test_our_models_run_by_rules(name, mode):
+    assert chosen(testing.tiny_victim(name, mode=mode), batch=2).note == "replay: layer rules"
+
+
+@pytest.mark.parametrize("pre_activation", [False, True])
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_our_resnets_run_by_rules(pre_activation, mode):
+    model = ResNet18(width=8, pre_activation=pre_activation)
+    victim = Victim(model, Pixels((3, 32, 32)), mode=mode)
+    assert chosen(victim, rows=2, batch=2).note == "replay: layer rules"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("vit_base_patch16_224", {"img_size": 32, "embed_dim": 48, "depth": 2, "num_heads": 4}),
+        ("swin_tiny_patch4_window7_224", {"img_size": 56, "embed_dim": 12, "depths": (2, 2), "num_heads": (2, 4)}),
+        ("swinv2_tiny_window8_256", {"img_size": 64, "embed_dim": 12, "depths": (2, 2), "num_heads": (2, 4)}),
+        ("convnext_tiny", {"depths": (1, 1, 1, 1), "dims": (8, 16, 24, 32)}),
+        ("maxvit_tiny_tf_224", {"img_size": 64}),
+    ],
+)
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_timm_models_run_by_rules(name, options, mode):
+    """The architectures at their own layout, narrow and shallow where the constructor allows it."""
+    from leakgauge.integrations.torchvision_guest import invite_torchvision
+
+    invite_torchvision()
+    import timm
+
+    side = options.get("img_size", 64)
+    model = timm.create_model(name, num_classes=4, **options)
+    victim = Victim(model, Pixels((3, side, side)), mode=mode)
+    assert chosen(victim, rows=2, batch=2).note == "replay: layer rules"
+
+
+class SequenceFirst(nn.Module):
+    """Puts the batch second, as nn.MultiheadAttention does inside: the restarts are not outermost any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = x[:, 0, :3, :6].transpose(0, 1)
+        return self.head(torch.tanh(self.mix(steps)).mean(0))
+
+
+def test_a_model_that_moves_the_batch_is_noticed_and_mapped():
+    victim = Victim(SequenceFirst(), Pixels((1, 12, 12)))
+    choice = chosen(victim, rows=3, batch=2)
+    assert isinstance(choice.replay, Vmapped)
+    assert choice.note.startswith("replay: vmap; layer rules: ")
+
+
+class LooksAtValues(nn.Module):
+    """Branches on data, which neither rules over all rows nor vmap can follow row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(144, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.flatten(1)) * (2.0 if float(x.sum()) > 0 else 1.0)
+
+
+def test_a_model_that_looks_at_values_takes_the_reference_and_says_why():
+    victim = Victim(LooksAtValues(), Pixels((1, 12, 12)))
+    choice = chosen(victim, rows=2)
+    assert isinstance(choice.replay, Reference)
+    assert "layer rules: " in choice.note
+    assert "vmap: " in choice.note
+
+
+def test_one_restart_on_a_cpu_takes_the_reference():
+    assert isinstance(chosen(testing.tiny_victim("cnn"), rows=1).replay, Reference)
+
+
+@pytest.mark.parametrize("name", testing.TINY)
+def test_several_local_steps_are_mapped_and_equal_the_reference(name):
+    victim, x, y = testing.tiny_case(name, count=2, mode="train")
+    channel = FedAvg(steps=3, lr=0.1, minibatch=1, momentum=0.5)
+    choice = chosen(victim, rows=3, batch=2, channel=channel)
+    assert isinstance(choice.replay, Vmapped)
+    observed = Observed.checked(share(victim, channel, x, y).signal, victim)
+    at = torch.stack([x + 0.3, x - 0.2]).requires_grad_()
+    paths = [Vmapped(victim, channel, observed), Reference(victim, channel, observed)]
+    for term in (Cosine(), L2(), L1()):
+        ours, theirs = (term(Candidate(at, victim, path(at, y.expand(2, -1)))) for path in paths)
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+        ours, theirs = (torch.autograd.grad(v.sum(), at)[0].flatten() for v in (ours, theirs))
+        assert F.cosine_similarity(ours, theirs, 0) > 0.999
+
+
+def double(victim: Victim) -> Victim:
+    return replace(victim, model=victim.model.double())
+
+
+def final(victim: Victim, replay, start: Tensor, y: Tensor) -> Tensor:
+    x = start.clone().requires_grad_()
+    objective = Cosine() + 0.01 * TotalVariation()
+    move = Descent(Adam(0.05), 50).begin(
+        x, None, lambda c, logits, rows: objective(Candidate(c, victim, replay(c, y))), victim.space
+    )
+    for number in range(50):
+        move(number)
+    return victim.space.decode(x.detach())
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("name", testing.TINY)
+def test_fifty_steps_end_at_the_same_images(name, mode):
+    """In float64, where rounding cannot grow into another image; the figures in float32 are in docs/engine.md."""
+    victim, x, y = testing.tiny_case(name, count=2, mode=mode)
+    victim, x = double(victim), x.double()
+    observed = Observed.checked(share(victim, Gradient(), x, y).signal, victim)
+    start = x + torch.randn(3, *x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    paths = [ByRules(victim, observed), Reference(victim, Gradient(), observed)]
+    ours, theirs = (final(victim, path, start, y.expand(3, -1)) for path in paths)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("term", [Cosine(), L2(), L1()], ids=repr)
+@pytest.mark.parametrize("name", testing.TINY)
+def test_near_the_solution_the_direction_is_the_references(name, term):
+    victim, x, y = testing.tiny_case(name, count=2)
+    observed = Observed.checked(share(victim, Gradient(), x, y).signal, victim)
+    near = (x + 1e-3 * torch.randn(2, *x.shape, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    paths = [ByRules(victim, observed), Reference(victim, Gradient(), observed)]
+    values = [term(Candidate(near, victim, path(near, y.expand(2, -1)))).sum() for path in paths]
+    ours, theirs = (torch.autograd.grad(v, near)[0].flatten(1).double() for v in values)
+    assert F.cosine_similarity(ours, theirs).min() > 0.999
+
+
+def test_many_observations_at_once_are_each_attacked_as_if_alone():
+    victim, x, y = testing.tiny_case("cnn", count=3)
+    attack = inverting_gradients(steps=25, restarts=2)
+    seen = [share(victim, Gradient(), x[i : i + 1], y[i : i + 1]) for i in range(3)]
+    together = attack.many(victim, seen, seed=5)
+    for one, result in zip(seen, together, strict=True):
+        alone = attack(victim, one, seed=5)
+        assert torch.equal(result.y, alone.y)
+        assert result.candidates.shape == alone.candidates.shape
+        torch.testing.assert_close(result.losses, alone.losses, atol=2e-2, rtol=0.1)
+
+
+def test_observations_that_do_not_belong_together_are_refused():
+    victim, x, y = testing.tiny_case("cnn", count=2)
+    seen = [share(victim, channel, x, y) for channel in (Gradient(), FedAvg(steps=2))]
+    with pytest.raises(BadInput, match="one channel"):
+        inverting_gradients(steps=2).many(victim, seen)
+    with pytest.raises(BadInput, match="no observation"):
+        inverting_gradients(steps=2).many(victim, [])
+
+
+def test_rows_that_do_not_fit_go_in_chunks(monkeypatch):
+    victim, x, y = testing.tiny_case("mlp")
+    seen = share(victim, Gradient(), x, y)
+    attack = inverting_gradients(steps=5, restarts=5)
+    whole = attack(victim, seen)
+    monkeypatch.setattr(search, "rows_that_fit", lambda rows, per_row, device: 2)
+    pieces = attack(victim, seen)
+    assert "in 3 chunks of at most 2 rows" in pieces.notes
+    torch.testing.assert_close(pieces.losses, whole.losses, atol=1e-4, rtol=1e-3)
+
+
+def test_running_out_of_memory_halves_the_chunk_and_loses_nothing(monkeypatch):
+    victim, x, y = testing.tiny_case("mlp")
+    seen = share(victim, Gradient(), x, y)
+    attack = inverting_gradients(steps=5, restarts=5)
+    whole = attack(victim, seen)
+    judged = search.Search.losses
+
+    def tight(self, candidates, logits, rows):
+        if len(candidates) > 2:
+            raise torch.OutOfMemoryError("not enough")
+        return judged(self, candidates, logits, rows)
+
+    monkeypatch.setattr(search.Search, "losses", tight)
+    pieces = attack(victim, seen)
+    torch.testing.assert_close(pieces.losses, whole.losses, atol=1e-4, rtol=1e-3)
+    monkeypatch.setattr(search.Search, "losses", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("none")))
+    with pytest.raises(torch.OutOfMemoryError):
+        attack(victim, seen)
+
+
+def test_memory_is_counted_once_per_storage():
+    x = torch.randn(100, 100, requires_grad=True)
+    assert memory.saved_bytes(lambda: (x * x).sum()) == x.numel() * 4
+    assert memory.rows_that_fit(8, 1, torch.device("cpu")) == 8
+    assert memory.rows_that_fit(8, 2**60, torch.device("cpu")) == 1
+
+
+def test_halving_drops_restarts_and_keeps_what_they_found():
+    victim, x, y = testing.tiny_case("cnn")
+    seen = share(victim, Gradient(), x, y)
+    attack = replace(inverting_gradients(steps=40, restarts=4), halving=Halving(at=(0.5,), keep=0.5))
+    result, all_the_way = attack(victim, seen), inverting_gradients(steps=40, restarts=4)(victim, seen)
+    early = all_the_way.trace.losses[: 20 + 1].min(0).values
+    dropped = early.argsort()[2:]
+    stopped = result.losses[dropped]
+    torch.testing.assert_close(stopped, result.trace.losses[:20, dropped].min(0).values)
+    assert (result.trace.losses[-1, dropped] == result.trace.losses[20, dropped]).all()
+    assert result.loss <= float(early.min())
+
+
+def test_halving_is_refused_where_it_cannot_work():
+    from leakgauge.inversion import LBFGS
+
+    with pytest.raises(BadInput, match="moves all restarts together"):
+        Matching(Cosine(), solver=LBFGS(), halving=Halving())
+    with pytest.raises(BadInput, match="between 0 and 1"):
+        Halving(keep=1.5)
+    victim, x, y = testing.tiny_case("cnn")
+    seen = share(victim, Gradient(), x, y)
+    with pytest.raises(BadInput, match="one by one"):
+        replace(inverting_gradients(steps=2), halving=Halving()).many(victim, [seen, seen])
+
+
+def test_a_coarse_replay_is_judged_in_float32():
+    from leakgauge.engine import BFloat16
+
+    victim, x, y = testing.tiny_case("mlp")
+    seen = share(victim, Gradient(), x, y)
+    attack = replace(inverting_gradients(steps=10, restarts=2), precision=BFloat16())
+    result = attack(victim, seen)
+    assert any("judged in float32" in note for note in result.notes)
+    observed = Observed.checked(seen.signal, victim)
+    exact = attack.objective(Candidate(result.x[None], victim, Reference(victim, Gradient(), observed)(result.x[None], y[None])))
+    assert float(exact) == pytest.approx(result.loss, abs=1e-6)
+
+
+def test_an_empty_signal_is_refused():
+    victim = testing.tiny_victim("mlp")
+    with pytest.raises(Inapplicable, match="empty"):
+        Observed.checked({}, victim)
