@@ -257,7 +257,9 @@ def test_a_coarse_replay_is_judged_in_float32():
     result = attack(victim, seen)
     assert any("judged in float32" in note for note in result.notes)
     observed = Observed.checked(seen.signal, victim)
-    exact = attack.objective(Candidate(result.x[None], victim, Reference(victim, Gradient(), observed)(result.x[None], y[None])))
+    exact = attack.objective(
+        Candidate(result.x[None], victim, Reference(victim, Gradient(), observed)(result.x[None], y[None]))
+    )
     assert float(exact) == pytest.approx(result.loss, abs=1e-6)
 
 

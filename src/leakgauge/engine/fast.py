@@ -91,18 +91,20 @@ class Recorded:
 
     def dot(self, weights: Weights) -> Tensor:
         unformed, formed = self._split(weights)
-        dots = [w * use.dot(delta, self.observed.signal[name]) for w, use, delta, name in unformed]
-        return _total(dots + [w * row_dot(g, t) for w, g, t in formed])
+        dots = [_times(w, use.dot(delta, self.observed.signal[name])) for w, use, delta, name in unformed]
+        return _total(dots + [_times(w, row_dot(g, t)) for w, g, t in formed])
 
     def square(self, weights: Weights) -> Tensor:
         unformed, formed = self._split(weights)
-        return _total([w * u.square(d) for w, u, d, _ in unformed] + [w * g.square().sum(1) for w, g, _ in formed])
+        return _total(
+            [_times(w, u.square(d)) for w, u, d, _ in unformed] + [_times(w, g.square().sum(1)) for w, g, _ in formed]
+        )
 
     def l2(self, weights: Weights) -> Tensor:
-        return _total([w * (g - t).square().sum(1) for w, g, t in self._all(weights)])
+        return _total([_times(w, (g - t).square().sum(1)) for w, g, t in self._all(weights)])
 
     def l1(self, weights: Weights) -> Tensor:
-        return _total([w * (g - t).abs().sum(1) for w, g, t in self._all(weights)])
+        return _total([_times(w, (g - t).abs().sum(1)) for w, g, t in self._all(weights)])
 
     def _all(self, weights: Weights) -> list[tuple[float, Tensor, Tensor]]:
         alike: dict[float, list[str]] = {}
@@ -115,6 +117,10 @@ class Recorded:
 
     def inputs(self, name: str) -> Tensor:
         return self.captured[name].unflatten(0, (self.rows, -1))
+
+
+def _times(weight: float, value: Tensor) -> Tensor:
+    return value if weight == 1 else weight * value
 
 
 def _total(terms: list[Tensor]) -> Tensor:

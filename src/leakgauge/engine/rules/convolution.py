@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from leakgauge.engine.rules.constant import convolved
 from leakgauge.engine.rules.patches import Pair, patches
 from leakgauge.engine.rules.use import Recorder, Use, gram_is_cheaper, gram_square, projected_dot
 
@@ -117,7 +118,7 @@ def convolution(
     if spatial == 2 and input.shape[1] <= FEW_CHANNELS and input.device.type == "cuda":
         output, unfolded = by_patches(input, weight, bias if direct else None, how, groups)
     else:
-        output = func(input, weight, bias if direct else None, stride, padding, dilation, groups)
+        output = convolved(input, weight, bias if direct else None, stride, padding, dilation, groups)
     positions = output.shape[2:].numel()
     output = tape.tap(
         output,

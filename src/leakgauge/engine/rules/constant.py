@@ -1,0 +1,46 @@
+"""Convolution with a weight that is a constant, as a pair of functions that are each other's derivative.
+
+PyTorch's own second derivative of a convolution also computes what a trainable weight would get, a convolution with a kernel as
+large as the image, and throws it away. Here the weight is never trained, and that third of the work is not done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_FORWARD = {1: F.conv1d, 2: F.conv2d}
+_BACKWARD = {1: torch.nn.grad.conv1d_input, 2: torch.nn.grad.conv2d_input}
+
+
+def convolved(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Tensor:
+    """``F.conv1d`` or ``F.conv2d`` by the weight's dimensions, differentiable in x alone, as often as needed."""
+    output: Tensor = _Convolve.apply(x, weight, stride, padding, dilation, groups)
+    return output if bias is None else output + bias.view(-1, *[1] * (weight.dim() - 2))
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, *how: Any) -> Tensor:
+        ctx.weight, ctx.size, ctx.how = weight, x.shape, how
+        return _FORWARD[weight.dim() - 2](x, weight, None, *how)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _Transposed.apply(grads[0], ctx.weight, ctx.size, *ctx.how), *[None] * 5
+
+
+class _Transposed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, weight: Tensor, size: torch.Size, *how: Any) -> Tensor:
+        ctx.weight, ctx.how = weight, how
+        return _BACKWARD[weight.dim() - 2](size, weight, grad, *how)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _Convolve.apply(grads[0], ctx.weight, *ctx.how), *[None] * 6
