@@ -76,6 +76,7 @@ class L2(Term):
 
     weights: LayerWeights = field(default_factory=Equal)
     reads_signal: ClassVar[bool] = True
+    needs_gradients: ClassVar[bool] = True
 
     def __call__(self, at: Candidate, /) -> Tensor:
         replay, weights = _weighted(at, self.weights)
@@ -91,6 +92,7 @@ class L1(Term):
 
     weights: LayerWeights = field(default_factory=Equal)
     reads_signal: ClassVar[bool] = True
+    needs_gradients: ClassVar[bool] = True
 
     def __call__(self, at: Candidate, /) -> Tensor:
         replay, weights = _weighted(at, self.weights)

@@ -60,7 +60,10 @@ class Search:
             reference = Reference(problem.victim, problem.channel, problem.observed, capture)
             return reference, "replay: reference (the solver moves one restart at a time)"
         y = problem.targets(None if logits is None else logits.detach(), slice(None))
-        choice = choose(problem.victim, problem.channel, problem.observed, x.detach(), y, capture=capture)
+        formed = any(w and term.needs_gradients for w, term in problem.objective.parts())
+        choice = choose(
+            problem.victim, problem.channel, problem.observed, x.detach(), y, capture=capture, gradients=formed
+        )
         return choice.replay, choice.note
 
     def losses(self, x: Tensor, logits: Tensor | None, rows: Rows) -> Tensor:

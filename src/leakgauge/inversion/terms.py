@@ -32,6 +32,8 @@ class Term(ABC):
     """One summand of an objective: a number per restart, shape (R,). Weights belong to the sum, not to the term."""
 
     reads_signal: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
+    """Whether the term looks at whole gradients, not only at their lengths and at dots with what was observed."""
 
     @abstractmethod
     def __call__(self, at: Candidate, /) -> Tensor: ...
