@@ -279,5 +279,5 @@ def test_an_attack_can_be_sent_and_printed():
 
 
 def test_an_observation_of_nothing_but_the_size_is_not_enough(victim_of):
-    with pytest.raises(BadInput, match="empty"):
+    with pytest.raises(Inapplicable, match="empty"):
         Matching(Cosine())(victim_of(), Observation(signal={}, channel=Gradient(), size=1))
