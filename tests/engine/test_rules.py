@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from leakgauge.channels import Gradient
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Observed, Reference
+from leakgauge.engine.rules.constant import convolved
 from leakgauge.engine.rules.convolution import by_patches
 from leakgauge.engine.rules.patches import patches
+from leakgauge.engine.rules.twice import gelu, normalised
 
 SIZES = st.integers(1, 3)
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
@@ -237,3 +239,28 @@ def test_patches_are_differentiable_as_often_as_needed():
     x = torch.randn(2, 2, 5, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda v: patches(v, (3, 2), (1, 2), (1, 0), (2, 1)), x)
     assert torch.autograd.gradgradcheck(lambda v: patches(v, (3, 2), (1, 2), (1, 0), (2, 1)).sin(), x)
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_layer_normalisation_and_its_second_derivative(shape):
+    x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(normalised(x, shape, 1e-5), F.layer_norm(x, shape))
+    assert torch.autograd.gradcheck(lambda v: normalised(v, shape, 1e-5), x)
+    assert torch.autograd.gradgradcheck(lambda v: normalised(v, shape, 1e-5).sin(), x)
+
+
+def test_gelu_and_its_second_derivative():
+    x = torch.linspace(-3, 3, 11, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(gelu(x), F.gelu(x))
+    assert torch.autograd.gradcheck(gelu, x)
+    assert torch.autograd.gradgradcheck(lambda v: gelu(v).square(), x)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolution_with_a_constant_weight_and_its_second_derivative(groups):
+    x = torch.randn(2, 2, 5, 4, dtype=torch.float64, requires_grad=True)
+    weight, bias = torch.randn(4, 2 // groups, 3, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    how = ((2, 1), (1, 0), (1, 2), groups)
+    torch.testing.assert_close(convolved(x, weight, bias, *how), F.conv2d(x, weight, bias, *how))
+    assert torch.autograd.gradcheck(lambda v: convolved(v, weight, bias, *how), x)
+    assert torch.autograd.gradgradcheck(lambda v: convolved(v, weight, bias, *how).sin(), x)

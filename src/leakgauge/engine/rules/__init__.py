@@ -5,6 +5,7 @@ from typing import Any
 
 import torch.nn.functional as F
 
+from leakgauge.engine.rules.activation import gelu
 from leakgauge.engine.rules.convolution import convolution
 from leakgauge.engine.rules.embedding import embedding
 from leakgauge.engine.rules.linear import linear
@@ -21,6 +22,7 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.instance_norm: instance_norm,
     F.batch_norm: batch_norm,
     F.embedding: embedding,
+    F.gelu: gelu,
 }
 """``rule(tape, function, *arguments)``; NotImplemented means that it does not fit and the parameter is to be lifted."""
 

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv1d_input, conv2d_input
 
 _FORWARD = {1: F.conv1d, 2: F.conv2d}
-_BACKWARD = {1: torch.nn.grad.conv1d_input, 2: torch.nn.grad.conv2d_input}
+_BACKWARD = {1: conv1d_input, 2: conv2d_input}
 
 
 def convolved(
@@ -27,20 +28,24 @@ def convolved(
 class _Convolve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, *how: Any) -> Tensor:
-        ctx.weight, ctx.size, ctx.how = weight, x.shape, how
+        ctx.weight, ctx.size, ctx.dtype, ctx.how = weight, x.shape, x.dtype, how
         return _FORWARD[weight.dim() - 2](x, weight, None, *how)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _Transposed.apply(grads[0], ctx.weight, ctx.size, *ctx.how), *[None] * 5
+        slope: Tensor = _Transposed.apply(grads[0], ctx.weight, ctx.size, *ctx.how)
+        return slope.to(ctx.dtype), *[
+            None
+        ] * 5  # under autocast the layer computes in a smaller type than its input has
 
 
 class _Transposed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, grad: Tensor, weight: Tensor, size: torch.Size, *how: Any) -> Tensor:
-        ctx.weight, ctx.how = weight, how
-        return _BACKWARD[weight.dim() - 2](size, weight, grad, *how)
+        ctx.weight, ctx.dtype, ctx.how = weight, grad.dtype, how
+        return _BACKWARD[weight.dim() - 2](size, weight.to(grad.dtype), grad, *how)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _Convolve.apply(grads[0], ctx.weight, *ctx.how), *[None] * 6
+        slope: Tensor = _Convolve.apply(grads[0], ctx.weight, *ctx.how)
+        return slope.to(ctx.dtype), *[None] * 6

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leakgauge.engine.rules.twice import normalised
 from leakgauge.engine.rules.use import Recorder, Use
 
 
@@ -95,7 +96,7 @@ def layer_norm(
     if not tape.is_data(input) or _derived(tape, weight, bias):
         return NotImplemented
     kept = tuple(range(input.dim() - len(normalized_shape), input.dim()))
-    return _scaled(tape, F.layer_norm(input, normalized_shape, None, None, eps), weight, bias, kept)
+    return _scaled(tape, normalised(input, tuple(normalized_shape), eps), weight, bias, kept)
 
 
 def rms_norm(

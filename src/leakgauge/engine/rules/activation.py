@@ -1,0 +1,17 @@
+"""Activations have no parameters; a rule of their own only makes their second derivative cheaper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from leakgauge.engine.rules import twice
+from leakgauge.engine.rules.use import Recorder
+
+
+def gelu(tape: Recorder, func: Any, input: Tensor, approximate: str = "none") -> Any:
+    """No parameter is involved; what is gained is the second derivative."""
+    if not tape.is_data(input) or approximate != "none":
+        return NotImplemented
+    return tape.mark_data(twice.gelu(input))

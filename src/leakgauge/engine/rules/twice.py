@@ -1,0 +1,101 @@
+"""Layer normalisation and GELU whose second derivatives are written down, not pieced together.
+
+PyTorch differentiates their backward passes through dozens of small kernels. By hand it is a few, most of them fused ones.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def normalised(x: Tensor, shape: tuple[int, ...], eps: float) -> Tensor:
+    """n = (x − mean) · r over the last dimensions ``shape``, r = 1/√(variance + eps); differentiable twice."""
+    output: tuple[Tensor, Tensor] = _Normalise.apply(x, shape, eps)
+    return output[0]
+
+
+def _centred(g: Tensor, n: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """g − mean(g) − n · mean(g · n): what is left of g after the shift and the scale that normalisation removes."""
+    lead = n.shape[: n.dim() - len(shape)]
+    none, one = n.new_zeros(*lead, *[1] * len(shape)), n.new_ones(*lead, *[1] * len(shape))
+    mask = [True, False, False]
+    return torch.ops.aten.native_layer_norm_backward(g.contiguous(), n, shape, none, one, None, None, mask)[0]
+
+
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
+        n, _, r = torch.native_layer_norm(x, shape, None, None, eps)
+        r = r.to(n.dtype)
+        ctx.shape = shape
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(n, r)
+        return n, r
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        (n, r), (of_n, of_r) = ctx.saved_tensors, grads
+        slope = None if of_n is None else _Slope.apply(of_n, n, r, ctx.shape)
+        if of_r is not None:
+            through_r = n * (of_r * r.square() / -math.prod(ctx.shape))
+            slope = through_r if slope is None else slope + through_r
+        return slope, None, None
+
+
+class _Slope(torch.autograd.Function):
+    """r · (g − mean(g) − n · mean(g · n)) as a function of g, n and r."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, n: Tensor, r: Tensor, shape: tuple[int, ...]) -> Tensor:
+        centred = _centred(g, n, shape)
+        ctx.shape = shape
+        ctx.save_for_backward(g, n, r, centred)
+        return centred * r
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        g, n, r, centred = ctx.saved_tensors
+        dims = tuple(range(-len(ctx.shape), 0))
+        up = grads[0] * r
+        of_n = torch.addcmul(up * (g * n).mean(dims, keepdim=True), g, (up * n).mean(dims, keepdim=True)).neg_()
+        return _centred(up, n, ctx.shape), of_n, (grads[0] * centred).sum(dims, keepdim=True), None
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x · Φ(x), differentiable twice."""
+    return _Gelu.apply(x)
+
+
+class _Gelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.nn.functional.gelu(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _GeluSlope.apply(grads[0], *ctx.saved_tensors)
+
+
+class _GeluSlope(torch.autograd.Function):
+    """g · (Φ(x) + x · φ(x)); its derivative in x is g · φ(x) · (2 − x²)."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(g, x)
+        return torch.ops.aten.gelu_backward(g, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        g, x = ctx.saved_tensors
+        square = x.square()
+        density = torch.exp(square * -0.5).mul_(1 / math.sqrt(2 * math.pi))
+        of_x = density.mul_(square.neg_().add_(2)).mul_(grads[0]).mul_(g)
+        return torch.ops.aten.gelu_backward(grads[0], x), of_x
