@@ -49,7 +49,7 @@ def solved(solver, *, logits=None):
         (Adam(0.05, (0.5, 0.9)), lambda v: torch.optim.Adam(v, lr=0.05, betas=(0.5, 0.9))),
         (AdamW(0.1, weight_decay=0.3), lambda v: torch.optim.AdamW(v, lr=0.1, weight_decay=0.3)),
     ],
-    ids=repr,
+    ids=["Adam", "Adam with other betas", "AdamW"],
 )
 @pytest.mark.parametrize("sign", [False, True])
 @pytest.mark.parametrize("project", [False, True])
