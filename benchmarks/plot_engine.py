@@ -46,6 +46,7 @@ def drawn(rows: list[dict[str, Any]]) -> str:
         parts.append(text(LEFT - 8, y_of(tick) + 4, f"{tick:g} ms", anchor="end"))
         parts.append(line([(LEFT, y_of(tick)), (WIDTH - RIGHT, y_of(tick))], "#ddd"))
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "restarts in one batch", anchor="middle"))
+    labels: list[tuple[float, str, str]] = []
     for case, colour in CASES.items():
         for precision, dashes in (("fp32", ""), ("tf32", "5 4")):
             own = sorted(
@@ -56,11 +57,15 @@ def drawn(rows: list[dict[str, Any]]) -> str:
                 and r["restarts"] <= 128
             )
             parts.append(line([(x_of(n), y_of(ms)) for n, ms, _ in own], colour, dashes))
-            parts.append(text(WIDTH - RIGHT + 8, y_of(own[-1][1]) + 4, f"{case} {precision}", colour=colour))
+            labels.append((y_of(own[-1][1]), f"{case} {precision}", colour))
             if precision == "fp32":
                 plain = [(x_of(n), y_of(ms)) for n, _, ms in own]
                 parts.append(line(plain, colour, "1 4"))
-                parts.append(text(WIDTH - RIGHT + 8, plain[-1][1] + 4, f"{case}, plain loop", colour=colour))
+                labels.append((plain[-1][1], f"{case}, plain loop", colour))
+    lowest = 0.0
+    for y, words, colour in sorted(labels):  # from the top down, none on top of another
+        lowest = max(y, lowest + 15)
+        parts.append(text(WIDTH - RIGHT + 8, lowest + 4, words, colour=colour))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
