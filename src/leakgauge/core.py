@@ -133,6 +133,11 @@ class Victim:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers that the model takes."""
+        return next(p.dtype for p in self.model.parameters() if p.is_floating_point())
+
     def parameters(self) -> dict[str, Tensor]:
         """Trainable parameters by name, detached from the module."""
         return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}

@@ -14,6 +14,8 @@ HOME = {
     "inverting_gradients": ("cnn", {"steps": 150, "tv": 0.01}),
     "tag": ("lenet", {"steps": 250}),
     "linear": ("mlp", {}),
+    "april": ("vit_a", {"steps": 300, "restarts": 2}),
+    "april_closed_form": ("vit_a", {}),
 }
 DEFENSE_SETTINGS = {
     "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),

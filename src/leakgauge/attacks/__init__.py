@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from leakgauge.attacks.april import april
+from leakgauge.attacks.april_closed_form import april_closed_form
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
@@ -15,6 +17,8 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "inverting_gradients": inverting_gradients,
     "tag": tag,
     "linear": linear,
+    "april": april,
+    "april_closed_form": april_closed_form,
 }
 
-__all__ = ["ATTACKS", "dlg", "idlg", "inverting_gradients", "linear", "tag"]
+__all__ = ["ATTACKS", "april", "april_closed_form", "dlg", "idlg", "inverting_gradients", "linear", "tag"]

@@ -161,7 +161,7 @@ def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int) ->
         return attack.blind()(victim, seen, seed=seed)
     rng = torch.Generator().manual_seed(seed)
     size = seen.size or 1
-    noise = victim.space.start(size, rng).to(victim.device)
+    noise = victim.space.start(size, rng).to(victim.device, victim.dtype)
     with torch.no_grad():
         labels = victim(noise).argmin(1)  # an unlikely class, so that the gradient does not vanish
     signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}

@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from torch import nn
 
+from leakgauge.families.attention_first import attention_first
 from leakgauge.families.cnn import generic_roles
 from leakgauge.families.resnet import resnet_roles
 from leakgauge.families.roles import ROLES, Attention, Roles
 from leakgauge.families.vit import vit_roles
 
-__all__ = ["FAMILIES", "ROLES", "Attention", "Roles", "find_roles"]
+__all__ = ["FAMILIES", "ROLES", "Attention", "Roles", "attention_first", "find_roles"]
 
 FAMILIES: dict[str, Callable[[nn.Module], Roles | None]] = {
     "vit": vit_roles,

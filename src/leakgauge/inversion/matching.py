@@ -199,7 +199,11 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         labels=torch.stack(known_labels) if known_labels else None,
         precision=attack.precision,
     )
-    return _Rows(problem, torch.cat(starts).to(device), torch.cat(logits).to(device) if logits else None)
+    return _Rows(
+        problem,
+        torch.cat(starts).to(device, victim.dtype),
+        torch.cat(logits).to(device, victim.dtype) if logits else None,
+    )
 
 
 def _labels(attack: Matching, victim: Victim, seen: Observation, rng: torch.Generator) -> Tensor | None:

@@ -13,7 +13,10 @@ from leakgauge.models.seeded import seeded
 class ViT(nn.Module):
     """Patch embedding, learned position embedding, pre-norm blocks, linear head (Dosovitskiy et al. 2021).
 
-    Without ``class_token`` the head reads the mean of the patch tokens.
+    Without ``class_token`` the head reads the mean of the patch tokens. ``residual=False`` stacks attention, normalisation
+    and MLP one after another, without anything before the first attention or around it: architecture A of the APRIL
+    paper, whose first attention reads exactly the sum of patch and position embedding. ``position_std`` is the deviation
+    of the initial positions.
     """
 
     def __init__(
@@ -29,6 +32,9 @@ class ViT(nn.Module):
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
         class_token: bool = True,
+        residual: bool = True,
+        final_norm: bool = True,
+        position_std: float = 0.02,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -40,11 +46,12 @@ class ViT(nn.Module):
             self.patch_embed = PatchEmbed(in_channels=in_channels, width=width, patch=patch)
             self.cls_token = nn.Parameter(torch.randn(1, 1, width) * 0.02) if class_token else None
             tokens = (side // patch) ** 2 + int(class_token)
-            self.pos_embed = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
+            self.pos_embed = nn.Parameter(torch.randn(1, tokens, width) * position_std)
             hidden = int(width * mlp_ratio)
-            blocks = (Block(width=width, heads=heads, hidden=hidden, qkv_bias=qkv_bias) for _ in range(depth))
+            kind = Block if residual else PlainBlock
+            blocks = (kind(width=width, heads=heads, hidden=hidden, qkv_bias=qkv_bias) for _ in range(depth))
             self.blocks = nn.Sequential(*blocks)
-            self.norm = nn.LayerNorm(width)
+            self.norm = nn.LayerNorm(width) if final_norm else nn.Identity()
             self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,3 +113,16 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.norm1(x))
         return x + self.mlp(self.norm2(x))
+
+
+class PlainBlock(nn.Module):
+    """Attention, normalisation, MLP, each on what the one before gives: nothing bypasses the attention."""
+
+    def __init__(self, *, width: int, heads: int, hidden: int, qkv_bias: bool) -> None:
+        super().__init__()
+        self.attn = Attention(width=width, heads=heads, qkv_bias=qkv_bias)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = MLP(width=width, hidden=hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mlp(self.norm2(self.attn(x)))

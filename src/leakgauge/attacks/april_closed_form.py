@@ -1,0 +1,247 @@
+"""APRIL in closed form: the input of a self-attention from its gradients and that of the position embedding."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.core import Observation, Reconstruction, Signal, Victim
+from leakgauge.engine import Observed
+from leakgauge.engine.reference import capturing
+from leakgauge.errors import Inapplicable
+from leakgauge.families import Attention, Roles, find_roles
+from leakgauge.inversion.labels import LabelRule, batch_size, inferred
+
+AGREEMENT = 1e-2
+"""How well the paper's identity must hold on the adversary's own data before the attack is called applicable."""
+
+
+@dataclass(frozen=True)
+class Identifiability:
+    """What the linear systems can and cannot give back, known before they are solved.
+
+    Theorem 3.1 has ``tokens`` unknown rows of ``width`` numbers; it needs width ≥ tokens and ∂l/∂z of full rank. The patch
+    embedding turns ``patch_values`` numbers into ``width``; it needs width ≥ patch_values. Rounding of relative size
+    ``rounding`` grows by at most ``condition``.
+    """
+
+    tokens: int
+    width: int
+    patch_values: int
+    rank: int
+    condition: float
+    rounding: float
+
+    def lost(self) -> tuple[str, ...]:
+        """Predictions, in words; none means that everything comes back."""
+        found: list[str] = []
+        if self.width < self.tokens:
+            found.append(f"{self.tokens} tokens do not follow from a width of {self.width}: tokens are mixed")
+        if self.rank < min(self.tokens, self.width):
+            found.append(f"the gradient of the tokens has rank {self.rank} of {self.tokens}: tokens are mixed")
+        if self.width < self.patch_values:
+            found.append(
+                f"{self.patch_values} values of a patch do not follow from a width of {self.width}: detail is lost"
+            )
+        if self.condition * self.rounding > 0.1:
+            found.append(f"condition number {self.condition:.1e} lets rounding of {self.rounding:.0e} drown the tokens")
+        return tuple(found)
+
+    def __str__(self) -> str:
+        return (
+            f"identifiability: {self.tokens} unknown tokens, width {self.width}, {self.patch_values} values a patch, "
+            f"rank {self.rank}, condition {self.condition:.1e}; predicted: {', '.join(self.lost()) or 'everything is recovered'}"
+        )
+
+
+def tokens_from_attention(position: Tensor, products: Tensor) -> Tensor:
+    """z with (∂l/∂z)ᵀ z = Qᵀ ∂l/∂Q + Kᵀ ∂l/∂K + Vᵀ ∂l/∂V, by least squares.
+
+    ``position`` (tokens, width) is ∂l/∂E_pos = ∂l/∂z, ``products`` (width, width) the right side. The result is
+    (tokens, width). A bias of q, k or v changes neither side.
+
+    Ref: APRIL (Lu et al. 2022), Theorem 3.1 and Eq. (8) — the input of a self-attention in closed form
+    """
+    return torch.linalg.lstsq(position.T.cpu(), products.cpu(), driver="gelsd").solution
+
+
+def attention_products(signal: Signal, parameters: Signal, attention: Attention) -> Tensor:
+    """Qᵀ ∂l/∂Q + Kᵀ ∂l/∂K + Vᵀ ∂l/∂V, (width, width), from fused or separate weights.
+
+    Ref: APRIL (Lu et al. 2022), Algorithm 1, line 5 — right side of the linear system
+    """
+    layers = [attention.qkv] if attention.qkv is not None else [attention.q, attention.k, attention.v]
+    names = [f"{layer}.weight" for layer in layers]
+    return torch.stack([parameters[n].double().T @ signal[n].double() for n in names]).sum(0)
+
+
+def pixels_from_patches(embedded: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Values of each patch (patches, values) from E = W x + b, by the pseudo-inverse of W (width, values).
+
+    Ref: APRIL (Lu et al. 2022), Eq. (11) — patch embedding and its inverse
+    """
+    shifted = embedded if bias is None else embedded - bias.double().cpu()
+    return shifted @ torch.linalg.pinv(weight.double().cpu()).T
+
+
+@dataclass(frozen=True)
+class AprilClosedForm:
+    """The attack made by :func:`april_closed_form`."""
+
+    labels: LabelRule
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        began = time.perf_counter()
+        size = batch_size(seen)
+        if isinstance(seen.channel, FedAvg) and seen.channel.steps > 1:
+            raise Inapplicable("the identity holds for one gradient; several local steps mix several of them")
+        signal = Observed.checked(seen.signal, victim).signal
+        roles, patch = _parts(victim, signal)
+        prefix = _check_layout(victim, roles, patch, seed=seed)
+        unknown, known_rows = _without_prefix(victim, signal, roles, prefix)
+        values = math.prod(patch.weight.shape[1:])
+        stated = _identifiability(unknown, values, signal[_position(roles)].dtype)
+        products = attention_products(signal, victim.parameters(), roles.attention[0]).cpu() - known_rows
+        tokens = tokens_from_attention(unknown, products)
+        positions = _positions(victim, roles)[prefix:]
+        flat = pixels_from_patches(tokens - positions, patch.weight.detach().flatten(1), patch.bias)
+        x = _assembled(flat, patch, victim.space.shape).to(victim.device, next(iter(signal.values())).dtype)
+        x = victim.space.project(torch.nan_to_num(x))[None].expand(size, *x.shape).clone()
+        mixed = (
+            (f"the batch's {size} samples share one linear system: this is their mixture, {size} times",)
+            if size > 1
+            else ()
+        )
+        return Reconstruction(
+            x=x,
+            y=self._labels(victim, seen, seed),
+            loss=0.0,
+            candidates=x[None],
+            losses=torch.zeros(1),
+            made_by=repr(self),
+            seconds=time.perf_counter() - began,
+            notes=(str(stated), *mixed),
+        )
+
+    def _labels(self, victim: Victim, seen: Observation, seed: int) -> Tensor | None:
+        try:
+            return self.labels(victim, seen, rng=torch.Generator().manual_seed(seed))
+        except Inapplicable:  # the image does not depend on the label, so not knowing it is no obstacle
+            return None
+
+
+def _position(roles: Roles) -> str:
+    assert roles.position_embedding is not None
+    return roles.position_embedding
+
+
+def _positions(victim: Victim, roles: Roles) -> Tensor:
+    return victim.parameters()[_position(roles)].double().cpu().flatten(0, -2)
+
+
+def _parts(victim: Victim, signal: Signal) -> tuple[Roles, nn.Conv2d]:
+    roles = find_roles(victim.model)
+    if not roles.attention:
+        raise Inapplicable("the model has no self-attention that a family knows")
+    if roles.position_embedding is None:
+        raise Inapplicable("the model has no learned position embedding, so the gradient of the tokens is not shared")
+    if roles.position_embedding not in victim.parameters():
+        raise Inapplicable(f"the position embedding {roles.position_embedding} is fixed, so its gradient is not shared")
+    attention = roles.attention[0]
+    layers = [attention.qkv] if attention.qkv is not None else [attention.q, attention.k, attention.v]
+    for needed in (roles.position_embedding, *[f"{layer}.weight" for layer in layers]):
+        if needed not in signal:
+            raise Inapplicable(f"not shared: {needed}")
+    patch = victim.model.get_submodule(roles.patch_embedding or "")
+    if not isinstance(patch, nn.Conv2d) or patch.stride != patch.kernel_size or patch.padding != (0, 0):
+        raise Inapplicable("the patch embedding is no convolution over patches side by side")
+    return roles, patch
+
+
+def _check_layout(victim: Victim, roles: Roles, patch: nn.Conv2d, *, seed: int) -> int:
+    """Number of tokens before the patches. Refuses, on the adversary's own noise, models for which Eq. (8) does not hold."""
+    rng = torch.Generator().manual_seed(seed)
+    probe = victim.space.start(1, rng).to(victim.device, victim.dtype)
+    attention = roles.attention[0]
+    layer = attention.qkv or attention.q
+    assert layer is not None
+    assert roles.patch_embedding is not None
+    signal = Gradient()(victim, probe, torch.zeros(1, dtype=torch.long, device=victim.device))
+    with torch.no_grad(), capturing(victim.model, (layer,)) as seen:
+        victim(probe)
+        embedded = patch(probe).flatten(2).transpose(1, 2)[0].double().cpu()
+    z, positions = seen[layer][0].double().cpu(), _positions(victim, roles)
+    prefix = len(positions) - len(embedded)
+    if prefix < 0 or z.shape != positions.shape or not _close(z[prefix:], embedded + positions[prefix:]):
+        raise Inapplicable(
+            "the first attention does not read the sum of patch and position embedding: something, such as a normalisation, "
+            "lies between them"
+        )
+    gradient = signal[_position(roles)].double().cpu().flatten(0, -2)
+    if not _close(gradient.T @ z, attention_products(signal, victim.parameters(), attention).cpu()):
+        raise Inapplicable(
+            "the gradient of the position embedding is not that of the first attention's input alone: the tokens also "
+            "bypass it, as in a residual connection"
+        )
+    return prefix
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).norm() <= AGREEMENT * b.norm())
+
+
+def _without_prefix(victim: Victim, signal: Signal, roles: Roles, prefix: int) -> tuple[Tensor, Tensor]:
+    """∂l/∂z of the patch tokens, and what the known tokens before them (class token) add to the right side."""
+    gradient = signal[_position(roles)].double().cpu().flatten(0, -2)
+    if prefix == 0:
+        return gradient, gradient.new_zeros(gradient.shape[1], gradient.shape[1])
+    attention = roles.attention[0]
+    layer = attention.qkv or attention.q
+    assert layer is not None
+    blank = victim.space.encode(torch.zeros(1, *victim.space.shape)).to(victim.device, victim.dtype)
+    with torch.no_grad(), capturing(victim.model, (layer,)) as seen:
+        victim(blank)  # these tokens are the same for every image
+    known = seen[layer][0, :prefix].double().cpu()
+    return gradient[prefix:], gradient[:prefix].T @ known
+
+
+def _identifiability(gradient: Tensor, values: int, dtype: torch.dtype) -> Identifiability:
+    singular = torch.linalg.svdvals(gradient)
+    rounding = torch.finfo(dtype).eps
+    rank = int((singular > singular[0] * max(gradient.shape) * torch.finfo(dtype).eps).sum()) if singular[0] > 0 else 0
+    condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
+    tokens, width = gradient.shape
+    return Identifiability(tokens, width, values, rank, condition, rounding)
+
+
+def _assembled(flat: Tensor, patch: nn.Conv2d, shape: tuple[int, ...]) -> Tensor:
+    """Patches (patches, values), row by row, as one image."""
+    height, width = patch.kernel_size
+    channels, rows, columns = shape[0], shape[1] // height, shape[2] // width
+    grid = flat.view(rows, columns, channels, height, width).permute(2, 0, 3, 1, 4)
+    image = flat.new_zeros(shape)
+    image[:, : rows * height, : columns * width] = grid.reshape(channels, rows * height, columns * width)
+    return image
+
+
+def april_closed_form() -> AprilClosedForm:
+    """Lu et al. 2022: the gradient of a learned position embedding gives the tokens, the tokens give the image.
+
+        (∂l/∂E_pos)ᵀ z = Qᵀ ∂l/∂Q + Kᵀ ∂l/∂K + Vᵀ ∂l/∂V,     x = W_p⁺ (z − E_pos − b_p)
+
+    Needs a transformer whose first attention reads exactly the sum of patch and position embedding, with nothing around it
+    (architecture A; ``families.attention_first`` makes that variant of a model), and the gradients of both shared. What
+    will be lost is said before solving, in the result's notes (:class:`Identifiability`). The adversary tries the identity on
+    noise of its own first, so other layouts are refused with the reason.
+
+    Deviations: tokens before the patches (class token) are known and moved to the right side, which the paper does not
+    do; all is solved in float64.
+
+    Ref: APRIL (Lu et al. 2022), Algorithm 1 — closed-form attack
+    """
+    return AprilClosedForm(labels=inferred())
