@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from leakgauge.engine.rules.constant import convolved
+from leakgauge.engine.rules.grouped import weight_gradients
 from leakgauge.engine.rules.patches import Pair, patches
 from leakgauge.engine.rules.use import Recorder, Use, gram_is_cheaper, gram_square, projected_dot
 
@@ -53,6 +54,10 @@ class ConvolutionUse(Use):
         return self._by_restart(delta.flatten(2))
 
     def weight_gradient(self, delta: Tensor) -> Tensor:
+        _, dilation, padding, stride = self.how
+        if self.a.device.type == "cpu" and len(self.shape) == 4 and not self.prefers_gram():
+            how = (stride, padding, dilation)
+            return weight_gradients(self.a, delta, rows=self.rows, shape=self.shape, how=how, groups=self.groups)
         return (self._d(delta).transpose(-1, -2) @ self._patches).reshape(self.rows, *self.shape)
 
     def bias_gradient(self, delta: Tensor) -> Tensor:
