@@ -35,9 +35,10 @@ class _WeightGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, delta: Tensor, rows: int, shape: tuple[int, ...], how: How, groups: int) -> Tensor:
         ctx.save_for_backward(a, delta)
-        ctx.how = (*how, rows * groups)
+        arguments: Any = (*how, rows * groups)  # torch's annotations know whole numbers only, not pairs
+        ctx.how = arguments
         size = torch.Size((rows * shape[0], *shape[1:]))
-        return conv2d_weight(a, size, delta, *ctx.how).view(rows, *shape)
+        return conv2d_weight(a, size, delta, *arguments).view(rows, *shape)
 
     @staticmethod
     @once_differentiable
