@@ -15,7 +15,7 @@ from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import Attention, Roles, find_roles
-from leakgauge.inversion.labels import LabelRule, batch_size, inferred
+from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
 
 AGREEMENT = 1e-2
 """How well the paper's identity must hold on the adversary's own data before the attack is called applicable."""
@@ -119,7 +119,7 @@ class AprilClosedForm:
         )
         return Reconstruction(
             x=x,
-            y=self._labels(victim, seen, seed),
+            y=readable(self.labels, victim, seen, seed=seed),
             loss=0.0,
             candidates=x[None],
             losses=torch.zeros(1),
@@ -127,12 +127,6 @@ class AprilClosedForm:
             seconds=time.perf_counter() - began,
             notes=(str(stated), *mixed),
         )
-
-    def _labels(self, victim: Victim, seen: Observation, seed: int) -> Tensor | None:
-        try:
-            return self.labels(victim, seen, rng=torch.Generator().manual_seed(seed))
-        except Inapplicable:  # the image does not depend on the label, so not knowing it is no obstacle
-            return None
 
 
 def _position(roles: Roles) -> str:

@@ -13,7 +13,7 @@ from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
-from leakgauge.inversion.labels import LabelRule, batch_size, inferred
+from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Linear:
         x = input_of_linear(signal[f"{name}.weight"], signal[f"{name}.bias"]).view(1, *victim.space.shape)
         return Reconstruction(
             x=victim.space.project(x),
-            y=self._labels(victim, seen, seed),
+            y=readable(self.labels, victim, seen, seed=seed),
             loss=0.0,
             candidates=victim.space.project(x)[None],
             losses=torch.zeros(1),
@@ -42,12 +42,6 @@ class Linear:
             seconds=time.perf_counter() - began,
             notes=(f"closed form on {name}",),
         )
-
-    def _labels(self, victim: Victim, seen: Observation, seed: int) -> Tensor | None:
-        try:
-            return self.labels(victim, seen, rng=torch.Generator().manual_seed(seed))
-        except Inapplicable:  # the image does not depend on the label, so not knowing it is no obstacle
-            return None
 
 
 def input_of_linear(weight: Tensor, bias: Tensor) -> Tensor:

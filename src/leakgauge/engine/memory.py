@@ -29,9 +29,11 @@ def saved_bytes(evaluate: Callable[[], object]) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free now: on the GPU, or in the machine."""
+    """Memory that is free now: on the GPU, or in the machine; where a system does not tell, more than anyone needs."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    if "SC_AVPHYS_PAGES" not in os.sysconf_names:
+        return 2**62
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -144,6 +144,14 @@ def inferred() -> LabelRule:
     return FirstThatApplies((SignRule(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False), Joint()))
 
 
+def readable(rule: LabelRule, victim: Victim, seen: Observation, *, seed: int) -> Tensor | None:
+    """Labels for an attack whose image does not depend on them: where they cannot be read, not knowing them is no obstacle."""
+    try:
+        return rule(victim, seen, rng=torch.Generator().manual_seed(seed))
+    except Inapplicable:
+        return None
+
+
 def batch_size(seen: Observation) -> int:
     """The size the adversary was told."""
     if seen.size is None:
