@@ -25,7 +25,7 @@ class WithholdNames:
 class Withhold:
     """Keeps every parameter of the given roles (``head``, ``position_embedding``, …) on the device.
 
-    Ref: APRIL (Lu et al. 2022), section 5 — withholding the position embedding's gradient
+    Ref: APRIL (Lu et al. 2022), section 4.2 — withholding the position embedding's gradient
     """
 
     roles: tuple[str, ...] = ()
