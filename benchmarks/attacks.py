@@ -40,11 +40,11 @@ def shown(decibel: float) -> float | str:
     return round(decibel, 1) if math.isfinite(decibel) else "inf"
 
 
-def measured(name: str, count: int) -> dict[str, object]:
+def measured(name: str, count: int, first: int) -> dict[str, object]:
     make, space, attack = CASES[name]
     victim = Victim(make(), space)
     images, labels = fashion("test")
-    order = one_of_each_class(labels)[:count]
+    order = one_of_each_class(labels)[first : first + count]
     x, y = space.encode(images[order]), labels[order]
     found: list[float] = []
     nothing: list[float] = []
@@ -55,6 +55,7 @@ def measured(name: str, count: int) -> dict[str, object]:
         nothing += score(null_run(attack, victim, seen, seed=0), x[own], y[own], space=space).psnr
     return {
         "case": name,
+        "first": first,
         "attack": repr(attack),
         "psnr": [shown(v) for v in found],
         "null_psnr": [shown(v) for v in nothing],
@@ -67,11 +68,12 @@ def measured(name: str, count: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="how many images, one of each class in turn, to pass over")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    lines: list[dict[str, object]] = [{"command": "python benchmarks/attacks.py"}]
+    lines: list[dict[str, object]] = [{"command": f"python benchmarks/attacks.py --first {options.first}"}]
     for name in CASES:
-        lines.append(measured(name, options.images))
+        lines.append(measured(name, options.images, options.first))
         print(json.dumps(lines[-1]), flush=True)
     if options.out is not None:
         options.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
