@@ -27,6 +27,7 @@ from leakgauge.core import Mode, Pixels, Victim, share
 from leakgauge.engine import TF32, BFloat16, Exact, Observed, Precision
 from leakgauge.inversion import L2, Adam, Cosine, Descent, Sign
 from leakgauge.inversion.search import Problem, Search
+from leakgauge.inversion.solvers import Mover
 from leakgauge.inversion.terms import Term
 from leakgauge.models.resnet import ResNet18
 from leakgauge.models.vit import ViT
@@ -125,21 +126,39 @@ def plain_step(victim: Victim, observed: Observed, y: Tensor, distance: str) -> 
     return step
 
 
-def our_step(
-    victim: Victim, observed: Observed, y: Tensor, distance: str, rows: int, *, own: bool = False
-) -> tuple[Callable[[], None], str]:
-    """The engine's step for ``rows`` restarts; with ``own`` each row has an observation of its own."""
+@dataclass(frozen=True)
+class Ours:
+    """``move`` makes a whole step; ``eager`` the same replay and derivative without a recording, to be counted."""
+
+    move: Mover
+    eager: Callable[[], None]
+    note: str
+
+
+def our_search(victim: Victim, observed: Observed, y: Tensor, distance: str, rows: int, *, own: bool = False) -> Ours:
+    """The engine's search over ``rows`` restarts; with ``own`` each row has an observation of its own."""
     rng = torch.Generator().manual_seed(1)
     x = torch.stack([victim.space.start(len(y), rng) for _ in range(rows)]).to(DEVICE).requires_grad_()
     target = Observed.stacked([observed] * rows) if own else observed
     problem = Problem(DISTANCES[distance], victim, Gradient(), target, y.expand(rows, -1), Exact())
     search = Search(problem, x, None, together=True)
     solver = Descent(Adam(0.1), steps=10**6, gradient=(Sign(),))
-    move = solver.begin(x, None, search.losses, victim.space)
+
+    def eager() -> None:
+        torch.autograd.grad(search.objective(x, None, slice(None)).sum(), x)
+
+    return Ours(solver.begin(x, None, search.losses, victim.space), eager, search.note)
+
+
+def our_step(
+    victim: Victim, observed: Observed, y: Tensor, distance: str, rows: int, *, own: bool = False
+) -> tuple[Callable[[], None], str]:
+    """The engine's step for ``rows`` restarts, warm, and how it runs."""
+    ours = our_search(victim, observed, y, distance, rows, own=own)
     number = iter(range(10**6))
     for _ in range(5 if DEVICE.type == "cuda" else 1):
-        move(next(number))
-    return lambda: move(next(number)), f"{search.note}; {move.note}"
+        ours.move(next(number))
+    return lambda: ours.move(next(number)), f"{ours.note}; {ours.move.note}"
 
 
 def rounds(steps: dict[str, Callable[[], None]], *, count: int, seconds: float) -> dict[str, list[float]]:
