@@ -13,7 +13,8 @@ from leakgauge.engine import ByRules, Observed, Reference
 from leakgauge.engine.rules.constant import convolved
 from leakgauge.engine.rules.convolution import by_patches
 from leakgauge.engine.rules.patches import patches
-from leakgauge.engine.rules.twice import gelu, normalised
+from leakgauge.engine.rules.twice import gelu, normalised, softmax
+from leakgauge.engine.rules.use import row_square
 
 SIZES = st.integers(1, 3)
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
@@ -247,6 +248,37 @@ def test_layer_normalisation_and_its_second_derivative(shape):
     torch.testing.assert_close(normalised(x, shape, 1e-5), F.layer_norm(x, shape))
     assert torch.autograd.gradcheck(lambda v: normalised(v, shape, 1e-5), x)
     assert torch.autograd.gradgradcheck(lambda v: normalised(v, shape, 1e-5).sin(), x)
+
+
+def test_softmax_and_its_second_derivative():
+    x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(softmax(x), x.softmax(-1))
+    assert torch.autograd.gradcheck(softmax, x)
+    assert torch.autograd.gradgradcheck(lambda v: softmax(v).square(), x)
+
+
+def test_sum_of_squares_of_each_row_and_its_derivative():
+    values = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(row_square(values), values.square().sum(1))
+    assert torch.autograd.gradcheck(row_square, values)
+
+
+@QUICK
+@given(rows=SIZES, batch=SIZES, own=st.booleans(), scale=st.sampled_from([None, 0.3]), causal=st.booleans())
+def test_attention(rows, batch, own, scale, causal):
+    """Causal attention goes another way, and must give the same."""
+
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.head = nn.Linear(6, 18), nn.Linear(6, 3)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).unflatten(-1, (3, 2, 3)).permute(2, 0, 3, 1, 4).unbind(0)
+            mixed = F.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal)
+            return self.head(mixed.transpose(1, 2).flatten(2).mean(1))
+
+    agree(Attends(), (4, 6), rows=rows, batch=batch, own=own)
 
 
 def test_gelu_and_its_second_derivative():

@@ -15,7 +15,7 @@ from leakgauge.core import Victim
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.reference import Replay, Weights, capturing
 from leakgauge.engine.rules import Use
-from leakgauge.engine.rules.use import row_dot
+from leakgauge.engine.rules.use import row_dot, row_square
 from leakgauge.engine.tape import Tape
 
 SMALL = 2**15
@@ -33,6 +33,7 @@ class Recorded:
     captured: Mapping[str, Tensor]
     rows: int
     _formed: dict[str, Tensor] = field(default_factory=dict)
+    _numbers: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     _laid_out: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
     @property
@@ -63,16 +64,19 @@ class Recorded:
 
     def _split(
         self, weights: Weights
-    ) -> tuple[list[tuple[float, Use, Tensor, str]], list[tuple[float, Tensor, Tensor]]]:
-        """Weights whose gradient need not be formed, and the others, the many small ones laid end to end."""
-        unformed: list[tuple[float, Use, Tensor, str]] = []
+    ) -> tuple[list[tuple[float, tuple[Tensor, Tensor]]], list[tuple[float, Tensor, Tensor]]]:
+        """The two numbers of weights whose gradient need not be formed, and the others, the many small ones end to end."""
+        unformed: list[tuple[float, tuple[Tensor, Tensor]]] = []
         formed: dict[float, list[str]] = {}
         for name, weight in weights.items():
             short = self._unformed(name)
             if short is None:
                 formed.setdefault(weight, []).append(name)
-            else:
-                unformed.append((weight, *short, name))
+                continue
+            if name not in self._numbers:
+                use, delta = short
+                self._numbers[name] = use.numbers(delta, self.observed.signal[name])
+            unformed.append((weight, self._numbers[name]))
         return unformed, [(w, *piece) for w, names in formed.items() for piece in self._pieces(names)]
 
     def _pieces(self, names: list[str]) -> list[tuple[Tensor, Tensor]]:
@@ -91,17 +95,16 @@ class Recorded:
 
     def dot(self, weights: Weights) -> Tensor:
         unformed, formed = self._split(weights)
-        dots = [_times(w, use.dot(delta, self.observed.signal[name])) for w, use, delta, name in unformed]
-        return _total(dots + [_times(w, row_dot(g, t)) for w, g, t in formed])
+        return _total([_times(w, dot) for w, (dot, _) in unformed] + [_times(w, row_dot(g, t)) for w, g, t in formed])
 
     def square(self, weights: Weights) -> Tensor:
         unformed, formed = self._split(weights)
         return _total(
-            [_times(w, u.square(d)) for w, u, d, _ in unformed] + [_times(w, g.square().sum(1)) for w, g, _ in formed]
+            [_times(w, square) for w, (_, square) in unformed] + [_times(w, row_square(g)) for w, g, _ in formed]
         )
 
     def l2(self, weights: Weights) -> Tensor:
-        return _total([_times(w, (g - t).square().sum(1)) for w, g, t in self._all(weights)])
+        return _total([_times(w, row_square(g - t)) for w, g, t in self._all(weights)])
 
     def l1(self, weights: Weights) -> Tensor:
         return _total([_times(w, (g - t).abs().sum(1)) for w, g, t in self._all(weights)])

@@ -6,6 +6,7 @@ from typing import Any
 import torch.nn.functional as F
 
 from leakgauge.engine.rules.activation import gelu
+from leakgauge.engine.rules.attention import attention
 from leakgauge.engine.rules.convolution import convolution
 from leakgauge.engine.rules.embedding import embedding
 from leakgauge.engine.rules.linear import linear
@@ -23,6 +24,7 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.batch_norm: batch_norm,
     F.embedding: embedding,
     F.gelu: gelu,
+    F.scaled_dot_product_attention: attention,
 }
 """``rule(tape, function, *arguments)``; NotImplemented means that it does not fit and the parameter is to be lifted."""
 

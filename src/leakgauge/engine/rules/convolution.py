@@ -12,7 +12,7 @@ from torch import Tensor
 from leakgauge.engine.rules.constant import convolved
 from leakgauge.engine.rules.grouped import weight_gradients
 from leakgauge.engine.rules.patches import Pair, patches
-from leakgauge.engine.rules.use import Recorder, Use, gram_is_cheaper, gram_square, projected_dot
+from leakgauge.engine.rules.use import Recorder, Use, gram_is_cheaper, two_numbers
 
 FEW_CHANNELS = 4
 POINTWISE = ((1, 1), (1, 1), (0, 0), (1, 1))
@@ -67,13 +67,10 @@ class ConvolutionUse(Use):
         n = len(self.a) // self.rows * self.positions
         return gram_is_cheaper(n, math.prod(self.shape[1:]), self.shape[0] // self.groups)
 
-    def dot(self, delta: Tensor, target: Tensor) -> Tensor:
+    def numbers(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         per_row = target.shape[: target.dim() - len(self.shape)]
         by_group = target.reshape(*per_row, self.groups, self.shape[0] // self.groups, math.prod(self.shape[1:]))
-        return projected_dot(self._patches, self._d(delta), by_group)
-
-    def square(self, delta: Tensor) -> Tensor:
-        return gram_square(self._patches, self._d(delta))
+        return two_numbers(self._patches, self._d(delta), by_group)
 
 
 def by_patches(

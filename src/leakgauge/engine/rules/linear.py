@@ -8,7 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.engine.rules.use import Recorder, Use, gram_is_cheaper, gram_square, projected_dot
+from leakgauge.engine.rules.use import Recorder, Use, gram_is_cheaper, two_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +34,8 @@ class LinearUse(Use):
         inputs = self.a.shape[-1]
         return gram_is_cheaper(self.a.numel() // inputs // self.rows, inputs, self.outputs)
 
-    def dot(self, delta: Tensor, target: Tensor) -> Tensor:
-        return projected_dot(self._a(), self._d(delta), target)
-
-    def square(self, delta: Tensor) -> Tensor:
-        return gram_square(self._a(), self._d(delta))
+    def numbers(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        return two_numbers(self._a(), self._d(delta), target)
 
 
 def linear(tape: Recorder, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Layer normalisation and GELU whose second derivatives are written down, not pieced together.
+"""Layer normalisation, GELU and softmax whose second derivatives are written down, not pieced together.
 
 PyTorch differentiates their backward passes through dozens of small kernels. By hand it is a few, most of them fused ones.
 """
@@ -99,3 +99,37 @@ class _GeluSlope(torch.autograd.Function):
         density = torch.exp(square * -0.5).mul_(1 / math.sqrt(2 * math.pi))
         of_x = density.mul_(square.neg_().add_(2)).mul_(grads[0]).mul_(g)
         return torch.ops.aten.gelu_backward(grads[0], x), of_x
+
+
+def softmax(x: Tensor) -> Tensor:
+    """exp(x) / Σ exp(x) over the last dimension, differentiable twice."""
+    return _Softmax.apply(x)
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        p = torch.softmax(x, -1)
+        ctx.save_for_backward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _SoftmaxSlope.apply(grads[0], *ctx.saved_tensors)
+
+
+class _SoftmaxSlope(torch.autograd.Function):
+    """p ∘ (g − Σ g∘p). Its derivatives with u coming back: p ∘ (u − Σ u∘p) in g, and (u − Σ u∘p) ∘ g − u · Σ g∘p in p."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, p: Tensor) -> Tensor:
+        ctx.save_for_backward(g, p)
+        return torch.ops.aten._softmax_backward_data(g, p, -1, p.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (g, p), u = ctx.saved_tensors, grads[0]
+        of_u, of_g = (u * p).sum(-1, keepdim=True), (g * p).sum(-1, keepdim=True)
+        of_p = torch.addcmul(u * of_g.neg_(), u - of_u, g)
+        return torch.ops.aten._softmax_backward_data(u, p, -1, p.dtype), of_p

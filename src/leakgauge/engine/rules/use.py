@@ -40,13 +40,10 @@ class Use(ABC):
         """Whether dot and norm are cheaper without the gradient itself."""
         return False
 
-    def dot(self, delta: Tensor, target: Tensor) -> Tensor:
-        """⟨g_r, g*_r⟩, shape (R,); ``target`` is one for all restarts, or has R rows."""
-        return row_dot(self.weight_gradient(delta), target)
-
-    def square(self, delta: Tensor) -> Tensor:
-        """‖g_r‖², shape (R,)."""
-        return self.weight_gradient(delta).flatten(1).square().sum(1)
+    def numbers(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """⟨g_r, g*_r⟩ and ‖g_r‖², each (R,); ``target`` is one for all restarts, or has R rows."""
+        gradient = self.weight_gradient(delta)
+        return row_dot(gradient, target), row_square(gradient.flatten(1))
 
 
 class Recorder(Protocol):
@@ -68,31 +65,60 @@ def row_dot(gradient: Tensor, target: Tensor) -> Tensor:
     return flat @ target.flatten() if target.dim() < gradient.dim() else (flat * target.flatten(1)).sum(1)
 
 
-def gram_square(a: Tensor, delta: Tensor) -> Tensor:
-    """‖δ_rᵀ a_r‖² for a (R, …, n, inputs) and δ (R, …, n, outputs), shape (R,), without forming the products."""
-    return _GramSquare.apply(a, delta)
+def row_square(values: Tensor) -> Tensor:
+    """Σ v² of every row of (R, k), shape (R,)."""
+    return _RowSquare.apply(values)
 
 
-class _GramSquare(torch.autograd.Function):
-    """Autograd would multiply once for a and once for aᵀ; the Gram matrices are symmetric, so once is enough."""
+class _RowSquare(torch.autograd.Function):
+    """One pass forth and one back. Autograd would write the squares down, and twice the values before it scales them."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, delta: Tensor) -> Tensor:
-        of_a, of_delta = a @ a.transpose(-1, -2), delta @ delta.transpose(-1, -2)
-        ctx.save_for_backward(a, delta, of_a, of_delta)
-        return (of_a * of_delta).flatten(1).sum(1)
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return torch.linalg.vector_norm(values, dim=1).square()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        a, delta, of_a, of_delta = ctx.saved_tensors
-        twice = (2 * grads[0]).view(-1, *[1] * (a.dim() - 1))
-        return (twice * of_delta) @ a, (twice * of_a) @ delta
+        (values,) = ctx.saved_tensors
+        return values * (2 * grads[0]).unsqueeze(1)
 
 
-def projected_dot(a: Tensor, delta: Tensor, target: Tensor) -> Tensor:
-    """⟨δ_rᵀ a_r, t⟩ for t (…, outputs, inputs), or t_r with R rows: the layer run with t for its weight."""
-    return ((a @ target.transpose(-1, -2)) * delta).flatten(1).sum(1)
+def two_numbers(a: Tensor, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """⟨δ_rᵀ a_r, t⟩ and ‖δ_rᵀ a_r‖², each (R,), without forming the products.
+
+    a (R, …, n, inputs), δ (R, …, n, outputs); t is (…, outputs, inputs), or has R rows.
+    """
+    return _TwoNumbers.apply(a, delta, target)
+
+
+class _TwoNumbers(torch.autograd.Function):
+    """Autograd would multiply by each Gram matrix twice, although it is symmetric, and add what comes back piece by piece."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        projected = a @ target.transpose(-1, -2)  # the layer run with t for its weight
+        of_a, of_delta = a @ a.transpose(-1, -2), delta @ delta.transpose(-1, -2)
+        ctx.save_for_backward(a, delta, target, projected, of_a, of_delta)
+        return (projected * delta).flatten(1).sum(1), (of_a * of_delta).flatten(1).sum(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        a, delta, target, projected, of_a, of_delta = ctx.saved_tensors
+        dot, twice_square = (g.view(-1, *[1] * (a.dim() - 1)) for g in (grads[0], 2 * grads[1]))
+        for_a = _add_product((delta @ target).mul_(dot), twice_square * of_delta, a)
+        for_delta = _add_product(projected * dot, twice_square * of_a, delta)
+        return for_a, for_delta, None
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """total + left @ right in the type of ``right``; in the place of ``total`` unless types are mixed (autocast)."""
+    if not total.dtype == left.dtype == right.dtype:
+        return (total + left @ right).to(right.dtype)
+    pages = [t.reshape(-1, *t.shape[-2:]) for t in (total, left, right)]
+    return pages[0].baddbmm_(pages[1], pages[2]).view(total.shape)
 
 
 def gram_is_cheaper(n: int, inputs: int, outputs: int) -> bool:
