@@ -133,6 +133,21 @@ def test_trace_and_snapshots(steps, points, frames, victim_of, batch_of):
     assert trace.snapshot_steps[-1] == steps
 
 
+def test_frames_are_those_of_a_shorter_run(victim_of, batch_of):
+    victim = victim_of()
+    seen = share(victim, Gradient(), *batch_of(1))
+    whole = Matching(Cosine(), solver=Descent(steps=9), frames=(2, 5))(victim, seen)
+    assert whole.trace.snapshot_steps == (2, 5, 9)
+    earlier = Matching(Cosine(), solver=Descent(steps=4))(victim, seen)  # judges images 0 to 4, as frame 5 has
+    torch.testing.assert_close(whole.trace.snapshots[1], earlier.x)
+
+
+@pytest.mark.parametrize("frames", [(5, 2), (2, 2), (9,), (-1,)])
+def test_frames_outside_the_run_are_refused(frames):
+    with pytest.raises(BadInput, match="rising order"):
+        Matching(Cosine(), solver=Descent(steps=9), frames=frames)
+
+
 def test_snapshots_are_of_the_chosen_restart(victim_of, batch_of, start_at):
     victim, (x, y) = victim_of(), batch_of(1)
     seen = share(victim, Gradient(), x, y)

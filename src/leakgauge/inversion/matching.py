@@ -31,7 +31,8 @@ class Matching:
 
     Restarts are independent; the adversary keeps the one with the lowest objective. Within a restart the image that
     produced the lowest objective is kept, not the one a step later. ``precision`` and ``halving`` trade exactness of the
-    replay and hopeless restarts for speed; both are off by default.
+    replay and hopeless restarts for speed; both are off by default. ``frames`` are the steps before which the trace keeps
+    the best candidate so far (and the end); by default six, evenly spread.
     """
 
     objective: Term
@@ -42,8 +43,13 @@ class Matching:
     name: str = "matching"
     precision: Precision = field(default_factory=Exact)
     halving: Halving | None = None
+    frames: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if list(self.frames) != sorted(set(self.frames)) or any(not 0 <= at < self.solver.steps for at in self.frames):
+            raise BadInput(
+                f"frames are different steps from 0 to {self.solver.steps - 1} in rising order, got {self.frames}"
+            )
         if not isinstance(self.restarts, int) or self.restarts < 1:
             raise BadInput(f"an attack needs at least 1 restart, a whole number, got {self.restarts!r}")
         if self.halving is not None and not self.solver.together:
@@ -100,7 +106,7 @@ class Matching:
         steps = self.solver.steps
         drops = {} if self.halving is None else self.halving.drops(len(x), steps)
         move = self.solver.begin(x, logits, search.losses, victim.space)
-        every, frames = max(1, steps // POINTS_IN_TRACE), _evenly(steps, SNAPSHOTS)
+        every, frames = max(1, steps // POINTS_IN_TRACE), self.frames or _evenly(steps, SNAPSHOTS)
         at: list[int] = []
         curve: list[Tensor] = []
         snapshots: list[Tensor] = []

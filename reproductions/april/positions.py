@@ -1,0 +1,222 @@
+"""Figs. 7 and 8: does keeping the position embedding's gradient at home turn the attack into "twin data"?
+
+    python reproductions/april/positions.py --data FOLDER
+
+Five settings, on both architectures: positions learnable and shared, attacked by APRIL and by its squared distance alone;
+their gradient withheld; positions fixed (sinusoids); and their gradient withheld while the adversary does not even know
+their values (it takes other draws of N(0, 1)), as when each client keeps its own. Then the accuracy that fixed positions cost.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import study
+import torch
+from drawing import Line, Panel, grid, svg
+from study import Images, Options, Pictures, Results, Row
+from torch import Tensor
+from training import accuracies
+
+from leakgauge.attacks import april_closed_form
+from leakgauge.core import Observation, Victim
+from leakgauge.defenses import Withhold
+from leakgauge.errors import Inapplicable
+from leakgauge.models.vit import ViT
+
+SETTINGS = {
+    "shared, APRIL": "april",
+    "shared, squared distance": "l2",
+    "gradient withheld": "l2",
+    "fixed": "l2",
+    "gradient withheld, values unknown": "l2",
+}
+FRAMES = (1, 2, 5, 10, 20, 50, 100, 200, 300, 400, 500, 600, 700, 1000)
+SEEDS = 3
+
+
+def sinusoids(tokens: int, width: int) -> Tensor:
+    """Fixed positions (1, tokens, width): sines and cosines of falling frequency (Vaswani et al. 2017, section 3.5)."""
+    at = torch.arange(tokens)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
+    return torch.stack([at.sin(), at.cos()], 2).flatten(1)[None, :, :width]
+
+
+def with_positions(model: ViT, positions: Tensor, *, fixed: bool) -> ViT:
+    with torch.no_grad():
+        model.pos_embed.copy_(positions)
+    model.pos_embed.requires_grad_(not fixed)
+    return model
+
+
+def prepared(
+    name: str, images: Images, architecture: str, options: Options, position_std: float
+) -> tuple[Victim, list[Observation]]:
+    """What the adversary takes for the victim, and what it sees."""
+
+    def model() -> ViT:
+        return study.small_model(
+            images, architecture=architecture, quick=options.quick, seed=options.seed, position_std=position_std
+        )
+
+    true = model()
+    if name == "fixed":
+        true = with_positions(true, sinusoids(*true.pos_embed.shape[1:]), fixed=True)
+    victim = study.victim_of(true, images, options.device)
+    withheld = [Withhold(("position_embedding",))] if "withheld" in name else []
+    seen = study.observed(victim, images, defenses=withheld)
+    if "unknown" in name:
+        rng = torch.Generator().manual_seed(options.seed + 1000)
+        other = position_std * torch.randn(true.pos_embed.shape, generator=rng)
+        victim = study.victim_of(with_positions(model(), other, fixed=False), images, options.device)
+    return victim, seen
+
+
+def attack(
+    options: Options, results: Results, images: Images, architecture: str, steps: int, names: list[str], std: float = 1.0
+) -> None:
+    for name in names:
+        victim, seen = prepared(name, images, architecture, options, std)
+        matching = study.matching_attack(SETTINGS[name], steps=steps, frames=FRAMES)
+        found = matching.many(victim, seen, seed=options.seed)
+        results.add(
+            part="attack",
+            setting=name,
+            architecture=architecture,
+            data=images.name,
+            position_std=std,
+            steps=steps,
+            seconds=round(found[0].seconds * len(found), 1),
+            **study.measured(found, images, study.space_of(images)),
+            **study.curves(found, seen, images),
+        )
+        if std == 1.0:
+            results.keep(f"{images.name}/{architecture}/{name}", study.shown(found, study.space_of(images)))
+
+
+def closed_form(options: Options, results: Results, images: Images) -> None:
+    """Architecture A only: recovered where the gradient is shared, refused with the reason where it is not."""
+    for name in ("shared, APRIL", "gradient withheld", "fixed"):
+        victim, seen = prepared(name, images, "A", options, 1.0)
+        try:
+            found = [april_closed_form()(victim, one) for one in seen]
+        except Inapplicable as reason:
+            results.add(part="closed form", setting=name, data=images.name, ssim=None, refused=str(reason))
+        else:
+            scores = study.measured(found, images, study.space_of(images))
+            results.add(part="closed form", setting=name, data=images.name, refused=None, **scores)
+
+
+def accuracy(options: Options, results: Results) -> None:
+    """The paper's CIFAR-10 model (patch 8) with learnable and with fixed positions, trained side by side."""
+    train = study.objects(options, 1000 if options.quick else 50_000, train=True)
+    test = study.objects(options, 200 if options.quick else 10_000)
+    kinds = ("learnable", "learnable, from 0.02", "fixed sinusoids", "fixed draws", "none")
+    seeds = range(1 if options.quick else SEEDS)
+    epochs = 1 if options.quick else 10
+    for architecture in "BA":
+        models: list[ViT] = []
+        frozen: list[tuple[str, ...]] = []
+        for kind in kinds:
+            for s in seeds:
+                model = study.small_model(
+                    train, architecture=architecture, quick=options.quick, seed=options.seed + s
+                )
+                start = {
+                    "learnable, from 0.02": 0.02 * model.pos_embed.detach(),
+                    "fixed sinusoids": sinusoids(*model.pos_embed.shape[1:]),
+                    "none": torch.zeros_like(model.pos_embed),
+                }.get(kind, model.pos_embed.detach().clone())
+                models.append(with_positions(model, start, fixed=False))
+                frozen.append(("pos_embed",) if kind.startswith(("fixed", "none")) else ())
+        found = accuracies(
+            models, (train.x, train.y), (test.x, test.y), frozen=frozen, epochs=epochs, device=options.device
+        )
+        for i, kind in enumerate(kinds):
+            own = found[i * len(seeds) : (i + 1) * len(seeds)]
+            results.add(
+                part="accuracy",
+                positions=kind,
+                architecture=architecture,
+                data=train.name,
+                trained_on=len(train.x),
+                epochs=epochs,
+                accuracy=study.mean(own),
+                each=study.rounded(own),
+            )
+
+
+def run(options: Options, results: Results) -> None:
+    count = options.count(10)
+    mnist, cifar = study.digits(options, count), study.objects(options, count)
+    closed_form(options, results, mnist)
+    names = list(SETTINGS)
+    results.keep(f"{mnist.name}/original", mnist.x)
+    for architecture in "BA":
+        attack(options, results, mnist, architecture, options.steps(800), names[::2] if options.quick else names)
+    if options.quick:
+        accuracy(options, results)
+        return
+    results.keep(f"{cifar.name}/original", cifar.x)
+    attack(options, results, cifar, "B", 1500, names)
+    attack(options, results, mnist, "B", 800, [names[0], names[2]], std=0.02)
+    accuracy(options, results)
+
+
+def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+    panels: list[Panel] = []
+    cases = dict.fromkeys((r["data"], r["architecture"]) for r in rows if r["part"] == "attack")
+    for data, architecture in cases:
+        own = [
+            r for r in rows if r["part"] == "attack" and (r["data"], r["architecture"]) == (data, architecture)
+            and r["position_std"] == 1.0
+        ]  # fmt: skip
+        where = f"{data}, architecture {architecture}"
+        panels.append(
+            Panel(
+                where, "iteration", "gradient loss / ‖g*‖²",
+                [Line(r["setting"], list(zip(r["loss_steps"], r["loss"], strict=True))) for r in own], log_y=True,
+            )
+        )  # fmt: skip
+        panels.append(
+            Panel(
+                where, "iteration", "mean squared error of the image",
+                [Line(r["setting"], list(zip(r["frame_steps"], r["frame_mse"], strict=True))) for r in own], log_y=True,
+            )
+        )  # fmt: skip
+    svg(out / "positions.svg", panels, title="Gradient loss and image error over the iterations, with and without positions")
+    for data in dict.fromkeys(name.split("/")[0] for name in pictures):
+        own_pictures = [(n.removeprefix(f"{data}/"), x) for n, x in pictures.items() if n.startswith(f"{data}/")]
+        grid(out / f"positions_{data.split()[0].lower()}.png", own_pictures, side=64)
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| data | architecture | positions (scale) | gradient loss / ‖g*‖² | MSE | SSIM |", "|---|---|---|---|---|---|"]
+    for r in rows:
+        if r["part"] == "attack":
+            lines.append(
+                f"| {r['data']} | {r['architecture']} | {r['setting']} ({r['position_std']:g}) | {r['loss'][-1]:.1e} "
+                f"| {r['mse']:.4f} | {r['ssim']:.3f} |"
+            )
+    lines += ["", "| closed form, architecture A | SSIM |", "|---|---|"]
+    for r in rows:
+        if r["part"] == "closed form":
+            lines.append(f"| {r['setting']} | {'refused: ' + r['refused'] if r['refused'] else format(r['ssim'], '.3f')} |")
+    lines += ["", "| positions | accuracy, architecture B | accuracy, architecture A |", "|---|---|---|"]
+    found = {(r["positions"], r["architecture"]): r for r in rows if r["part"] == "accuracy"}
+    for kind in dict.fromkeys(k for k, _ in found):
+        cells = [spread(found[kind, a]["each"]) if (kind, a) in found else "not run" for a in "BA"]
+        lines.append(f"| {kind} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)
+
+
+def spread(values: list[float]) -> str:
+    """Mean, and the sample deviation where there are several runs."""
+    mean = study.mean(values)
+    if len(values) < 2:
+        return f"{mean:.1%}"
+    return f"{mean:.1%} ± {100 * math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)):.1f}"
+
+
+if __name__ == "__main__":
+    study.main("positions", run, draw, __doc__)
