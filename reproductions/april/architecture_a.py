@@ -3,7 +3,7 @@
     python reproductions/april/architecture_a.py --data FOLDER
 
 As in the figure, the optimisation attacks use Adam: 800 iterations on MNIST, 1500 on CIFAR-10. On photographs with ViT-Base it is
-600 instead of the paper's 5000, with products rounded to TF32.
+400 instead of the paper's 5000, with products rounded to TF32.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run(options: Options, results: Results) -> None:
     compare(options, results, study.digits(options, options.count(10)), study.small_model, options.steps(800))
     compare(options, results, study.objects(options, options.count(10)), study.small_model, options.steps(1500))
     if not options.quick:
-        compare(options, results, study.large(options, 2), study.base_model, 600, TF32())
+        compare(options, results, study.large(options, 2), study.base_model, 400, TF32())
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:

@@ -65,7 +65,7 @@ def run(options: Options, results: Results) -> None:
     if options.quick:
         return
     photographs = study.large(options, 8)
-    for images, size, steps in ((photographs.first(4), 4, 1000), (pictures_of(photographs), 24, 300)):
+    for images, size, steps in ((photographs.first(4), 4, 600), (pictures_of(photographs), 24, 200)):
         matching = study.matching_attack("april", steps=steps, precision=TF32())
         batch(options, results, images, "ViT-Base", size, study.base_model, matching)
 

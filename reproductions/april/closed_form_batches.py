@@ -75,7 +75,9 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     svg(out / "closed_form_batches.svg", panels, title="What the closed form makes of a batch")
     if pictures:
         sizes = sorted((name for name in pictures if name.startswith("batch")), key=lambda n: int(n.split()[1]))
-        grid(out / "closed_form_batches.png", [("original", pictures["original"]), *((n, spread(pictures[n], len(pictures["original"]))) for n in sizes)])  # fmt: skip
+        originals = pictures["original"]
+        shown = [(name, spread(pictures[name], len(originals))) for name in sizes]
+        grid(out / "closed_form_batches.png", [("original", originals), *shown])
 
 
 def spread(proxies: np.ndarray, columns: int) -> np.ndarray:
@@ -86,9 +88,13 @@ def spread(proxies: np.ndarray, columns: int) -> np.ndarray:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| model | batch | batches | SSIM with the most similar image | with the batch's mean |", "|---|---|---|---|---|"]
+    lines = [
+        "| model | batch | batches | SSIM with the most similar image | with the batch's mean |",
+        "|---|---|---|---|---|",
+    ]
     lines += [
-        f"| {r['model']} | {r['batch']} | {r['batches']} | {r['best_ssim']:.3f} | {r['ssim_of_mean']:.3f} |" for r in rows
+        f"| {r['model']} | {r['batch']} | {r['batches']} | {r['best_ssim']:.3f} | {r['ssim_of_mean']:.3f} |"
+        for r in rows
     ]
     return "\n".join(lines)
 

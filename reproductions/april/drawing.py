@@ -125,9 +125,11 @@ class _Axis:
 
     def ticks(self) -> list[float]:
         if self.log:
-            exponents = range(math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9) + 1)
+            exponents = range(math.floor(self.low), math.ceil(self.high) + 1)
+            factors = (1, 2, 5) if self.high - self.low < 2 else (1,)  # within few decades powers of ten are too rare
             every = max(1, len(exponents) // 6)
-            return [10.0**e for e in exponents][::every]
+            wanted = [factor * 10.0**e for e in exponents[::every] for factor in factors]
+            return [v for v in wanted if self.low - 1e-9 <= math.log10(v) <= self.high + 1e-9]
         step = 10 ** math.floor(math.log10((self.high - self.low) / 4))
         step *= next((k for k in (1, 2, 5, 10) if (self.high - self.low) / (k * step) <= 6), 10)
         first = math.ceil(self.low / step - 1e-9)
@@ -147,9 +149,7 @@ def _line(points: Sequence[tuple[float, float]], colour: str, width: float, dash
 
 
 def _text(x: float, y: float, words: str, *, anchor: str = "start", weight: str = "normal") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}" fill="{INK}">{escape(words)}</text>'
-    )
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}" fill="{INK}">{escape(words)}</text>'
 
 
 GAP, WORDS = 4, 15

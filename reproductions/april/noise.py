@@ -52,7 +52,8 @@ def run(options: Options, results: Results) -> None:
         cases += [("length", c, make(relative=c)) for c in lengths]
         for reading, factor, noise in cases[:: 4 if options.quick else 1]:
             found = [
-                april_closed_form()(victim, defended(seen, noise, seed=options.seed + i)) for i, seen in enumerate(clean)
+                april_closed_form()(victim, defended(seen, noise, seed=options.seed + i))
+                for i, seen in enumerate(clean)
             ]
             results.add(
                 kind=kind,
@@ -67,7 +68,10 @@ def run(options: Options, results: Results) -> None:
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     lines = [
-        Line(f"{kind}, {words}", [(r["factor"], r["ssim"]) for r in rows if r["kind"] == kind and r["reading"] == reading])
+        Line(
+            f"{kind}, {words}",
+            [(r["factor"], r["ssim"]) for r in rows if r["kind"] == kind and r["reading"] == reading],
+        )
         for reading, words in (("length", "c times as long as the gradient"), ("literal", "variance c times the norm"))
         for kind in KINDS
     ]
@@ -77,11 +81,21 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     wanted += ("Gaussian length 1", "Laplacian length 0.01", "Laplacian length 0.1", "Gaussian literal 0.1")
     shown = [(name, pictures[name]) for name in wanted if name in pictures]
     if shown:
-        grid(out / "noise.png", [(name.replace(" length", ", length").replace(" literal", ", variance"), x) for name, x in shown])  # fmt: skip
+        words = {" length": ", length", " literal": ", variance"}
+        grid(out / "noise.png", [(reworded(name, words), images) for name, images in shown])
+
+
+def reworded(name: str, words: dict[str, str]) -> str:
+    for old, new in words.items():
+        name = name.replace(old, new)
+    return name
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| noise | c | paper | SSIM, noise c times as long | SSIM, variance c times the norm |", "|---|---|---|---|---|"]
+    lines = [
+        "| noise | c | paper | SSIM, noise c times as long | SSIM, variance c times the norm |",
+        "|---|---|---|---|---|",
+    ]
     found = {(r["kind"], r["reading"], r["factor"]): r["ssim"] for r in rows}
     for kind in KINDS:
         for factor in sorted({f for k, _, f in found if k == kind}):

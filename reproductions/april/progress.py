@@ -2,7 +2,7 @@
 
     python reproductions/april/progress.py --data FOLDER
 
-Architecture B; frames at the paper's iterations. On photographs with ViT-Base 1000 iterations instead of 5000, with products
+Architecture B; frames at the paper's iterations. On photographs with ViT-Base 600 iterations instead of 5000, with products
 rounded to TF32.
 """
 
@@ -47,7 +47,9 @@ def follow(
     )
     for number, one in enumerate(found[:4]):
         frames_of_it = torch.cat([space.decode(x) for x in one.trace.snapshots])
-        results.keep(f"{images.name}/{number}/{NAMES[attack]}", torch.cat([images.x[number : number + 1], frames_of_it]))
+        results.keep(
+            f"{images.name}/{number}/{NAMES[attack]}", torch.cat([images.x[number : number + 1], frames_of_it])
+        )
 
 
 def run(options: Options, results: Results) -> None:
@@ -59,9 +61,9 @@ def run(options: Options, results: Results) -> None:
     for attack in NAMES:
         follow(options, results, cifar, study.small_model, attack, 1500, FRAMES)
     photographs = study.large(options, 4)
-    follow(options, results, photographs, study.base_model, "april", 1000, LARGE_FRAMES, TF32())
+    follow(options, results, photographs, study.base_model, "april", 600, LARGE_FRAMES, TF32())
     for attack in ("dlg", "tag"):
-        follow(options, results, photographs.first(2), study.base_model, attack, 1000, LARGE_FRAMES, TF32())
+        follow(options, results, photographs.first(2), study.base_model, attack, 600, LARGE_FRAMES, TF32())
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
@@ -86,7 +88,10 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| data | attack | images | MSE after 100 | after 500 | at the end | SSIM at the end |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| data | attack | images | MSE after 100 | after 500 | at the end | SSIM at the end |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for r in rows:
         at = dict(zip(r["frame_steps"], r["frame_mse"], strict=True))
         cells = [f"{at[s]:.2g}" if s in at else "–" for s in (100, 500)]

@@ -119,13 +119,14 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
             log_x=True, bounds=(0, 1), ticks=widths,
         ),
     ]  # fmt: skip
-    svg(out / "width.svg", panels, title="What the closed form recovers at each width, and the accuracy that width costs")
+    svg(
+        out / "width.svg",
+        panels,
+        title="What the closed form recovers at each width, and the accuracy that width costs",
+    )
     if pictures:
-        grid(out / "width.png", [(name, pictures[name]) for name in ["original", *sorted(set(pictures) - {"original"}, key=_number, reverse=True)]])  # fmt: skip
-
-
-def _number(name: str) -> int:
-    return int(name.split()[1])
+        names = sorted(set(pictures) - {"original"}, key=lambda name: -int(name.split()[1]))
+        grid(out / "width.png", [(name, pictures[name]) for name in ("original", *names)])
 
 
 def table(rows: list[Row]) -> str:

@@ -28,7 +28,7 @@ def run(options: Options, results: Results) -> None:
     depth = len(model.blocks)
     cases = {"everything": "", "without positions": "pos_embed"}
     cases |= {f"without attention {k + 1}": f"blocks.{k}.attn." for k in range(depth)}
-    cases |= {f"without encoder {k + 1}": f"blocks.{k}." for k in range(depth)}
+    cases |= {f"without encoder {k + 1}": f"blocks.{k}." for k in (0, depth - 1)}
     results.keep("original", images.x)
     for name, prefix in cases.items():
         kept_back = tuple(n for n in sizes if prefix and n.startswith(prefix))
@@ -52,12 +52,14 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     lines = [
         Line(r["case"], list(zip(r["frame_steps"], r["frame_mse"], strict=True)), dashed="encoder" in r["case"])
         for r in rows
-        if "encoder" not in r["case"] or r["case"].endswith((" 1", " 2"))
     ]
-    panel = Panel("Leaving parameters out of the match", "iteration", "mean squared error of the image", lines, log_y=True)
+    panel = Panel(
+        "Leaving parameters out of the match", "iteration", "mean squared error of the image", lines, log_y=True
+    )
     svg(out / "without_encoder.svg", [panel], title="Image error when some gradients are not matched")
     if pictures:
-        grid(out / "without_encoder.png", [("original", pictures["original"]), *((r["case"], pictures[r["case"]]) for r in rows)], side=64)  # fmt: skip
+        names = ["original", *(r["case"] for r in rows)]
+        grid(out / "without_encoder.png", [(name, pictures[name]) for name in names], side=64)
 
 
 def table(rows: list[Row]) -> str:

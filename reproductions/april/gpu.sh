@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# All studies of this folder at full size on one GPU: bash reproductions/april/gpu.sh OUT DATA
+# DATA holds mnist.npz and CIFAR-10 (see README.md). Writes OUT/april_studies.tar.gz (results and pictures) and OUT/april_studies.log.
+# Up to three studies run at a time, each with a time limit of its own, LIMIT (480 s) for all; one that is stopped keeps its rows.
+set -u
+out=${1:?give the folder for the results} data=${2:?give the folder with MNIST and CIFAR-10}
+here=$(cd "$(dirname "$0")" && pwd)
+export PYTHONPATH="$here/../../src" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=4
+mkdir -p "$out"
+work=$(mktemp -d)
+python=${PYTHON:-python3}
+deadline=$((SECONDS + ${LIMIT:-480})) # seconds for everything; what does not fit is left out and said
+
+study() { # NAME SECONDS
+    local began=$SECONDS left=$((deadline - SECONDS))
+    if [ "$left" -lt 20 ]; then echo "$1: no time left"; return; fi
+    timeout -k 15 "$(($2 < left ? $2 : left))" "$python" "$here/$1.py" --device "${DEVICE:-cuda}" --data "$data" --out "$work" ${MORE:-} >"$work/$1.log" 2>&1
+    echo "$1: exit $? after $((SECONDS - began)) s"
+}
+
+lane() { # NAME SECONDS NAME SECONDS ...
+    while [ $# -gt 0 ]; do study "$1" "$2"; shift 2; done
+}
+
+{
+    lane positions 240 noise 100 &
+    lane without_encoder 120 architecture_a 200 &
+    lane closed_form_batches 60 progress 200 &
+    wait
+    lane width 200 &
+    lane batches 200 &
+    wait
+} | tee "$out/april_studies.log"
+for log in "$work"/*.log; do printf '\n== %s\n' "$(basename "$log")"; tail -n 60 "$log" | cut -c1-400; done >>"$out/april_studies.log"
+tar -czf "$out/april_studies.tar.gz" -C "$work" --exclude='*.log' --exclude='*.part*' .
+ls -l "$out"

@@ -1,0 +1,132 @@
+"""Every study of the APRIL paper runs with --quick, writes finite numbers and a figure, and fills its table."""
+
+import json
+import math
+import runpy
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
+STUDIES = (
+    "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "width", "without_encoder",
+)  # fmt: skip
+HELPERS = ("study", "drawing", "training", "make_tables", *STUDIES)
+
+
+@pytest.fixture
+def folder_on_path(monkeypatch):
+    """The studies import each other by plain names, which must not stay behind for other tests."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield
+    for name in HELPERS:
+        sys.modules.pop(name, None)
+
+
+def run_study(name: str, out: Path, monkeypatch, *more: str) -> dict:
+    monkeypatch.setattr(sys, "argv", [name, "--quick", "--device", "cpu", "--out", str(out), *more])
+    return runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+
+
+def numbers(value) -> list[float]:
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return []
+    if isinstance(value, list | tuple):
+        return [n for part in value for n in numbers(part)]
+    return [float(value)]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_quick_study_gives_sensible_rows_and_a_figure(name, tmp_path, monkeypatch, folder_on_path):
+    module = run_study(name, tmp_path, monkeypatch)
+    facts, *rows = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text("utf-8").splitlines()]
+    assert facts["complete"]
+    assert facts["study"] == name
+    assert len(rows) >= 3
+    for row in rows:
+        assert all(math.isfinite(n) for value in row.values() for n in numbers(value)), row
+        for key in ("ssim", "best_ssim", "accuracy", "label_accuracy"):
+            assert row.get(key) is None or -1 <= row[key] <= 1
+        assert row.get("mse") is None or 0 <= row["mse"] <= 1
+    figure = ET.parse(tmp_path / f"{name}.svg")
+    assert figure.findall(".//{http://www.w3.org/2000/svg}polyline")
+    grids = list(tmp_path.glob(f"{name}*.png"))
+    assert grids
+    assert all(min(Image.open(grid).size) > 100 for grid in grids)
+    table = module["table"](rows).splitlines()
+    assert table[0].count("|") == table[1].count("|") == table[2].count("|")
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_the_closed_form_is_exact_only_where_it_should_be(tmp_path, monkeypatch, folder_on_path):
+    """Without noise and in a batch of one all comes back; with noise and in larger batches it does not."""
+    run_study("noise", tmp_path, monkeypatch)
+    noisy = [json.loads(line) for line in (tmp_path / "noise.jsonl").read_text("utf-8").splitlines()][1:]
+    assert all((row["ssim"] > 0.999) == (row["factor"] == 0) for row in noisy)
+
+
+def test_what_was_found_before_a_failure_is_kept(tmp_path, monkeypatch, folder_on_path):
+    import study
+
+    def fails(options, results):
+        results.add(value=1.5)
+        raise RuntimeError("the machine is gone")
+
+    options = study.Options(True, torch.device("cpu"), 0, None, tmp_path, None)
+    with pytest.raises(RuntimeError, match="gone"):
+        study.recorded("broken", fails, options)
+    facts, rows = study.read(tmp_path / "broken.jsonl")
+    assert not facts["complete"]
+    assert rows == [{"value": 1.5}]
+
+
+def test_classes_take_turns(folder_on_path):
+    import study
+
+    assert study.taking_turns(torch.tensor([1, 1, 0, 2, 0])).tolist() == [2, 0, 3, 4, 1]
+
+
+def test_the_papers_model_and_counts(folder_on_path):
+    """Table 2 of the paper, and its 6,533,002 parameters without one encoder's attention."""
+    import study
+
+    images = study.Images("zeros", torch.zeros(1, 1, 28, 28), torch.zeros(1).long())
+    sizes = {n: p.numel() for n, p in study.small_model(images, architecture="B", quick=False).named_parameters()}
+    assert sum(sizes.values()) == 7_123_210
+    assert sum(v for n, v in sizes.items() if n != "pos_embed") == 7_116_682
+    assert sum(v for n, v in sizes.items() if not n.startswith("blocks.2.attn.")) == 6_533_002
+
+
+def test_training_learns_and_leaves_frozen_parameters_alone(folder_on_path):
+    """Two models in one go on an easy task: dark against bright images."""
+    import study
+    import training
+
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(1000) % 2
+    x = 0.2 * torch.rand(1000, 1, 8, 8, generator=rng) + 0.5 * y[:, None, None, None]
+    images = study.Images("bright or dark", x, y)
+    models = [study.small_model(images, architecture="B", quick=True, width=16, seed=s, classes=2) for s in range(2)]
+    reached = training.accuracies(
+        models, (x, y), (x, y), frozen=[(), ("pos_embed",)], epochs=10, device=torch.device("cpu"), lr=1e-2
+    )
+    assert min(reached) > 0.95
+
+
+def test_a_frozen_parameter_has_no_gradient(folder_on_path):
+    import training
+
+    flags = training._moving(torch.ones(2, 3, 4), "pos_embed", [(), ("pos_embed",)])
+    assert flags.flatten().tolist() == [1.0, 0.0]
+    assert flags.shape == (2, 1, 1)
+
+
+def test_the_tables_of_the_readme_are_those_of_the_results(monkeypatch, folder_on_path):
+    monkeypatch.setattr(sys, "argv", ["make_tables", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / "make_tables.py"), run_name="__main__")
+    assert ended.value.code == 0
