@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -47,7 +49,7 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph, stream=self._stream):
+            with _nothing_collected(), torch.cuda.graph(graph, stream=self._stream):
                 self.step()
         except torch.OutOfMemoryError:
             raise
@@ -59,3 +61,16 @@ class Captured:
             return
         self._graph = graph
         graph.replay()
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """An older recording that is destroyed while another one is made disturbs it: collect before, and not within."""
+    gc.collect()
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
