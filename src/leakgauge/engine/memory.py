@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 
@@ -29,8 +30,13 @@ def saved_bytes(evaluate: Callable[[], object]) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free now: on the GPU, or in the machine; where a system does not tell, more than anyone needs."""
+    """Memory that is free now: on the GPU, or in the machine; where a system does not tell, more than anyone needs.
+
+    What earlier searches left is given back first: recordings that hold each other, and blocks that PyTorch keeps for later.
+    """
     if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
     if "SC_AVPHYS_PAGES" not in os.sysconf_names:
         return 2**62
