@@ -151,8 +151,8 @@ def sheets(path: Path, side: int, first: int) -> tuple[Tensor, Tensor]:
 
 
 def large(options: Options, count: int) -> Images:
-    """The embedded photographs at 224×224 (64×64 in quick runs), eight different class numbers; ImageNet is not ours to show."""
-    x = photographs(64 if options.quick else 224)
+    """The embedded photographs at 224×224 (32×32 in quick runs), eight different class numbers; ImageNet is not ours to show."""
+    x = photographs(32 if options.quick else 224)
     return Images("photographs (embedded)", x, 100 * torch.arange(len(x)) % 1000).first(count)
 
 
@@ -183,7 +183,7 @@ def base_model(images: Images, *, architecture: str, quick: bool, **changes: Any
         "qkv_bias": False, "position_std": 1.0, "residual": architecture == "B",
     }  # fmt: skip
     if quick:
-        settings |= {"depth": 2}
+        settings |= {"depth": 2, "patch": 8, "width": 192}
     return ViT(**(settings | changes))
 
 
