@@ -215,6 +215,7 @@ def table(rows: list[Row]) -> str:
         for r in rows
         if r["part"] == "closed form"
     ]
+    lines += ["", study.trained(rows)]
     lines += ["", "| positions | accuracy, architecture B | accuracy, architecture A |", "|---|---|---|"]
     found = {(r["positions"], r["architecture"]): r for r in rows if r["part"] == "accuracy"}
     for kind in dict.fromkeys(k for k, _ in found):

@@ -283,6 +283,14 @@ def in_order(found: Tensor, truths: Tensor) -> Tensor:
     return found[torch.argsort(pair(found, truths))]
 
 
+def trained(rows: Sequence[Row]) -> str:
+    """On what the models of the accuracy rows were trained, in words."""
+    facts = {(row["data"], row["trained_on"], row["epochs"]) for row in rows if row["part"] == "accuracy"}
+    return "; ".join(
+        f"Trained on {count:,} images of {data}, {epochs} epochs." for data, count, epochs in sorted(facts)
+    )
+
+
 def mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 

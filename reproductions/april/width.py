@@ -134,6 +134,7 @@ def table(rows: list[Row]) -> str:
     lines += [
         f"| {r['model']} | {r['width']} | {r['ssim']:.3f} | {r['predicted']} |" for r in rows if r["part"] == "leak"
     ]
+    lines += ["", study.trained(rows)]
     lines += ["", "| width | accuracy, architecture B | accuracy, architecture A |", "|---|---|---|"]
     found = {(r["architecture"], r["width"]): r["accuracy"] for r in rows if r["part"] == "accuracy"}
     for width in sorted({w for _, w in found}, reverse=True):
