@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
@@ -33,6 +34,8 @@ from leakgauge.models.vit import ViT
 Row = dict[str, Any]
 Pictures = dict[str, np.ndarray]
 RESULTS = Path(__file__).parent / "results"
+SHOWN = 112
+"""Largest side of a picture in a figure."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,9 @@ class Results:
         print(json.dumps(shown), flush=True)
 
     def keep(self, name: str, images: Tensor) -> None:
-        """Images (N, C, H, W) in [0, 1] under ``name``."""
+        """Images (N, C, H, W) in [0, 1] under ``name``; those wider than any figure shows them are averaged down."""
+        if images.shape[-1] > SHOWN:
+            images = F.adaptive_avg_pool2d(images, (SHOWN, SHOWN))
         self.pictures[name] = (images.detach().cpu().clamp(0, 1) * 255).round().byte().numpy()
 
 
