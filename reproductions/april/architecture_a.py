@@ -68,7 +68,7 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     svg(out / "architecture_a.svg", panels, columns=3, title="Attacks on architecture A over the iterations")
     for data in dict.fromkeys(name.split("/")[0] for name in pictures):
         own = [(n.removeprefix(f"{data}/"), x) for n, x in pictures.items() if n.startswith(f"{data}/")]
-        grid(out / f"architecture_a_{data.split()[0].lower()}.png", own, side=64 if len(own[0][1]) > 3 else 160)
+        grid(out / f"architecture_a_{data.split()[0].lower()}.png", own, side=64 if len(own[0][1]) > 3 else 112)
 
 
 def table(rows: list[Row]) -> str:

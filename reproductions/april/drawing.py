@@ -129,7 +129,8 @@ class _Axis:
             factors = (1, 2, 5) if self.high - self.low < 2 else (1,)  # within few decades powers of ten are too rare
             every = max(1, len(exponents) // 6)
             wanted = [factor * 10.0**e for e in exponents[::every] for factor in factors]
-            return [v for v in wanted if self.low - 1e-9 <= math.log10(v) <= self.high + 1e-9]
+            inside = [v for v in wanted if self.low - 1e-9 <= math.log10(v) <= self.high + 1e-9]
+            return inside if len(inside) > 1 else [10**self.low, 10**self.high]
         step = 10 ** math.floor(math.log10((self.high - self.low) / 4))
         step *= next((k for k in (1, 2, 5, 10) if (self.high - self.low) / (k * step) <= 6), 10)
         first = math.ceil(self.low / step - 1e-9)
@@ -138,8 +139,9 @@ class _Axis:
 
 def _number(value: float) -> str:
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
-        return f"1e{round(math.log10(abs(value)))}"
-    return f"{value:.6g}"
+        digits, exponent = f"{value:.0e}".split("e")
+        return f"{digits}e{int(exponent)}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def _line(points: Sequence[tuple[float, float]], colour: str, width: float, dashes: str = "") -> str:

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # All studies of this folder at full size on one GPU: bash reproductions/april/gpu.sh OUT DATA
-# DATA holds mnist.npz and CIFAR-10 (see README.md). Writes OUT/april_studies.tar.gz (results and pictures) and OUT/april_studies.log.
+# DATA holds mnist.npz and CIFAR-10 (see README.md). Writes OUT/april_results.tar.gz (numbers, figures),
+# OUT/april_pictures.tar.gz (images, to draw the figures again) and OUT/april_studies.log.
 # Up to three studies run at a time, each with a time limit of its own, LIMIT (480 s) for all; one that is stopped keeps its rows.
 set -u
 out=${1:?give the folder for the results} data=${2:?give the folder with MNIST and CIFAR-10}
 here=$(cd "$(dirname "$0")" && pwd)
-export PYTHONPATH="$here/../../src" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=4
+export PYTHONPATH="$here/../../src" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
 mkdir -p "$out"
 work=$(mktemp -d)
 python=${PYTHON:-python3}
@@ -23,14 +24,12 @@ lane() { # NAME SECONDS NAME SECONDS ...
 }
 
 {
-    lane positions 240 noise 100 &
-    lane without_encoder 120 architecture_a 200 &
-    lane closed_form_batches 60 progress 200 &
-    wait
-    lane width 200 &
-    lane batches 200 &
+    lane positions 260 noise 120 &
+    lane without_encoder 150 architecture_a 240 closed_form_batches 80 &
+    lane width 240 batches 240 progress 240 &
     wait
 } | tee "$out/april_studies.log"
 for log in "$work"/*.log; do printf '\n== %s\n' "$(basename "$log")"; tail -n 60 "$log" | cut -c1-400; done >>"$out/april_studies.log"
-tar -czf "$out/april_studies.tar.gz" -C "$work" --exclude='*.log' --exclude='*.part*' .
+tar -czf "$out/april_results.tar.gz" -C "$work" --exclude='*.log' --exclude='*.npz' --exclude='*.part*' .
+tar -czf "$out/april_pictures.tar.gz" -C "$work" --exclude='*.part*' $(cd "$work" && ls | grep '\.npz$' | grep -v part)
 ls -l "$out"

@@ -25,6 +25,10 @@ from leakgauge.defenses import GaussianNoise, LaplacianNoise
 Noise = GaussianNoise | LaplacianNoise
 KINDS: dict[str, Callable[..., Noise]] = {"Gaussian": GaussianNoise, "Laplacian": LaplacianNoise}
 PAPER = {"Gaussian": (0.1, 1.0, 3.0, 10.0), "Laplacian": (0.01, 0.1, 1.0, 3.0)}
+DRAWN = (
+    "Gaussian length 0", "Gaussian length 0.001", "Gaussian length 0.01", "Gaussian length 0.1", "Gaussian length 1",
+    "Laplacian length 0.01", "Laplacian length 0.1", "Gaussian literal 0.1",
+)  # fmt: skip
 LENGTHS = (1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
@@ -63,7 +67,9 @@ def run(options: Options, results: Results) -> None:
                 data=images.name,
                 **study.measured(found, images, space),
             )
-            results.keep(f"{kind} {reading} {factor:g}", study.shown(found, space))
+            name = f"{kind} {reading} {factor:g}"
+            if name in DRAWN:
+                results.keep(name, study.shown(found, space))
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
@@ -77,9 +83,7 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     ]
     panel = Panel("Noise against the closed form", "c", "SSIM", lines, log_x=True, bounds=(0, 1))
     svg(out / "noise.svg", [panel], title="SSIM of the closed form under noise")
-    wanted = ("original", "Gaussian length 0", "Gaussian length 0.001", "Gaussian length 0.01", "Gaussian length 0.1")
-    wanted += ("Gaussian length 1", "Laplacian length 0.01", "Laplacian length 0.1", "Gaussian literal 0.1")
-    shown = [(name, pictures[name]) for name in wanted if name in pictures]
+    shown = [(name, pictures[name]) for name in ("original", *DRAWN) if name in pictures]
     if shown:
         words = {" length": ", length", " literal": ", variance"}
         grid(out / "noise.png", [(reworded(name, words), images) for name, images in shown])

@@ -115,7 +115,7 @@ def closed_form(options: Options, results: Results, images: Images) -> None:
 
 def accuracy(options: Options, results: Results) -> None:
     """The paper's CIFAR-10 model (patch 8) with learnable and with fixed positions, trained side by side."""
-    train = study.objects(options, 1000 if options.quick else 50_000, train=True)
+    train = study.objects(options, 200 if options.quick else 50_000, train=True)
     test = study.objects(options, 200 if options.quick else 10_000)
     kinds = ("learnable", "learnable, from 0.02", "fixed sinusoids", "fixed draws", "none")
     seeds = range(1 if options.quick else SEEDS)
@@ -215,6 +215,7 @@ def table(rows: list[Row]) -> str:
         for r in rows
         if r["part"] == "closed form"
     ]
+    lines += ["", study.trained(rows)]
     lines += ["", "| positions | accuracy, architecture B | accuracy, architecture A |", "|---|---|---|"]
     found = {(r["positions"], r["architecture"]): r for r in rows if r["part"] == "accuracy"}
     for kind in dict.fromkeys(k for k, _ in found):

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
@@ -33,6 +34,8 @@ from leakgauge.models.vit import ViT
 Row = dict[str, Any]
 Pictures = dict[str, np.ndarray]
 RESULTS = Path(__file__).parent / "results"
+SHOWN = 112
+"""Largest side of a picture in a figure."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,9 @@ class Results:
         print(json.dumps(shown), flush=True)
 
     def keep(self, name: str, images: Tensor) -> None:
-        """Images (N, C, H, W) in [0, 1] under ``name``."""
+        """Images (N, C, H, W) in [0, 1] under ``name``; those wider than any figure shows them are averaged down."""
+        if images.shape[-1] > SHOWN:
+            images = F.adaptive_avg_pool2d(images, (SHOWN, SHOWN))
         self.pictures[name] = (images.detach().cpu().clamp(0, 1) * 255).round().byte().numpy()
 
 
@@ -151,8 +156,8 @@ def sheets(path: Path, side: int, first: int) -> tuple[Tensor, Tensor]:
 
 
 def large(options: Options, count: int) -> Images:
-    """The embedded photographs at 224×224 (64×64 in quick runs), eight different class numbers; ImageNet is not ours to show."""
-    x = photographs(64 if options.quick else 224)
+    """The embedded photographs at 224×224 (32×32 in quick runs), eight different class numbers; ImageNet is not ours to show."""
+    x = photographs(32 if options.quick else 224)
     return Images("photographs (embedded)", x, 100 * torch.arange(len(x)) % 1000).first(count)
 
 
@@ -183,7 +188,7 @@ def base_model(images: Images, *, architecture: str, quick: bool, **changes: Any
         "qkv_bias": False, "position_std": 1.0, "residual": architecture == "B",
     }  # fmt: skip
     if quick:
-        settings |= {"depth": 2}
+        settings |= {"depth": 2, "patch": 8, "width": 192}
     return ViT(**(settings | changes))
 
 
@@ -281,6 +286,14 @@ def shown(found: Sequence[Reconstruction], space: Pixels) -> Tensor:
 def in_order(found: Tensor, truths: Tensor) -> Tensor:
     """Reconstructions in the order of the images they are paired with."""
     return found[torch.argsort(pair(found, truths))]
+
+
+def trained(rows: Sequence[Row]) -> str:
+    """On what the models of the accuracy rows were trained, in words."""
+    facts = {(row["data"], row["trained_on"], row["epochs"]) for row in rows if row["part"] == "accuracy"}
+    return "; ".join(
+        f"Trained on {count:,} images of {data}, {epochs} epochs." for data, count, epochs in sorted(facts)
+    )
 
 
 def mean(values: Sequence[float]) -> float:

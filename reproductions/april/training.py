@@ -52,7 +52,7 @@ def accuracies(
         at = number * BATCH % max(1, len(x) // BATCH * BATCH)
         rows = order[at : at + BATCH]  # pyright: ignore[reportPossiblyUnboundVariable]
         images = _shaken(x[rows], rng, number)
-        with plain(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        with plain(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
             logits = every({**parameters, **buffers}, images)
         loss = F.cross_entropy(logits.float().flatten(0, 1), y[rows].repeat(len(models))) * len(models)
         grads = torch.autograd.grad(loss, list(parameters.values()))
@@ -60,7 +60,11 @@ def accuracies(
             value.grad = gradient * moving[name]
         optimizer.step()
         schedule.step()
-    with plain(), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+    with (
+        plain(),
+        torch.no_grad(),
+        torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False),
+    ):
         guesses = [
             every({**parameters, **buffers}, part.to(device)).argmax(-1).cpu()
             for part in ((test[0] - mean) / std).split(BATCH)

@@ -49,7 +49,7 @@ def leak(options: Options, results: Results, images: Images, widths: tuple[int, 
 
 def accuracy(options: Options, results: Results, widths: tuple[int, ...]) -> None:
     """Training on CIFAR-10 at each width, for both architectures, three initial weights each."""
-    count = 1000 if options.quick else 50_000
+    count = 200 if options.quick else 50_000
     train = study.objects(options, count, train=True)
     test = study.objects(options, 200 if options.quick else 10_000)
     epochs = 1 if options.quick else 8
@@ -134,6 +134,7 @@ def table(rows: list[Row]) -> str:
     lines += [
         f"| {r['model']} | {r['width']} | {r['ssim']:.3f} | {r['predicted']} |" for r in rows if r["part"] == "leak"
     ]
+    lines += ["", study.trained(rows)]
     lines += ["", "| width | accuracy, architecture B | accuracy, architecture A |", "|---|---|---|"]
     found = {(r["architecture"], r["width"]): r["accuracy"] for r in rows if r["part"] == "accuracy"}
     for width in sorted({w for _, w in found}, reverse=True):

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
 STUDIES = (
     "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "width", "without_encoder",
 )  # fmt: skip
-HELPERS = ("study", "drawing", "training", "make_tables", *STUDIES)
+HELPERS = ("study", "drawing", "training", "make_tables", "claims", *STUDIES)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_quick_study_gives_sensible_rows_and_a_figure(name, tmp_path, monkeypa
     facts, *rows = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text("utf-8").splitlines()]
     assert facts["complete"]
     assert facts["study"] == name
-    assert len(rows) >= 3
+    assert len(rows) >= 2
     for row in rows:
         assert all(math.isfinite(n) for value in row.values() for n in numbers(value)), row
         for key in ("ssim", "best_ssim", "accuracy", "label_accuracy"):
@@ -123,6 +123,30 @@ def test_a_frozen_parameter_has_no_gradient(folder_on_path):
     flags = training._moving(torch.ones(2, 3, 4), "pos_embed", [(), ("pos_embed",)])
     assert flags.flatten().tolist() == [1.0, 0.0]
     assert flags.shape == (2, 1, 1)
+
+
+@pytest.mark.parametrize(("lost", "words"), [(0.1, "none"), (0.89, "does not reproduce")])
+def test_the_verdict_on_twin_data_follows_the_numbers(lost, words, folder_on_path):
+    import claims
+
+    ssim = {"everything": 0.9, "without positions": lost, "without attention 1": 0.9}
+    (verdict,) = claims.without_encoder([{"case": case, "ssim": value} for case, value in ssim.items()])
+    assert verdict.holds == (words == "none")
+    assert words in verdict.line()
+    assert verdict.line().count("|") == claims.HEAD[0].count("|")
+
+
+def test_a_shorter_run_is_not_called_a_contradiction(folder_on_path):
+    import claims
+
+    rows = [{"model": "ViT-Base", "batch": size, "ssim": 0.1} for size in (4, 24)]
+    assert "shorter run" in claims.batches(rows)[0].line()
+
+
+def test_labels_are_compared_as_bags(folder_on_path):
+    import batches
+
+    assert batches.labels_read(torch.tensor([3, 1, 1]), torch.tensor([1, 3, 3])) == pytest.approx(2 / 3)
 
 
 def test_the_tables_of_the_readme_are_those_of_the_results(monkeypatch, folder_on_path):
