@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from leakgauge.engine import TF32
+
 BATCH = 500
 
 
@@ -28,7 +30,7 @@ def accuracies(
     """Test accuracy of each model after training all of them on the same batches.
 
     ``frozen`` names the parameters of each model that stay as they are. AdamW with one learning-rate cycle, batches of
-    500, colours standardised, mirrored at random and shifted by up to 2 pixels; on a GPU products are in bfloat16. Models
+    500, colours standardised, mirrored at random and shifted by up to 2 pixels; on a GPU products are in TF32. Models
     see the same batches in the same order, so they differ by what they are and by their initial weights alone.
     """
     parameters, buffers = stack_module_state([m.to(device) for m in models])
@@ -52,9 +54,9 @@ def accuracies(
         at = number * BATCH % max(1, len(x) // BATCH * BATCH)
         rows = order[at : at + BATCH]  # pyright: ignore[reportPossiblyUnboundVariable]
         images = _shaken(x[rows], rng, number)
-        with plain(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
+        with plain(), TF32().inside(device):
             logits = every({**parameters, **buffers}, images)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), y[rows].repeat(len(models))) * len(models)
+        loss = F.cross_entropy(logits.flatten(0, 1), y[rows].repeat(len(models))) * len(models)
         grads = torch.autograd.grad(loss, list(parameters.values()))
         for (name, value), gradient in zip(parameters.items(), grads, strict=True):
             value.grad = gradient * moving[name]
@@ -63,7 +65,7 @@ def accuracies(
     with (
         plain(),
         torch.no_grad(),
-        torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False),
+        TF32().inside(device),
     ):
         guesses = [
             every({**parameters, **buffers}, part.to(device)).argmax(-1).cpu()
