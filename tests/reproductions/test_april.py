@@ -35,6 +35,8 @@ def run_study(name: str, out: Path, monkeypatch, *more: str) -> dict:
 def numbers(value) -> list[float]:
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return []
+    if isinstance(value, dict):
+        return numbers(list(value.values()))
     if isinstance(value, list | tuple):
         return [n for part in value for n in numbers(part)]
     return [float(value)]
