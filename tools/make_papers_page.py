@@ -29,6 +29,7 @@ PAPERS: dict[str, str] = {
     "Jacob et al. 2018": "Jacob, Kligys, Chen, Zhu, Tang, Howard, Adam, Kalenichenko: *Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference*. CVPR 2018, arXiv:1712.05877",
     "Jamieson and Talwalkar 2016": "Jamieson, Talwalkar: *Non-stochastic Best Arm Identification and Hyperparameter Optimization*. AISTATS 2016, arXiv:1502.07943",
     "Kingma and Ba 2015": "Kingma, Ba: *Adam: A Method for Stochastic Optimization*. ICLR 2015, arXiv:1412.6980",
+    "Kuglin and Hines 1975": "Kuglin, Hines: *The phase correlation image alignment method*. IEEE Conference on Cybernetics and Society, 1975",
     "Lewis 1995": "Lewis: *Fast Template Matching*. Vision Interface 1995",
     "Lin et al. 2018": "Lin, Han, Mao, Wang, Dally: *Deep Gradient Compression*. ICLR 2018, arXiv:1712.01887",
     "Loshchilov and Hutter 2019": "Loshchilov, Hutter: *Decoupled Weight Decay Regularization*. ICLR 2019, arXiv:1711.05101",
