@@ -17,6 +17,7 @@ HOME = {
     "gradinversion": ("cnn", {"steps": 150, "restarts": 3}),
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),
+    "april_from_closed_form": ("vit", {"steps": 300, "restarts": 2}),
 }
 DEFENSE_SETTINGS = {
     "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from leakgauge.attacks.april import april
 from leakgauge.attacks.april_closed_form import april_closed_form
+from leakgauge.attacks.april_from_closed_form import april_from_closed_form
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.gradinversion import gradinversion
 from leakgauge.attacks.idlg import idlg
@@ -21,6 +22,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "gradinversion": gradinversion,
     "april": april,
     "april_closed_form": april_closed_form,
+    "april_from_closed_form": april_from_closed_form,
 }
 
 __all__ = [

@@ -96,8 +96,8 @@ def pixels_from_patches(embedded: Tensor, weight: Tensor, bias: Tensor | None) -
 
     Ref: APRIL (Lu et al. 2022), Eq. (11) — patch embedding and its inverse
     """
-    shifted = embedded if bias is None else embedded - bias.double().cpu()
-    return shifted @ torch.linalg.pinv(weight.double().cpu()).T
+    shifted = embedded if bias is None else embedded - bias.detach().double().cpu()
+    return shifted @ torch.linalg.pinv(weight.detach().double().cpu()).T
 
 
 @dataclass(frozen=True)
