@@ -60,7 +60,7 @@ def test_ridge_solves_the_penalised_system(ridge, seed):
     """Against numpy's least squares on the system with √λ·I below it."""
     case = Case(std=0.1, seed=seed)
     system = case.system
-    a = (system.left * system.singular) @ system.right.T
+    a = (system.left * system.singular[:, 0]) @ system.right.T
     below = math.sqrt(ridge) * np.eye(TOKENS)
     stacked, side = np.vstack([a, below]), np.vstack([system.side, np.zeros((TOKENS, WIDTH))])
     expected = case.prior.numpy() + np.linalg.lstsq(stacked, side, rcond=None)[0]
@@ -72,7 +72,7 @@ def test_ridge_solves_the_penalised_system(ridge, seed):
 @pytest.mark.parametrize(("tokens", "width"), [(6, 10), (6, 6)])
 def test_a_vanishing_ridge_is_plain_least_squares(tokens, width):
     case = Case(std=0.01, seed=3, tokens=tokens, width=width)
-    position = ((case.system.left * case.system.singular) @ case.system.right.T).T
+    position = ((case.system.left * case.system.singular[:, 0]) @ case.system.right.T).T
     plain = tokens_from_attention(position, case.system.side + position.T @ case.prior)
     for ridge in (0.0, 1e-14):
         torch.testing.assert_close(case.system.solved(ridge), plain, rtol=1e-6, atol=1e-6)
@@ -131,8 +131,54 @@ def test_the_first_order_error_is_the_mean_of_small_errors():
         e = normal(TOKENS, WIDTH, seed=seed + 500) * 1e-6
         noisy = NoisySystem.of(case.position + e, case.position.T @ case.z + f, case.prior)
         squares.append(float((noisy.solved(0.0) - case.z).square().sum()))
-    expected = expected_error(case.system, 0.0, case.weights, std=1e-6, tokens=float(case.z.norm()))
+    expected = expected_error(case.system, 0.0, case.weights, std=1e-6, tokens=case.z)
     assert math.sqrt(np.mean(squares)) == pytest.approx(expected, rel=0.1)
+
+
+VALUES = 4
+
+
+def pixels_case(std: float, seed: int, *, values: int = VALUES) -> tuple[NoisySystem, Tensor, Tensor]:
+    """A system whose unknown are pixels behind an embedding, with noise on both sides; the true pixels; the noise R."""
+    embedding, truth = normal(WIDTH, values, seed=seed + 6), normal(TOKENS, values, seed=seed + 7)
+    guess, offset = 0.1 * normal(TOKENS, values, seed=seed + 8), normal(TOKENS, WIDTH, seed=seed + 9)
+    z = offset + truth @ embedding.T
+    position = normal(TOKENS, WIDTH, seed=seed + 10)
+    f, e = std * normal(WIDTH, WIDTH, seed=seed + 11), std * normal(TOKENS, WIDTH, seed=seed + 12)
+    base = offset + guess @ embedding.T
+    system = NoisySystem.of(position + e, position.T @ z + f, base, embedding=embedding, guess=guess)
+    return system, truth, f - e.T @ z
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(1e-4, 10), st.integers(0, 99))
+def test_pixels_by_ridge_solve_the_penalised_system(ridge, seed):
+    """Against numpy on the Kronecker product of both maps, with √λ·I below it."""
+    system, truth, _ = pixels_case(0.1, seed)
+    a = (system.left * (system.singular[:, 0] / torch.linalg.svdvals(system.embedding)[0])) @ system.right.T
+    both = np.kron(a.numpy(), system.embedding.numpy())
+    stacked = np.vstack([both, math.sqrt(ridge) * np.eye(truth.numel())])
+    side = np.concatenate([system.side.numpy().ravel(), np.zeros(truth.numel())])
+    expected = system.guess.numpy() + np.linalg.lstsq(stacked, side, rcond=None)[0].reshape(truth.shape)
+    np.testing.assert_allclose(system.solved(ridge), expected, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("values", [4, 10, 12])
+@pytest.mark.parametrize("ridge", [0.0, 1e-2, 1.0])
+@pytest.mark.parametrize("std", [0.0, 1e-3, 1.0])
+def test_the_bound_holds_for_pixels(values, ridge, std):
+    """Also for an embedding that loses detail (more values than width)."""
+    for seed in range(10):
+        system, truth, noise = pixels_case(std, 100 * seed, values=values)
+        distance = float((truth - system.guess).norm())
+        bound = error_bound(system, ridge, noise=float(noise.norm()), distance=distance)
+        assert float((system.solved(ridge) - truth).norm()) <= bound * (1 + 1e-6) + 1e-9
+
+
+def test_pixels_without_noise_are_exact_and_give_their_tokens():
+    system, truth, _ = pixels_case(0.0, 5)
+    torch.testing.assert_close(system.solved(0.0), truth)
+    torch.testing.assert_close(system.tokens(truth) - system.base, (truth - system.guess) @ system.embedding.T)
 
 
 def test_discrepancy_leaves_as_much_residual_as_there_is_noise():
@@ -188,7 +234,7 @@ def test_the_attack_gains_by_its_ridge_in_noise_and_loses_nothing_without(class_
     ridge, notes = quality(0.03, class_token=class_token, ridge="auto", declare=True)
     assert ridge > plain + 1
     assert any("(declared)" in note for note in notes)
-    assert any("root mean square error of the tokens at most" in note for note in notes)
+    assert any("root mean square error of the pixels at most" in note for note in notes)
     _, notes = quality(0.03, class_token=class_token, ridge="auto")
     assert any("(estimated)" in note for note in notes)
     assert not any("at most" in note for note in notes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.attacks.april_ridge import (
@@ -135,14 +136,16 @@ class AprilClosedForm:
         if prefix:  # what the known tokens add to the right side
             products = products - _position_gradient(signal, roles)[:prefix].T @ known
         positions = _positions(victim, roles)[prefix:]
+        weight = patch.weight.detach().double().cpu().flatten(1)
         if self.ridge is None:
             tokens, said = tokens_from_attention(unknown, products), ()
+            flat = pixels_from_patches(tokens - positions, weight, patch.bias)
         else:
-            weights = torch.cat([victim.parameters()[n].double().cpu() for n in _weights(roles.attention[0])])
             box = _Box.of(victim, patch)
-            system = NoisySystem.of(unknown, products, positions + box.middle)
-            tokens, said = self._regularised(system, weights, box.radius, float(known.norm()))
-        flat = pixels_from_patches(tokens - positions, patch.weight.detach().flatten(1), patch.bias)
+            system = NoisySystem.of(unknown, products, positions + box.tokens, embedding=weight, guess=box.middle)
+            own = torch.cat([victim.parameters()[n].double().cpu() for n in _weights(roles.attention[0])])
+            largest = float(system.base.norm()) + box.radius * float(torch.linalg.matrix_norm(weight, 2))
+            flat, said = self._regularised(system, own, box.radius, math.hypot(largest, float(known.norm())))
         x = _assembled(flat, patch, victim.space.shape).to(victim.device, next(iter(signal.values())).dtype)
         x = victim.space.project(torch.nan_to_num(x))[None].expand(size, *x.shape).clone()
         mixed = (
@@ -162,9 +165,9 @@ class AprilClosedForm:
         )
 
     def _regularised(
-        self, system: NoisySystem, weights: Tensor, radius: float, known: float
+        self, system: NoisySystem, weights: Tensor, radius: float, largest: float
     ) -> tuple[Tensor, tuple[str, ...]]:
-        """The tokens by ridge, and what is known about their error."""
+        """The pixels by ridge, and what is known about their error; ``largest`` ≥ ‖z‖ for every valid image."""
         assert self.ridge is not None
         if self.ridge == "auto":
             std = std_from_outside(system, weights) if self.noise is None else self.noise
@@ -173,34 +176,38 @@ class AprilClosedForm:
             said = f"ridge {ridge:.1e} from noise of deviation {std:.1e} ({source})"
         else:
             ridge, said = float(self.ridge), f"ridge {self.ridge:.1e} as given"
-        tokens = system.solved(ridge)
+        pixels = system.solved(ridge)
         if self.noise is None:
-            return tokens, (said,)
-        largest = math.hypot(float(system.prior.norm()) + radius, known)
-        noise = noise_bound(weights, largest, std=self.noise, width=system.prior.shape[1])
-        bound = error_bound(system, ridge, noise=noise, distance=radius) / math.sqrt(tokens.numel())
-        return tokens, (
-            said,
-            f"root mean square error of the tokens at most {bound:.1e} (for all but 1 % of such noise)",
-        )
+            return pixels, (said,)
+        noise = noise_bound(weights, largest, std=self.noise, width=system.base.shape[1])
+        bound = error_bound(system, ridge, noise=noise, distance=radius) / math.sqrt(pixels.numel())
+        return pixels, (said, f"root mean square error of the pixels at most {bound:.1e} (for 98 % of such noise)")
 
 
 @dataclass(frozen=True, eq=False)
 class _Box:
-    """Tokens of all valid images lie within ``radius`` (Frobenius) of ``middle`` (tokens, width), positions not counted."""
+    """All valid images, cut into patches, lie within ``radius`` (Frobenius) of the grey ``middle`` (tokens, values).
+
+    ``tokens`` (tokens, width) is what the patch embedding makes of the middle.
+    """
 
     middle: Tensor
+    tokens: Tensor
     radius: float
 
     @classmethod
     def of(cls, victim: Victim, patch: nn.Conv2d) -> _Box:
-        huge = torch.full(victim.space.shape, 1e12, dtype=torch.float64)
+        huge = torch.full((1, *victim.space.shape), 1e12, dtype=torch.float64)
         low, high = victim.space.project(-huge), victim.space.project(huge)
-        grey = ((low + high) / 2).to(victim.device, victim.dtype)
+        grey = (low + high) / 2
         with torch.no_grad():
-            middle = patch(grey[None]).flatten(2).transpose(1, 2)[0].double().cpu()
-            stretch = float(torch.linalg.matrix_norm(patch.weight.detach().double().flatten(1), 2))
-        return cls(middle, stretch * float((high - low).norm()) / 2)
+            tokens = patch(grey.to(victim.device, victim.dtype)).flatten(2).transpose(1, 2)[0].double().cpu()
+        return cls(_patches(grey, patch), tokens, float((_patches(high, patch) - _patches(low, patch)).norm()) / 2)
+
+
+def _patches(image: Tensor, patch: nn.Conv2d) -> Tensor:
+    """One image (1, C, H, W) as (patches, values), the inverse of :func:`_assembled`."""
+    return F.unfold(image, patch.kernel_size, stride=patch.stride)[0].T
 
 
 def _position_gradient(signal: Signal, roles: Roles) -> Tensor:
@@ -315,7 +322,7 @@ def april_closed_form(
     noise of its own first, so other layouts are refused with the reason; with ``force=True`` they are solved all the same
     and the result is a guess, as a note says.
 
-    For gradients with noise a ``ridge`` λ pulls the tokens towards those of a grey image (:mod:`.april_ridge`): a number, or
+    For gradients with noise a ``ridge`` λ pulls the pixels towards grey (:mod:`.april_ridge`): a number, or
     "auto" for λ from the noise. ``noise`` is the deviation of Gaussian noise on each shared entry, if the adversary knows it
     (an assumption; a note then bounds the error); otherwise it is estimated from what no solution explains.
 
