@@ -91,19 +91,18 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="folder for the rows")
     options = parser.parse_args()
-    images, steps = (range(1), 20) if options.quick else (range(5), options.steps)
-    rows = [
-        row
-        for std in (1.0, 0.02)
-        for row in measured(std, images, steps, options.device, 1 if options.quick else options.seeds)
-    ]
-    print("\n".join(table(rows)))
+    images, steps, seeds = (range(1), 20, 1) if options.quick else (range(5), options.steps, options.seeds)
     folder = options.out or (None if options.quick else RESULTS)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "closed_form_start.jsonl").write_text(text, encoding="utf-8")
-        print(f"written: {folder}")
+    rows: list[dict[str, object]] = []
+    for position_std in (1.0, 0.02):
+        for row in measured(position_std, images, steps, options.device, seeds):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            if folder is not None:  # after every run, so that an interrupted study keeps what it has
+                folder.mkdir(parents=True, exist_ok=True)
+                text = "".join(json.dumps(row) + "\n" for row in rows)
+                (folder / "closed_form_start.jsonl").write_text(text, encoding="utf-8")
+    print("\n".join(table(rows)))
 
 
 if __name__ == "__main__":

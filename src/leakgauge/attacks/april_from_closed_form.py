@@ -54,6 +54,6 @@ def april_from_closed_form(
     """
     return AprilFromClosedForm(
         guess=april_closed_form(ridge=ridge, force=True),
-        refine=april(alpha=alpha, lr=lr, steps=steps, restarts=restarts),
+        refine=replace(april(alpha=alpha, lr=lr, steps=steps, restarts=restarts), name="april_from_closed_form"),
         spread=spread,
     )
