@@ -87,6 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--positions", type=float, nargs="+", default=[1.0, 0.02], help="scales of the positions")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="folder for the rows")
@@ -94,7 +95,7 @@ def main() -> None:
     images, steps, seeds = (range(1), 20, 1) if options.quick else (range(5), options.steps, options.seeds)
     folder = options.out or (None if options.quick else RESULTS)
     rows: list[dict[str, object]] = []
-    for position_std in (1.0, 0.02):
+    for position_std in options.positions:
         for row in measured(position_std, images, steps, options.device, seeds):
             rows.append(row)
             print(json.dumps(row), flush=True)
