@@ -203,7 +203,9 @@ def test_the_label_is_read_where_it_can_be():
     space = Pixels((1, 12, 12))
     victim = Victim(architecture_a(side=12, patch=4, width=24, heads=2), space)
     seen = share(victim, Gradient(), torch.rand(1, 1, 12, 12, dtype=torch.float64), torch.tensor([3]))
-    assert april_closed_form()(victim, seen).y.tolist() == [3]
+    result = april_closed_form()(victim, seen)
+    assert result.y.tolist() == [3]
+    assert not result.x.requires_grad, "a result must not hold on to the victim's parameters"
 
 
 def test_formulas_on_numbers_by_hand():
@@ -232,3 +234,24 @@ def test_rearranging_needs_attention():
 def test_the_attack_prints_its_options():
     assert isinstance(april_closed_form(), AprilClosedForm)
     assert "labels=" in repr(april_closed_form())
+
+
+def test_a_forced_solution_is_a_guess_and_says_so():
+    space = Pixels((1, 12, 12))
+    victim = Victim(ViT(side=12, patch=4, width=24, heads=2, classes=5), space)
+    seen = share(victim, Gradient(), torch.rand(1, 1, 12, 12), torch.tensor([1]))
+    with pytest.raises(Inapplicable, match="lies between them"):
+        april_closed_form()(victim, seen)
+    for ridge in (None, "auto"):
+        result = april_closed_form(ridge=ridge, force=True)(victim, seen)
+        assert result.x.shape == (1, 1, 12, 12)
+        assert "a guess, since the theorem's condition fails: the first attention does not read" in result.notes[-1]
+
+
+def test_force_changes_nothing_where_the_theorem_holds():
+    space = Pixels((1, 12, 12))
+    victim = Victim(architecture_a(side=12, patch=4, width=24, heads=2), space)
+    seen = share(victim, Gradient(), torch.rand(1, 1, 12, 12, dtype=torch.float64), torch.tensor([3]))
+    plain, forced = (april_closed_form(force=force)(victim, seen) for force in (False, True))
+    assert torch.equal(plain.x, forced.x)
+    assert not any("guess" in note for note in forced.notes)

@@ -13,7 +13,19 @@ from torch import nn
 
 from leakgauge.channels import Gradient
 from leakgauge.errors import BadInput
-from leakgauge.inversion import L1, L2, Cosine, Decaying, Descent, Equal, Matching, Named, Norm, TotalVariation
+from leakgauge.inversion import (
+    L1,
+    L2,
+    Cosine,
+    Decaying,
+    Descent,
+    Equal,
+    LayerNorms,
+    Matching,
+    Named,
+    Norm,
+    TotalVariation,
+)
 from leakgauge.inversion.terms import Sum
 
 NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "5.weight", "5.bias")
@@ -29,6 +41,8 @@ def by_hand(kind: str, g: dict, target: dict, w: dict) -> float:
         return sum(w[n] * np.sum((g[n] - target[n]) ** 2) for n in w)
     if kind == "l1":
         return sum(w[n] * np.sum(np.abs(g[n] - target[n])) for n in w)
+    if kind == "layer norms":
+        return sum(w[n] * math.sqrt(np.sum((g[n] - target[n]) ** 2)) for n in w)
     dot = sum(w[n] * np.sum(g[n] * target[n]) for n in w)
     lengths = [math.sqrt(sum(w[n] * np.sum(v[n] ** 2) for n in w)) for v in (g, target)]
     return 1 - dot / (lengths[0] * lengths[1])
@@ -41,7 +55,9 @@ def numpy_gradient(model, x, y) -> dict:
 
 
 @pytest.mark.parametrize(("weights", "table"), WEIGHTS, ids=repr)
-@pytest.mark.parametrize(("kind", "distance"), [("l2", L2), ("l1", L1), ("cosine", Cosine)])
+@pytest.mark.parametrize(
+    ("kind", "distance"), [("l2", L2), ("l1", L1), ("layer norms", LayerNorms), ("cosine", Cosine)]
+)
 def test_against_numpy(kind, distance, weights, table, tiny, victim_of, batch_of, seen_by, values_at):
     victim, (x, y) = victim_of(), batch_of(2)
     seen = seen_by(victim, Gradient(), x, y)
@@ -52,7 +68,7 @@ def test_against_numpy(kind, distance, weights, table, tiny, victim_of, batch_of
     np.testing.assert_allclose(found.numpy(), expected, rtol=2e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("distance", [L2(), L1(), Cosine()], ids=repr)
+@pytest.mark.parametrize("distance", [L2(), L1(), LayerNorms(), Cosine()], ids=repr)
 def test_zero_at_the_truth(distance, victim_of, batch_of, seen_by, values_at):
     victim, (x, y) = victim_of(), batch_of(2)
     found = values_at(distance, victim, seen_by(victim, Gradient(), x, y), x[None])

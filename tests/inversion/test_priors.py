@@ -102,3 +102,21 @@ def test_statistics_prior_needs_statistics(tiny, victim_of, batch_of, seen_by, v
         victim = victim_of(model)
         with pytest.raises(Inapplicable, match="no batch normalisation"):
             values_at(BatchNormStatistics(), victim, seen_by(victim, Gradient(), *batch_of(1)), candidates(1, 1))
+
+
+def test_statistics_prior_that_is_not_required_is_zero_without_statistics(
+    tiny, victim_of, batch_of, seen_by, values_at
+):
+    victim = victim_of(tiny(norm=False))
+    seen = seen_by(victim, Gradient(), *batch_of(1))
+    prior = BatchNormStatistics(required=False)
+    assert float(values_at(prior, victim, seen, candidates(1, 1))) == 0
+    assert "no running statistics" in prior.note(victim)
+    normed = victim_of()
+    seen = seen_by(normed, Gradient(), *batch_of(1))
+    required, optional = (
+        values_at(p, normed, seen, candidates(1, 1))
+        for p in (BatchNormStatistics(), BatchNormStatistics(required=False))
+    )
+    assert torch.equal(required, optional)
+    assert prior.note(normed) == ""

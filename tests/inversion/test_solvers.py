@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 from leakgauge.inversion import LBFGS, Adam, AdamW, CosineDecay, Descent, Sign, Steady, StepDecay
+from leakgauge.inversion.draws import Draws
 
 SPACE = Pixels((1, 2, 2), bounds=(-1.0, 1.0))
 TARGET = torch.tensor([[0.9, -0.5], [3.0, 0.1]])
@@ -140,3 +141,17 @@ def test_steps_are_a_positive_number(solver, steps):
 def test_learning_rates_are_positive(optimizer, lr):
     with pytest.raises(BadInput, match="positive learning rate"):
         optimizer(lr=lr)
+
+
+def test_noise_of_a_step_is_as_large_as_the_learning_rate_says():
+    """On a flat objective the optimizer stands still and only the noise moves: noise · λ(t) · N(0, 1) summed over steps."""
+    x = torch.zeros(2, 1, 1, 2, 2, requires_grad=True)
+    draws = Draws.of(2, seed=9)
+    solver = Descent(Adam(0.1), 5, schedule=CosineDecay(), project=False, noise=0.3)
+    move = solver.begin(x, None, lambda x, logits, rows: 0 * x.sum((1, 2, 3, 4)), SPACE, draws)
+    for number in range(5):
+        move(number)
+    expected = sum(0.3 * 0.1 * CosineDecay()(n / 5) * draws.normal(n, x) for n in range(5))
+    torch.testing.assert_close(x.detach(), expected)
+    with pytest.raises(BadInput, match="must not be negative"):
+        Descent(noise=-0.1)

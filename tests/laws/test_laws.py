@@ -14,8 +14,10 @@ HOME = {
     "inverting_gradients": ("cnn", {"steps": 150, "tv": 0.01}),
     "tag": ("lenet", {"steps": 250}),
     "linear": ("mlp", {}),
+    "gradinversion": ("cnn", {"steps": 150, "restarts": 3}),
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),
+    "april_from_closed_form": ("vit", {"steps": 300, "restarts": 2}),
 }
 DEFENSE_SETTINGS = {
     "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from leakgauge.attacks.april import april
 from leakgauge.attacks.april_closed_form import april_closed_form
+from leakgauge.attacks.april_from_closed_form import april_from_closed_form
 from leakgauge.attacks.dlg import dlg
+from leakgauge.attacks.gradinversion import gradinversion
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
@@ -17,8 +19,20 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "inverting_gradients": inverting_gradients,
     "tag": tag,
     "linear": linear,
+    "gradinversion": gradinversion,
     "april": april,
     "april_closed_form": april_closed_form,
+    "april_from_closed_form": april_from_closed_form,
 }
 
-__all__ = ["ATTACKS", "april", "april_closed_form", "dlg", "idlg", "inverting_gradients", "linear", "tag"]
+__all__ = [
+    "ATTACKS",
+    "april",
+    "april_closed_form",
+    "dlg",
+    "gradinversion",
+    "idlg",
+    "inverting_gradients",
+    "linear",
+    "tag",
+]

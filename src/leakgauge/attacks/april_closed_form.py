@@ -5,15 +5,24 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leakgauge.attacks.april_ridge import (
+    NoisySystem,
+    error_bound,
+    noise_bound,
+    ridge_from_noise,
+    std_from_outside,
+)
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Observation, Reconstruction, Signal, Victim
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
-from leakgauge.errors import Inapplicable
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import Attention, Roles, find_roles
 from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
 
@@ -75,9 +84,12 @@ def attention_products(signal: Signal, parameters: Signal, attention: Attention)
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1, line 5 — right side of the linear system
     """
+    return torch.stack([parameters[n].double().T @ signal[n].double() for n in _weights(attention)]).sum(0)
+
+
+def _weights(attention: Attention) -> tuple[str, ...]:
     layers = [attention.qkv] if attention.qkv is not None else [attention.q, attention.k, attention.v]
-    names = [f"{layer}.weight" for layer in layers]
-    return torch.stack([parameters[n].double().T @ signal[n].double() for n in names]).sum(0)
+    return tuple(f"{layer}.weight" for layer in layers)
 
 
 def pixels_from_patches(embedded: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -85,8 +97,8 @@ def pixels_from_patches(embedded: Tensor, weight: Tensor, bias: Tensor | None) -
 
     Ref: APRIL (Lu et al. 2022), Eq. (11) — patch embedding and its inverse
     """
-    shifted = embedded if bias is None else embedded - bias.double().cpu()
-    return shifted @ torch.linalg.pinv(weight.double().cpu()).T
+    shifted = embedded if bias is None else embedded - bias.detach().double().cpu()
+    return shifted @ torch.linalg.pinv(weight.detach().double().cpu()).T
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,17 @@ class AprilClosedForm:
     """The attack made by :func:`april_closed_form`."""
 
     labels: LabelRule
+    ridge: float | Literal["auto"] | None = None
+    noise: float | None = None
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ridge not in (None, "auto") and not (isinstance(self.ridge, int | float) and self.ridge >= 0):
+            raise BadInput(f"ridge is None, 'auto' or a number that is not negative, got {self.ridge!r}")
+        if self.noise is not None and (not self.noise >= 0 or self.ridge is None):
+            raise BadInput(
+                f"noise is a deviation that is not negative and is used with a ridge; got noise {self.noise!r}, ridge {self.ridge!r}"
+            )
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
@@ -102,14 +125,27 @@ class AprilClosedForm:
             raise Inapplicable("the identity holds for one gradient; several local steps mix several of them")
         signal = Observed.checked(seen.signal, victim).signal
         roles, patch = _parts(victim, signal)
-        prefix = _check_layout(victim, roles, patch, seed=seed)
-        unknown, known_rows = _without_prefix(victim, signal, roles, prefix)
+        prefix, broken = _check_layout(victim, roles, patch, seed=seed)
+        if broken and not self.force:
+            raise Inapplicable(broken)
+        guessed = (f"a guess, since the theorem's condition fails: {broken}",) if broken else ()
+        unknown, known = _without_prefix(victim, signal, roles, prefix)
         values = math.prod(patch.weight.shape[1:])
         stated = _identifiability(unknown, values, signal[_position(roles)].dtype)
-        products = attention_products(signal, victim.parameters(), roles.attention[0]).cpu() - known_rows
-        tokens = tokens_from_attention(unknown, products)
+        products = attention_products(signal, victim.parameters(), roles.attention[0]).cpu()
+        if prefix:  # what the known tokens add to the right side
+            products = products - _position_gradient(signal, roles)[:prefix].T @ known
         positions = _positions(victim, roles)[prefix:]
-        flat = pixels_from_patches(tokens - positions, patch.weight.detach().flatten(1), patch.bias)
+        weight = patch.weight.detach().double().cpu().flatten(1)
+        if self.ridge is None:
+            tokens, said = tokens_from_attention(unknown, products), ()
+            flat = pixels_from_patches(tokens - positions, weight, patch.bias)
+        else:
+            box = _Box.of(victim, patch)
+            system = NoisySystem.of(unknown, products, positions + box.tokens, embedding=weight, guess=box.middle)
+            own = torch.cat([victim.parameters()[n].double().cpu() for n in _weights(roles.attention[0])])
+            largest = float(system.base.norm()) + box.radius * float(torch.linalg.matrix_norm(weight, 2))
+            flat, said = self._regularised(system, own, box.radius, math.hypot(largest, float(known.norm())))
         x = _assembled(flat, patch, victim.space.shape).to(victim.device, next(iter(signal.values())).dtype)
         x = victim.space.project(torch.nan_to_num(x))[None].expand(size, *x.shape).clone()
         mixed = (
@@ -125,8 +161,57 @@ class AprilClosedForm:
             losses=torch.zeros(1),
             made_by=repr(self),
             seconds=time.perf_counter() - began,
-            notes=(str(stated), *mixed),
+            notes=(str(stated), *said, *mixed, *guessed),
         )
+
+    def _regularised(
+        self, system: NoisySystem, weights: Tensor, radius: float, largest: float
+    ) -> tuple[Tensor, tuple[str, ...]]:
+        """The pixels by ridge, and what is known about their error; ``largest`` ≥ ‖z‖ for every valid image."""
+        assert self.ridge is not None
+        if self.ridge == "auto":
+            std = std_from_outside(system, weights) if self.noise is None else self.noise
+            ridge = ridge_from_noise(system, weights, std)
+            source = "estimated" if self.noise is None else "declared"
+            said = f"ridge {ridge:.1e} from noise of deviation {std:.1e} ({source})"
+        else:
+            ridge, said = float(self.ridge), f"ridge {self.ridge:.1e} as given"
+        pixels = system.solved(ridge)
+        if self.noise is None:
+            return pixels, (said,)
+        noise = noise_bound(weights, largest, std=self.noise, width=system.base.shape[1])
+        bound = error_bound(system, ridge, noise=noise, distance=radius) / math.sqrt(pixels.numel())
+        return pixels, (said, f"root mean square error of the pixels at most {bound:.1e} (for 98 % of such noise)")
+
+
+@dataclass(frozen=True, eq=False)
+class _Box:
+    """All valid images, cut into patches, lie within ``radius`` (Frobenius) of the grey ``middle`` (tokens, values).
+
+    ``tokens`` (tokens, width) is what the patch embedding makes of the middle.
+    """
+
+    middle: Tensor
+    tokens: Tensor
+    radius: float
+
+    @classmethod
+    def of(cls, victim: Victim, patch: nn.Conv2d) -> _Box:
+        huge = torch.full((1, *victim.space.shape), 1e12, dtype=torch.float64)
+        low, high = victim.space.project(-huge), victim.space.project(huge)
+        grey = (low + high) / 2
+        with torch.no_grad():
+            tokens = patch(grey.to(victim.device, victim.dtype)).flatten(2).transpose(1, 2)[0].double().cpu()
+        return cls(_patches(grey, patch), tokens, float((_patches(high, patch) - _patches(low, patch)).norm()) / 2)
+
+
+def _patches(image: Tensor, patch: nn.Conv2d) -> Tensor:
+    """One image (1, C, H, W) as (patches, values), the inverse of :func:`_assembled`."""
+    return F.unfold(image, patch.kernel_size, stride=patch.stride)[0].T
+
+
+def _position_gradient(signal: Signal, roles: Roles) -> Tensor:
+    return signal[_position(roles)].double().cpu().flatten(0, -2)
 
 
 def _position(roles: Roles) -> str:
@@ -146,9 +231,7 @@ def _parts(victim: Victim, signal: Signal) -> tuple[Roles, nn.Conv2d]:
         raise Inapplicable("the model has no learned position embedding, so the gradient of the tokens is not shared")
     if roles.position_embedding not in victim.parameters():
         raise Inapplicable(f"the position embedding {roles.position_embedding} is fixed, so its gradient is not shared")
-    attention = roles.attention[0]
-    layers = [attention.qkv] if attention.qkv is not None else [attention.q, attention.k, attention.v]
-    for needed in (roles.position_embedding, *[f"{layer}.weight" for layer in layers]):
+    for needed in (roles.position_embedding, *_weights(roles.attention[0])):
         if needed not in signal:
             raise Inapplicable(f"not shared: {needed}")
     patch = victim.model.get_submodule(roles.patch_embedding or "")
@@ -157,8 +240,8 @@ def _parts(victim: Victim, signal: Signal) -> tuple[Roles, nn.Conv2d]:
     return roles, patch
 
 
-def _check_layout(victim: Victim, roles: Roles, patch: nn.Conv2d, *, seed: int) -> int:
-    """Number of tokens before the patches. Refuses, on the adversary's own noise, models for which Eq. (8) does not hold."""
+def _check_layout(victim: Victim, roles: Roles, patch: nn.Conv2d, *, seed: int) -> tuple[int, str]:
+    """Number of tokens before the patches, and why Eq. (8) does not hold on the adversary's own noise ("" if it does)."""
     rng = torch.Generator().manual_seed(seed)
     probe = victim.space.start(1, rng).to(victim.device, victim.dtype)
     attention = roles.attention[0]
@@ -171,18 +254,21 @@ def _check_layout(victim: Victim, roles: Roles, patch: nn.Conv2d, *, seed: int) 
         embedded = patch(probe).flatten(2).transpose(1, 2)[0].double().cpu()
     z, positions = seen[layer][0].double().cpu(), _positions(victim, roles)
     prefix = len(positions) - len(embedded)
-    if prefix < 0 or z.shape != positions.shape or not _close(z[prefix:], embedded + positions[prefix:]):
-        raise Inapplicable(
-            "the first attention does not read the sum of patch and position embedding: something, such as a normalisation, "
-            "lies between them"
-        )
-    gradient = signal[_position(roles)].double().cpu().flatten(0, -2)
+    between = (
+        "the first attention does not read the sum of patch and position embedding: something, such as a normalisation, "
+        "lies between them"
+    )
+    if prefix < 0 or z.shape != positions.shape:
+        raise Inapplicable(between)
+    if not _close(z[prefix:], embedded + positions[prefix:]):
+        return prefix, between
+    gradient = _position_gradient(signal, roles)
     if not _close(gradient.T @ z, attention_products(signal, victim.parameters(), attention).cpu()):
-        raise Inapplicable(
+        return prefix, (
             "the gradient of the position embedding is not that of the first attention's input alone: the tokens also "
             "bypass it, as in a residual connection"
         )
-    return prefix
+    return prefix, ""
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
@@ -190,10 +276,10 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def _without_prefix(victim: Victim, signal: Signal, roles: Roles, prefix: int) -> tuple[Tensor, Tensor]:
-    """∂l/∂z of the patch tokens, and what the known tokens before them (class token) add to the right side."""
-    gradient = signal[_position(roles)].double().cpu().flatten(0, -2)
+    """∂l/∂z of the patch tokens, and the known tokens before them (class token), (prefix, width)."""
+    gradient = _position_gradient(signal, roles)
     if prefix == 0:
-        return gradient, gradient.new_zeros(gradient.shape[1], gradient.shape[1])
+        return gradient, gradient[:0]
     attention = roles.attention[0]
     layer = attention.qkv or attention.q
     assert layer is not None
@@ -201,7 +287,7 @@ def _without_prefix(victim: Victim, signal: Signal, roles: Roles, prefix: int) -
     with torch.no_grad(), capturing(victim.model, (layer,)) as seen:
         victim(blank)  # these tokens are the same for every image
     known = seen[layer][0, :prefix].double().cpu()
-    return gradient[prefix:], gradient[:prefix].T @ known
+    return gradient[prefix:], known
 
 
 def _identifiability(gradient: Tensor, values: int, dtype: torch.dtype) -> Identifiability:
@@ -223,7 +309,9 @@ def _assembled(flat: Tensor, patch: nn.Conv2d, shape: tuple[int, ...]) -> Tensor
     return image
 
 
-def april_closed_form() -> AprilClosedForm:
+def april_closed_form(
+    *, ridge: float | Literal["auto"] | None = None, noise: float | None = None, force: bool = False
+) -> AprilClosedForm:
     """Lu et al. 2022: the gradient of a learned position embedding gives the tokens, the tokens give the image.
 
         (∂l/∂E_pos)ᵀ z = Qᵀ ∂l/∂Q + Kᵀ ∂l/∂K + Vᵀ ∂l/∂V,     x = W_p⁺ (z − E_pos − b_p)
@@ -231,11 +319,16 @@ def april_closed_form() -> AprilClosedForm:
     Needs a transformer whose first attention reads exactly the sum of patch and position embedding, with nothing around it
     (architecture A; ``families.attention_first`` makes that variant of a model), and the gradients of both shared. What
     will be lost is said before solving, in the result's notes (:class:`Identifiability`). The adversary tries the identity on
-    noise of its own first, so other layouts are refused with the reason.
+    noise of its own first, so other layouts are refused with the reason; with ``force=True`` they are solved all the same
+    and the result is a guess, as a note says.
+
+    For gradients with noise a ``ridge`` λ pulls the pixels towards grey (:mod:`.april_ridge`): a number, or
+    "auto" for λ from the noise. ``noise`` is the deviation of Gaussian noise on each shared entry, if the adversary knows it
+    (an assumption; a note then bounds the error); otherwise it is estimated from what no solution explains.
 
     Deviations: tokens before the patches (class token) are known and moved to the right side, which the paper does not
-    do; all is solved in float64.
+    do; all is solved in float64; the ridge is not in the paper.
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1 — closed-form attack
     """
-    return AprilClosedForm(labels=inferred())
+    return AprilClosedForm(labels=inferred(), ridge=ridge, noise=noise, force=force)

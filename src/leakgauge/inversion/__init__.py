@@ -1,6 +1,7 @@
 """The parts that optimisation attacks are made of, and the one loop that runs them."""
 
-from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, Named
+from leakgauge.inversion.consistency import GroupConsistency, Registration, Shift
+from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, LayerNorms, Named
 from leakgauge.inversion.halving import Halving
 from leakgauge.inversion.labels import BiasCounts, FirstThatApplies, Joint, MinimumEntry, RowSum, SignRule, inferred
 from leakgauge.inversion.matching import Matching
@@ -26,15 +27,19 @@ __all__ = [
     "FirstThatApplies",
     "FromSpace",
     "Given",
+    "GroupConsistency",
     "Halving",
     "Joint",
+    "LayerNorms",
     "Matching",
     "MinimumEntry",
     "Named",
     "NearTruth",
     "Norm",
     "Normal",
+    "Registration",
     "RowSum",
+    "Shift",
     "Sign",
     "SignRule",
     "Steady",

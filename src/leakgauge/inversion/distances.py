@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from leakgauge.engine import Replay
@@ -81,6 +82,22 @@ class L2(Term):
     def __call__(self, at: Candidate, /) -> Tensor:
         replay, weights = _weighted(at, self.weights)
         return replay.l2(weights)
+
+
+@dataclass(frozen=True)
+class LayerNorms(Term):
+    """Σ_l w_l ‖g_l − g*_l‖₂: the length of each tensor's difference, not its square, so that no large layer drowns the rest.
+
+    Ref: Yin et al. 2021, gradient matching loss — Euclidean distance of gradients, layer by layer
+    """
+
+    weights: LayerWeights = field(default_factory=Equal)
+    reads_signal: ClassVar[bool] = True
+    needs_gradients: ClassVar[bool] = True
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        replay, weights = _weighted(at, self.weights)
+        return torch.stack([w * root(replay.l2({name: 1.0})) for name, w in weights.items()]).sum(0)
 
 
 @dataclass(frozen=True)

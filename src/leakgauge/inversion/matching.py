@@ -14,12 +14,13 @@ from leakgauge.core import Observation, Reconstruction, Trace, Victim, private_r
 from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
+from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.halving import Halving
 from leakgauge.inversion.labels import Joint, LabelRule, batch_size, classes, inferred
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, Start
-from leakgauge.inversion.terms import Sum, Term
+from leakgauge.inversion.terms import Sum, Term, couples_restarts
 
 POINTS_IN_TRACE = 200
 SNAPSHOTS = 6
@@ -29,7 +30,8 @@ SNAPSHOTS = 6
 class Matching:
     """x̂ = argmin objective(x): a distance between channel(victim, x, ŷ) and the observation, plus weighted priors.
 
-    Restarts are independent; the adversary keeps the one with the lowest objective. Within a restart the image that
+    Restarts are independent, unless a term couples them (:class:`GroupConsistency`); then all restarts of an observation
+    move together or not at all. The adversary keeps the one with the lowest objective. Within a restart the image that
     produced the lowest objective is kept, not the one a step later. ``precision`` and ``halving`` trade exactness of the
     replay and hopeless restarts for speed; both are off by default. ``frames`` are the steps before which the trace keeps
     the best candidate so far (and the end); by default six, evenly spread.
@@ -54,6 +56,15 @@ class Matching:
             raise BadInput(f"an attack needs at least 1 restart, a whole number, got {self.restarts!r}")
         if self.halving is not None and not self.solver.together:
             raise BadInput("successive halving needs a solver that moves all restarts together, such as Descent")
+        if couples_restarts(self.objective) and not self.solver.together:
+            raise BadInput("a term that couples restarts needs a solver that moves them together, such as Descent")
+        if couples_restarts(self.objective) and self.halving is not None:
+            raise BadInput("successive halving would change the group that a term couples; use one of the two")
+
+    @property
+    def _at_least(self) -> int:
+        """How many rows may not be parted."""
+        return self.restarts if couples_restarts(self.objective) else 1
 
     def blind(self) -> Matching:
         """The same attack without the signal: its priors alone, from the same starts (the null run).
@@ -80,16 +91,24 @@ class Matching:
                     found.append(self._searched(rows.take(slice(done, done + chunk)), victim, may_shrink=done == 0))
                     chunk = len(found[-1].losses)
                     done += chunk
-                except torch.OutOfMemoryError:  # what is done stays done; the rest goes on in smaller pieces
+                except torch.OutOfMemoryError as full:  # what is done stays done; the rest goes on in smaller pieces
                     if chunk == 1:
                         raise
-                    chunk = max(1, min(chunk, len(rows.x) - done) // 2)
+                    chunk = self._whole_groups(min(chunk, len(rows.x) - done) // 2, full)
                     torch.cuda.empty_cache()
         every = _joined(found)
         if not isinstance(self.precision, Exact):
-            every = _judged_exactly(every, rows)
+            every = _judged_exactly(every, rows, at_once=self._at_least)
         seconds = (time.perf_counter() - began) / len(seen)
         return [self._result(every, rows, i, seconds) for i in range(len(seen))]
+
+    def _whole_groups(self, fitting: int, why: Exception | None = None) -> int:
+        """At most ``fitting`` rows, at least one, without parting restarts that a term couples."""
+        if fitting < self._at_least and self._at_least > 1:
+            raise Inapplicable(
+                f"the objective couples {self.restarts} restarts, which do not fit into memory together; use fewer restarts"
+            ) from why
+        return max(1, fitting // self._at_least * self._at_least)
 
     def _searched(self, rows: _Rows, victim: Victim, *, may_shrink: bool) -> _Found:
         """Searches these rows from start to end, or, if they do not fit into memory, only the first that do."""
@@ -98,14 +117,14 @@ class Matching:
         search = Search(rows.problem, x, logits, together=self.solver.together)
         fitting = search.fitting(x, logits) if may_shrink else len(x)
         if fitting < len(x):
-            return self._searched(rows.take(slice(0, fitting)), victim, may_shrink=False)
+            return self._searched(rows.take(slice(0, self._whole_groups(fitting))), victim, may_shrink=False)
         trace = self._loop(search, x, logits, victim)
         return _Found(search.best, search.best_x, search.best_logits, trace, search.note)
 
     def _loop(self, search: Search, x: Tensor, logits: Tensor | None, victim: Victim) -> Trace:
         steps = self.solver.steps
         drops = {} if self.halving is None else self.halving.drops(len(x), steps)
-        move = self.solver.begin(x, logits, search.losses, victim.space)
+        move = self.solver.begin(x, logits, search.losses, victim.space, search.problem.draws)
         every, frames = max(1, steps // POINTS_IN_TRACE), self.frames or _evenly(steps, SNAPSHOTS)
         at: list[int] = []
         curve: list[Tensor] = []
@@ -204,6 +223,7 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         observed=target,
         labels=torch.stack(known_labels) if known_labels else None,
         precision=attack.precision,
+        draws=Draws.of(attack.restarts, observations=len(seen), seed=seed),
     )
     return _Rows(
         problem,
@@ -244,15 +264,18 @@ def _joined(pieces: Sequence[_Found]) -> _Found:
     return _Found(torch.cat([p.losses for p in pieces]), torch.cat([p.x for p in pieces]), logits, trace, note)
 
 
-def _judged_exactly(found: _Found, rows: _Rows) -> _Found:
-    """Losses of the kept candidates in float32, so that a coarse replay does not choose by its own rounding."""
+def _judged_exactly(found: _Found, rows: _Rows, *, at_once: int) -> _Found:
+    """Losses of the kept candidates in float32, so that a coarse replay does not choose by its own rounding.
+
+    Rows are judged ``at_once`` at a time: one, or those that a term couples.
+    """
     exact = Exact()
     with torch.no_grad(), exact.inside(found.x.device):
         search = Search(rows.problem, found.x, found.logits, together=False)
-        losses = torch.cat([
-            search.objective(found.x[r : r + 1], None if found.logits is None else found.logits[r : r + 1], slice(r, r + 1))
-            for r in range(len(found.x))
-        ])  # fmt: skip
+        pieces = [slice(r, r + at_once) for r in range(0, len(found.x), at_once)]
+        logits = [None if found.logits is None else found.logits[rows] for rows in pieces]
+        judged = [search.objective(found.x[rows], y, rows) for rows, y in zip(pieces, logits, strict=True)]
+    losses = torch.cat(judged)
     change = float((losses - found.losses).abs().max())
     name = type(rows.problem.precision).__name__
     return replace(

@@ -40,9 +40,12 @@ class BatchNormStatistics(Term):
     """Σ_l ‖μ_l(x) − μ̂_l‖₂ + ‖σ²_l(x) − σ̂²_l‖₂ over the batch normalisation layers.
 
     μ_l, σ²_l (biased) are the statistics of what enters layer l; μ̂_l, σ̂²_l are the public model's running statistics.
+    A model without such layers is refused; with ``required=False`` the term is zero there, and a note says so.
 
     Ref: Yin et al. 2021, fidelity regularisation — batch-norm statistics prior
     """
+
+    required: bool = True
 
     def captures(self, victim: Victim) -> tuple[str, ...]:
         layers = tuple(
@@ -50,16 +53,23 @@ class BatchNormStatistics(Term):
             for name, module in victim.model.named_modules()
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
         )
-        if not layers:
+        if not layers and self.required:
             raise Inapplicable(
                 "the model has no batch normalisation with running statistics, so there is no such prior"
             )
         return layers
 
+    def note(self, victim: Victim) -> str:
+        return "" if self.captures(victim) else "batch-norm prior: none, the model has no running statistics"
+
     def __call__(self, at: Candidate, /) -> Tensor:
-        replay, total = at.replayed(), at.x.new_zeros(len(at.x))
+        total = at.x.new_zeros(len(at.x))
+        names = self.captures(at.victim)
+        if not names:
+            return total
+        replay = at.replayed()
         buffers = dict(at.victim.model.named_buffers())
-        for name in self.captures(at.victim):
+        for name in names:
             inputs = replay.inputs(name).transpose(1, 2).flatten(2)  # (R, C, B·positions)
             total = total + norm_per_restart(inputs.mean(2) - buffers[f"{name}.running_mean"])
             total = total + norm_per_restart(inputs.var(2, unbiased=False) - buffers[f"{name}.running_var"])

@@ -11,6 +11,7 @@ from leakgauge.channels.twice import refuse_once_only
 from leakgauge.core import Channel, Victim
 from leakgauge.engine import Observed, Precision, Reference, Replayer, Vmapped, choose, rows_that_fit, saved_bytes
 from leakgauge.errors import Inapplicable
+from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.terms import Candidate, Term
 
 Rows = slice | Tensor
@@ -19,7 +20,10 @@ Rows = slice | Tensor
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Everything that stays the same while candidates move. ``labels`` (rows, B), or None when they are optimised."""
+    """Everything that stays the same while candidates move. ``labels`` (rows, B), or None when they are optimised.
+
+    Rows are ordered by observation: ``draws.restarts`` rows each.
+    """
 
     objective: Term
     victim: Victim
@@ -27,10 +31,11 @@ class Problem:
     observed: Observed
     labels: Tensor | None
     precision: Precision
+    draws: Draws
 
     def take(self, rows: Rows) -> Problem:
         labels = None if self.labels is None else self.labels[rows]
-        return replace(self, observed=self.observed.take(rows), labels=labels)
+        return replace(self, observed=self.observed.take(rows), labels=labels, draws=self.draws.take(rows))
 
     def targets(self, logits: Tensor | None, rows: Rows) -> Tensor:
         if logits is not None:
@@ -48,7 +53,8 @@ class Search:
         self.latest = self.best.clone()
         self.best_x = x.detach().clone()
         self.best_logits = None if logits is None else logits.detach().clone()
-        self._replay, self.note = self._chosen(x, logits)
+        self._replay, chosen = self._chosen(x, logits)
+        self.note = "; ".join(filter(None, [chosen, problem.objective.note(problem.victim)]))
 
     def _chosen(self, x: Tensor, logits: Tensor | None) -> tuple[Replayer | None, str]:
         problem = self.problem
@@ -82,7 +88,8 @@ class Search:
         replayed = None
         if self._replay is not None:
             replayed = self._of(rows)(x, self.problem.targets(logits, rows))
-        return self.problem.objective(Candidate(x, self.problem.victim, replayed)).float()
+        group = min(len(x), self.problem.draws.restarts)  # fewer where some rows only are asked for
+        return self.problem.objective(Candidate(x, self.problem.victim, replayed, group)).float()
 
     def _of(self, rows: Rows) -> Replayer:
         """The replay for some rows only; it differs from the whole where each row has an observation of its own."""

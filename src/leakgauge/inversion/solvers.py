@@ -13,6 +13,7 @@ from torch import Tensor
 from leakgauge.core import Space
 from leakgauge.engine import Captured
 from leakgauge.errors import BadInput
+from leakgauge.inversion.draws import Draws
 
 Rows = slice | Tensor
 """Which rows of the search: a slice, or their indices."""
@@ -37,6 +38,8 @@ class Mover(Protocol):
 class Solver(Protocol):
     """``begin`` gives the mover that the one loop calls ``steps`` times. x and logits are changed in place.
 
+    ``draws`` are the random numbers of the rows, for solvers that use any.
+
     ``together`` says whether all rows are judged in one call (and may share an engine's batch).
     """
 
@@ -44,7 +47,9 @@ class Solver(Protocol):
     def steps(self) -> int: ...
     @property
     def together(self) -> bool: ...
-    def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Mover: ...
+    def begin(
+        self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws | None = None
+    ) -> Mover: ...
 
 
 def _check_lr(lr: float) -> None:
@@ -159,9 +164,10 @@ def _check_steps(steps: int) -> None:
 
 @dataclass(frozen=True)
 class Descent:
-    """``steps`` steps of ``optimizer`` on all restarts together; they do not influence each other.
+    """``steps`` steps of ``optimizer`` on all restarts together; they do not influence each other, unless by a term.
 
     ``gradient`` maps apply to the image only, in order; ``project`` keeps candidates inside the box of valid images.
+    With ``noise`` each step also adds noise · λ · N(0, 1) to the image, λ being the learning rate of that step.
     """
 
     optimizer: Optimizer = field(default_factory=Adam)
@@ -169,22 +175,30 @@ class Descent:
     gradient: tuple[GradientMap, ...] = ()
     schedule: Schedule = field(default_factory=Steady)
     project: bool = True
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         _check_steps(self.steps)
+        if not self.noise >= 0:
+            raise BadInput(f"the noise of a step must not be negative, got {self.noise!r}")
 
     @property
     def together(self) -> bool:
         return True
 
-    def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Mover:
-        return _DescentMover(self, x, logits, losses, space)
+    def begin(
+        self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws | None = None
+    ) -> Mover:
+        return _DescentMover(self, x, logits, losses, space, draws or Draws.of(len(x)))
 
 
 class _DescentMover:
-    def __init__(self, of: Descent, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> None:
-        self.of, self.x, self.logits, self.losses, self.space = of, x, logits, losses, space
+    def __init__(
+        self, of: Descent, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws
+    ) -> None:
+        self.of, self.x, self.logits, self.losses, self.space, self.draws = of, x, logits, losses, space, draws
         self.rows: Rows = slice(None)
+        self._shake = torch.zeros_like(x) if of.noise else None
         self.optimizer = of.optimizer.make(self.variables)
         self._captured = Captured(self._move) if x.device.type == "cuda" else None
 
@@ -203,6 +217,9 @@ class _DescentMover:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+        if self._shake is not None:  # drawn outside the recorded step, into the tensor that it reads
+            drawn = self.draws.take(self.rows).normal(number, self.x)
+            self._shake.copy_(drawn.mul_(rate * self.of.noise))
         if self._captured is None:
             self._move()
         else:
@@ -220,8 +237,10 @@ class _DescentMover:
             assert self.x.grad is not None
             self.x.grad = change(self.x.grad)
         self.optimizer.step()
-        if self.of.project:
-            with torch.no_grad():
+        with torch.no_grad():
+            if self._shake is not None:
+                self.x.add_(self._shake)
+            if self.of.project:
                 self.x.copy_(self.space.project(self.x))
 
     def judge(self) -> None:
@@ -233,6 +252,7 @@ class _DescentMover:
         self.rows = active[chosen]
         before, states = self.variables, self.optimizer.state
         self.x = self.x.detach()[chosen].clone().requires_grad_()
+        self._shake = None if self._shake is None else torch.zeros_like(self.x)
         self.logits = None if self.logits is None else self.logits.detach()[chosen].clone().requires_grad_()
         self.optimizer = self.of.optimizer.make(self.variables)
         for old, new in zip(before, self.variables, strict=True):
@@ -264,7 +284,9 @@ class LBFGS:
     def together(self) -> bool:
         return False
 
-    def begin(self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space) -> Mover:
+    def begin(
+        self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws | None = None
+    ) -> Mover:
         return _EachRow([_LBFGSRow(self, x, logits, losses, row) for row in range(len(x))])
 
 

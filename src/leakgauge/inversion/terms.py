@@ -16,11 +16,19 @@ from leakgauge.errors import Inapplicable
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """What a term may look at: R candidates x (R, B, ...) and, unless the run is blind, their replay."""
+    """What a term may look at: R candidates x (R, B, ...) and, unless the run is blind, their replay.
+
+    Consecutive rows, ``restarts`` at a time, are restarts of one observation; None means that all rows are.
+    """
 
     x: Tensor
     victim: Victim
     replay: Replay | None
+    restarts: int | None = None
+
+    def groups(self) -> Tensor:
+        """The candidates by observation, (observations, restarts, B, ...)."""
+        return self.x.unflatten(0, (-1, self.restarts or len(self.x)))
 
     def replayed(self) -> Replay:
         if self.replay is None:
@@ -34,6 +42,8 @@ class Term(ABC):
     reads_signal: ClassVar[bool] = False
     needs_gradients: ClassVar[bool] = False
     """Whether the term looks at whole gradients, not only at their lengths and at dots with what was observed."""
+    couples_restarts: ClassVar[bool] = False
+    """Whether a restart's value depends on the other restarts of its observation, which must then move together."""
 
     @abstractmethod
     def __call__(self, at: Candidate, /) -> Tensor: ...
@@ -41,6 +51,10 @@ class Term(ABC):
     def captures(self, victim: Victim) -> tuple[str, ...]:
         """Names of the modules whose inputs the term wants to see."""
         return ()
+
+    def note(self, victim: Victim) -> str:
+        """What a reader of the result should know about this term on this victim; usually nothing."""
+        return ""
 
     def parts(self) -> tuple[tuple[float, Term], ...]:
         return ((1.0, self),)
@@ -71,6 +85,9 @@ class Sum(Term):
         names = (name for weight, term in self.terms if weight for name in term.captures(victim))
         return tuple(dict.fromkeys(names))
 
+    def note(self, victim: Victim) -> str:
+        return "; ".join(filter(None, (term.note(victim) for weight, term in self.terms if weight)))
+
     def parts(self) -> tuple[tuple[float, Term], ...]:
         return self.terms
 
@@ -81,6 +98,11 @@ class Sum(Term):
     def __repr__(self) -> str:
         shown = [repr(term) if w == 1 else f"{w:g} * {term!r}" for w, term in self.terms]
         return " + ".join(shown) or "nothing"
+
+
+def couples_restarts(objective: Term) -> bool:
+    """Whether some summand that counts looks at several restarts at once."""
+    return any(weight and term.couples_restarts for weight, term in objective.parts())
 
 
 def per_restart(values: Tensor) -> Tensor:

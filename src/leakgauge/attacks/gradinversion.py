@@ -1,0 +1,69 @@
+"""GradInversion: layer-wise matching, priors of natural images, and restarts that agree with each other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from leakgauge.errors import BadInput
+from leakgauge.inversion import (
+    Adam,
+    BatchNormStatistics,
+    CosineDecay,
+    Descent,
+    FirstThatApplies,
+    GroupConsistency,
+    LayerNorms,
+    Matching,
+    MinimumEntry,
+    Norm,
+    Normal,
+    Shift,
+    TotalVariation,
+    inferred,
+)
+
+
+def gradinversion(
+    *,
+    tv: float = 0.01,
+    l2: float = 1e-4,
+    bn: float = 0.01,
+    group: float = 0.1,
+    registration: Literal["shift"] | None = None,
+    lr: float = 0.1,
+    noise: float = 0.2,
+    steps: int = 2000,
+    restarts: int = 4,
+) -> Matching:
+    """Yin et al. 2021: gradients layer by layer, natural-image priors, and a group of restarts that hold together.
+
+        x̂ = argmin Σ_l ‖∇W_l(x, ŷ) − ∇W_l*‖₂ + tv·TV(x) + l2·‖x‖² + bn·R_BN(x) + group·‖x − E(x_g)‖²
+        x ← x − λ(t)·Adam(∇x) + λ(t)·noise·η,   η ~ N(0, 1),   λ(t) from ``lr`` to 0 along a cosine
+
+    R_BN compares the candidates' statistics with the running statistics of the public model; a model without batch
+    normalisation (a vision transformer) is attacked without it, and a note says so. E is the mean of the restarts of the same
+    observation, with ``registration="shift"`` after they were aligned. Labels are read by Yin et al.'s rule where it holds,
+    by the usual rules otherwise. All restarts of an observation must fit into memory together; if not, it is refused.
+
+    Deviations: the paper aligns with RANSAC-flow, which is a trained network; here alignment is off, or a whole-pixel shift by
+    phase correlation. Norms of images are means of squares, so that weights do not depend on the image size, and the weights
+    are chosen here; so are ``steps`` and ``restarts``. There is no warm-up of the learning rate, candidates are not
+    clipped while they move, and the kept image is the one that produced the lowest objective.
+
+    Ref: Yin et al. 2021, GradInversion — the whole objective and the noisy update of pixels
+    """
+    if registration not in (None, "shift"):
+        raise BadInput(f"gradinversion registers by 'shift' or not at all (None), got {registration!r}")
+    agreement = GroupConsistency(None if registration is None else Shift())
+    return Matching(
+        objective=LayerNorms()
+        + tv * TotalVariation()
+        + l2 * Norm()
+        + bn * BatchNormStatistics(required=False)
+        + group * agreement,
+        labels=FirstThatApplies((MinimumEntry(), inferred())),
+        start=Normal(),
+        solver=Descent(Adam(lr), steps, schedule=CosineDecay(), project=False, noise=noise),
+        restarts=restarts,
+        name="gradinversion",
+    )

@@ -1,0 +1,33 @@
+"""Random numbers for a search that depend on the restart, not on which rows happen to run together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """``which`` (rows,) says for each row which of its observation's ``restarts`` it is.
+
+    Restart r gets the same numbers in a run alone, beside other observations and in a smaller chunk.
+    """
+
+    seed: int
+    restarts: int
+    which: Tensor
+
+    @classmethod
+    def of(cls, restarts: int, *, observations: int = 1, seed: int = 0) -> Draws:
+        return cls(seed, restarts, torch.arange(restarts).repeat(observations))
+
+    def take(self, rows: slice | Tensor) -> Draws:
+        return replace(self, which=self.which[rows.cpu() if isinstance(rows, Tensor) else rows])
+
+    def normal(self, step: int, like: Tensor) -> Tensor:
+        """N(0, 1) for every row at this step, in the shape of ``like`` (rows, ...)."""
+        rng = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + step + 1) % 2**63)
+        every = torch.randn(self.restarts, *like.shape[1:], generator=rng, device=like.device, dtype=like.dtype)
+        return every[self.which.to(like.device)]
