@@ -26,6 +26,7 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Mode, Pixels, Victim, share
 from leakgauge.engine import TF32, BFloat16, Exact, Observed, Precision
 from leakgauge.inversion import L2, Adam, Cosine, Descent, Sign
+from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.search import Problem, Search
 from leakgauge.inversion.solvers import Mover
 from leakgauge.inversion.terms import Term
@@ -140,7 +141,7 @@ def our_search(victim: Victim, observed: Observed, y: Tensor, distance: str, row
     rng = torch.Generator().manual_seed(1)
     x = torch.stack([victim.space.start(len(y), rng) for _ in range(rows)]).to(DEVICE).requires_grad_()
     target = Observed.stacked([observed] * rows) if own else observed
-    problem = Problem(DISTANCES[distance], victim, Gradient(), target, y.expand(rows, -1), Exact())
+    problem = Problem(DISTANCES[distance], victim, Gradient(), target, y.expand(rows, -1), Exact(), Draws.of(rows))
     search = Search(problem, x, None, together=True)
     solver = Descent(Adam(0.1), steps=10**6, gradient=(Sign(),))
 
