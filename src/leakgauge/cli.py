@@ -33,7 +33,8 @@ ModelArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[MODEL]",
-        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME or hf:NAME.",
+        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME or hf:NAME. "
+        "attention_first: before it rearranges a vision transformer.",
         show_default=False,
     ),
 ]

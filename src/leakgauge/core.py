@@ -334,7 +334,8 @@ class Reconstruction:
     """What an attack believes the data was, in model space. It holds no truth.
 
     ``candidates`` (restarts, batch, *shape) and ``losses`` (restarts,) are all restarts; ``x`` is the one with the
-    lowest loss, which the adversary can see. ``y`` are class labels, or None where they could not be told.
+    lowest loss, which the adversary can see. ``y`` are class labels, or None where they could not be told. ``stated`` is
+    what the attack said could be recovered before it solved anything, as rows of a table (question, answer).
     """
 
     x: Tensor
@@ -346,6 +347,7 @@ class Reconstruction:
     seconds: float
     trace: Trace = field(default_factory=Trace)
     notes: tuple[str, ...] = ()
+    stated: tuple[tuple[str, str], ...] = ()
 
 
 class Attack(Protocol):

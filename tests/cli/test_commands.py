@@ -41,6 +41,32 @@ def test_attack_with_ones_own_model_and_pictures(leakgauge, model, photos, tmp_p
     assert (tmp_path / "run/report.html").stat().st_size > 1000
 
 
+def test_the_closed_form_recovers_a_rearranged_transformer_and_says_so_before(leakgauge, tmp_path):
+    said = leakgauge("attack", "attention_first:vit", "--attack", "april_closed_form", "--out", "run")
+    assert said.code == 0, said.err
+    (record,) = records.read(tmp_path / "run")
+    assert record.case["data"] == "fashion"
+    assert record.metrics["psnr"]["mean"] > 50
+    assert dict(record.stated)["unknown tokens against width"] == "49 against 64: enough"
+    assert dict(record.stated)["predicted"] == "everything is recovered"
+    page = (tmp_path / "run/report.html").read_text("utf-8")
+    assert "what can be identified" in page
+    assert "49 against 64: enough" in page
+
+
+def test_the_closed_form_refuses_a_standard_transformer_with_the_reason(leakgauge, tmp_path):
+    assert leakgauge("attack", "vit", "--attack", "april_closed_form", "--out", "run").code == 0
+    (record,) = records.read(tmp_path / "run")
+    assert record.status == "refused"
+    assert "normalisation" in record.reason
+
+
+def test_only_a_transformer_can_be_rearranged(leakgauge):
+    said = leakgauge("attack", "attention_first:cnn", "--out", "run")
+    assert said.code == 2
+    assert "needs a vision transformer" in said.err
+
+
 def test_attack_by_default_replaces_its_last_run(leakgauge, tmp_path):
     for seed in (1, 2):
         assert leakgauge("attack", *FAST, "--seed", seed, "-q").code == 0

@@ -61,6 +61,17 @@ class Identifiability:
             found.append(f"condition number {self.condition:.1e} lets rounding of {self.rounding:.0e} drown the tokens")
         return tuple(found)
 
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """The same as a table: what is asked, and the answer."""
+        enough = {True: "enough", False: "too few"}
+        return (
+            ("unknown tokens against width", f"{self.tokens} against {self.width}: {enough[self.width >= self.tokens]}"),
+            ("values of a patch against width", f"{self.patch_values} against {self.width}: {enough[self.width >= self.patch_values]}"),
+            ("rank of the tokens' gradient", f"{self.rank} of {min(self.tokens, self.width)}"),
+            ("condition number", f"{self.condition:.1e} (numbers are rounded to {self.rounding:.0e})"),
+            ("predicted", "; ".join(self.lost()) or "everything is recovered"),
+        )  # fmt: skip
+
     def __str__(self) -> str:
         return (
             f"identifiability: {self.tokens} unknown tokens, width {self.width}, {self.patch_values} values a patch, "
@@ -162,6 +173,7 @@ class AprilClosedForm:
             made_by=repr(self),
             seconds=time.perf_counter() - began,
             notes=(str(stated), *said, *mixed, *guessed),
+            stated=stated.rows(),
         )
 
     def _regularised(
@@ -293,7 +305,8 @@ def _without_prefix(victim: Victim, signal: Signal, roles: Roles, prefix: int) -
 def _identifiability(gradient: Tensor, values: int, dtype: torch.dtype) -> Identifiability:
     singular = torch.linalg.svdvals(gradient)
     rounding = torch.finfo(dtype).eps
-    rank = int((singular > singular[0] * max(gradient.shape) * torch.finfo(dtype).eps).sum()) if singular[0] > 0 else 0
+    # rounding is random over the entries, so it moves singular values by its size times the root of the dimension
+    rank = int((singular > singular[0] * rounding * math.sqrt(max(gradient.shape))).sum())
     condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
     tokens, width = gradient.shape
     return Identifiability(tokens, width, values, rank, condition, rounding)

@@ -20,9 +20,13 @@ from leakgauge.models.pretrained import PRETRAINED
 REVEALS: dict[str, Any] = {"size": Size, "labels": Labels, "buffers": Buffers, "noisy_copy": NoisyCopy}
 
 
+REARRANGED = "attention_first:"
+"""Before a model's name: the first block of a vision transformer is stacked as architecture A of the APRIL paper."""
+
+
 def default_data(model: str) -> str:
     """The embedded data that a model gets when none is named: what it was trained on, or photographs."""
-    return "fashion" if model in PRETRAINED else "photographs"
+    return "fashion" if model.removeprefix(REARRANGED) in PRETRAINED else "photographs"
 
 
 @dataclass(frozen=True)

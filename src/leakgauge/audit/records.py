@@ -23,7 +23,8 @@ class Record:
     ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured. ``restarts`` maps a metric name
     to its value for each restart (mean over the batch). ``pictures`` maps truth / reconstruction / null / baseline to a
     PNG strip (images side by side, 1 pixel gap) relative to the run folder, and ``progress`` lists
-    ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``. ``finished`` is the time
+    ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``.
+    ``stated`` is what the attack said could be recovered before it solved anything. ``finished`` is the time
     (UTC, ISO 8601) at which the case was done.
     """
 
@@ -47,6 +48,7 @@ class Record:
     rule: str = ""
     reason: str = ""
     notes: tuple[str, ...] = ()
+    stated: tuple[tuple[str, str], ...] = ()
     curve: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[str, str] = field(default_factory=dict)
     progress: tuple[Mapping[str, Any], ...] = ()
@@ -122,6 +124,7 @@ def _parsed(path: Path) -> Iterator[Record]:
             fields = _restored(json.loads(line))
             for name in ("defenses", "assumptions", "notes", "progress"):
                 fields[name] = tuple(fields[name])
+            fields["stated"] = tuple((str(q), str(a)) for q, a in fields.get("stated", ()))
             yield Record(**fields)
         except (ValueError, TypeError, KeyError) as error:
             raise BadInput(

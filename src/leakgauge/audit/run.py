@@ -146,6 +146,7 @@ def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
         "verdict": verdict.outcome,
         "rule": f"{verdict.rule} ({verdict.kind})",
         "notes": result.notes,
+        "stated": result.stated,
         "curve": _curve(result),
         "pictures": _pictures(case, folder, truths, victim, result, nothing),
         "progress": _progress(case, folder, victim, result),

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from leakgauge.audit.case import REARRANGED
 from leakgauge.core import Pixels, private_randomness
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.families import attention_first, find_roles
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations import huggingface, timm
 from leakgauge.integrations.user_code import import_file, import_package, one_line
@@ -22,8 +24,12 @@ def load_model(spec: str, *, seed: int = 0, classes: int | None = None) -> tuple
     A factory is called without arguments and returns a module, or a module and its ``Pixels``; a module standing in
     the file under that name serves as well. Weights that are drawn at random are drawn from ``seed``. A folder with
     safetensors given as ``hf:FOLDER`` is loaded with its weights. ``classes`` is for timm and Hugging Face, whose
-    models come with a number of classes of their own; a factory decides for itself.
+    models come with a number of classes of their own; a factory decides for itself. ``attention_first:`` before any of
+    these rearranges a transformer as architecture A of the APRIL paper.
     """
+    if spec.startswith(REARRANGED):
+        model, space = load_model(spec.removeprefix(REARRANGED), seed=seed, classes=classes)
+        return rearranged(model), space
     source, _, name = spec.rpartition(":")
     if spec.startswith("timm:") and name:
         return timm.load(spec.removeprefix("timm:"), classes=classes, seed=seed)
@@ -35,6 +41,14 @@ def load_model(spec: str, *, seed: int = 0, classes: int | None = None) -> tuple
     importing = import_file if source.endswith(".py") else import_package
     with private_randomness(seed, torch.device("cpu")), importing(source) as module:
         return _checked(_make(vars(module), name, source), spec)
+
+
+def rearranged(model: nn.Module) -> nn.Module:
+    """The model as architecture A, or ``BadInput`` if it is no transformer of a known layout."""
+    try:
+        return attention_first(model, find_roles(model))
+    except Inapplicable as refusal:
+        raise BadInput(f"{REARRANGED} needs a vision transformer: {refusal}") from refusal
 
 
 def _make(names: dict[str, Any], name: str, source: str) -> object:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import REARRANGED, Case
 from leakgauge.audit.setup import Setup, check_fits, embedded
 from leakgauge.core import Pixels, Victim
 from leakgauge.data.embedded import fashion, photographs
 from leakgauge.data.fit import Shape, fit
 from leakgauge.data.reader import read
 from leakgauge.errors import BadInput
-from leakgauge.integrations.resolve import load_model
+from leakgauge.integrations.resolve import load_model, rearranged
 from leakgauge.models.pretrained import PRETRAINED
 
 EMBEDDED_DATA = ("fashion", "photographs")
@@ -23,6 +24,11 @@ EMBEDDED_DATA = ("fashion", "photographs")
 def find(case: Case) -> Setup:
     """The set-up of any case. Without data of its own a model gets embedded photographs, resized to what it takes."""
     _check_device(case.device)
+    inner = case.model.removeprefix(REARRANGED)
+    if inner != case.model and inner in PRETRAINED:
+        plain = find(replace(case, model=inner))
+        victim = Victim(rearranged(plain.victim.model), plain.victim.space, mode=case.mode, name=case.model)
+        return Setup(victim, plain.images, plain.labels)
     if case.model in PRETRAINED and case.data == "fashion":
         return embedded(case)
     if case.model in PRETRAINED:
