@@ -16,6 +16,9 @@ HOME = {
     "linear": ("mlp", {}),
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),
+    "april_text": ("text_a", {}),
+    "bag_of_tokens": ("text", {}),
+    "token_positions": ("text", {}),
 }
 DEFENSE_SETTINGS = {
     "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),
@@ -29,6 +32,7 @@ CHANNEL_SETTINGS = {
     "gradient": (Gradient(),),
     "fedavg": (FedAvg(), FedAvg(steps=3, lr=0.05, minibatch=1, order=(1, 0), momentum=0.9)),
 }
+ALL_TINY = (*testing.TINY, *testing.TINY_TEXT)
 
 
 def test_every_registered_thing_has_its_laws():
@@ -50,7 +54,7 @@ def test_an_attack_that_ignores_the_signal_breaks_the_law():
 
 
 @pytest.mark.parametrize("name", DEFENSES)
-@pytest.mark.parametrize("victim", testing.TINY)
+@pytest.mark.parametrize("victim", ALL_TINY)
 def test_defense(name, victim):
     if name == "withhold" and victim == "lenet":
         testing.check_defense(Withhold(("first_layer",)), Withhold(), *testing.tiny_case(victim, count=2))
@@ -59,18 +63,18 @@ def test_defense(name, victim):
 
 @pytest.mark.parametrize("channel", [c for cs in CHANNEL_SETTINGS.values() for c in cs], ids=repr)
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize("victim", testing.TINY)
+@pytest.mark.parametrize("victim", ALL_TINY)
 def test_channel(channel, mode, victim):
     testing.check_channel(channel, *testing.tiny_case(victim, count=2, mode=mode))
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize("victim", testing.TINY)
+@pytest.mark.parametrize("victim", ALL_TINY)
 def test_single_step_is_the_gradient(mode, victim):
     testing.check_single_step(*testing.tiny_case(victim, count=2, mode=mode))
 
 
-@pytest.mark.parametrize("victim", testing.TINY)
+@pytest.mark.parametrize("victim", ALL_TINY)
 def test_batch_gradient_is_the_mean_of_singles(victim):
     testing.check_mean_of_singles(*testing.tiny_case(victim, count=3))
 

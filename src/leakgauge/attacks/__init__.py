@@ -4,11 +4,14 @@ from collections.abc import Callable
 
 from leakgauge.attacks.april import april
 from leakgauge.attacks.april_closed_form import april_closed_form
+from leakgauge.attacks.april_text import april_text
+from leakgauge.attacks.bag_of_tokens import bag_of_tokens
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
 from leakgauge.attacks.tag import tag
+from leakgauge.attacks.token_positions import token_positions
 from leakgauge.core import Attack
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
@@ -19,6 +22,21 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "linear": linear,
     "april": april,
     "april_closed_form": april_closed_form,
+    "april_text": april_text,
+    "bag_of_tokens": bag_of_tokens,
+    "token_positions": token_positions,
 }
 
-__all__ = ["ATTACKS", "april", "april_closed_form", "dlg", "idlg", "inverting_gradients", "linear", "tag"]
+__all__ = [
+    "ATTACKS",
+    "april",
+    "april_closed_form",
+    "april_text",
+    "bag_of_tokens",
+    "dlg",
+    "idlg",
+    "inverting_gradients",
+    "linear",
+    "tag",
+    "token_positions",
+]

@@ -26,13 +26,13 @@ class Identifiability:
     """What the linear systems can and cannot give back, known before they are solved.
 
     Theorem 3.1 has ``tokens`` unknown rows of ``width`` numbers; it needs width ≥ tokens and ∂l/∂z of full rank. The patch
-    embedding turns ``patch_values`` numbers into ``width``; it needs width ≥ patch_values. Rounding of relative size
-    ``rounding`` grows by at most ``condition``.
+    embedding turns ``patch_values`` numbers into ``width``; it needs width ≥ patch_values (None where tokens are looked
+    up). Rounding of relative size ``rounding`` grows by at most ``condition``.
     """
 
     tokens: int
     width: int
-    patch_values: int
+    patch_values: int | None
     rank: int
     condition: float
     rounding: float
@@ -44,7 +44,7 @@ class Identifiability:
             found.append(f"{self.tokens} tokens do not follow from a width of {self.width}: tokens are mixed")
         if self.rank < min(self.tokens, self.width):
             found.append(f"the gradient of the tokens has rank {self.rank} of {self.tokens}: tokens are mixed")
-        if self.width < self.patch_values:
+        if self.patch_values is not None and self.width < self.patch_values:
             found.append(
                 f"{self.patch_values} values of a patch do not follow from a width of {self.width}: detail is lost"
             )
@@ -53,8 +53,9 @@ class Identifiability:
         return tuple(found)
 
     def __str__(self) -> str:
+        patches = "" if self.patch_values is None else f"{self.patch_values} values a patch, "
         return (
-            f"identifiability: {self.tokens} unknown tokens, width {self.width}, {self.patch_values} values a patch, "
+            f"identifiability: {self.tokens} unknown tokens, width {self.width}, {patches}"
             f"rank {self.rank}, condition {self.condition:.1e}; predicted: {', '.join(self.lost()) or 'everything is recovered'}"
         )
 
@@ -98,14 +99,13 @@ class AprilClosedForm:
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         size = batch_size(seen)
-        if isinstance(seen.channel, FedAvg) and seen.channel.steps > 1:
-            raise Inapplicable("the identity holds for one gradient; several local steps mix several of them")
+        require_one_step(seen)
         signal = Observed.checked(seen.signal, victim).signal
         roles, patch = _parts(victim, signal)
         prefix = _check_layout(victim, roles, patch, seed=seed)
         unknown, known_rows = _without_prefix(victim, signal, roles, prefix)
         values = math.prod(patch.weight.shape[1:])
-        stated = _identifiability(unknown, values, signal[_position(roles)].dtype)
+        stated = identifiability(unknown, values, signal[_position(roles)].dtype)
         products = attention_products(signal, victim.parameters(), roles.attention[0]).cpu() - known_rows
         tokens = tokens_from_attention(unknown, products)
         positions = _positions(victim, roles)[prefix:]
@@ -160,7 +160,7 @@ def _parts(victim: Victim, signal: Signal) -> tuple[Roles, nn.Conv2d]:
 def _check_layout(victim: Victim, roles: Roles, patch: nn.Conv2d, *, seed: int) -> int:
     """Number of tokens before the patches. Refuses, on the adversary's own noise, models for which Eq. (8) does not hold."""
     rng = torch.Generator().manual_seed(seed)
-    probe = victim.space.start(1, rng).to(victim.device, victim.dtype)
+    probe = victim.to_input(victim.space.start(1, rng))
     attention = roles.attention[0]
     layer = attention.qkv or attention.q
     assert layer is not None
@@ -171,21 +171,33 @@ def _check_layout(victim: Victim, roles: Roles, patch: nn.Conv2d, *, seed: int) 
         embedded = patch(probe).flatten(2).transpose(1, 2)[0].double().cpu()
     z, positions = seen[layer][0].double().cpu(), _positions(victim, roles)
     prefix = len(positions) - len(embedded)
-    if prefix < 0 or z.shape != positions.shape or not _close(z[prefix:], embedded + positions[prefix:]):
+    if prefix < 0 or z.shape != positions.shape or not close(z[prefix:], embedded + positions[prefix:]):
         raise Inapplicable(
             "the first attention does not read the sum of patch and position embedding: something, such as a normalisation, "
             "lies between them"
         )
     gradient = signal[_position(roles)].double().cpu().flatten(0, -2)
-    if not _close(gradient.T @ z, attention_products(signal, victim.parameters(), attention).cpu()):
+    require_identity(gradient, z, attention_products(signal, victim.parameters(), attention).cpu())
+    return prefix
+
+
+def require_identity(gradient: Tensor, z: Tensor, products: Tensor) -> None:
+    """Refuses a model for which Eq. (8) does not hold on the adversary's own data, whose z is known."""
+    if not close(gradient.T @ z, products):
         raise Inapplicable(
             "the gradient of the position embedding is not that of the first attention's input alone: the tokens also "
             "bypass it, as in a residual connection"
         )
-    return prefix
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def require_one_step(seen: Observation) -> None:
+    """Refuses a weight update of several local steps."""
+    if isinstance(seen.channel, FedAvg) and seen.channel.steps > 1:
+        raise Inapplicable("the identity holds for one gradient; several local steps mix several of them")
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    """Whether two things that should be equal are, up to ``AGREEMENT`` of the second."""
     return bool((a - b).norm() <= AGREEMENT * b.norm())
 
 
@@ -204,7 +216,8 @@ def _without_prefix(victim: Victim, signal: Signal, roles: Roles, prefix: int) -
     return gradient[prefix:], gradient[:prefix].T @ known
 
 
-def _identifiability(gradient: Tensor, values: int, dtype: torch.dtype) -> Identifiability:
+def identifiability(gradient: Tensor, values: int | None, dtype: torch.dtype) -> Identifiability:
+    """What ``gradient`` (tokens, width), ∂l/∂z as shared in ``dtype``, lets the system of Theorem 3.1 give back."""
     singular = torch.linalg.svdvals(gradient)
     rounding = torch.finfo(dtype).eps
     rank = int((singular > singular[0] * max(gradient.shape) * torch.finfo(dtype).eps).sum()) if singular[0] > 0 else 0

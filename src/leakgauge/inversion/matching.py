@@ -179,6 +179,8 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         )  # anew, so that an observation's result does not depend on its company
         size = batch_size(one)
         starts.append(attack.start(victim.space, one, attack.restarts, size, rng=rng))
+        if not starts[-1].is_floating_point():
+            raise Inapplicable("matching moves its guess along a slope, and token ids have none; use an attack on text")
         known = _labels(attack, victim, one, rng)  # after the start, which must not depend on what was observed
         labels += [known] * attack.restarts
         if known is None:
