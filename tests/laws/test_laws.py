@@ -5,6 +5,7 @@ import pytest
 from leakgauge import testing
 from leakgauge.attacks import ATTACKS
 from leakgauge.channels import CHANNELS, FedAvg, Gradient
+from leakgauge.core import share
 from leakgauge.defenses import DEFENSES, Clip, GaussianNoise, LaplacianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
 
@@ -45,6 +46,16 @@ def test_every_registered_thing_has_its_laws():
 def test_attack(name):
     victim, options = HOME[name]
     testing.check_attack(ATTACKS[name](**options), *testing.tiny_case(victim))
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack_refuses_the_other_kind_of_data(name):
+    """Attacks on images refuse text and the other way round; none crashes."""
+    home, options = HOME[name]
+    victim, x, y = testing.tiny_case("vit_a" if home in testing.TINY_TEXT else "text_a")
+    seen = share(victim, Gradient(), x, y)
+    with testing.untouched(victim), pytest.raises(Inapplicable):
+        ATTACKS[name](**options)(victim, seen)
 
 
 def test_an_attack_that_ignores_the_signal_breaks_the_law():
@@ -92,8 +103,6 @@ def test_untouched_notices_a_changed_buffer():
 
 def test_untouched_holds_when_an_attack_refuses():
     victim, x, y = testing.tiny_case("cnn")
-    from leakgauge import share
-
     seen = share(victim, Gradient(), x, y)
     with testing.untouched(victim), pytest.raises(Inapplicable):
         ATTACKS["linear"]()(victim, seen)

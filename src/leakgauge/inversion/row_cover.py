@@ -27,7 +27,7 @@ class Cover:
     """``owner`` (parts,) is the row of each part, ``NONE`` where it belongs to none.
 
     ``residual`` is ‖rows − sums of parts‖ / ‖rows‖. ``exact`` says that every row is met up to rounding, ``unique`` that it
-    was also shown that no other ownership meets the rows that are not equal to one part.
+    was also shown that no other ownership does.
     """
 
     owner: Tensor
@@ -47,9 +47,9 @@ def cover(rows: Tensor, parts: Tensor, *, relative: float, absolute: float = 0.0
     """
     task = _Task(rows.double().cpu(), parts.double().cpu(), relative, absolute, loose)
     task.match_equal()
-    unique = task.solve_rest()
+    task.solve_rest()
     exact = task.exact()
-    return Cover(task.owner.to(rows.device), task.residual(), exact, exact and unique)
+    return Cover(task.owner.to(rows.device), task.residual(), exact, exact and task.only_one())
 
 
 class _Task:
@@ -70,20 +70,19 @@ class _Task:
         row, part = sure.nonzero(as_tuple=True)
         self.owner[part] = row
 
-    def solve_rest(self) -> bool:
-        """Owners of the free parts; whether they were shown to be the only ones."""
+    def solve_rest(self) -> None:
+        """Owners of the parts that are still free."""
         free = (self.owner == NONE).nonzero().flatten()
         if len(free) == 0:
-            return True
+            return
         before, found = self.owner.clone(), list[tuple[float, Tensor]]()
         for way in (self.least_squares, self.whole_numbers, self.pursue):
             self.owner = before.clone()
-            proven = way(free)
-            if self.exact():
-                return proven
+            way(free)
             found.append((self.residual(), self.owner))
+            if self.exact():
+                return
         self.owner = min(found, key=lambda one: one[0])[1]
-        return False
 
     def _left(self, free: Tensor) -> Tensor:
         """Rows minus the parts that they own outside ``free``."""
@@ -103,42 +102,56 @@ class _Task:
         floor = self.relative + self.absolute / float(self.sizes[free].min())
         return float(values[-1]) > floor * float(values[0])
 
-    def least_squares(self, free: Tensor) -> bool:
-        """The coefficient of a part in a row is 1 if the row owns it, else 0; certain if the parts are independent."""
+    def least_squares(self, free: Tensor) -> None:
+        """The coefficient of a part in a row is 1 if the row owns it, else 0."""
         shares = torch.linalg.lstsq(self._directions(free).T, self._left(free).T, driver="gelsd").solution
         best, row = (shares / self.sizes[free, None]).max(1)
         self.owner[free] = torch.where(best > 0.5, row, NONE) if self.loose else row
-        return self.independent(free)
 
-    def whole_numbers(self, free: Tensor) -> bool:
-        """Coefficients 0 or 1 that meet the rows, by branch and cut; a second search shows whether others do too."""
+    def whole_numbers(self, free: Tensor) -> None:
+        """Coefficients 0 or 1 that meet the rows, by branch and cut; nothing is owned if none are found."""
+        system = self._system(free)
+        found = None if system is None else _whole(*system[1:])
+        if system is None or not isinstance(found, np.ndarray):
+            return
+        open_rows = system[0]
+        grid = torch.from_numpy(found.reshape(len(open_rows), len(free)))
+        self.owner[free] = torch.where(grid.max(0).values > 0.5, open_rows[grid.argmax(0)], NONE)
+
+    def only_one(self) -> bool:
+        """Whether it can be shown that no other ownership meets the rows: the parts are independent, or a search for
+        another one comes to an end without success.
+        """
+        everything = torch.arange(len(self.parts))
+        if self.independent(everything):
+            return True
+        system = self._system(everything)
+        if system is None:
+            return False
+        open_rows, unknowns, limits = system
+        chosen = (self.owner == open_rows[:, None]).double().numpy().ravel()
+        other = LinearConstraint(sparse.csr_matrix(2 * chosen - 1), -np.inf, chosen.sum() - 1)
+        return _whole(unknowns, [*limits, other]) is None
+
+    def _system(self, free: Tensor) -> tuple[Tensor, int, list[LinearConstraint]] | None:
+        """Rows not met without the ``free`` parts, and the limits of one unknown per row and free part; None if too large."""
         left = self._left(free)
         open_rows = (left.norm(dim=1) > self.relative * self.rows.norm(dim=1) + self.absolute).nonzero().flatten()
         rows, parts, width = len(open_rows), len(free), self.parts.shape[1]
         unit = float(self.sizes[free].median())
         if not 0 < rows <= parts or rows * parts * width > ENTRIES or unit == 0:
-            return False  # more rows than parts cannot be met
+            return None  # more rows than parts cannot be met
         sums = sparse.kron(sparse.eye(rows), (self.parts[free].T / unit).numpy(), format="csr")
         wanted = (left[open_rows] / unit).numpy().ravel()
-        sizes = left[open_rows].norm(dim=1) + self.sizes[free].median() * parts
+        sizes = left[open_rows].norm(dim=1) + unit * parts
         slack = ((self.relative * sizes + parts**0.5 * self.absolute) / unit).clamp_min(SOLVER)
         slack = np.repeat(slack.numpy(), width)
         low, high = (cast(Any, wanted + sign * slack) for sign in (-1, 1))  # scipy's types know single bounds only
         once = sparse.kron(np.ones((1, rows)), sparse.eye(parts), format="csr")
-        limits = [
-            LinearConstraint(sums, low, high),
-            LinearConstraint(once, 0 if self.loose else 1, 1),
-        ]
-        found = _whole(rows * parts, limits)
-        if not isinstance(found, np.ndarray):
-            return False
-        grid = torch.from_numpy(found.reshape(rows, parts))
-        self.owner[free] = torch.where(grid.max(0).values > 0.5, open_rows[grid.argmax(0)], NONE)
-        chosen = (found > 0.5).astype(float)
-        another = LinearConstraint(sparse.csr_matrix(2 * chosen - 1), -np.inf, chosen.sum() - 1)
-        return _whole(rows * parts, [*limits, another]) is None
+        limits = [LinearConstraint(sums, low, high), LinearConstraint(once, 0 if self.loose else 1, 1)]
+        return open_rows, rows * parts, limits
 
-    def pursue(self, free: Tensor) -> bool:
+    def pursue(self, free: Tensor) -> None:
         """One part after another, the largest first, goes where ‖rows − sums‖ falls most; repeated until none moves.
 
         Giving part d to row v changes the squared error by ‖d‖² − 2⟨what is left of v, d⟩.
@@ -161,8 +174,7 @@ class _Task:
                 moved |= best != now
                 self.owner[part] = best
             if not moved:
-                break
-        return False
+                return
 
     def errors(self) -> Tensor:
         """How much of each row is not met."""
