@@ -69,6 +69,13 @@ def of_every_place(scores, y):
 
 @pytest.fixture
 def tied_victim():
-    """A victim that predicts tokens with its token embedding."""
-    model = TiedHead(TextTransformer(vocab=VOCAB, length=16, width=32))
-    return Victim(model, Tokens(16, VOCAB), loss=of_every_place)
+    """Makes a language model whose output layer is its token embedding: ``own``, ``bert`` or ``gpt2``."""
+
+    def make(kind: str, *, length: int = 16) -> Victim:
+        if kind == "own":
+            model = TiedHead(TextTransformer(vocab=VOCAB, length=length, width=32))
+            return Victim(model, Tokens(length, VOCAB), loss=of_every_place)
+        settings = {**CONFIGURATIONS[kind], "vocab_size": VOCAB}
+        return Victim(*load_text(settings, length=length, language_model=True), loss=of_every_place)
+
+    return make

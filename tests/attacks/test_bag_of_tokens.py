@@ -53,11 +53,22 @@ def test_rows_larger_than_noise_are_taken(text_victim, sentences):
     assert any("larger than the noise" in note for note in result.notes)
 
 
-def test_refusals(text_victim, tied_victim, sentences):
-    x = sentences()
-    with pytest.raises(Inapplicable, match="tied to it"):
-        bag_of_tokens()(tied_victim, share(tied_victim, Gradient(), x, x.roll(-1, 1)))
-    victim = text_victim("gpt2")
+@pytest.mark.parametrize("kind", ["own", "bert", "gpt2"])
+def test_a_tied_output_layer_is_seen_through(kind, tied_victim, sentences):
+    victim, x = tied_victim(kind), sentences()
+    result = bag_of_tokens()(victim, share(victim, Gradient(), x, x.roll(-1, 1)))
+    assert set(result.x.flatten().tolist()) == set(x.flatten().tolist())
+    assert any("is also the output layer" in note for note in result.notes)
+
+
+def test_more_predicted_places_than_the_model_is_wide_are_refused(tied_victim, sentences):
+    victim, x = tied_victim("gpt2"), sentences(3)
+    with pytest.raises(Inapplicable, match=r"also the output layer|stands out"):
+        bag_of_tokens()(victim, share(victim, Gradient(), x, x.roll(-1, 1)))
+
+
+def test_a_withheld_table_is_refused(text_victim, sentences):
+    victim, x = text_victim("gpt2"), sentences()
     seen = share(victim, Gradient(), x, torch.tensor([1]), defenses=[Withhold(("token_embedding",))])
     with pytest.raises(Inapplicable, match=r"not shared: model\.transformer\.wte\.weight"):
         bag_of_tokens()(victim, seen)

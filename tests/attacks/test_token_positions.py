@@ -140,11 +140,21 @@ def test_a_batch_is_refused(text_victim, sentences):
         token_positions()(victim, seen)
 
 
-def test_a_tied_output_layer_is_refused(tied_victim, sentences):
-    x = sentences()
-    seen = share(tied_victim, Gradient(), x, x.roll(-1, 1))
-    with pytest.raises(Inapplicable, match=r"rows for tokens that were not sent: .* tied"):
-        token_positions()(tied_victim, seen)
+@pytest.mark.parametrize("kind", ["own", "bert", "gpt2"])
+def test_a_tied_output_layer_is_seen_through(kind, tied_victim, sentences):
+    for seed in range(3):
+        victim, x = tied_victim(kind), sentences(seed=seed)
+        result = token_positions()(victim, share(victim, Gradient(), x, x.roll(-1, 1)))
+        assert result.x.tolist() == x.tolist()
+        assert result.y is None
+        assert any("is also the output layer" in note for note in result.notes)
+
+
+def test_a_tied_output_layer_that_predicts_too_many_places_is_refused(tied_victim, sentences):
+    victim, x = tied_victim("gpt2", length=40), sentences(length=40)
+    seen = share(victim, Gradient(), x, x.roll(-1, 1))
+    with pytest.raises(Inapplicable, match=r"also the output layer|as many places as the model is wide"):
+        token_positions()(victim, seen)
 
 
 @pytest.mark.parametrize("role", ["token_embedding", "position_embedding"])

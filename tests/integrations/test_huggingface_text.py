@@ -27,6 +27,14 @@ def test_from_a_configuration(settings):
     assert victim(space.start(2, torch.Generator().manual_seed(0))).shape == (2, 3)
 
 
+@pytest.mark.parametrize(("settings", "kind"), [(BERT, "BertForMaskedLM"), (GPT2, "GPT2LMHeadModel")])
+def test_language_models_score_every_place(settings, kind):
+    model, space = load_text(settings, length=10, language_model=True)
+    assert type(model.model).__name__ == kind
+    assert model(space.start(2, torch.Generator().manual_seed(0))).shape == (2, 10, 40)
+    assert len(dict(model.named_parameters())) < len(dict(model.named_parameters(remove_duplicate=False)))  # tied
+
+
 def test_from_a_file_or_its_folder(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(BERT))
     weights = [

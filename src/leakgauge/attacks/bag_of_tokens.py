@@ -12,7 +12,7 @@ from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
-from leakgauge.inversion.text_tables import noise_size, probe, require_sparse, sent, text_model, token_rows
+from leakgauge.inversion.text_tables import noise_size, output_of, probe, sent, text_model, token_rows
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,19 @@ class BagOfTokens:
         signal = Observed.checked(seen.signal, victim).signal
         model = text_model(victim)
         rows = token_rows(model, victim, signal)
-        require_sparse(model, probe(model, victim, seed=seed))
         slots = size * model.space.length
-        noise = noise_size(rows, slots)
-        found = sent(rows, noise)
+        output = output_of(model, rows, probe(model, victim, seed=seed), slots)
+        noise = noise_size(rows, slots) if output is None else 0.0
+        if output is not None:
+            rows = output.without(rows)
+        found = sent(rows, noise if output is None else output.floor)
         if len(found) == 0:
             raise Inapplicable(f"no row of the gradient of {model.token} stands out, so it names no token")
         notes = ["a bag: which tokens occur is read, not in which order or sentence"]
+        if output is not None:
+            notes.append(
+                f"{model.token} is also the output layer, whose {output.basis.shape[1]} directions were taken out"
+            )
         if noise:
             notes.append(f"more rows differ from zero than {slots} tokens fill: those larger than the noise were taken")
         if len(found) < slots:
@@ -72,8 +78,9 @@ def bag_of_tokens() -> BagOfTokens:
 
         {tokens} = {v : ∂l/∂E_v ≠ 0},     ∂l/∂E_v = Σ over the places of v of ∂l/∂(embedded input there)
 
-    Works for batches, weight updates and any number of local steps. Needs the token embedding trained and shared, and used
-    for nothing else: an output layer tied to it fills every row, which the adversary notices on ids of its own. A
+    Works for batches, weight updates and any number of local steps. Needs the token embedding trained and shared. An
+    output layer tied to it fills every row, which the adversary notices on ids of its own; its part is then taken out
+    (:func:`leakgauge.inversion.tied_output.output_part`) while fewer places are predicted than the model is wide. A
     padding token is not learned and so not seen. Under noise every row differs from zero; then those larger than it are taken.
 
     Deviations: the paper infers membership of words; here the tokens are also laid out as sentences, in order of their

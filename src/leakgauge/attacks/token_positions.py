@@ -18,15 +18,16 @@ from leakgauge.inversion.text_tables import (
     TextModel,
     noise_size,
     one_sentence,
+    output_of,
     position_table,
     probe,
-    require_sparse,
     require_sums,
     rounding,
     sent,
     text_model,
     token_rows,
 )
+from leakgauge.inversion.tied_output import Output
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,19 @@ class TokenPositions:
         model = text_model(victim)
         rows, table = token_rows(model, victim, signal), position_table(model, victim, signal)
         tried = probe(model, victim, seed=seed)
-        require_sparse(model, tried)
         require_sums(model, victim, tried)
         parts = table[tried.places]
-        noise = noise_size(rows, model.space.length)
-        alive, found = sent(parts, noise), sent(rows, noise)
+        relative, absolute = rounding(rows, victim.parameters()[model.token], seen.channel)
+        output = output_of(model, rows, tried, model.space.length)
+        if output is not None:
+            rows, parts, noise, floor = output.without(rows), output.without(parts), 0.0, output.floor
+        else:
+            floor = noise = noise_size(rows, model.space.length)
+        alive, found = sent(parts, floor), sent(rows, floor)
         if len(found) == 0 or len(alive) == 0:
             raise Inapplicable("no row of the gradients of both embeddings stands out, so they name no token")
-        relative, absolute = rounding(rows, victim.parameters()[model.token], seen.channel)
         loose = model.padding is not None or noise > 0
-        solved = cover(rows[found], parts[alive], relative=relative, absolute=absolute + ABOVE * noise, loose=loose)
+        solved = cover(rows[found], parts[alive], relative=relative, absolute=absolute + ABOVE * floor, loose=loose)
         filler = 0 if model.padding is None else model.padding
         ids = torch.full((model.space.length,), filler, device=rows.device)
         ids[alive] = torch.where(solved.owner == NONE, filler, found[solved.owner])
@@ -64,11 +68,11 @@ class TokenPositions:
             losses=torch.tensor([solved.residual], dtype=torch.float64),
             made_by=repr(self),
             seconds=time.perf_counter() - began,
-            notes=_notes(model, solved, parts[alive], noise),
+            notes=_notes(model, solved, parts[alive], noise, output),
         )
 
 
-def _notes(model: TextModel, solved: Cover, parts: Tensor, noise: float) -> tuple[str, ...]:
+def _notes(model: TextModel, solved: Cover, parts: Tensor, noise: float, output: Output | None) -> tuple[str, ...]:
     """What is certain and what is not, as the adversary can see it."""
     met = "every row is met exactly" if not noise else "every row is met within the noise"
     said = {
@@ -80,6 +84,8 @@ def _notes(model: TextModel, solved: Cover, parts: Tensor, noise: float) -> tupl
         found.append(
             f"more rows differ from zero than {model.space.length} tokens fill: smaller ones are taken for noise"
         )
+    if output is not None:
+        found.append(f"{model.token} is also the output layer, whose {output.basis.shape[1]} directions were taken out")
     silent = model.space.length - len(parts)
     if silent:
         found.append(f"{silent} positions got no gradient: nothing reads them, and their tokens are not known")
@@ -111,8 +117,10 @@ def token_positions() -> TokenPositions:
     sum, so residual connections, normalisation (BERT) and causal masks (GPT-2) do no harm, nor does dropout after the
     sum, nor several local steps on the one sentence, since the relation is linear.
 
-    Needs both embeddings trained and shared, used for nothing else (an output layer tied to the token embedding is refused),
-    and one sentence: a batch adds its δ_p position by position. Further summands, such as BERT's token types, do not
+    Needs both embeddings trained and shared, and one sentence: a batch adds its δ_p position by position. An output layer
+    tied to the token embedding (language models) adds to every row; its part lies in as many directions as there are
+    predicted places and is taken out of both gradients (:func:`leakgauge.inversion.tied_output.output_part`), or the
+    model is refused where no direction is left. Further summands, such as BERT's token types, do not
     matter. Padding gets no row of its own and is what remains. The adversary tries the relation on ids of its own
     first. Whether the solution is the only one is said in the notes; positions with equal δ_p cannot be told apart, and
     those that nothing reads (δ_p = 0) not at all.

@@ -37,7 +37,7 @@ class Logits(nn.Module):
 
 
 class TextLogits(nn.Module):
-    """A Hugging Face text classifier whose forward is ``token ids -> logits``; its names get the prefix ``model.``."""
+    """A Hugging Face text model whose forward is ``token ids -> logits``; its names get the prefix ``model.``."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -81,16 +81,23 @@ def load(name: str, *, classes: int | None = None, seed: int = 0, pretrained: bo
 
 
 def load_text(
-    source: str | Mapping[str, Any], *, length: int, classes: int | None = None, seed: int = 0
+    source: str | Mapping[str, Any],
+    *,
+    length: int,
+    classes: int | None = None,
+    language_model: bool = False,
+    seed: int = 0,
 ) -> tuple[nn.Module, Tokens]:
     """A text classifier with weights drawn from ``seed``, wrapped to return logits, and the sentences it takes.
 
     ``source`` is an architecture (``bert``, ``gpt2``, ``roberta``, …: its default configuration), a local ``config.json``
     or a folder with one, or the configuration itself, which needs ``model_type`` and whatever differs from the default.
-    Nothing is downloaded; weights are random. Every token is attended to: no mask is given.
+    Nothing is downloaded; weights are random. Every token is attended to: no mask is given. A ``language_model`` scores
+    every token of the vocabulary at every place (masked for BERT and its kin, causal for GPT-2), as a rule with an
+    output layer tied to the token embedding.
     """
     transformers = _transformers()
-    architectures = _text_architectures()
+    architectures, automatic = _text_architectures(transformers, language_model=language_model)
     name = source if isinstance(source, str) else f"of {source.get('model_type')}"
     settings: Mapping[str, Any] = {"model_type": source} if isinstance(source, str) else source
     if isinstance(source, str) and source not in architectures and Path(source).exists():
@@ -100,7 +107,7 @@ def load_text(
     if places is not None and length > places:
         raise BadInput(f"the configuration {name} has {places} positions, too few for sentences of {length} tokens")
     with private_randomness(seed, torch.device("cpu")):
-        model = _build(transformers.AutoModelForSequenceClassification, config, source=name)
+        model = _build(automatic[config.model_type], config, source=name)
     if config.pad_token_id is None:  # such a model (GPT-2) takes no batches until it knows which token is no text
         cast(Any, model).config.pad_token_id = -1
     return TextLogits(model), Tokens(length, config.vocab_size)
@@ -128,10 +135,23 @@ def _architectures() -> dict[str, tuple[str, ...]]:
     }
 
 
-def _text_architectures() -> dict[str, tuple[str, ...]]:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as NAMES
+def _text_architectures(
+    transformers: ModuleType, *, language_model: bool
+) -> tuple[dict[str, tuple[str, ...]], dict[str, Any]]:
+    """Class names of the text models, and the automatic class that builds them, by architecture."""
+    from transformers.models.auto import modeling_auto as auto
 
-    return {name: (str(classes),) for name, classes in NAMES.items()}
+    found = [(auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, transformers.AutoModelForSequenceClassification)]
+    if language_model:
+        found = [
+            (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, transformers.AutoModelForCausalLM),
+            (
+                auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+                transformers.AutoModelForMaskedLM,
+            ),  # comes last, so it is preferred
+        ]
+    classes = {name: (str(cls),) for names, _ in found for name, cls in names.items()}
+    return classes, {name: automatic for names, automatic in found for name in names}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from leakgauge.core import Channel, Signal, Tokens, Victim, private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import Roles, find_roles
+from leakgauge.inversion.tied_output import Output, output_part
 
 AGREEMENT = 1e-2
 """How well a relation must hold on the adversary's own ids before an attack is called applicable."""
@@ -111,22 +112,39 @@ def _module(model: nn.Module, name: str) -> nn.Module | None:
     return dict(model.named_modules()).get(name) if name else None
 
 
-def require_sparse(model: TextModel, tried: Probe) -> None:
-    """Refuses a token embedding whose gradient has rows for tokens that were not sent."""
-    rows = tried.signal[model.token].norm(dim=1)
+def is_sparse(model: TextModel, tried: Probe) -> bool:
+    """Whether the gradient of the token embedding has rows for the tokens that were sent, and for no others."""
+    rows = tried.signal[model.token].abs().amax(1)
     others = torch.ones_like(rows, dtype=torch.bool)
     others[tried.ids] = False
-    if bool((rows[others] > 0).any()):
+    return not bool((rows[others] > 0).any())
+
+
+def output_of(model: TextModel, rows: Tensor, tried: Probe, slots: int) -> Output | None:
+    """What an output layer tied to the token embedding adds to its gradient ``rows``; None where there is no such layer.
+
+    Refuses a model in which the adversary's own ids do not come out when that is taken away.
+    """
+    if is_sparse(model, tried):
+        return None
+    own = tried.signal[model.token]
+    part = output_part(own, model.space.length)
+    found = sent(part.without(own), part.floor)
+    if not torch.equal(found, tried.ids.unique()):
         raise Inapplicable(
-            f"the gradient of {model.token} has rows for tokens that were not sent: the table is used elsewhere too, as in an "
-            "output layer tied to it"
+            f"the gradient of {model.token} has rows for tokens that were not sent, and these cannot be told from those that "
+            "were: an output layer tied to it predicts as many places as the model is wide, or the table is used elsewhere too"
         )
+    return output_part(rows, slots)
 
 
 def require_sums(model: TextModel, victim: Victim, tried: Probe) -> None:
     """Refuses a model in which a token's row of the gradient is not the sum of the rows of its positions."""
     rows = token_rows(model, victim, tried.signal).double()
     parts = position_table(model, victim, tried.signal).double()[tried.places]
+    output = output_of(model, rows.to(victim.dtype), tried, model.space.length)
+    if output is not None:
+        rows, parts = output.without(rows), output.without(parts)
     if not agree(torch.zeros_like(rows).index_add(0, tried.ids, parts), rows):
         raise Inapplicable(
             f"the gradient of {model.token} is not made of sums of rows of {model.position}: token and position embedding are "
