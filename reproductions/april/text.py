@@ -49,7 +49,6 @@ CONFIGURATIONS = {
     "gpt2 language model": GPT2,
     "bert_base": {"model_type": "bert"},
     "gpt2_small": {"model_type": "gpt2"},
-    "gpt2_small language model": {"model_type": "gpt2"},
 }
 
 
@@ -155,14 +154,16 @@ def measured(name: str, length: int, condition: Condition, count: int) -> Iterat
 
 def plan(arguments: argparse.Namespace) -> Iterator[tuple[str, int, Condition, int]]:
     if arguments.base:
-        yield from ((name, 128, PLAIN, 3) for name in ("bert_base", "gpt2_small", "gpt2_small language model"))
+        yield from ((name, 128, PLAIN, 3) for name in ("bert_base", "gpt2_small"))
         return
     sentences_each, others = (2, 1) if arguments.quick else (20, 10)
     for name in ("architecture A", "standard", "bert", "gpt2", "bert language model", "gpt2 language model"):
         yield name, 16, PLAIN, sentences_each
         if not arguments.quick:
             yield name, 64, PLAIN, sentences_each
-        if not name.endswith("language model"):
+        if name.endswith("language model"):
+            yield name, 32, PLAIN, sentences_each
+        else:
             yield from ((name, 16, condition, others) for condition in SHORT)
 
 

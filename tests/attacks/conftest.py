@@ -69,11 +69,12 @@ def of_every_place(scores, y):
 
 @pytest.fixture
 def tied_victim():
-    """Makes a language model whose output layer is its token embedding: ``own``, ``bert`` or ``gpt2``."""
+    """Makes a language model whose output layer is its token embedding: ``own``, ``a``, ``bert`` or ``gpt2``."""
 
     def make(kind: str, *, length: int = 16) -> Victim:
-        if kind == "own":
-            model = TiedHead(TextTransformer(vocab=VOCAB, length=length, width=32))
+        if kind in ("own", "a"):
+            plain = {"residual": False, "position_std": 1.0} if kind == "a" else {}
+            model = TiedHead(TextTransformer(vocab=VOCAB, length=length, width=32, **plain))
             return Victim(model, Tokens(length, VOCAB), loss=of_every_place)
         settings = {**CONFIGURATIONS[kind], "vocab_size": VOCAB}
         return Victim(*load_text(settings, length=length, language_model=True), loss=of_every_place)

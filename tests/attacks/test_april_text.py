@@ -87,6 +87,20 @@ def test_a_residual_connection_is_refused(text_victim, sentences):
         attacked(Victim(model, Tokens(16, 300)), sentences())
 
 
+def test_dropout_between_the_sum_and_the_attention_is_refused(text_victim, sentences):
+    x = sentences()
+    assert attacked(text_victim("a", dropout=0.5), x).x.tolist() == x.tolist()
+    with pytest.raises(Inapplicable, match="does not read the sum"):
+        attacked(text_victim("a", dropout=0.5, mode="train"), x)
+
+
+def test_a_tied_output_layer_does_no_harm(tied_victim, sentences):
+    for seed in range(3):
+        victim, x = tied_victim("a"), sentences(seed=seed)
+        result = april_text()(victim, share(victim, Gradient(), x, x.roll(-1, 1)))
+        assert result.x.tolist() == x.tolist()
+
+
 def test_withheld_parts_and_batches_are_refused(text_victim, sentences):
     victim = text_victim("a")
     for role, name in (("position_embedding", "pos_embed"), ("attention", r"blocks\.0\.attn\.qkv\.weight")):

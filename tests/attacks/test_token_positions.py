@@ -16,7 +16,7 @@ from leakgauge.errors import Inapplicable
 from leakgauge.models import MLP, TextTransformer
 from leakgauge.testing import untouched
 
-ONLY = "every row is met exactly, and no other order of tokens meets them"
+ONLY = "every row is met exactly, and no other order of the tokens meets them"
 LABEL = torch.tensor([2])
 
 
@@ -104,8 +104,9 @@ def test_small_noise_is_measured_and_seen_through_and_large_noise_is_not(text_vi
     assert small.x.tolist() == x.tolist()
     assert "within the noise" in small.notes[0]
     assert any("taken for noise" in note for note in small.notes)
-    large = attacked(victim, x, defenses=[GaussianNoise(relative=0.1)])
+    large = attacked(victim, x, defenses=[GaussianNoise(relative=0.3)])
     assert score_text(large, x, LABEL).tokens[0] < 0.5
+    assert not any("no other order" in note for note in (*small.notes, *large.notes))
 
 
 def test_equal_gradients_of_two_places_are_noticed():

@@ -74,21 +74,24 @@ class TokenPositions:
 
 def _notes(model: TextModel, solved: Cover, parts: Tensor, noise: float, output: Output | None) -> tuple[str, ...]:
     """What is certain and what is not, as the adversary can see it."""
-    met = "every row is met exactly" if not noise else "every row is met within the noise"
-    said = {
-        (True, True): f"{met}, and no other order of tokens meets them",
-        (True, False): f"{met}; whether another order of tokens would too was not settled",
-    }
-    found = [said.get((solved.exact, solved.unique), f"the rows are met up to {solved.residual:.1e}: a best guess")]
+    silent = model.space.length - len(parts)
+    if not solved.exact:
+        found = [f"the rows are met up to {solved.residual:.1e}: a best guess"]
+    elif noise:  # its size is an estimate, so nothing is proven
+        found = ["every row that stands out is met within the noise"]
+    elif solved.unique:
+        found = [f"every row is met exactly, and no other order of {'these' if silent else 'the'} tokens meets them"]
+    else:
+        found = ["every row is met exactly; whether another order of tokens would too was not settled"]
     if noise:
         found.append(
             f"more rows differ from zero than {model.space.length} tokens fill: smaller ones are taken for noise"
         )
     if output is not None:
         found.append(f"{model.token} is also the output layer, whose {output.basis.shape[1]} directions were taken out")
-    silent = model.space.length - len(parts)
     if silent:
-        found.append(f"{silent} positions got no gradient: nothing reads them, and their tokens are not known")
+        why = "no gradient above the noise" if noise else "no gradient: nothing reads them"
+        found.append(f"{silent} positions got {why}, and their tokens are not known")
     alike = equal_rows(parts)
     if alike:
         found.append(f"{alike} positions have the same gradient as another: their tokens may be swapped")

@@ -12,6 +12,9 @@ from leakgauge.errors import Inapplicable
 RANK = 100
 """Singular values below this many roundings of the largest count as zero."""
 
+SHOWING = 16
+"""How many rows for each dimension are enough to show the span; a large vocabulary has many more."""
+
 
 @dataclass(frozen=True, eq=False)
 class Output:
@@ -40,6 +43,7 @@ def output_part(rows: Tensor, slots: int) -> Output:
     sizes = rows.double().norm(dim=1)
     idle = sizes.argsort()[: max(0, len(rows) - 2 * slots)]
     idle = idle[sizes[idle] > 0]
+    idle = idle[:: max(1, len(idle) // (SHOWING * width))]
     if len(idle) < width:
         raise Inapplicable(
             f"the token embedding is also the output layer, and {len(rows)} tokens are too few to tell its {width} "
