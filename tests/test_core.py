@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from leakgauge.channels import FedAvg, Gradient
-from leakgauge.core import Assumption, Buffers, Labels, NoisyCopy, Observation, Pixels, Size, Victim, share
+from leakgauge.core import Assumption, Buffers, Labels, NoisyCopy, Observation, Pixels, Size, Tokens, Victim, share
 from leakgauge.errors import BadInput
 
 # --- Pixels ----------------------------------------------------------------------------------------------------------
@@ -320,3 +320,37 @@ def test_an_observation_can_be_copied(victim_of, batch_of, same):
     twin = copy.deepcopy(seen)
     assert isinstance(twin, Observation)
     same(seen.signal, twin.signal, tolerance=0)
+
+
+# --- Tokens ----------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_start_project_and_decode():
+    space = Tokens(6, vocab=40)
+    ids = space.start(200, torch.Generator().manual_seed(0))
+    assert (ids.shape, ids.dtype, space.shape) == ((200, 6), torch.long, (6,))
+    assert set(ids.flatten().tolist()) == set(range(40))
+    assert torch.equal(space.project(ids), ids)
+    assert torch.equal(space.decode(space.encode(ids.int())), ids)
+    assert space.project(torch.tensor([-1.0, 2.6, 99.0])).tolist() == [0, 3, 39]
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0)])
+def test_tokens_need_positive_sizes(sizes):
+    with pytest.raises(BadInput, match="positive length and vocabulary"):
+        Tokens(sizes[0], vocab=sizes[1])
+
+
+def test_ids_are_shared_like_images_and_keep_their_type():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3))
+    victim = Victim(model, Tokens(3, vocab=9))
+    x = torch.tensor([[1, 8, 8], [0, 1, 5]])
+    assert victim.to_input(x).dtype == torch.long
+    assert victim.to_input(torch.rand(2, dtype=torch.float64)).dtype == torch.float32
+    for channel in (Gradient(), FedAvg(steps=2, minibatch=1)):
+        seen = share(victim, channel, x, torch.tensor([0, 1]), reveal=(Size(), Labels(), Buffers()))
+        assert seen.signal["0.weight"].abs().sum(1).nonzero().flatten().tolist() == [0, 1, 5, 8]
+    with pytest.raises(BadInput, match="samples of shape"):
+        share(victim, Gradient(), x[:, :2], torch.tensor([0, 1]))
+    with pytest.raises(BadInput, match="token ids have none"):
+        share(victim, Gradient(), x, torch.tensor([0, 1]), reveal=(NoisyCopy(0.5),))

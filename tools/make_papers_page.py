@@ -38,6 +38,7 @@ PAPERS: dict[str, str] = {
     "Loshchilov and Hutter 2019": "Loshchilov, Hutter: *Decoupled Weight Decay Regularization*. ICLR 2019, arXiv:1711.05101",
     "McMahan et al. 2017": "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: *Communication-Efficient Learning of Deep Networks from Decentralized Data*. AISTATS 2017, arXiv:1602.05629",
     "Morozov 1966": "Morozov: *On the solution of functional equations by the method of regularization*. Soviet Mathematics Doklady, 1966",
+    "Melis et al. 2019": "Melis, Song, De Cristofaro, Shmatikov: *Exploiting Unintended Feature Leakage in Collaborative Learning*. IEEE Symposium on Security and Privacy 2019, arXiv:1805.04049",
     "Phong et al. 2018": "Phong, Aono, Hayashi, Wang, Moriai: *Privacy-Preserving Deep Learning via Additively Homomorphic Encryption*. IEEE Transactions on Information Forensics and Security, 2018",
     "Wainakh et al. 2022": "Wainakh, Ventola, Müßig, Keim, Garcia Cordero, Zimmer, Grube, Kersting, Mühlhäuser: *User-Level Label Leakage from Gradients in Federated Learning*. PoPETs 2022, arXiv:2105.09369",
     "Wang 2004": "Wang, Bovik, Sheikh, Simoncelli: *Image Quality Assessment: From Error Visibility to Structural Similarity*. IEEE Transactions on Image Processing, 2004",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Size,
         Space,
         Targets,
+        Tokens,
         Victim,
         share,
     )
@@ -34,14 +35,14 @@ __version__ = "0.1.0"
 _HOME = {
     "leakgauge.core": (
         "Assumption", "Attack", "Buffers", "Channel", "Defense", "Labels", "NoisyCopy", "Observation", "Pixels",
-        "Reconstruction", "Signal", "Size", "Space", "Targets", "Victim", "share",
+        "Reconstruction", "Signal", "Size", "Space", "Targets", "Tokens", "Victim", "share",
     ),
     "leakgauge.errors": ("BadInput", "Inapplicable", "LeakgaugeError"),
 }  # fmt: skip
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - in the order a reader meets them
-    "Victim", "Pixels", "Space", "Signal", "Targets", "Channel", "Defense", "share", "Observation", "Assumption",
+    "Victim", "Pixels", "Tokens", "Space", "Signal", "Targets", "Channel", "Defense", "share", "Observation", "Assumption",
     "Size", "Labels", "Buffers", "NoisyCopy", "Attack", "Reconstruction",
     "LeakgaugeError", "BadInput", "Inapplicable", "__version__",
 ]  # fmt: skip

@@ -103,6 +103,41 @@ class Pixels:
         return torch.minimum(torch.maximum(x, low), high)
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """Sentences of ``length`` token ids below ``vocab``: whole numbers, which can be looked up but not differentiated.
+
+    >>> Tokens(3, vocab=5).project(torch.tensor([[-2, 4, 9]])).tolist()
+    [[0, 4, 4]]
+    """
+
+    length: int
+    vocab: int
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.vocab < 1:
+            raise BadInput(f"Tokens needs a positive length and vocabulary, got {self.length} and {self.vocab}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.length,)
+
+    def start(self, n: int, rng: torch.Generator) -> Tensor:
+        """Ids drawn evenly, shape (n, length)."""
+        return torch.randint(self.vocab, (n, self.length), generator=rng)
+
+    def project(self, x: Tensor) -> Tensor:
+        """The nearest ids there are."""
+        return x.round().clamp(0, self.vocab - 1).long()
+
+    def encode(self, image: Tensor) -> Tensor:
+        """Ids are what the model takes; they only get the type that a look-up needs."""
+        return image.long()
+
+    def decode(self, x: Tensor) -> Tensor:
+        return x
+
+
 @dataclass(frozen=True, eq=False)
 class Victim:
     """All that is public about the audited model.
@@ -137,6 +172,10 @@ class Victim:
     def dtype(self) -> torch.dtype:
         """Type of the numbers that the model takes."""
         return next(p.dtype for p in self.model.parameters() if p.is_floating_point())
+
+    def to_input(self, x: Tensor) -> Tensor:
+        """``x`` on the model's device and, unless it holds whole numbers such as token ids, in the model's type."""
+        return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
 
     def parameters(self) -> dict[str, Tensor]:
         """Trainable parameters by name, detached from the module."""
@@ -270,6 +309,8 @@ class NoisyCopy:
     ) -> Observation:
         if not 0 <= self.p <= 1:
             raise BadInput(f"NoisyCopy needs a probability between 0 and 1, got {self.p}")
+        if not x.is_floating_point():
+            raise BadInput("NoisyCopy mixes noise into pixels, token ids have none; drop it from reveal")
         mask = torch.rand(len(x), 1, *x.shape[2:], generator=rng) < self.p
         noise = torch.randn(x.shape, generator=rng)
         near = torch.where(mask.to(x.device), noise.to(x), x)

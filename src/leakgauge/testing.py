@@ -18,12 +18,14 @@ from torch import Tensor, nn
 
 from leakgauge.audit.run import null_run
 from leakgauge.audit.scoring import score
+from leakgauge.audit.text_scoring import score_text
 from leakgauge.channels import FedAvg, Gradient
-from leakgauge.core import Attack, Channel, Defense, Mode, NeedsVictim, Pixels, Victim, share
+from leakgauge.core import Attack, Channel, Defense, Mode, NeedsVictim, Pixels, Reconstruction, Tokens, Victim, share
 from leakgauge.errors import Inapplicable
 from leakgauge.models.cnn import CNN
 from leakgauge.models.lenet import LeNet
 from leakgauge.models.mlp import MLP
+from leakgauge.models.text import TextTransformer
 from leakgauge.models.vit import ViT
 
 SIDE = 12
@@ -37,9 +39,21 @@ TINY: dict[str, Callable[[], nn.Module]] = {
 }
 """Small networks, one per family, that a law can run through in a moment."""
 
+WORDS, VOCAB = 8, 60
+
+TINY_TEXT: dict[str, Callable[[], nn.Module]] = {
+    "text": lambda: TextTransformer(vocab=VOCAB, length=WORDS, classes=4, width=24, depth=1, heads=2),
+    "text_a": lambda: TextTransformer(
+        vocab=VOCAB, length=WORDS, classes=4, width=24, depth=2, heads=2, residual=False, position_std=1.0
+    ),
+}
+"""The same for text: sentences of 8 tokens out of 60."""
+
 
 def tiny_victim(name: str, *, mode: Mode = "eval") -> Victim:
-    """A small victim of the named family on 12×12 grey images of 4 classes."""
+    """A small victim of the named family on 12×12 grey images, or on sentences, of 4 classes."""
+    if name in TINY_TEXT:
+        return Victim(TINY_TEXT[name](), Tokens(WORDS, VOCAB), mode=mode, name=name)
     return Victim(TINY[name](), Pixels((1, SIDE, SIDE), mean=(0.4,), std=(0.3,)), mode=mode, name=name)
 
 
@@ -52,11 +66,18 @@ def tiny_images(count: int) -> tuple[Tensor, Tensor]:
     return torch.stack(discs)[:, None], torch.arange(count) % 4
 
 
+def tiny_sentences(count: int) -> tuple[Tensor, Tensor]:
+    """Sentences in which some tokens occur twice, with labels that differ while they can."""
+    ids = (7 * torch.arange(WORDS)[None] ** 2 + 11 * torch.arange(count)[:, None] + 5) % VOCAB
+    ids[:, 0] = ids[:, -1]
+    return ids, torch.arange(count) % 4
+
+
 def tiny_case(name: str, *, count: int = 1, mode: Mode = "eval") -> tuple[Victim, Tensor, Tensor]:
     """Victim, x (model space) and y."""
     victim = tiny_victim(name, mode=mode)
-    images, labels = tiny_images(count)
-    return victim, victim.space.encode(images), labels
+    samples, labels = tiny_sentences(count) if name in TINY_TEXT else tiny_images(count)
+    return victim, victim.space.encode(samples), labels
 
 
 @contextmanager
@@ -88,7 +109,10 @@ def _fingerprint(model: nn.Module) -> dict[str, object]:
 def check_attack(
     attack: Attack, victim: Victim, x: Tensor, y: Tensor, *, channel: Channel | None = None, better_by: float = 1.0
 ) -> None:
-    """Laws of an attack on a case where it is at home; it must beat its null run by ``better_by`` dB of PSNR."""
+    """Laws of an attack on a case where it is at home.
+
+    It must beat its null run by ``better_by`` dB of PSNR; on text by ``better_by`` times a tenth of the tokens that occur.
+    """
     seen = share(victim, channel or Gradient(), x, y)
     state = torch.get_rng_state()
     with untouched(victim):
@@ -96,19 +120,35 @@ def check_attack(
     assert torch.equal(state, torch.get_rng_state()), "the global random generator was moved"
     assert first.x.shape == x.shape, f"reconstruction has shape {tuple(first.x.shape)}, the data {tuple(x.shape)}"
     assert torch.isfinite(first.x).all(), "reconstruction holds NaN or Inf"
-    shown = victim.space.decode(first.x)
-    assert shown.min() >= 0, "decoded reconstruction is below 0"
-    assert shown.max() <= 1, "decoded reconstruction is above 1"
+    if isinstance(victim.space, Tokens):
+        assert first.x.dtype == x.dtype, "reconstruction holds no ids"
+        assert torch.equal(victim.space.project(first.x), first.x), "reconstruction holds ids outside the vocabulary"
+    else:
+        shown = victim.space.decode(first.x)
+        assert shown.min() >= 0, "decoded reconstruction is below 0"
+        assert shown.max() <= 1, "decoded reconstruction is above 1"
     assert first.candidates.shape[1:] == x.shape, "candidates must have shape (restarts, batch, ...)"
     assert len(first.losses) == len(first.candidates), "one loss per restart"
     assert first.loss == float(first.losses.min()), "the chosen restart must be the one with the lowest loss"
     assert torch.equal(first.x, attack(victim, seen, seed=3).x), "the same seed must give the same result"
     null = null_run(attack, victim, seen, seed=3)
-    ours, nothing = (sum(score(r, x, y, space=victim.space).psnr) / len(x) for r in (first, null))
-    assert ours >= nothing + better_by, f"{ours:.1f} dB do not beat the null run's {nothing:.1f} dB"
+    ours, nothing = (_quality(r, victim, x, y) for r in (first, null))
+    assert ours >= nothing + better_by, (
+        f"{ours:.1f} {_UNIT[x.is_floating_point()]} do not beat the null run's {nothing:.1f}"
+    )
     with untouched(victim):
         _refuses(attack, victim, dataclasses.replace(seen, size=None))
     check_part(attack)
+
+
+_UNIT = {True: "dB", False: "tenths of the tokens"}
+
+
+def _quality(result: Reconstruction, victim: Victim, x: Tensor, y: Tensor) -> float:
+    """Mean PSNR in dB, or tenths of the tokens that were found."""
+    if isinstance(victim.space, Tokens):
+        return 10 * score_text(result, x, y).recall
+    return sum(score(result, x, y, space=victim.space).psnr) / len(x)
 
 
 def _refuses(attack: Attack, victim: Victim, seen: object) -> None:
@@ -135,7 +175,7 @@ def check_part(part: object) -> None:
 
 
 def check_channel(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> None:
-    """Laws of a channel of gradients: pure, named like the parameters, differentiable in x."""
+    """Laws of a channel of gradients: pure, named like the parameters, differentiable in x (unless x holds ids)."""
     with untouched(victim):
         first, second = channel(victim, x, y), channel(victim, x, y)
     parameters = victim.parameters()
@@ -143,10 +183,11 @@ def check_channel(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> Non
     for name, value in first.items():
         assert value.shape == parameters[name].shape, f"{name} has another shape than the parameter"
         assert torch.equal(value, second[name]), f"{name} differs between two calls"
-    free = x.clone().requires_grad_()
-    square = torch.stack([value.square().sum() for value in channel(victim, free, y).values()]).sum()
-    (slope,) = torch.autograd.grad(square, free)
-    assert slope.abs().sum() > 0, "the signal does not depend on x"
+    if x.is_floating_point():
+        free = x.clone().requires_grad_()
+        square = torch.stack([value.square().sum() for value in channel(victim, free, y).values()]).sum()
+        (slope,) = torch.autograd.grad(square, free)
+        assert slope.abs().sum() > 0, "the signal does not depend on x"
     check_part(channel)
 
 

@@ -5,6 +5,7 @@ import pytest
 from leakgauge import testing
 from leakgauge.attacks import ATTACKS
 from leakgauge.channels import CHANNELS, FedAvg, Gradient
+from leakgauge.core import share
 from leakgauge.defenses import DEFENSES, Clip, GaussianNoise, LaplacianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
 
@@ -18,6 +19,9 @@ HOME = {
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),
     "april_from_closed_form": ("vit", {"steps": 300, "restarts": 2}),
+    "april_text": ("text_a", {}),
+    "bag_of_tokens": ("text", {}),
+    "token_positions": ("text", {}),
 }
 DEFENSE_SETTINGS = {
     "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),
@@ -31,6 +35,7 @@ CHANNEL_SETTINGS = {
     "gradient": (Gradient(),),
     "fedavg": (FedAvg(), FedAvg(steps=3, lr=0.05, minibatch=1, order=(1, 0), momentum=0.9)),
 }
+ALL_TINY = (*testing.TINY, *testing.TINY_TEXT)
 
 
 def test_every_registered_thing_has_its_laws():
@@ -45,6 +50,16 @@ def test_attack(name):
     testing.check_attack(ATTACKS[name](**options), *testing.tiny_case(victim))
 
 
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack_refuses_the_other_kind_of_data(name):
+    """Attacks on images refuse text and the other way round; none crashes."""
+    home, options = HOME[name]
+    victim, x, y = testing.tiny_case("vit_a" if home in testing.TINY_TEXT else "text_a")
+    seen = share(victim, Gradient(), x, y)
+    with testing.untouched(victim), pytest.raises(Inapplicable):
+        ATTACKS[name](**options)(victim, seen)
+
+
 def test_an_attack_that_ignores_the_signal_breaks_the_law():
     blind = ATTACKS["inverting_gradients"](steps=3).blind()
     with pytest.raises(AssertionError, match="beat the null run"):
@@ -52,7 +67,7 @@ def test_an_attack_that_ignores_the_signal_breaks_the_law():
 
 
 @pytest.mark.parametrize("name", DEFENSES)
-@pytest.mark.parametrize("victim", testing.TINY)
+@pytest.mark.parametrize("victim", ALL_TINY)
 def test_defense(name, victim):
     if name == "withhold" and victim == "lenet":
         testing.check_defense(Withhold(("first_layer",)), Withhold(), *testing.tiny_case(victim, count=2))
@@ -61,18 +76,18 @@ def test_defense(name, victim):
 
 @pytest.mark.parametrize("channel", [c for cs in CHANNEL_SETTINGS.values() for c in cs], ids=repr)
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize("victim", testing.TINY)
+@pytest.mark.parametrize("victim", ALL_TINY)
 def test_channel(channel, mode, victim):
     testing.check_channel(channel, *testing.tiny_case(victim, count=2, mode=mode))
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize("victim", testing.TINY)
+@pytest.mark.parametrize("victim", ALL_TINY)
 def test_single_step_is_the_gradient(mode, victim):
     testing.check_single_step(*testing.tiny_case(victim, count=2, mode=mode))
 
 
-@pytest.mark.parametrize("victim", testing.TINY)
+@pytest.mark.parametrize("victim", ALL_TINY)
 def test_batch_gradient_is_the_mean_of_singles(victim):
     testing.check_mean_of_singles(*testing.tiny_case(victim, count=3))
 
@@ -90,8 +105,6 @@ def test_untouched_notices_a_changed_buffer():
 
 def test_untouched_holds_when_an_attack_refuses():
     victim, x, y = testing.tiny_case("cnn")
-    from leakgauge import share
-
     seen = share(victim, Gradient(), x, y)
     with testing.untouched(victim), pytest.raises(Inapplicable):
         ATTACKS["linear"]()(victim, seen)

@@ -5,12 +5,15 @@ from collections.abc import Callable
 from leakgauge.attacks.april import april
 from leakgauge.attacks.april_closed_form import april_closed_form
 from leakgauge.attacks.april_from_closed_form import april_from_closed_form
+from leakgauge.attacks.april_text import april_text
+from leakgauge.attacks.bag_of_tokens import bag_of_tokens
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.gradinversion import gradinversion
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
 from leakgauge.attacks.tag import tag
+from leakgauge.attacks.token_positions import token_positions
 from leakgauge.core import Attack
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
@@ -23,16 +26,23 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "april": april,
     "april_closed_form": april_closed_form,
     "april_from_closed_form": april_from_closed_form,
+    "april_text": april_text,
+    "bag_of_tokens": bag_of_tokens,
+    "token_positions": token_positions,
 }
 
 __all__ = [
     "ATTACKS",
     "april",
     "april_closed_form",
+    "april_from_closed_form",
+    "april_text",
+    "bag_of_tokens",
     "dlg",
     "gradinversion",
     "idlg",
     "inverting_gradients",
     "linear",
     "tag",
+    "token_positions",
 ]

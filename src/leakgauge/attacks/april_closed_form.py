@@ -30,18 +30,24 @@ AGREEMENT = 1e-2
 """How well the paper's identity must hold on the adversary's own data before the attack is called applicable."""
 
 
+BYPASSED = (
+    "the gradient of the position embedding is not that of the first attention's input alone: the tokens also "
+    "bypass it, as in a residual connection"
+)
+
+
 @dataclass(frozen=True)
 class Identifiability:
     """What the linear systems can and cannot give back, known before they are solved.
 
     Theorem 3.1 has ``tokens`` unknown rows of ``width`` numbers; it needs width ≥ tokens and ∂l/∂z of full rank. The patch
-    embedding turns ``patch_values`` numbers into ``width``; it needs width ≥ patch_values. Rounding of relative size
-    ``rounding`` grows by at most ``condition``.
+    embedding turns ``patch_values`` numbers into ``width``; it needs width ≥ patch_values (None where tokens are looked
+    up). Rounding of relative size ``rounding`` grows by at most ``condition``.
     """
 
     tokens: int
     width: int
-    patch_values: int
+    patch_values: int | None
     rank: int
     condition: float
     rounding: float
@@ -53,7 +59,7 @@ class Identifiability:
             found.append(f"{self.tokens} tokens do not follow from a width of {self.width}: tokens are mixed")
         if self.rank < min(self.tokens, self.width):
             found.append(f"the gradient of the tokens has rank {self.rank} of {self.tokens}: tokens are mixed")
-        if self.width < self.patch_values:
+        if self.patch_values is not None and self.width < self.patch_values:
             found.append(
                 f"{self.patch_values} values of a patch do not follow from a width of {self.width}: detail is lost"
             )
@@ -64,17 +70,25 @@ class Identifiability:
     def rows(self) -> tuple[tuple[str, str], ...]:
         """The same as a table: what is asked, and the answer."""
         enough = {True: "enough", False: "too few"}
+        patches: tuple[tuple[str, str], ...] = ()
+        if self.patch_values is not None:
+            fits = enough[self.width >= self.patch_values]
+            patches = (("values of a patch against width", f"{self.patch_values} against {self.width}: {fits}"),)
         return (
-            ("unknown tokens against width", f"{self.tokens} against {self.width}: {enough[self.width >= self.tokens]}"),
-            ("values of a patch against width", f"{self.patch_values} against {self.width}: {enough[self.width >= self.patch_values]}"),
+            (
+                "unknown tokens against width",
+                f"{self.tokens} against {self.width}: {enough[self.width >= self.tokens]}",
+            ),
+            *patches,
             ("rank of the tokens' gradient", f"{self.rank} of {min(self.tokens, self.width)}"),
             ("condition number", f"{self.condition:.1e} (numbers are rounded to {self.rounding:.0e})"),
             ("predicted", "; ".join(self.lost()) or "everything is recovered"),
-        )  # fmt: skip
+        )
 
     def __str__(self) -> str:
+        patches = "" if self.patch_values is None else f"{self.patch_values} values a patch, "
         return (
-            f"identifiability: {self.tokens} unknown tokens, width {self.width}, {self.patch_values} values a patch, "
+            f"identifiability: {self.tokens} unknown tokens, width {self.width}, {patches}"
             f"rank {self.rank}, condition {self.condition:.1e}; predicted: {', '.join(self.lost()) or 'everything is recovered'}"
         )
 
@@ -132,8 +146,7 @@ class AprilClosedForm:
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         size = batch_size(seen)
-        if isinstance(seen.channel, FedAvg) and seen.channel.steps > 1:
-            raise Inapplicable("the identity holds for one gradient; several local steps mix several of them")
+        require_one_step(seen)
         signal = Observed.checked(seen.signal, victim).signal
         roles, patch = _parts(victim, signal)
         prefix, broken = _check_layout(victim, roles, patch, seed=seed)
@@ -142,7 +155,7 @@ class AprilClosedForm:
         guessed = (f"a guess, since the theorem's condition fails: {broken}",) if broken else ()
         unknown, known = _without_prefix(victim, signal, roles, prefix)
         values = math.prod(patch.weight.shape[1:])
-        stated = _identifiability(unknown, values, signal[_position(roles)].dtype)
+        stated = identifiability(unknown, values, signal[_position(roles)].dtype)
         products = attention_products(signal, victim.parameters(), roles.attention[0]).cpu()
         if prefix:  # what the known tokens add to the right side
             products = products - _position_gradient(signal, roles)[:prefix].T @ known
@@ -255,7 +268,7 @@ def _parts(victim: Victim, signal: Signal) -> tuple[Roles, nn.Conv2d]:
 def _check_layout(victim: Victim, roles: Roles, patch: nn.Conv2d, *, seed: int) -> tuple[int, str]:
     """Number of tokens before the patches, and why Eq. (8) does not hold on the adversary's own noise ("" if it does)."""
     rng = torch.Generator().manual_seed(seed)
-    probe = victim.space.start(1, rng).to(victim.device, victim.dtype)
+    probe = victim.to_input(victim.space.start(1, rng))
     attention = roles.attention[0]
     layer = attention.qkv or attention.q
     assert layer is not None
@@ -272,18 +285,26 @@ def _check_layout(victim: Victim, roles: Roles, patch: nn.Conv2d, *, seed: int) 
     )
     if prefix < 0 or z.shape != positions.shape:
         raise Inapplicable(between)
-    if not _close(z[prefix:], embedded + positions[prefix:]):
+    if not close(z[prefix:], embedded + positions[prefix:]):
         return prefix, between
-    gradient = _position_gradient(signal, roles)
-    if not _close(gradient.T @ z, attention_products(signal, victim.parameters(), attention).cpu()):
-        return prefix, (
-            "the gradient of the position embedding is not that of the first attention's input alone: the tokens also "
-            "bypass it, as in a residual connection"
-        )
-    return prefix, ""
+    products = attention_products(signal, victim.parameters(), attention).cpu()
+    return prefix, "" if close(_position_gradient(signal, roles).T @ z, products) else BYPASSED
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def require_identity(gradient: Tensor, z: Tensor, products: Tensor) -> None:
+    """Refuses a model for which Eq. (8) does not hold on the adversary's own data, whose z is known."""
+    if not close(gradient.T @ z, products):
+        raise Inapplicable(BYPASSED)
+
+
+def require_one_step(seen: Observation) -> None:
+    """Refuses a weight update of several local steps."""
+    if isinstance(seen.channel, FedAvg) and seen.channel.steps > 1:
+        raise Inapplicable("the identity holds for one gradient; several local steps mix several of them")
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    """Whether two things that should be equal are, up to ``AGREEMENT`` of the second."""
     return bool((a - b).norm() <= AGREEMENT * b.norm())
 
 
@@ -302,7 +323,8 @@ def _without_prefix(victim: Victim, signal: Signal, roles: Roles, prefix: int) -
     return gradient[prefix:], known
 
 
-def _identifiability(gradient: Tensor, values: int, dtype: torch.dtype) -> Identifiability:
+def identifiability(gradient: Tensor, values: int | None, dtype: torch.dtype) -> Identifiability:
+    """What ``gradient`` (tokens, width), ∂l/∂z as shared in ``dtype``, lets the system of Theorem 3.1 give back."""
     singular = torch.linalg.svdvals(gradient)
     rounding = torch.finfo(dtype).eps
     # rounding is random over the entries, so it moves singular values by its size times the root of the dimension

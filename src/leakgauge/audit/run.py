@@ -162,9 +162,9 @@ def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int) ->
         return attack.blind()(victim, seen, seed=seed)
     rng = torch.Generator().manual_seed(seed)
     size = seen.size or 1
-    noise = victim.space.start(size, rng).to(victim.device, victim.dtype)
+    noise = victim.to_input(victim.space.start(size, rng))
     with torch.no_grad():
-        labels = victim(noise).argmin(1)  # an unlikely class, so that the gradient does not vanish
+        labels = victim(noise).argmin(-1)  # an unlikely class, so that the gradient does not vanish
     signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}
     blank = Observation(signal=signal, channel=seen.channel, size=seen.size)
     return attack(victim, blank, seed=seed)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakgauge.core import Reconstruction, Space
+from leakgauge.core import Reconstruction, Space, Tokens
+from leakgauge.errors import BadInput
 from leakgauge.measures import baseline, image, reidentification
 from leakgauge.measures.pairing import pair
 
@@ -58,6 +59,8 @@ def score(
     ``pool`` holds other images (in [0, 1]) among which the true one must be re-identified; ``lpips`` is a loaded
     perceptual distance. A perfect batch in any order scores SSIM 1, PSNR ∞, MSE 0.
     """
+    if isinstance(space, Tokens):
+        raise BadInput("token ids are no image; compare them with score_text")
     return score_images(
         space.decode(reconstruction.x), space.decode(x), labels=reconstruction.y, truth=y, pool=pool, lpips=lpips
     )

@@ -13,6 +13,7 @@ from leakgauge.families.attention_first import attention_first
 from leakgauge.families.cnn import generic_roles
 from leakgauge.families.resnet import resnet_roles
 from leakgauge.families.roles import ROLES, Attention, Roles
+from leakgauge.families.text import text_roles
 from leakgauge.families.vit import vit_roles
 
 __all__ = ["FAMILIES", "ROLES", "Attention", "Roles", "attention_first", "find_roles"]
@@ -20,6 +21,7 @@ __all__ = ["FAMILIES", "ROLES", "Attention", "Roles", "attention_first", "find_r
 FAMILIES: dict[str, Callable[[nn.Module], Roles | None]] = {
     "vit": vit_roles,
     "resnet": resnet_roles,
+    "text": text_roles,
 }
 """Tried in this order; the generic roles come last and fit everything."""
 

@@ -12,7 +12,9 @@ from torch import nn
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families.nearest import nearest
 
-ROLES = ("head", "first_layer", "patch_embedding", "position_embedding", "class_token", "attention", "norms")
+ROLES = (
+    "head", "first_layer", "patch_embedding", "token_embedding", "position_embedding", "class_token", "attention", "norms",
+)  # fmt: skip
 """The roles a defense or an attack may ask for."""
 
 
@@ -20,8 +22,8 @@ ROLES = ("head", "first_layer", "patch_embedding", "position_embedding", "class_
 class Attention:
     """One self-attention layer, by module names: either ``qkv`` is fused, or ``q``, ``k`` and ``v`` are separate.
 
-    The rows of a fused ``qkv`` weight are all of q, then all of k, then all of v. ``heads`` is None where the model
-    does not say.
+    The rows of a fused ``qkv`` weight are all of q, then all of k, then all of v (its columns, where the layer is the
+    ``Conv1D`` of GPT-2). ``heads`` is None where the model does not say.
     """
 
     name: str
@@ -37,8 +39,8 @@ class Attention:
 class Roles:
     """Names of the parts of one model; None or empty where the model has no such part.
 
-    ``head``, ``first_layer`` and ``patch_embedding`` name layers that hold a weight themselves, so that
-    ``f"{roles.head}.weight"`` is a parameter; ``head`` is always an ``nn.Linear``. ``position_embedding`` and
+    ``head``, ``first_layer``, ``patch_embedding`` and ``token_embedding`` name layers that hold a weight themselves, so
+    that ``f"{roles.head}.weight"`` is a parameter; ``head`` is always an ``nn.Linear``. ``position_embedding`` and
     ``class_token`` are parameter names. ``other_heads`` lists further classifiers beside ``head`` (a distilled DeiT
     has two and averages their logits): attacks read ``head``, while ``parameters("head", ...)`` covers them all, so
     that a withheld head is withheld whole.
@@ -48,6 +50,7 @@ class Roles:
     head: str | None = None
     first_layer: str | None = None
     patch_embedding: str | None = None
+    token_embedding: str | None = None
     position_embedding: str | None = None
     class_token: str | None = None
     attention: tuple[Attention, ...] = ()
@@ -80,6 +83,7 @@ class Roles:
             "head": self.head,
             "first_layer": self.first_layer,
             "patch_embedding": self.patch_embedding,
+            "token_embedding": self.token_embedding,
             "position_embedding": self.position_embedding,
             "class_token": self.class_token,
         }[role]

@@ -103,24 +103,25 @@ def _attention(modules: dict[str, nn.Module], trunk: str, layout: _Layout) -> tu
     return tuple(
         Attention(
             name,
-            heads=_head_count(inner),
-            qkv=_existing(modules, name, layout.qkv),
-            q=_existing(modules, name, layout.q),
-            k=_existing(modules, name, layout.k),
-            v=_existing(modules, name, layout.v),
-            out=_existing(modules, name, layout.out),
+            heads=head_count(inner),
+            qkv=existing(modules, name, layout.qkv),
+            q=existing(modules, name, layout.q),
+            k=existing(modules, name, layout.k),
+            v=existing(modules, name, layout.v),
+            out=existing(modules, name, layout.out),
         )
         for name, inner in modules.items()
         if pattern.fullmatch(name) and isinstance(modules.get(f"{name}.{layout.first}"), nn.Linear)
     )
 
 
-def _existing(modules: dict[str, nn.Module], parent: str, child: str | None) -> str | None:
+def existing(modules: dict[str, nn.Module], parent: str, child: str | None) -> str | None:
+    """``parent.child``, if the model has such a module."""
     name = f"{parent}.{child}"
     return name if child is not None and name in modules else None
 
 
-def _head_count(attention: nn.Module) -> int | None:
+def head_count(attention: nn.Module) -> int | None:
     """The first head count that the layer, or a layer in it (transformers 4 nests two), keeps as an attribute."""
     for module in attention.modules():
         for attribute in _HEAD_COUNTS:

@@ -1,4 +1,4 @@
-"""Image classifiers of Hugging Face transformers, by architecture or from a local folder."""
+"""Image and text classifiers of Hugging Face transformers, by architecture, configuration or from a local folder."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from leakgauge.core import Pixels, private_randomness
+from leakgauge.core import Pixels, Tokens, private_randomness
 from leakgauge.errors import BadInput, MissingExtra
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.torchvision_guest import invite_torchvision
@@ -34,6 +34,17 @@ class Logits(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.model(pixel_values=pixels, return_dict=True).logits
+
+
+class TextLogits(nn.Module):
+    """A Hugging Face text model whose forward is ``token ids -> logits``; its names get the prefix ``model.``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.model(input_ids=ids, return_dict=True).logits
 
 
 def has_weights(folder: str | Path) -> bool:
@@ -61,8 +72,45 @@ def load(name: str, *, classes: int | None = None, seed: int = 0, pretrained: bo
     settings = _read_json(path / "config.json" if path.is_dir() else path) if local else {"model_type": name}
     config = _configure(transformers, architectures, settings, source=name, classes=classes)
     with private_randomness(seed, torch.device("cpu")):
-        model = _build(transformers, config, source=name) if not pretrained else _restore(transformers, config, path)
+        model = (
+            _build(transformers.AutoModelForImageClassification, config, source=name)
+            if not pretrained
+            else _restore(transformers, config, path)
+        )
     return Logits(model), _pixels(config.to_dict(), _read_preprocessor(path) if local else {})
+
+
+def load_text(
+    source: str | Mapping[str, Any],
+    *,
+    length: int,
+    classes: int | None = None,
+    language_model: bool = False,
+    seed: int = 0,
+) -> tuple[nn.Module, Tokens]:
+    """A text classifier with weights drawn from ``seed``, wrapped to return logits, and the sentences it takes.
+
+    ``source`` is an architecture (``bert``, ``gpt2``, ``roberta``, …: its default configuration), a local ``config.json``
+    or a folder with one, or the configuration itself, which needs ``model_type`` and whatever differs from the default.
+    Nothing is downloaded; weights are random. Every token is attended to: no mask is given. A ``language_model`` scores
+    every token of the vocabulary at every place (masked for BERT and its kin, causal for GPT-2), as a rule with an
+    output layer tied to the token embedding.
+    """
+    transformers = _transformers()
+    architectures, automatic = _text_architectures(transformers, language_model=language_model)
+    name = source if isinstance(source, str) else f"of {source.get('model_type')}"
+    settings: Mapping[str, Any] = {"model_type": source} if isinstance(source, str) else source
+    if isinstance(source, str) and source not in architectures and Path(source).exists():
+        settings = _read_json(Path(source) / "config.json" if Path(source).is_dir() else Path(source))
+    config = _configure(transformers, architectures, settings, source=name, classes=classes, kind_of="text")
+    places = getattr(config, "max_position_embeddings", None)
+    if places is not None and length > places:
+        raise BadInput(f"the configuration {name} has {places} positions, too few for sentences of {length} tokens")
+    with private_randomness(seed, torch.device("cpu")):
+        model = _build(automatic[config.model_type], config, source=name)
+    if config.pad_token_id is None:  # such a model (GPT-2) takes no batches until it knows which token is no text
+        cast(Any, model).config.pad_token_id = -1
+    return TextLogits(model), Tokens(length, config.vocab_size)
 
 
 def _transformers() -> ModuleType:
@@ -85,6 +133,25 @@ def _architectures() -> dict[str, tuple[str, ...]]:
         for name, classes in NAMES.items()
         if name not in _NO_PIXELS
     }
+
+
+def _text_architectures(
+    transformers: ModuleType, *, language_model: bool
+) -> tuple[dict[str, tuple[str, ...]], dict[str, Any]]:
+    """Class names of the text models, and the automatic class that builds them, by architecture."""
+    from transformers.models.auto import modeling_auto as auto
+
+    found = [(auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, transformers.AutoModelForSequenceClassification)]
+    if language_model:
+        found = [
+            (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, transformers.AutoModelForCausalLM),
+            (
+                auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+                transformers.AutoModelForMaskedLM,
+            ),  # comes last, so it is preferred
+        ]
+    classes = {name: (str(cls),) for names, _ in found for name, cls in names.items()}
+    return classes, {name: automatic for names, automatic in found for name in names}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -111,12 +178,13 @@ def _configure(
     *,
     source: str,
     classes: int | None,
+    kind_of: str = "image",
 ) -> Any:
     from huggingface_hub import errors
 
     kind = str(settings.get("model_type"))
     if kind not in architectures:
-        raise BadInput(f"{kind!r} is no image classifier of transformers; {nearest(kind, architectures)}")
+        raise BadInput(f"{kind!r} is no {kind_of} classifier of transformers; {nearest(kind, architectures)}")
     invalid = getattr(errors, "StrictDataclassError", ValueError)  # older versions check nothing
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(dict(settings))
@@ -129,9 +197,9 @@ def _configure(
     return config
 
 
-def _build(transformers: ModuleType, config: Any, *, source: str) -> nn.Module:
+def _build(automatic: Any, config: Any, *, source: str) -> nn.Module:
     try:
-        return transformers.AutoModelForImageClassification.from_config(config, attn_implementation="eager")
+        return automatic.from_config(config, attn_implementation="eager")
     except (ImportError, TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"transformers cannot build the configuration {source}: {reason}") from error

@@ -196,7 +196,7 @@ def is_cross_entropy(loss: object) -> bool:
 def require_positive_features(victim: Victim, *, rng: torch.Generator, rule: str) -> None:
     """Runs noise through the public model and refuses if anything negative enters the head."""
     name, _ = _head(victim)
-    probe = victim.space.start(4, rng).to(victim.device, victim.dtype)
+    probe = victim.to_input(victim.space.start(4, rng))
     with torch.no_grad(), capturing(victim.model, (name,)) as seen:
         victim(probe)
     if float(seen[name].min()) < 0:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.twice import explaining_once_only
-from leakgauge.core import Observation, Reconstruction, Trace, Victim, private_randomness
+from leakgauge.core import Observation, Reconstruction, Tokens, Trace, Victim, private_randomness
 from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
@@ -190,6 +190,8 @@ class _Rows:
 def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: int) -> _Rows:
     if not seen:
         raise BadInput("there is no observation to attack")
+    if isinstance(victim.space, Tokens):
+        raise Inapplicable("matching moves its guess along a slope, and token ids have none; use an attack on text")
     if any(one.channel != seen[0].channel or batch_size(one) != batch_size(seen[0]) for one in seen):
         raise BadInput(
             "observations attacked together must come from one channel and batch size; attack them one by one"

@@ -5,7 +5,8 @@ from leakgauge.models.lenet import LeNet
 from leakgauge.models.mlp import MLP
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 from leakgauge.models.resnet import ResNet18
+from leakgauge.models.text import TextTransformer
 from leakgauge.models.vgg import VGG
 from leakgauge.models.vit import ViT
 
-__all__ = ["CNN", "MLP", "PRETRAINED", "VGG", "LeNet", "ResNet18", "ViT", "pretrained"]
+__all__ = ["CNN", "MLP", "PRETRAINED", "VGG", "LeNet", "ResNet18", "TextTransformer", "ViT", "pretrained"]

@@ -1,0 +1,57 @@
+"""Read a sentence out of one shared gradient of a text classifier, and see what takes the order away.
+
+python examples/text_tokens.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from leakgauge import Inapplicable, Tokens, Victim, share
+from leakgauge.attacks import april_text, bag_of_tokens, token_positions
+from leakgauge.audit import score_text
+from leakgauge.channels import Gradient
+from leakgauge.defenses import GaussianNoise, Withhold
+from leakgauge.models import TextTransformer
+
+SENTENCE = "the patient said that the new pills make the pain in the left knee worse at night"
+OTHER_WORDS = "a doctor asked why old tablets did not help her right arm in spring and what else she took by day"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small model; the same in every other respect")
+    width = 32 if parser.parse_args().quick else 128
+
+    words = sorted({*SENTENCE.split(), *OTHER_WORDS.split()})  # any tokenizer will do; attacks see ids alone
+    x = torch.tensor([[words.index(word) for word in SENTENCE.split()]])
+    space = Tokens(x.shape[1], vocab=len(words))
+    standard = TextTransformer(vocab=space.vocab, length=space.length, width=width, classes=2)
+    bare = TextTransformer(
+        vocab=space.vocab, length=space.length, width=width, classes=2, residual=False, position_std=1.0
+    )
+    y = torch.tensor([1])
+
+    for name, model, attack, defenses in (
+        ("bag of tokens", standard, bag_of_tokens(), []),
+        ("token and position tables", standard, token_positions(), []),
+        ("the same, 1 % noise", standard, token_positions(), [GaussianNoise(relative=0.01)]),
+        ("the same, positions withheld", standard, token_positions(), [Withhold(("position_embedding",))]),
+        ("closed-form APRIL, bare attention", bare, april_text(), [Withhold(("token_embedding",))]),
+    ):
+        victim = Victim(model, space)
+        try:
+            found = attack(victim, share(victim, Gradient(), x, y, defenses=defenses))
+        except Inapplicable as reason:
+            print(f"{name}: refused, {reason}\n")
+            continue
+        scores = score_text(found, x, y)
+        print(f"{name}: tokens in place {scores.tokens[0]:.0%}, order {scores.order[0]:.0%}, set {scores.recall:.0%}")
+        print(f"  {' '.join(words[i] for i in found.x[0].tolist())}")
+        print(f"  {found.notes[0]}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Which tokens occur: the rows of the token embedding that got a gradient."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.engine import Observed
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
+from leakgauge.inversion.text_tables import noise_size, output_of, probe, sent, text_model, token_rows
+
+
+@dataclass(frozen=True)
+class BagOfTokens:
+    """The attack made by :func:`bag_of_tokens`."""
+
+    labels: LabelRule
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        began = time.perf_counter()
+        size = batch_size(seen)
+        signal = Observed.checked(seen.signal, victim).signal
+        model = text_model(victim)
+        rows = token_rows(model, victim, signal)
+        slots = size * model.space.length
+        output = output_of(model, rows, probe(model, victim, seed=seed), slots)
+        noise = noise_size(rows, slots) if output is None else 0.0
+        if output is not None:
+            rows = output.without(rows)
+        found = sent(rows, noise if output is None else output.floor)
+        if len(found) == 0:
+            raise Inapplicable(f"no row of the gradient of {model.token} stands out, so it names no token")
+        notes = ["a bag: which tokens occur is read, not in which order or sentence"]
+        if output is not None:
+            notes.append(
+                f"{model.token} is also the output layer, whose {output.basis.shape[1]} directions were taken out"
+            )
+        if noise:
+            notes.append(f"more rows differ from zero than {slots} tokens fill: those larger than the noise were taken")
+        if len(found) < slots:
+            notes.append(f"{len(found)} distinct tokens for {slots} places: how often each occurs is an estimate")
+        if model.padding is not None:
+            notes.append(f"token {model.padding} is padding, gets no gradient and is never seen")
+        ids = filled(rows[found].norm(dim=1), slots)
+        x = victim.to_input(found[ids].sort().values.view(size, model.space.length))
+        return Reconstruction(
+            x=x,
+            y=readable(self.labels, victim, seen, seed=seed),
+            loss=0.0,
+            candidates=x[None],
+            losses=torch.zeros(1),
+            made_by=repr(self),
+            seconds=time.perf_counter() - began,
+            notes=tuple(notes),
+        )
+
+
+def filled(sizes: Tensor, slots: int) -> Tensor:
+    """``slots`` places shared out: one for each row, largest first, then one by one to the row with the most size per place.
+
+    Exact where there are as many rows as places; an estimate otherwise, since a row that stands for several places need
+    not be larger.
+    """
+    counts = torch.zeros_like(sizes, dtype=torch.long)
+    counts[sizes.argsort(descending=True)[:slots]] = 1
+    while int(counts.sum()) < slots:
+        counts[(sizes / (counts + 1)).argmax()] += 1
+    return torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), counts)
+
+
+def bag_of_tokens() -> BagOfTokens:
+    """Melis et al. 2019: the gradient of a look-up table has rows for the tokens that were looked up, and zeros elsewhere.
+
+        {tokens} = {v : ∂l/∂E_v ≠ 0},     ∂l/∂E_v = Σ over the places of v of ∂l/∂(embedded input there)
+
+    Works for batches, weight updates and any number of local steps. Needs the token embedding trained and shared. An
+    output layer tied to it fills every row, which the adversary notices on ids of its own; its part is then taken out
+    (:func:`leakgauge.inversion.tied_output.output_part`) while fewer places are predicted than the model is wide. A
+    padding token is not learned and so not seen. Under noise every row differs from zero; then those larger than it are taken.
+
+    Deviations: the paper infers membership of words; here the tokens are also laid out as sentences, in order of their
+    ids, with the number of each estimated from the size of its row where it is not certain. The order means nothing.
+
+    Ref: Melis et al. 2019, leakage from the embedding layer — tokens from non-zero rows
+    """
+    return BagOfTokens(labels=inferred())

@@ -1,0 +1,136 @@
+"""Tokens and their order from the gradients of two look-up tables: that of the tokens and that of the positions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.engine import Observed
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
+from leakgauge.inversion.row_cover import NONE, Cover, cover
+from leakgauge.inversion.text_tables import (
+    ABOVE,
+    TextModel,
+    noise_size,
+    one_sentence,
+    output_of,
+    position_table,
+    probe,
+    require_sums,
+    rounding,
+    sent,
+    text_model,
+    token_rows,
+)
+from leakgauge.inversion.tied_output import Output
+
+
+@dataclass(frozen=True)
+class TokenPositions:
+    """The attack made by :func:`token_positions`."""
+
+    labels: LabelRule
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        began = time.perf_counter()
+        one_sentence(batch_size(seen))
+        signal = Observed.checked(seen.signal, victim).signal
+        model = text_model(victim)
+        rows, table = token_rows(model, victim, signal), position_table(model, victim, signal)
+        tried = probe(model, victim, seed=seed)
+        require_sums(model, victim, tried)
+        parts = table[tried.places]
+        relative, absolute = rounding(rows, victim.parameters()[model.token], seen.channel)
+        output = output_of(model, rows, tried, model.space.length)
+        if output is not None:
+            rows, parts, noise, floor = output.without(rows), output.without(parts), 0.0, output.floor
+        else:
+            floor = noise = noise_size(rows, model.space.length)
+        alive, found = sent(parts, floor), sent(rows, floor)
+        if len(found) == 0 or len(alive) == 0:
+            raise Inapplicable("no row of the gradients of both embeddings stands out, so they name no token")
+        loose = model.padding is not None or noise > 0
+        solved = cover(rows[found], parts[alive], relative=relative, absolute=absolute + ABOVE * floor, loose=loose)
+        filler = 0 if model.padding is None else model.padding
+        ids = torch.full((model.space.length,), filler, device=rows.device)
+        ids[alive] = torch.where(solved.owner == NONE, filler, found[solved.owner])
+        x = victim.to_input(ids)[None]
+        return Reconstruction(
+            x=x,
+            y=readable(self.labels, victim, seen, seed=seed),
+            loss=solved.residual,
+            candidates=x[None],
+            losses=torch.tensor([solved.residual], dtype=torch.float64),
+            made_by=repr(self),
+            seconds=time.perf_counter() - began,
+            notes=_notes(model, solved, parts[alive], noise, output),
+        )
+
+
+def _notes(model: TextModel, solved: Cover, parts: Tensor, noise: float, output: Output | None) -> tuple[str, ...]:
+    """What is certain and what is not, as the adversary can see it."""
+    silent = model.space.length - len(parts)
+    if not solved.exact:
+        found = [f"the rows are met up to {solved.residual:.1e}: a best guess"]
+    elif noise:  # its size is an estimate, so nothing is proven
+        found = ["every row that stands out is met within the noise"]
+    elif solved.unique:
+        found = [f"every row is met exactly, and no other order of {'these' if silent else 'the'} tokens meets them"]
+    else:
+        found = ["every row is met exactly; whether another order of tokens would too was not settled"]
+    if noise:
+        found.append(
+            f"more rows differ from zero than {model.space.length} tokens fill: smaller ones are taken for noise"
+        )
+    if output is not None:
+        found.append(f"{model.token} is also the output layer, whose {output.basis.shape[1]} directions were taken out")
+    if silent:
+        why = "no gradient above the noise" if noise else "no gradient: nothing reads them"
+        found.append(f"{silent} positions got {why}, and their tokens are not known")
+    alike = equal_rows(parts)
+    if alike:
+        found.append(f"{alike} positions have the same gradient as another: their tokens may be swapped")
+    unowned = int((solved.owner == NONE).sum())
+    if unowned:
+        found.append(
+            f"{unowned} positions fit no row" + ("" if model.padding is None else " and are taken for padding")
+        )
+    return tuple(found)
+
+
+def equal_rows(parts: Tensor) -> int:
+    """How many rows occur more than once."""
+    counts = torch.unique(parts, dim=0, return_counts=True)[1]
+    return int(counts[counts > 1].sum())
+
+
+def token_positions() -> TokenPositions:
+    """Where a position embedding is added to the token embedding, both gradients are made of the same rows.
+
+        h_p = E[t_p] + E_pos[p],   δ_p = ∂l/∂h_p   ⟹   ∂l/∂E_pos[p] = δ_p,   ∂l/∂E[v] = Σ_{p: t_p = v} δ_p
+
+    So the shared gradient of the positions lists the δ_p one by one, and each row of the token embedding's is the sum of
+    those where its token stands. Which they are is an exact cover, solved by equality, least squares or whole numbers
+    (:func:`leakgauge.inversion.row_cover.cover`); tokens and order follow. Nothing is asked of the network behind the
+    sum, so residual connections, normalisation (BERT) and causal masks (GPT-2) do no harm, nor does dropout after the
+    sum, nor several local steps on the one sentence, since the relation is linear.
+
+    Needs both embeddings trained and shared, and one sentence: a batch adds its δ_p position by position. An output layer
+    tied to the token embedding (language models) adds to every row; its part lies in as many directions as there are
+    predicted places and is taken out of both gradients (:func:`leakgauge.inversion.tied_output.output_part`), or the
+    model is refused where no direction is left. Further summands, such as BERT's token types, do not
+    matter. Padding gets no row of its own and is what remains. The adversary tries the relation on ids of its own
+    first. Whether the solution is the only one is said in the notes; positions with equal δ_p cannot be told apart, and
+    those that nothing reads (δ_p = 0) not at all.
+
+    Deviations: APRIL uses ∂l/∂E_pos = ∂l/∂z for a linear system in z, which asks for a bare first attention; here only
+    that gradient itself is used, together with the token embedding's, which the paper does not do.
+
+    Ref: APRIL (Lu et al. 2022), Theorem 3.2 and Eq. (9) — the gradient of the positions is that of the embedded input
+    """
+    return TokenPositions(labels=inferred())

@@ -1,0 +1,88 @@
+"""Text transformers with learned absolute positions: ours, and Hugging Face's BERT, RoBERTa, DistilBERT and GPT-2."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from torch import nn
+
+from leakgauge.families.heads import find_heads
+from leakgauge.families.layers import norms
+from leakgauge.families.roles import Attention, Roles
+from leakgauge.families.vit import existing, head_count
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How one library names the parts, relative to the trunk; q, k, v and out relative to the attention layer."""
+
+    token: str
+    position: str
+    attention: str  # a regular expression
+    out: str
+    qkv: str | None = None
+    q: str | None = None
+    k: str | None = None
+    v: str | None = None
+
+
+_WORDS, _PLACES = "embeddings.word_embeddings", "embeddings.position_embeddings.weight"
+_LAYOUTS = (
+    _Layout("token_embed", "pos_embed", r"blocks\.\d+\.attn", out="proj", qkv="qkv"),  # ours
+    _Layout("wte", "wpe.weight", r"h\.\d+\.attn", out="c_proj", qkv="c_attn"),  # GPT-2
+    _Layout(  # BERT, RoBERTa
+        _WORDS, _PLACES, r"encoder\.layer\.\d+\.attention", out="output.dense",
+        q="self.query", k="self.key", v="self.value",
+    ),
+    _Layout(  # DistilBERT
+        _WORDS, _PLACES, r"transformer\.layer\.\d+\.attention", out="out_lin", q="q_lin", k="k_lin", v="v_lin",
+    ),
+)  # fmt: skip
+
+
+def text_roles(model: nn.Module) -> Roles | None:
+    """None unless a token embedding and the attention layers of one layout share a prefix."""
+    modules = dict(model.named_modules())
+    for layout in _LAYOUTS:
+        for name, module in modules.items():
+            trunk = name.removesuffix(layout.token)
+            if trunk == name or not (trunk == "" or trunk.endswith(".")) or not isinstance(module, nn.Embedding):
+                continue
+            attention = _attention(modules, trunk, layout)
+            if attention:
+                return _roles(model, name, trunk, layout, attention)
+    return None
+
+
+def _roles(model: nn.Module, token: str, trunk: str, layout: _Layout, attention: tuple[Attention, ...]) -> Roles:
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    position = trunk + layout.position
+    head, other_heads = find_heads(model, trunk)
+    return Roles(
+        family="text",
+        head=head,
+        first_layer=token,
+        token_embedding=token,
+        position_embedding=position if position in parameters else None,
+        attention=attention,
+        norms=norms(model),
+        other_heads=other_heads,
+    )
+
+
+def _attention(modules: dict[str, nn.Module], trunk: str, layout: _Layout) -> tuple[Attention, ...]:
+    pattern = re.compile(re.escape(trunk) + layout.attention)
+    return tuple(
+        Attention(
+            name,
+            heads=head_count(inner),
+            qkv=existing(modules, name, layout.qkv),
+            q=existing(modules, name, layout.q),
+            k=existing(modules, name, layout.k),
+            v=existing(modules, name, layout.v),
+            out=existing(modules, name, layout.out),
+        )
+        for name, inner in modules.items()
+        if pattern.fullmatch(name) and existing(modules, name, layout.qkv or layout.q) is not None
+    )

@@ -1,0 +1,88 @@
+"""How alike two sentences of token ids are: token by token, as sets, and in their order."""
+
+from __future__ import annotations
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from leakgauge.errors import BadInput
+
+
+def token_accuracy(guesses: Tensor, truths: Tensor) -> Tensor:
+    """Share of the places that hold the right id, for each of the sentences (N, length); shape (N,), float64."""
+    _check(guesses, truths)
+    return (guesses == truths).double().mean(1)
+
+
+def pair_sentences(guesses: Tensor, truths: Tensor) -> Tensor:
+    """Index of the truth that stands for each guess: the one-to-one matching with the most right places in all.
+
+    >>> truths = torch.tensor([[1, 2], [3, 4]])
+    >>> pair_sentences(truths[[1, 0]], truths).tolist()
+    [1, 0]
+    """
+    _check(guesses, truths)
+    right = (guesses[:, None] == truths[None]).sum(2)
+    _, columns = linear_sum_assignment(-right.cpu().numpy())
+    return torch.as_tensor(columns, dtype=torch.long, device=guesses.device)
+
+
+def set_precision_recall(guesses: Tensor, truths: Tensor) -> tuple[float, float]:
+    """Share of the distinct guessed ids that occur in the truth, and share of the distinct true ids that were guessed.
+
+    Both over the whole batch: a bag of tokens does not know which sentence they come from.
+    """
+    found, wanted = set(guesses.flatten().tolist()), set(truths.flatten().tolist())
+    if not found or not wanted:
+        raise BadInput("precision and recall of tokens need at least one token on either side")
+    both = len(found & wanted)
+    return both / len(found), both / len(wanted)
+
+
+def adjacent_pairs(guesses: Tensor, truths: Tensor) -> Tensor:
+    """Share of the neighbouring pairs of each true sentence that also stand side by side in the guess, shape (N,).
+
+    A pair that occurs several times counts as often as both sentences have it. Where in the sentence a pair stands does
+    not matter, so text that is only shifted keeps its order. A sentence of one token has no pair and scores 1 if it is right.
+    """
+    _check(guesses, truths)
+    if truths.shape[1] < 2:
+        return token_accuracy(guesses, truths)
+    return torch.tensor([_shared_pairs(g, t) for g, t in zip(guesses, truths, strict=True)], dtype=torch.float64)
+
+
+def _shared_pairs(guess: Tensor, truth: Tensor) -> float:
+    pairs = [torch.stack([s[:-1], s[1:]], 1) for s in (guess, truth)]
+    _, which = torch.unique(torch.cat(pairs), dim=0, return_inverse=True)
+    mine, theirs = (torch.bincount(part, minlength=int(which.max()) + 1) for part in which.split(len(pairs[0])))
+    return float(torch.minimum(mine, theirs).sum()) / len(pairs[0])
+
+
+def kendall_tau(guesses: Tensor, truths: Tensor) -> Tensor:
+    """Agreement of the order of the tokens that occur once in both sentences, in [-1, 1], shape (N,).
+
+    τ = (pairs in the same order − pairs in the other order) / pairs. Not a number where fewer than two tokens can be
+    compared.
+    """
+    _check(guesses, truths)
+    return torch.tensor([_tau(g, t) for g, t in zip(guesses, truths, strict=True)], dtype=torch.float64)
+
+
+def _tau(guess: Tensor, truth: Tensor) -> float:
+    same = guess[:, None] == truth[None]
+    once = same & (same.sum(1, keepdim=True) == 1) & (same.sum(0) == 1)
+    place, true_place = once.nonzero(as_tuple=True)  # places of the guess in order, and where they belong
+    pairs = len(place) * (len(place) - 1) / 2
+    if pairs == 0:
+        return float("nan")
+    order = torch.sign(true_place[None] - true_place[:, None]).triu(1)
+    return float(order.sum()) / pairs
+
+
+def _check(guesses: Tensor, truths: Tensor) -> None:
+    if guesses.shape != truths.shape or guesses.dim() != 2 or guesses.numel() == 0:
+        raise BadInput(
+            f"sentences must be two batches of ids of one shape (N, length), got {tuple(guesses.shape)} and "
+            f"{tuple(truths.shape)}"
+        )

@@ -1,0 +1,74 @@
+"""The set of tokens is read off the rows that are not zero; everything beyond it is called an estimate."""
+
+import pytest
+import torch
+
+from leakgauge.attacks import bag_of_tokens
+from leakgauge.attacks.bag_of_tokens import filled
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.core import share
+from leakgauge.defenses import GaussianNoise, Withhold
+from leakgauge.errors import Inapplicable
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "standard", "a"])
+@pytest.mark.parametrize("channel", [Gradient(), FedAvg(steps=3, lr=0.1, minibatch=1)], ids=repr)
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_set_is_exact_for_batches_and_local_steps(kind, channel, count, text_victim, sentences):
+    victim, x = text_victim(kind), sentences(count)
+    result = bag_of_tokens()(victim, share(victim, channel, x, torch.arange(count)))
+    assert result.x.shape == x.shape
+    assert set(result.x.flatten().tolist()) == set(x.flatten().tolist())
+    assert result.notes[0].startswith("a bag")
+    assert any("an estimate" in note for note in result.notes)
+
+
+def test_counts_are_exact_where_every_token_is_another(text_victim):
+    victim, x = text_victim("standard"), torch.arange(40, 72, 2)[None]
+    result = bag_of_tokens()(victim, share(victim, Gradient(), x.flip(1), torch.tensor([1])))
+    assert result.x.tolist() == x.tolist()
+    assert result.y.tolist() == [1]
+    assert len(result.notes) == 1
+
+
+def test_places_are_shared_out_by_size():
+    assert filled(torch.tensor([1.0, 9.0, 4.0]), 3).tolist() == [0, 1, 2]
+    assert filled(torch.tensor([1.0, 9.0, 4.0]), 5).tolist() == [0, 1, 1, 1, 2]
+    assert filled(torch.tensor([1.0, 9.0, 4.0]), 2).tolist() == [1, 2]
+
+
+def test_padding_is_not_seen(text_victim, sentences):
+    victim, x = text_victim("bert"), sentences()
+    x[:, 8:] = 0
+    result = bag_of_tokens()(victim, share(victim, Gradient(), x, torch.tensor([1])))
+    assert set(result.x.flatten().tolist()) == set(x[:, :8].flatten().tolist())
+    assert any("token 0 is padding" in note for note in result.notes)
+
+
+def test_rows_larger_than_noise_are_taken(text_victim, sentences):
+    victim, x = text_victim("gpt2"), sentences()
+    seen = share(victim, Gradient(), x, torch.tensor([1]), defenses=[GaussianNoise(relative=1e-3)])
+    result = bag_of_tokens()(victim, seen)
+    assert set(result.x.flatten().tolist()) == set(x.flatten().tolist())
+    assert any("larger than the noise" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("kind", ["own", "bert", "gpt2"])
+def test_a_tied_output_layer_is_seen_through(kind, tied_victim, sentences):
+    victim, x = tied_victim(kind), sentences()
+    result = bag_of_tokens()(victim, share(victim, Gradient(), x, x.roll(-1, 1)))
+    assert set(result.x.flatten().tolist()) == set(x.flatten().tolist())
+    assert any("is also the output layer" in note for note in result.notes)
+
+
+def test_more_predicted_places_than_the_model_is_wide_are_refused(tied_victim, sentences):
+    victim, x = tied_victim("gpt2"), sentences(3)
+    with pytest.raises(Inapplicable, match=r"also the output layer|stands out"):
+        bag_of_tokens()(victim, share(victim, Gradient(), x, x.roll(-1, 1)))
+
+
+def test_a_withheld_table_is_refused(text_victim, sentences):
+    victim, x = text_victim("gpt2"), sentences()
+    seen = share(victim, Gradient(), x, torch.tensor([1]), defenses=[Withhold(("token_embedding",))])
+    with pytest.raises(Inapplicable, match=r"not shared: model\.transformer\.wte\.weight"):
+        bag_of_tokens()(victim, seen)
