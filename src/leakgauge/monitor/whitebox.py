@@ -1,0 +1,162 @@
+"""The white-box probe: who was in the batch, read off the gradient by one who holds the weights and a candidate list.
+
+Nothing is trained. The released gradient is regressed on the candidates' own gradients at the same weights; the weight
+of a candidate is its score. Without noise this is linear algebra and exact while candidates are fewer than parameters.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from leakgauge.core import Loss, private_randomness
+from leakgauge.errors import Inapplicable
+from leakgauge.measures.decoding import decode
+from leakgauge.measures.gaussian_channel import membership_information
+from leakgauge.measures.ranking import Rate, auc, true_positive_rate
+
+FLOATS = 1 << 24
+"""Numbers that the candidates' gradients may take for a moment (64 MiB); of larger models some layers are read."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True)
+class WhiteBox:
+    """What the probe found at ``step``: AUC and TPR at 1 % FPR over ``members`` and ``others``, each with an interval.
+
+    ``upper_nats`` bounds from above what the gradient tells about membership, where noise of known size is on it.
+    """
+
+    step: int
+    auc: Rate
+    tpr: Rate
+    members: int
+    others: int
+    layers: int
+    upper_nats: float | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protection:
+    """What was done to the gradient by way of differential privacy: ``clip`` per sample, ``noise`` per entry of the mean."""
+
+    clip: float | None = None
+    noise: float | None = None
+
+
+def probe(
+    model: nn.Module,
+    loss: Loss,
+    signal: Mapping[str, Tensor],
+    members: tuple[Tensor, Tensor],
+    others: tuple[Tensor, Tensor],
+    *,
+    protection: Protection,
+    step: int,
+    seed: int,
+) -> WhiteBox:
+    """Scores ``members`` (x, y) against ``others`` (x, y) by their share in ``signal``, the released mean gradient."""
+    x, y = (torch.cat([a, b.to(a)]) for a, b in zip(members, others, strict=True))
+    count = len(members[0])
+    names = within_budget({name: t.numel() for name, t in signal.items()}, len(x))
+    gradients = per_sample_gradients(model, loss, names, x, y, seed=seed)
+    rows = {name: value.flatten(1) for name, value in gradients.items()}
+    gram = torch.stack([r @ r.T for r in rows.values()]).sum(0)
+    scale = torch.ones(len(x), device=gram.device)
+    if protection.clip is not None:
+        scale = (protection.clip / gram.diagonal().sqrt().clamp_min(1e-30)).clamp_max(1.0)
+    flat = {name: signal[name].detach().float().reshape(-1) for name in names}
+    cross = torch.stack([rows[name] @ flat[name] for name in names]).sum(0)
+    energy = float(torch.stack([g.double().square().sum() for g in flat.values()]).sum())
+    gram = gram * scale[:, None] * scale
+    weights = decode(gram, cross * scale, energy, sum(len(g) for g in flat.values()))
+    if not bool(weights.isfinite().all()):
+        raise Inapplicable("the gradients at the candidates are not finite")
+    whole = len(names) == len(signal)
+    notes = [] if whole else [f"read from {len(names)} of {len(signal)} parameter tensors, the smallest ones"]
+    if any(m.training and isinstance(m, COUPLED) for m in model.modules()):
+        notes.append("batch statistics or dropout are replaced by their eval-mode form, so the true AUC is higher")
+    upper = None
+    if protection.noise and whole:
+        upper = membership_information(gram / count**2, rate=count / len(x), noise=protection.noise)
+    return WhiteBox(
+        step=step,
+        auc=auc(weights[:count], weights[count:]),
+        tpr=true_positive_rate(weights[:count], weights[count:]),
+        members=count,
+        others=len(x) - count,
+        layers=len(names),
+        upper_nats=upper,
+        notes=tuple(notes),
+    )
+
+
+COUPLED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+"""Layers whose training-mode output of a sample is not a function of that sample alone."""
+
+
+def per_sample_gradients(
+    model: nn.Module, loss: Loss, names: tuple[str, ...], x: Tensor, y: Tensor, *, seed: int
+) -> dict[str, Tensor]:
+    """∂ loss(model(xᵢ), yᵢ)/∂θ for every sample and the named parameters, shape (n, *shape), in eval mode.
+
+    The model is left as it was, and neither its hooks nor the generators of torch, numpy and Python notice.
+    """
+    fixed = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in names}
+    free = {n: p.detach() for n, p in model.named_parameters() if n in names}
+
+    def one(at: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return loss(functional_call(model, {**fixed, **at}, (x[None],)), y[None]).float()
+
+    with quiet(model), untouched_randomness(seed, x.device), torch.enable_grad():
+        return vmap(grad(one), in_dims=(None, 0, 0))(free, x.detach(), y.detach())
+
+
+def within_budget(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
+    """The parameter tensors, smallest first, whose gradients at all candidates fit into ``FLOATS``; at least one."""
+    left = FLOATS // max(candidates, 1)
+    chosen: list[str] = []
+    for name in sorted(sizes, key=sizes.__getitem__):
+        if chosen and sizes[name] > left:
+            break
+        chosen.append(name)
+        left -= sizes[name]
+    return tuple(name for name in sizes if name in set(chosen))
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in eval mode and has no hooks; afterwards it is as before, module by module."""
+    modules = list(model.modules())
+    before = [(m.training, {name: getattr(m, name) for name in HOOKS}) for m in modules]
+    try:
+        for module in modules:
+            module.training = False
+            for name in HOOKS:
+                setattr(module, name, type(getattr(module, name))())
+        yield
+    finally:
+        for module, (training, hooks) in zip(modules, before, strict=True):
+            module.training = training
+            for name, value in hooks.items():
+                setattr(module, name, value)
+
+
+@contextmanager
+def untouched_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Inside, all global generators may be used; afterwards they are as before."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global one is what must not move
+    try:
+        with private_randomness(seed, device):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
