@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-RIDGES = (0.01, 0.1, 0.3, 1.0, 3.0, 30.0)
+RIDGES = (0.03, 0.3, 3.0, 30.0)
 SMALLEST = 1e-3
 """A target that is predicted better than this share of its variance counts as predicted so well."""
 
@@ -33,8 +33,9 @@ class Spectrum:
 
     @classmethod
     def of(cls, kernels: Tensor) -> Spectrum:
-        values, vectors = torch.linalg.eigh(kernels)
-        return cls(values.clamp_min(0), vectors)
+        """In double precision: in single, LAPACK may fail on kernels of low rank, which few or equal rows make."""
+        values, vectors = torch.linalg.eigh(kernels.double())
+        return cls(values.clamp_min(0).to(kernels), vectors.to(kernels))
 
     def __getitem__(self, which: slice) -> Spectrum:
         return Spectrum(self.values[which], self.vectors[which])

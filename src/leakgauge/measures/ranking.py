@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import brentq
 from scipy.stats import rankdata
 from torch import Tensor
 
@@ -48,14 +47,21 @@ def auc_interval(value: float, members: int, others: int, *, level: float = 0.95
     if not 0 <= value <= 1 or min(members, others) < 1:
         raise BadInput(f"an area lies in [0, 1] and needs members and others, got {value}, {members} and {others}")
     budget = math.log(2 / (1 - level)) / min(members, others)
+    return _farthest(value, 0.0, budget), _farthest(value, 1.0, budget)
 
-    def excess(area: float) -> float:
-        return _relative_entropy(value, area) - budget
 
-    tiny = 1e-12
-    low = 0.0 if value <= tiny else float(brentq(excess, tiny, value)) if excess(tiny) > 0 else 0.0
-    high = 1.0 if value >= 1 - tiny else float(brentq(excess, value, 1 - tiny)) if excess(1 - tiny) > 0 else 1.0
-    return low, high
+def _farthest(value: float, end: float, budget: float) -> float:
+    """The area between ``value`` and ``end`` whose relative entropy uses up the budget, by bisection."""
+    near, far = value, end
+    for _ in range(60):
+        middle = (near + far) / 2
+        if middle in (near, far):
+            break
+        if _relative_entropy(value, middle) < budget:
+            near = middle
+        else:
+            far = middle
+    return (near + far) / 2 if value != end else end
 
 
 def true_positive_rate(members: Tensor, others: Tensor, *, false_positives: float = 0.01, level: float = 0.95) -> Rate:

@@ -1,8 +1,8 @@
 """Measures, while a model trains, what its gradients tell about the batches they were computed on.
 
-    monitor = watch(model, optimizer, loss=criterion)
-    ...                                              # the training loop, unchanged
-    print(monitor.report()); monitor.close()
+monitor = watch(model, optimizer, loss=criterion)
+...                                              # the training loop, unchanged
+print(monitor.report()); monitor.close()
 """
 
 from leakgauge.monitor.guard import MonitorWarning

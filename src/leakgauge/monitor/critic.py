@@ -46,11 +46,12 @@ class Features:
         mean = features.mean(0)
         centred = features - mean
         count = len(features)
-        values, vectors = torch.linalg.eigh(centred.T @ centred / max(count - 1, 1))
+        wide = centred.double()  # as for kernels: low rank is the rule here
+        values, vectors = torch.linalg.eigh(wide.T @ wide / max(count - 1, 1))
         keep = min(COMPONENTS, max(count // 2, 1), len(values))
         values, vectors = values[-keep:], vectors[:, -keep:]
         usable = values > 1e-9 * values[-1].clamp_min(1e-30)
-        return cls(mean, torch.where(usable, vectors / values.clamp_min(1e-30).sqrt(), 0.0))
+        return cls(mean, torch.where(usable, vectors / values.clamp_min(1e-30).sqrt(), 0.0).to(features))
 
     def __call__(self, features: Tensor) -> Tensor:
         return (features - self.mean) @ self.turn

@@ -29,7 +29,7 @@ class Guard:
         """Inside, an error is warned about once and ``then`` is called; with ``strict`` it is raised."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever breaks in here must not break the training around it
+        except Exception as error:  # whatever breaks in here must not break the training around it
             if self.strict:
                 raise
             if then is not None:

@@ -59,7 +59,9 @@ class BatchFeatures:
             recipe = SignBucket(total=WIDTH, layers=1)
             self._plan = recipe.plan({"x": (max(1, math.prod(shape)),)}, device=x.device, seed=self._seed)
         if shape != self._shape:
-            raise Inapplicable(f"the samples' shape changed from {self._shape} to {shape}; the monitor compares equal ones")
+            raise Inapplicable(
+                f"the samples' shape changed from {self._shape} to {shape}; the monitor compares equal ones"
+            )
         return self._plan({"x": x.float().sum(0)})[0]
 
     def _tokens(self, x: Tensor) -> Tensor:

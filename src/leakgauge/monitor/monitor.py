@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from torch import Tensor
 
 from leakgauge.core import Signal
@@ -20,7 +20,7 @@ from leakgauge.monitor.leakage import VIEWS, Controls, Leakage, View
 from leakgauge.monitor.prober import Prober
 from leakgauge.monitor.ring import Ring, Thinning
 from leakgauge.monitor.sketch import Plan, SignBucket, Sketch
-from leakgauge.monitor.stream import TEMPERATURES, Scored, Stream
+from leakgauge.monitor.stream import TEMPERATURES, Scored, Stream, sampled
 from leakgauge.monitor.summary import summary
 from leakgauge.monitor.whitebox import WhiteBox
 
@@ -71,7 +71,8 @@ class Monitor:
             raise BadInput(f"alpha is the false-alarm rate, between 0 and 1; got {alpha}")
         if log is not None and not isinstance(log, ScalarWriter) and not callable(log):
             raise BadInput(f"log must be a callable log(scalars, step) or a SummaryWriter, got {type(log).__name__}")
-        self.every, self.view, self.alpha, self.choices, self.seed = every, view, alpha, choices, seed
+        self.view: View = view
+        self.every, self.alpha, self.choices, self.seed = every, alpha, choices, seed
         self.guard = Guard(strict=strict)
         self._log: Log | None = _writing(log) if isinstance(log, ScalarWriter) else log
         self._sketch: Sketch = SignBucket() if sketch is None else sketch
@@ -107,7 +108,8 @@ class Monitor:
 
     def see(self, x: Tensor, *, repeatable: bool = True) -> None:
         """One forward pass's batch; several before a step are one batch in parts."""
-        self._features.add(x)
+        if sampled(self.step + 1):
+            self._features.add(x)
         if self._prober is not None and self._prober.wants(self.step + 1):
             self._prober.see(x, repeatable=repeatable)
 
@@ -116,9 +118,15 @@ class Monitor:
         if self._prober is not None and self._prober.wants(self.step + 1):
             self._prober.see_labels(y)
 
-    def wants_whole(self) -> bool:
-        """Whether the step under way needs the whole gradient and not its sketch alone."""
-        return self._prober is not None and self._prober.wants(self.step + 1) and self._prober.due(self.step + 1)
+    def wants(self) -> bool:
+        """Whether the step under way is looked at: by the stream, which samples steps, or by the probe."""
+        return sampled(self.step + 1) or (self._prober is not None and self._prober.wants(self.step + 1))
+
+    def skip(self) -> None:
+        """Ends a step that is not looked at."""
+        self.step += 1
+        if self.step % self.every == 0:
+            self._report_step()
 
     def plan(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> Plan:
         """The sketch for these parameters; made once."""
@@ -133,19 +141,21 @@ class Monitor:
                 self._restore(self._saved)
         return self._plan
 
-    def finish(self, signal: Mapping[str, Tensor | None], *, sketched: Tensor | None = None) -> None:
-        """Ends a step: ``signal`` by name, and its sketch where that was made on the way."""
+    def finish(self, signal: Mapping[str, Tensor | None]) -> None:
+        """Ends a step in which ``signal`` was released, by name; None where a parameter had no gradient."""
         self.step += 1
         batch = self._features.take()
         shared = {name: g for name, g in signal.items() if g is not None}
-        if not shared and sketched is None:
+        if not sampled(self.step):
+            pass  # here for the probe alone
+        elif not shared:
             self._skipped["no gradient"] += 1
             self.guard.say("gradient", "leakgauge monitor: a step had no gradient at all and was not scored")
         elif batch is None:
             self._skipped["no input"] += 1
             self.guard.say("input", "leakgauge monitor: a step came without a forward pass of the model; not scored")
         else:
-            self._take(batch, shared, sketched)
+            self._take(batch, shared)
         if self._prober is not None:
             with self.guard.around("the white-box probe", then=self._prober.forget):
                 self._whitebox = self._prober.finish(self.step, signal) or self._whitebox
@@ -157,13 +167,14 @@ class Monitor:
         if self._stream is not None:
             self._score(self._stream)
 
-    def _take(self, batch: tuple[Tensor, int], shared: Mapping[str, Tensor], sketched: Tensor | None) -> None:
-        if sketched is None:
-            shapes = {name: tuple(g.shape) for name, g in shared.items()}
-            sketched = self.plan(shapes, next(iter(shared.values())).device)(shared)
-        features, size = batch
+    def _take(self, batch: tuple[Tensor, int], shared: Mapping[str, Tensor]) -> None:
+        if self._plan is None:
+            self.plan({name: tuple(g.shape) for name, g in shared.items()}, next(iter(shared.values())).device)
+        assert self._plan is not None
         assert self._stream is not None
-        if self._stream.add(self.step, sketched, features.to(sketched.device), size):
+        sketch = self._plan(shared)
+        features, size = batch
+        if self._stream.add(self.step, sketch, features.to(sketch.device), size):
             self._score(self._stream)
 
     def _score(self, stream: Stream) -> None:
@@ -175,7 +186,8 @@ class Monitor:
             self.guard.say("order", f"leakgauge monitor: {NOT_SHUFFLED}")
         if scored is None:
             return
-        assert self._alarm is not None and self._window is not None
+        assert self._alarm is not None
+        assert self._window is not None
         if stream.shuffled:
             self._alarm.bet(scored.evalues, scored.steps)
         self._window.append(_table(scored))
@@ -305,7 +317,7 @@ def _table(scored: Scored) -> Tensor:
 def _mean(values: Tensor) -> Rate:
     """Mean with its 95 % Student interval; steps are taken as independent, which the drift of weights makes approximate."""
     mean = float(values.mean())
-    half = float(student.ppf(0.975, len(values) - 1) * values.std() / len(values) ** 0.5)
+    half = float(stdtrit(len(values) - 1, 0.975) * values.std() / len(values) ** 0.5)
     return Rate(mean, mean - half, mean + half)
 
 

@@ -15,7 +15,7 @@ from leakgauge.monitor.whitebox import Protection, WhiteBox, probe, untouched_ra
 RECENT_BYTES = 2_000_000
 """Memory for samples of recent batches, which stand in as non-members where no candidates are given."""
 COLLECT = 4
-"""Steps before a probe from which samples are kept."""
+"""Steps before a probe from which samples are kept, where a number of non-members is asked for."""
 
 
 class Samples(Protocol):
@@ -45,6 +45,7 @@ class Prober:
             raise BadInput("candidates holds no sample; give a dataset of (sample, label), or leave it out")
         self._model, self._loss, self._every, self._seed = model, loss, every, seed
         self._candidates, self._others, self._protection = candidates, others, protection
+        self._batches = 1 if others is None else COLLECT
         self._rng = torch.Generator().manual_seed(seed)
         self._x: list[Tensor] = []
         self._y: list[Tensor] = []
@@ -59,7 +60,7 @@ class Prober:
         """Whether the samples of this step are needed, as members or as later non-members."""
         if self._loss is None:
             return False
-        return self.due(step) or (self._candidates is None and -step % self._every <= COLLECT)
+        return self.due(step) or (self._candidates is None and -step % self._every <= self._batches)
 
     def see(self, x: Tensor, *, repeatable: bool) -> None:
         self._x.append(x.detach().clone())
@@ -86,7 +87,9 @@ class Prober:
             self.off = "the model takes more than one tensor"
             return None
         if not x or sum(map(len, x)) != sum(map(len, y)):
-            self.off = "labels were not seen; pass loss= the torch.nn.Module that your loop calls, or call monitor.labels(y)"
+            self.off = (
+                "labels were not seen; pass loss= the torch.nn.Module that your loop calls, or call monitor.labels(y)"
+            )
             return None
         members = torch.cat(x), torch.cat(y)
         if not self.due(step):
@@ -110,8 +113,7 @@ class Prober:
         self._recent.append((x, y))
         while self._recent and sum(a.nbytes + b.nbytes for a, b in self._recent) > RECENT_BYTES:
             self._recent.pop(0)
-        most = COLLECT if self._others is not None else 1
-        del self._recent[:-most]
+        del self._recent[: -self._batches]
 
     def _non_members(self, members: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor] | None:
         wanted = self._others or len(members[0])

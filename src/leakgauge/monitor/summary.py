@@ -63,9 +63,16 @@ def _curve(records: Sequence[dict[str, Any]]) -> list[str]:
     if not records:
         return []
     every = max(1, -(-len(records) // ROWS))
-    shown = [*records[:: -every][::-1]]
+    shown = [*records[::-every][::-1]]
     head = f"{'step':>8} {'AUC':>6} {'nats':>7} {'top-1':>6} {'null':>7} {'decoy':>7} {'noise10':>8} {'wealth':>8}"
-    names = ("whitebox/auc", "infonce_nats", "top1", "control/null_nats", "control/decoy_nats", "control/noise_10x_nats")
+    names = (
+        "whitebox/auc",
+        "infonce_nats",
+        "top1",
+        "control/null_nats",
+        "control/decoy_nats",
+        "control/noise_10x_nats",
+    )
     lines = [head]
     for record in shown:
         values = [record["scalars"].get(f"privacy/{name}") for name in (*names, "log_wealth")]
@@ -80,7 +87,11 @@ def _layers(leakage: Leakage) -> list[str]:
     if not ranked:
         return []
     width = max(len(name) for name, _ in ranked)
-    return ["layers that tell most (nats by themselves)", *[f"  {name:<{width}} {value:+.3f}" for name, value in ranked], ""]
+    return [
+        "layers that tell most (nats by themselves)",
+        *[f"  {name:<{width}} {value:+.3f}" for name, value in ranked],
+        "",
+    ]
 
 
 def _rate(rate: Rate) -> str:

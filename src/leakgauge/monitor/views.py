@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -52,26 +52,39 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         raise BadInput("LBFGS evaluates many gradients at changing weights in one step; watch a first-order optimizer")
 
 
-def gradients(
+def reader(
     view: View, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
-) -> dict[str, Tensor | None]:
-    """The gradient of the step about to be taken, as ``view`` sees it, by name.
+) -> Callable[[], dict[str, Tensor | None]]:
+    """A function that reads the gradient of the step about to be taken, as ``view`` sees it, by name.
 
     Plain torch: ``p.grad``, clipped by whatever the loop did to it and unscaled by GradScaler. Opacus: the mean of
     ``p.grad_sample`` (raw), ``p.summed_grad`` over the expected batch size (clipped) or ``p.grad`` (released).
     """
     if isinstance(optimizer, PrivateOptimizer) and view != "released":
-        mean = optimizer.loss_reduction == "mean"
-        found = {n: _private(view, p, optimizer.expected_batch_size if mean else 1) for n, p in parameters.items()}
-    else:
-        scale = getattr(stepping(optimizer), "grad_scale", None)  # set by GradScaler for optimizers that unscale inside
-        found = {n: p.grad if scale is None or p.grad is None else p.grad / scale for n, p in parameters.items()}
-    if any(g is not None and g.is_sparse for g in found.values()):
-        raise Inapplicable("a gradient is sparse, which the sketch cannot read")
-    return found
+        private = optimizer
+
+        def read_private() -> dict[str, Tensor | None]:
+            over = private.expected_batch_size if private.loss_reduction == "mean" else 1
+            return {name: _private(view, p, over) for name, p in parameters.items()}
+
+        return read_private
+    applying = stepping(optimizer)
+
+    def read() -> dict[str, Tensor | None]:
+        found = {name: p.grad for name, p in parameters.items()}
+        scale = getattr(applying, "grad_scale", None)  # set by GradScaler for optimizers that unscale inside
+        if scale is not None:
+            found = {name: None if g is None else g / scale for name, g in found.items()}
+        if any(g is not None and g.is_sparse for g in found.values()):
+            raise Inapplicable("a gradient is sparse, which the sketch cannot read")
+        return found
+
+    return read
 
 
-def protection_of(optimizer: torch.optim.Optimizer, *, clip: float | None, noise: float | None, view: View) -> Protection:
+def protection_of(
+    optimizer: torch.optim.Optimizer, *, clip: float | None, noise: float | None, view: View
+) -> Protection:
     """Clipping and noise of what ``view`` sees: read from Opacus' optimizer, or as the user states them."""
     if isinstance(optimizer, PrivateOptimizer):
         clip = float(optimizer.max_grad_norm)

@@ -15,7 +15,7 @@ from leakgauge.monitor.leakage import View
 from leakgauge.monitor.monitor import Log, Monitor, ScalarWriter
 from leakgauge.monitor.prober import Prober, Samples
 from leakgauge.monitor.sketch import Sketch
-from leakgauge.monitor.views import PrivateOptimizer, gradients, inside, protection_of, refuse, stepping
+from leakgauge.monitor.views import PrivateOptimizer, inside, protection_of, reader, refuse, stepping
 
 LABELS = ("labels", "label", "targets", "target")
 """Keyword arguments of a forward pass that hold labels."""
@@ -83,8 +83,10 @@ def watch(
     if not parameters:
         raise BadInput("the optimizer holds no trainable parameter of this model; pass the model that it trains")
     if len({p.device for p in parameters.values()}) > 1:
-        raise BadInput("the model is spread over several devices, which the sketch cannot read; watch one on one device")
-    if clip is not None and clip <= 0 or noise is not None and noise < 0:
+        raise BadInput(
+            "the model is spread over several devices, which the sketch cannot read; watch one on one device"
+        )
+    if (clip is not None and clip <= 0) or (noise is not None and noise < 0):
         raise BadInput(f"clip must be positive and noise at least 0, got clip={clip} and noise={noise}")
     monitor._prober = Prober(
         inner,
@@ -116,32 +118,33 @@ class _Attached:
     ) -> None:
         self._monitor, self._model, self._optimizer, self._scaler = monitor, model, optimizer, scaler
         self._parameters = parameters
+        self._own = monitor.view == "raw" and not isinstance(optimizer, PrivateOptimizer)
+        self._read = reader(monitor.view, parameters, optimizer)
         self._handles: list[Any] = []
         self._seen_training = False
-        self._raw: dict[str, Tensor | None] = {}
-        self._raw_sketch: Tensor | None = None
-        shapes = {n: tuple(p.shape) for n, p in parameters.items()}
-        self._shapes, self._device = shapes, next(iter(parameters.values())).device
-        monitor.plan(shapes, self._device)
+        self._raw: dict[str, Tensor] = {}
+        monitor.plan({n: tuple(p.shape) for n, p in parameters.items()}, next(iter(parameters.values())).device)
 
     def attach(self, criterion: nn.Module | None) -> None:
         self._handles.append(self._model.register_forward_pre_hook(self._forward, with_kwargs=True))
         self._handles.append(stepping(self._optimizer).register_step_pre_hook(self._before_step))
         if criterion is not None:
             self._handles.append(criterion.register_forward_pre_hook(self._criterion, with_kwargs=True))
-        if self._monitor.view == "raw" and not isinstance(self._optimizer, PrivateOptimizer):
+        if self._own:
             for name, parameter in self._parameters.items():
                 self._handles.append(parameter.register_hook(self._own_gradient(name, parameter)))
 
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles, self._raw, self._raw_sketch = [], {}, None
+        self._handles, self._raw = [], {}
 
     def _forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen_training = self._seen_training or model.training
         if not torch.is_grad_enabled() or (self._seen_training and not model.training):
             return  # validation
+        if not self._monitor.wants():
+            return
         with self._monitor.guard.around("reading the batch", then=self._monitor.close):
             given = next((kwargs[name] for name in LABELS if isinstance(kwargs.get(name), Tensor)), None)
             rest = {name: value for name, value in kwargs.items() if name not in LABELS}
@@ -161,9 +164,10 @@ class _Attached:
         """Collects what this process computes, before it is accumulated, averaged over processes or clipped."""
 
         def hook(gradient: Tensor) -> None:
-            fresh = parameter.grad is None or name not in self._raw
-            before = None if fresh else self._raw[name]
-            self._raw[name] = gradient.detach().clone() if before is None else before + gradient.detach()
+            if parameter.grad is None or name not in self._raw:  # the first of a step, or what was there is thrown away
+                self._raw[name] = gradient.detach().clone()
+            else:
+                self._raw[name] += gradient.detach()
 
         return hook
 
@@ -198,13 +202,16 @@ class _Attached:
     def _step(self) -> None:
         monitor = self._monitor
         with monitor.guard.around("reading the gradient", then=monitor.close), torch.no_grad():
-            if monitor.view == "raw" and not isinstance(self._optimizer, PrivateOptimizer):
-                signal, self._raw = self._raw, {}
-                if self._scaler is not None:
-                    scale = self._scaler.get_scale()
-                    signal = {name: None if g is None else g / scale for name, g in signal.items()}
-            else:
-                signal = gradients(monitor.view, self._parameters, self._optimizer)
-            shared = any(g is not None for g in signal.values())
-            sketched = monitor.plan(self._shapes, self._device)(signal) if shared else None
-            monitor.finish(signal, sketched=sketched)
+            if not monitor.wants():
+                self._raw = {}
+                monitor.skip()
+                return
+            monitor.finish(self._own_signal() if self._own else self._read())
+
+    def _own_signal(self) -> dict[str, Tensor | None]:
+        found, self._raw = self._raw, {}
+        signal = {name: found.get(name) for name in self._parameters}
+        if self._scaler is None:
+            return signal
+        scale = self._scaler.get_scale()
+        return {name: None if g is None else g / scale for name, g in signal.items()}

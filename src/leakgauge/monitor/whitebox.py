@@ -16,14 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from leakgauge.core import Loss, private_randomness
+from leakgauge.core import Loss
 from leakgauge.errors import Inapplicable
 from leakgauge.measures.decoding import decode
 from leakgauge.measures.gaussian_channel import membership_information
 from leakgauge.measures.ranking import Rate, auc, true_positive_rate
+from leakgauge.monitor.head import Products, head_products, linear_owner
 
 FLOATS = 1 << 24
 """Numbers that the candidates' gradients may take for a moment (64 MiB); of larger models some layers are read."""
+ENOUGH = 2048
+"""Entries of the gradient, from the output backwards, that the probe reads where no noise is known to be on it."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -66,24 +69,34 @@ def probe(
     """Scores ``members`` (x, y) against ``others`` (x, y) by their share in ``signal``, the released mean gradient."""
     x, y = (torch.cat([a, b.to(a)]) for a, b in zip(members, others, strict=True))
     count = len(members[0])
-    names = within_budget({name: t.numel() for name, t in signal.items()}, len(x))
-    gradients = per_sample_gradients(model, loss, names, x, y, seed=seed)
-    rows = {name: value.flatten(1) for name, value in gradients.items()}
-    gram = torch.stack([r @ r.T for r in rows.values()]).sum(0)
-    scale = torch.ones(len(x), device=gram.device)
+    sizes = {name: t.numel() for name, t in signal.items()}
+    names = whole_gradient(sizes, len(x)) if protection.noise else last_layers(sizes, len(x))
+    found = None
+    if protection.clip is None and (layer := linear_owner(model, names)) is not None:
+        with quiet(model), untouched_randomness(seed, x.device):
+            found = head_products(model, layer, loss, names, signal, x, y)
+    if found is None:
+        rows = {n: g.flatten(1) for n, g in per_sample_gradients(model, loss, names, x, y, seed=seed).items()}
+        gram = torch.stack([r @ r.T for r in rows.values()]).sum(0)
+        found = Products(gram, torch.stack([rows[n] @ signal[n].detach().float().reshape(-1) for n in names]).sum(0))
+    gram, cross = found.gram, found.cross
     if protection.clip is not None:
         scale = (protection.clip / gram.diagonal().sqrt().clamp_min(1e-30)).clamp_max(1.0)
-    flat = {name: signal[name].detach().float().reshape(-1) for name in names}
-    cross = torch.stack([rows[name] @ flat[name] for name in names]).sum(0)
-    energy = float(torch.stack([g.double().square().sum() for g in flat.values()]).sum())
-    gram = gram * scale[:, None] * scale
-    weights = decode(gram, cross * scale, energy, sum(len(g) for g in flat.values()))
+        gram, cross = gram * scale[:, None] * scale, cross * scale
+    energy = float(torch.stack([signal[n].detach().double().square().sum() for n in names]).sum())
+    weights = decode(gram, cross, energy, sum(sizes[n] for n in names))
     if not bool(weights.isfinite().all()):
         raise Inapplicable("the gradients at the candidates are not finite")
     whole = len(names) == len(signal)
-    notes = [] if whole else [f"read from {len(names)} of {len(signal)} parameter tensors, the smallest ones"]
+    notes = (
+        [] if whole else [f"probe reads {len(names)} of {len(signal)} parameter tensors, which is exact without noise"]
+    )
+    if protection.noise and not whole:
+        notes = [
+            f"probe reads {len(names)} of {len(signal)} parameter tensors for lack of memory; the whole tells more"
+        ]
     if any(m.training and isinstance(m, COUPLED) for m in model.modules()):
-        notes.append("batch statistics or dropout are replaced by their eval-mode form, so the true AUC is higher")
+        notes.append("probe takes batch statistics and dropout in eval mode; one who knows them reads more")
     upper = None
     if protection.noise and whole:
         upper = membership_information(gram / count**2, rate=count / len(x), noise=protection.noise)
@@ -120,8 +133,25 @@ def per_sample_gradients(
         return vmap(grad(one), in_dims=(None, 0, 0))(free, x.detach(), y.detach())
 
 
-def within_budget(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
-    """The parameter tensors, smallest first, whose gradients at all candidates fit into ``FLOATS``; at least one."""
+def last_layers(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
+    """Tensors from the output backwards with at least ``ENOUGH`` entries and eight per candidate.
+
+    Without noise a few layers are as good as all: the regression is exact once the candidates' rows are independent.
+    The way back through the network then ends early, which makes the probe cheap.
+    """
+    chosen: list[str] = []
+    entries = 0
+    for name in reversed(list(sizes)):
+        if entries >= max(ENOUGH, 8 * candidates):
+            break
+        if (entries + sizes[name]) * candidates <= FLOATS:
+            chosen.append(name)
+            entries += sizes[name]
+    return tuple(name for name in sizes if name in set(chosen or [min(sizes, key=sizes.__getitem__)]))
+
+
+def whole_gradient(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
+    """All tensors, or the smallest ones whose gradients at all candidates fit into ``FLOATS``; at least one."""
     left = FLOATS // max(candidates, 1)
     chosen: list[str] = []
     for name in sorted(sizes, key=sizes.__getitem__):
@@ -152,11 +182,18 @@ def quiet(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def untouched_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Inside, all global generators may be used; afterwards they are as before."""
+    """Inside, all global generators may be used; afterwards they are as before.
+
+    ``torch.manual_seed`` is avoided: where CUDA is not in use yet it queues a call with a printed stack, every time.
+    """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global one is what must not move
+    cpu, cuda = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:
-        with private_randomness(seed, device):
-            yield
+        torch.default_generator.manual_seed(seed)
+        yield
     finally:
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda, device)
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
