@@ -85,6 +85,8 @@ class Monitor:
     def reset(self) -> None:
         """Forgets all that was seen. Hooks stay attached."""
         self.step = 0
+        self.looking = True
+        """Whether the step under way is looked at: by the stream, which samples steps, or by the probe."""
         self._plan: Plan | None = None
         self._layers: tuple[str, ...] = ()
         self._features = BatchFeatures(self.seed)
@@ -118,15 +120,10 @@ class Monitor:
         if self._prober is not None and self._prober.wants(self.step + 1):
             self._prober.see_labels(y)
 
-    def wants(self) -> bool:
-        """Whether the step under way is looked at: by the stream, which samples steps, or by the probe."""
-        return sampled(self.step + 1) or (self._prober is not None and self._prober.wants(self.step + 1))
-
     def skip(self) -> None:
         """Ends a step that is not looked at."""
         self.step += 1
-        if self.step % self.every == 0:
-            self._report_step()
+        self._end_step()
 
     def plan(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> Plan:
         """The sketch for these parameters; made once."""
@@ -159,13 +156,20 @@ class Monitor:
         if self._prober is not None:
             with self.guard.around("the white-box probe", then=self._prober.forget):
                 self._whitebox = self._prober.finish(self.step, signal) or self._whitebox
-        if self.step % self.every == 0:
-            self._report_step()
+        self._end_step()
 
     def flush(self) -> None:
         """Scores the block under way now; at the end of an epoch this keeps the alarm's guarantee exact."""
         if self._stream is not None:
             self._score(self._stream)
+
+    def _end_step(self) -> None:
+        if self.step % self.every == 0:
+            self._report_step()
+        self.looking = self._looks_at(self.step + 1)
+
+    def _looks_at(self, step: int) -> bool:
+        return sampled(step) or (self._prober is not None and self._prober.wants(step))
 
     def _take(self, batch: tuple[Tensor, int], shared: Mapping[str, Tensor]) -> None:
         if self._plan is None:
@@ -258,6 +262,7 @@ class Monitor:
         if missing:
             raise BadInput(f"this is not a monitor's state: it lacks {', '.join(sorted(missing))}")
         self.step = int(state["step"])
+        self.looking = self._looks_at(self.step + 1)
         self._history = Thinning()
         for record in state["records"]:
             self._history.append(record)

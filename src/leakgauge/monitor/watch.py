@@ -140,11 +140,11 @@ class _Attached:
         self._handles, self._raw = [], {}
 
     def _forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._monitor.looking:
+            return
         self._seen_training = self._seen_training or model.training
         if not torch.is_grad_enabled() or (self._seen_training and not model.training):
             return  # validation
-        if not self._monitor.wants():
-            return
         with self._monitor.guard.around("reading the batch", then=self._monitor.close):
             given = next((kwargs[name] for name in LABELS if isinstance(kwargs.get(name), Tensor)), None)
             rest = {name: value for name, value in kwargs.items() if name not in LABELS}
@@ -153,7 +153,9 @@ class _Attached:
                 self._monitor.labels(given)
 
     def _criterion(self, criterion: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not torch.is_grad_enabled() or (self._seen_training and not self._model.training):
+        if not self._monitor.looking or not torch.is_grad_enabled():
+            return
+        if self._seen_training and not self._model.training:
             return
         target = kwargs.get("target", args[1] if len(args) > 1 else None)
         if isinstance(target, Tensor):
@@ -202,7 +204,7 @@ class _Attached:
     def _step(self) -> None:
         monitor = self._monitor
         with monitor.guard.around("reading the gradient", then=monitor.close), torch.no_grad():
-            if not monitor.wants():
+            if not monitor.looking:
                 self._raw = {}
                 monitor.skip()
                 return
