@@ -25,10 +25,14 @@ class PrivateOptimizer(Protocol):
 
 
 def stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer whose ``step`` applies the released gradient: Opacus' own wraps it, and fires no hooks itself."""
-    while isinstance(optimizer, PrivateOptimizer):
-        optimizer = optimizer.original_optimizer
-    return optimizer
+    """The optimizer whose ``step`` applies the released gradient: Opacus' and Accelerate's wrap it and fire no hooks."""
+    while True:
+        if isinstance(optimizer, PrivateOptimizer):
+            optimizer = optimizer.original_optimizer
+        elif type(optimizer).__name__ == "AcceleratedOptimizer":
+            optimizer = vars(optimizer)["optimizer"]
+        else:
+            return optimizer
 
 
 def inside(model: nn.Module) -> nn.Module:

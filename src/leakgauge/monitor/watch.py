@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,7 @@ def watch(
     alpha: float = 0.05,
     choices: int = 16,
     sketch: Sketch | None = None,
+    batches: Literal["forward", "given"] = "forward",
     strict: bool = False,
     seed: int = 0,
 ) -> Monitor:
@@ -67,13 +68,16 @@ def watch(
     ``clipped`` or ``released`` (what the optimizer applies). ``clip`` and ``noise``: per-sample clipping norm and
     standard deviation per entry of the mean gradient, where the loop does differential privacy itself; read from the
     optimizer under Opacus. ``scaler``: the GradScaler, needed by ``view="raw"`` alone. ``accountant``: Opacus' one, of
-    which ε at ``delta`` is reported.
+    which ε at ``delta`` is reported. ``batches="given"``: no hook reads the forward passes; whoever holds the batch gives
+    it by ``monitor.see(x)``, as the adapters of trainers do.
 
     The monitor never raises into the training unless ``strict``; what goes wrong is warned about once.
     """
     if not isinstance(model, nn.Module):
         raise BadInput(f"watch needs the torch.nn.Module that is trained, got {type(model).__name__}")
     refuse(model, optimizer)
+    if batches not in ("forward", "given"):
+        raise BadInput(f"batches must be 'forward' or 'given', got {batches!r}")
     monitor = Monitor(
         every=every, view=view, log=log, strict=strict, seed=seed, alpha=alpha, choices=choices, sketch=sketch
     )
@@ -100,7 +104,7 @@ def watch(
     if accountant is not None:
         monitor._epsilon = lambda: float(accountant.get_epsilon(delta))
     attached = _Attached(monitor, model, optimizer, parameters, scaler)
-    attached.attach(loss if isinstance(loss, nn.Module) else None)
+    attached.attach(loss if isinstance(loss, nn.Module) else None, forward=batches == "forward")
     monitor._on_close = attached.detach
     return monitor
 
@@ -125,8 +129,9 @@ class _Attached:
         self._raw: dict[str, Tensor] = {}
         monitor.plan({n: tuple(p.shape) for n, p in parameters.items()}, next(iter(parameters.values())).device)
 
-    def attach(self, criterion: nn.Module | None) -> None:
-        self._handles.append(self._model.register_forward_pre_hook(self._forward, with_kwargs=True))
+    def attach(self, criterion: nn.Module | None, *, forward: bool) -> None:
+        if forward:
+            self._handles.append(self._model.register_forward_pre_hook(self._forward, with_kwargs=True))
         self._handles.append(stepping(self._optimizer).register_step_pre_hook(self._before_step))
         if criterion is not None:
             self._handles.append(criterion.register_forward_pre_hook(self._criterion, with_kwargs=True))
