@@ -41,7 +41,7 @@ class Case:
 
 
 CASES = (
-    Case("resnet18, default monitor", ResNet18, probe=False, before=0, steps=4),
+    Case("resnet18, default monitor", ResNet18, probe=False, before=0, steps=2),
     Case("lenet, probe every 50 steps, from the first step", LeNet, probe=True, before=0, steps=50),
     Case("lenet, probe every 50 steps, long run", LeNet, probe=True, before=550, steps=50),
 )

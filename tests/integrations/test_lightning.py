@@ -35,7 +35,9 @@ class Module(lightning.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
-        optimizer.register_step_post_hook(lambda *_: self.applied.append(flat(p.grad for p in self.parameters()).clone()))
+        optimizer.register_step_post_hook(
+            lambda *_: self.applied.append(flat(p.grad for p in self.parameters()).clone())
+        )
         return optimizer
 
 

@@ -82,7 +82,9 @@ def test_each_view_sees_its_gradient(private):
         seen = signals(monitor)
         x, y = steps(model, optimizer, loader, nn.CrossEntropyLoss(), 1)
         found[view] = flat(seen[0])
-        applied = torch.cat([(a - b).flatten() / 0.1 for a, b in zip(weights.parameters(), model.parameters(), strict=True)])
+        applied = torch.cat(
+            [(a - b).flatten() / 0.1 for a, b in zip(weights.parameters(), model.parameters(), strict=True)]
+        )
     plain = torch.autograd.grad(nn.functional.cross_entropy(weights(x), y), list(weights.parameters()))
     torch.testing.assert_close(found["raw"], torch.cat([g.flatten() for g in plain]), rtol=1e-4, atol=1e-6)
     assert float(found["clipped"].norm()) <= CLIP

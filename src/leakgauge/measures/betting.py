@@ -14,7 +14,7 @@ def log_evalues(scores: Tensor, truth: Tensor, *, allowed: Tensor, temperatures:
     uniform among the allowed ones given the scores, the mean of e is exactly 1, because softmax sums to 1.
     The same number is the InfoNCE summand: its mean is a lower bound of the information, at most ln K.
 
-    Ref: Shekhar and Ramdas 2023, Eq. (5) — a bet whose pay-off has mean one under the null
+    Ref: Shekhar and Ramdas 2023, introduction — a bet whose pay-off has mean one under the null
     Ref: van den Oord et al. 2018, Eq. (4) — InfoNCE
     """
     tempered = scores.masked_fill(~allowed, -torch.inf) / temperatures.view(-1, *[1] * scores.ndim)
@@ -27,6 +27,6 @@ def log_evalues(scores: Tensor, truth: Tensor, *, allowed: Tensor, temperatures:
 def mixed(log_wealth: Tensor, log_weights: Tensor) -> Tensor:
     """ln Σ_c w_c W_c over the last dimension: a mixture of fortunes with weights that sum to 1 is a fortune again.
 
-    Ref: Shekhar and Ramdas 2023, section 3 — mixing bets
+    Ref: Shekhar and Ramdas 2023, introduction — mixing bets
     """
     return torch.logsumexp(log_wealth + log_weights, dim=-1)

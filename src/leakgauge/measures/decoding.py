@@ -15,7 +15,7 @@ def decode(gram: Tensor, cross: Tensor, energy: float, dimensions: int) -> Tenso
     mean diagonal, out of ``RIDGES``, with the least generalised cross-validation error ‖g - Xᵀc‖²/(d - tr H)², so
     that nothing has to be set by hand. Without noise and with independent rows, c is exact.
 
-    Ref: Golub et al. 1979, Eq. (1.4) — ridge parameter by generalised cross-validation
+    Ref: Golub et al. 1979, section 1 — ridge parameter by generalised cross-validation
     """
     gram, cross = gram.double(), cross.double()
     scale = gram.diagonal().mean().clamp_min(1e-300)

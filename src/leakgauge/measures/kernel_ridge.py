@@ -47,7 +47,7 @@ class Spectrum:
         leave-one-out residuals (Z - HZ)_i / (1 - H_ii - 1/N), H = K(K + λI)⁻¹, capped at 1: what cannot be predicted
         is predicted by its mean. The 1/N is the mean that was taken off.
 
-        Ref: Golub et al. 1979, Eq. (1.3) — leave-one-out residuals in closed form
+        Ref: Golub et al. 1979, section 1 — leave-one-out residuals in closed form
         """
         count, width = targets.shape
         kernels = len(self.values)

@@ -25,7 +25,7 @@ class Rate:
 def auc(members: Tensor, others: Tensor, *, level: float = 0.95) -> Rate:
     """Area under the ROC curve U = P(member > other) + ½ P(member = other), with :func:`auc_interval`.
 
-    Ref: Hanley and McNeil 1982, section II — the area as the Wilcoxon statistic
+    Ref: Hanley and McNeil 1982, introduction — the area as the Wilcoxon statistic
     """
     _checked(members, others)
     ranks = rankdata(torch.cat([members, others]).double().cpu().numpy())
@@ -42,7 +42,7 @@ def auc_interval(value: float, members: int, others: int, *, level: float = 0.95
     size and any distribution of independent scores. It is wider than a bootstrap, and it is not empty at U = 1, where
     low = ((1 - level)/2)^(1/k).
 
-    Ref: Hoeffding 1963, section 5b — two-sample U-statistics, with the relative-entropy bound of Theorem 1
+    Ref: Hoeffding 1963, section 5 — two-sample U-statistics, with the relative-entropy bound of Theorem 1
     """
     if not 0 <= value <= 1 or min(members, others) < 1:
         raise BadInput(f"an area lies in [0, 1] and needs members and others, got {value}, {members} and {others}")

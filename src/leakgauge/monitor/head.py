@@ -45,7 +45,7 @@ def head_products(
     its output. So ⟨gᵢ, gⱼ⟩ = ⟨δᵢ, δⱼ⟩(⟨aᵢ, aⱼ⟩ + 1) and ⟨gᵢ, g⟩ = δᵢᵀ(W_g aᵢ + b_g), with W_g, b_g the ``signal``'s. The
     loss must be a mean over samples; a common factor would not change the order of the candidates.
 
-    Ref: Goodfellow 2015, section 3 — norms of per-sample gradients from inputs and output gradients
+    Ref: Goodfellow 2015, proposed method — norms of per-sample gradients from inputs and output gradients
     """
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []

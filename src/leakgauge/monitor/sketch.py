@@ -40,7 +40,7 @@ class SignBucket:
     ``TILE`` entries with sign s(i) = r(row)·c(column) and bucket column mod width, so that it costs one pass over
     memory and no index per entry. ``total`` numbers are shared out over at most ``layers`` layers.
 
-    Ref: Charikar et al. 2002, section 3.2 — count sketch
+    Ref: Charikar et al. 2002, section 3 — count sketch
     """
 
     total: int = 1024
@@ -56,7 +56,7 @@ class TwoSided:
 
     E⟨S(G), S(H)⟩ = ⟨G, H⟩ over the signs. Vectors are multiplied by one sign matrix of rank² columns.
 
-    Ref: Woodruff 2014, section 2 — sketching a matrix from both sides
+    Ref: Woodruff 2014, chapter 2 — sketching a matrix from both sides
     """
 
     rank: int = 6

@@ -65,12 +65,16 @@ def probe(
     protection: Protection,
     step: int,
     seed: int,
+    whole: bool = False,
 ) -> WhiteBox:
-    """Scores ``members`` (x, y) against ``others`` (x, y) by their share in ``signal``, the released mean gradient."""
+    """Scores ``members`` (x, y) against ``others`` (x, y) by their share in ``signal``, the released mean gradient.
+
+    All layers are read where ``whole``, or where noise is known to be on the gradient; else the last ones.
+    """
     x, y = (torch.cat([a, b.to(a)]) for a, b in zip(members, others, strict=True))
     count = len(members[0])
     sizes = {name: t.numel() for name, t in signal.items()}
-    names = whole_gradient(sizes, len(x)) if protection.noise else last_layers(sizes, len(x))
+    names = whole_gradient(sizes, len(x)) if whole or protection.noise else last_layers(sizes, len(x))
     found = None
     if protection.clip is None and (layer := linear_owner(model, names)) is not None:
         with quiet(model), untouched_randomness(seed, x.device):
@@ -87,18 +91,20 @@ def probe(
     weights = decode(gram, cross, energy, sum(sizes[n] for n in names))
     if not bool(weights.isfinite().all()):
         raise Inapplicable("the gradients at the candidates are not finite")
-    whole = len(names) == len(signal)
+    complete = len(names) == len(signal)
     notes = (
-        [] if whole else [f"probe reads {len(names)} of {len(signal)} parameter tensors, which is exact without noise"]
+        []
+        if complete
+        else [f"probe reads {len(names)} of {len(signal)} parameter tensors, which is exact without noise"]
     )
-    if protection.noise and not whole:
+    if (whole or protection.noise) and not complete:
         notes = [
             f"probe reads {len(names)} of {len(signal)} parameter tensors for lack of memory; the whole tells more"
         ]
     if any(m.training and isinstance(m, COUPLED) for m in model.modules()):
         notes.append("probe takes batch statistics and dropout in eval mode; one who knows them reads more")
     upper = None
-    if protection.noise and whole:
+    if protection.noise and complete:
         upper = membership_information(gram / count**2, rate=count / len(x), noise=protection.noise)
     return WhiteBox(
         step=step,
