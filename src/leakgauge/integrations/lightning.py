@@ -1,0 +1,76 @@
+"""The monitor as a callback of Lightning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from leakgauge.errors import BadInput, MissingExtra
+from leakgauge.integrations.torchvision_guest import invite_torchvision
+from leakgauge.monitor import Monitor, watch
+
+
+def lightning_monitor(**options: Any) -> Any:
+    """A ``lightning.Callback`` that watches a fit; ``options`` are those of :func:`leakgauge.monitor.watch`.
+
+        callback = lightning_monitor(every=50, loss=torch.nn.functional.cross_entropy)
+        lightning.Trainer(callbacks=[callback]).fit(module)
+        print(callback.monitor.report())
+
+    Batches come from ``on_train_batch_start``; of a batch (x, y) the labels are taken too. Lightning runs backward
+    inside ``optimizer.step(closure)``, and clips there: the gradient is read after the closure, as it is applied. Blocks
+    end with the epoch. Without ``log`` the numbers go to the trainer's own logger. Automatic optimisation with one
+    optimizer is needed.
+    """
+    invite_torchvision()  # torchmetrics, which Lightning brings, imports it
+    try:
+        import lightning
+    except ImportError as error:
+        raise MissingExtra("lightning", "lightning") from error
+
+    class LeakageMonitor(lightning.Callback):
+        monitor: Monitor | None = None
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            if not pl_module.automatic_optimization or len(trainer.optimizers) != 1:
+                raise BadInput(
+                    f"the monitor follows automatic optimisation with one optimizer, this module has "
+                    f"{len(trainer.optimizers)}; call leakgauge.monitor.watch for the one to look at"
+                )
+            given = dict(options)
+            if given.get("log") is None and trainer.logger is not None:
+                given["log"] = trainer.logger.log_metrics
+            self.monitor = watch(pl_module, trainer.optimizers[0], batches="given", **given)
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if self.monitor is not None and self.monitor.looking:
+                with self.monitor.guard.around("reading the batch", then=self.monitor.close):
+                    x, y = _pair(batch)
+                    self.monitor.see(x)
+                    if y is not None:
+                        self.monitor.labels(y)
+
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            if self.monitor is not None:
+                with self.monitor.guard.around("scoring the last block", then=self.monitor.close):
+                    self.monitor.flush()
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            if self.monitor is not None:
+                self.monitor.close()
+
+        def state_dict(self) -> dict[str, Any]:
+            return {} if self.monitor is None else self.monitor.state_dict()
+
+    return LeakageMonitor()
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor | None]:
+    """The samples of a batch, and their labels where it is a pair."""
+    if isinstance(batch, Tensor):
+        return batch, None
+    if isinstance(batch, list | tuple) and batch and isinstance(batch[0], Tensor):
+        second = batch[1] if len(batch) == 2 and isinstance(batch[1], Tensor) else None
+        return batch[0], second
+    raise BadInput(f"the monitor reads batches that are a tensor or start with one, got {type(batch).__name__}")

@@ -1,0 +1,97 @@
+"""Rényi differential privacy of the sampled Gaussian mechanism, and a filter for noise that is chosen on the way."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from leakgauge.errors import BadInput, LeakgaugeError
+
+ORDERS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128)
+
+
+class Overspent(LeakgaugeError):
+    """The step asked for would exceed the budget; it must not be taken."""
+
+
+@lru_cache(maxsize=4096)  # a run repeats few different steps many times
+def sampled_gaussian(order: int, *, noise: float, rate: float) -> float:
+    """Rényi divergence bound ε(α) of one step of DP-SGD, for integer α = ``order`` ≥ 2.
+
+    ε(α) = ln Σ_k C(α, k)(1-q)^(α-k) q^k exp((k² - k)/(2σ²)) / (α - 1), with ``noise`` = σ the noise multiplier and
+    ``rate`` = q the probability of a sample to be in the batch; α/(2σ²) at q = 1.
+
+    Ref: Mironov et al. 2019, section 3.3 — integer orders
+    """
+    if order < 2 or order != int(order):
+        raise BadInput(f"orders are integers from 2 on, got {order}")
+    if noise <= 0 or not math.isfinite(noise):
+        raise BadInput(
+            f"without noise there is no privacy to account for; the multiplier must be positive, got {noise}"
+        )
+    if not 0 <= rate <= 1:
+        raise BadInput(f"the sampling rate lies between 0 and 1, got {rate}")
+    if rate == 0:
+        return 0.0
+    if rate == 1:
+        return order / (2 * noise**2)
+    terms = [
+        math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1)
+        + (order - k) * math.log1p(-rate) + k * math.log(rate) + (k * k - k) / (2 * noise**2)
+        for k in range(order + 1)
+    ]  # fmt: skip
+    largest = max(terms)
+    moment = largest + math.log(sum(math.exp(term - largest) for term in terms))
+    return max(0.0, moment) / (order - 1)
+
+
+@dataclass(frozen=True)
+class RDPFilter:
+    """A budget (``eps``, ``delta``) for steps whose noise may depend on what was *released* before; frozen, so is each state.
+
+    ``spend`` returns the filter after a step, or raises :class:`Overspent`, and then the step must not be taken. A step
+    is allowed while at least one order α has Σ ε_t(α) ≤ eps - ln(m/delta)/(α - 1), with m orders.
+
+    Why this holds. For one order, the privacy loss stopped before the sum crosses its bound has E exp((α-1)L) ≤
+    exp((α-1)·bound) even if parameters are chosen adaptively, so P(L > eps) ≤ delta/m. When the last step was allowed by
+    order α*, the loss is the stopped loss of α*; whichever that was, the union over m orders gives delta. The noise may
+    be a function of earlier outputs, of public data, or of canaries measured on released gradients. It may not be a
+    function of a critic on private gradients, whatever floor it has.
+
+    Ref: Feldman and Zrnic 2021, section 4 — a filter for adaptively chosen Rényi parameters
+    """
+
+    eps: float
+    delta: float
+    orders: tuple[int, ...] = ORDERS
+    spent: tuple[float, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "orders", tuple(self.orders))
+        if self.eps <= 0 or not 0 < self.delta < 1 or not self.orders:
+            raise BadInput(f"a budget needs eps > 0, delta within (0, 1) and orders, got {self.eps}, {self.delta}")
+        if max(self.limits()) <= 0:
+            raise BadInput(f"eps = {self.eps} is too small for delta = {self.delta} at these orders; add larger orders")
+        object.__setattr__(self, "spent", self.spent or (0.0,) * len(self.orders))
+
+    def limits(self) -> tuple[float, ...]:
+        """What each order may spend; not positive where it cannot serve this budget."""
+        return tuple(self.eps - math.log(len(self.orders) / self.delta) / (order - 1) for order in self.orders)
+
+    def allows(self, *, noise: float, rate: float) -> bool:
+        """Whether a step with this noise multiplier and sampling rate stays within the budget."""
+        return any(a <= b for a, b in zip(self._after(noise, rate), self.limits(), strict=True))
+
+    def spend(self, *, noise: float, rate: float) -> RDPFilter:
+        """The filter after such a step; raises :class:`Overspent` where it would exceed the budget."""
+        if not self.allows(noise=noise, rate=rate):
+            raise Overspent(
+                f"a step with noise multiplier {noise:g} and rate {rate:g} would exceed eps = {self.eps:g} at "
+                f"delta = {self.delta:g}; add noise or stop"
+            )
+        return replace(self, spent=self._after(noise, rate))
+
+    def _after(self, noise: float, rate: float) -> tuple[float, ...]:
+        steps = (sampled_gaussian(order, noise=noise, rate=rate) for order in self.orders)
+        return tuple(a + b for a, b in zip(self.spent, steps, strict=True))

@@ -1,0 +1,17 @@
+"""Measures, while a model trains, what its gradients tell about the batches they were computed on.
+
+monitor = watch(model, optimizer, loss=criterion)
+...                                              # the training loop, unchanged
+print(monitor.report()); monitor.close()
+"""
+
+from leakgauge.monitor.guard import MonitorWarning
+from leakgauge.monitor.leakage import Controls, Leakage, View
+from leakgauge.monitor.monitor import Log, Monitor
+from leakgauge.monitor.sketch import SignBucket, TwoSided
+from leakgauge.monitor.watch import watch
+from leakgauge.monitor.whitebox import WhiteBox
+
+__all__ = [  # noqa: RUF022 - in the order a reader meets them
+    "watch", "Monitor", "Leakage", "Controls", "WhiteBox", "View", "Log", "SignBucket", "TwoSided", "MonitorWarning",
+]  # fmt: skip

@@ -1,0 +1,100 @@
+"""What the monitor keeps of a batch: features that do not depend on the model, and, for the probe, a few samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.errors import Inapplicable
+from leakgauge.monitor.sketch import Plan, SignBucket
+
+WIDTH = 64
+PRIME = 2_147_483_647
+
+
+class BatchFeatures:
+    """The mean sample of all forward passes since the last step, randomly projected to ``WIDTH`` numbers.
+
+    Token numbers are counted into ``WIDTH`` signed bins instead, each by a fixed hash. Weights play no part, so the
+    features of different batches can be compared at any step.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._plan: Plan | None = None
+        self._shape: tuple[int, ...] | None = None
+        self._sum: Tensor | None = None
+        self.size = 0
+
+    def add(self, x: Tensor) -> None:
+        """Adds one forward pass's batch (n, …)."""
+        x = x.detach()
+        summed = self._tokens(x) if _is_tokens(x) else self._pixels(x)
+        self._sum = summed if self._sum is None else self._sum + summed
+        self.size += len(x)
+
+    def take(self) -> tuple[Tensor, int] | None:
+        """Features and number of samples since the last call, or None where no forward pass was seen."""
+        if self._sum is None or self.size == 0:
+            self.drop()
+            return None
+        found = self._sum / self.size, self.size
+        self.drop()
+        return found
+
+    def drop(self) -> None:
+        self._sum, self.size = None, 0
+
+    def nbytes(self) -> int:
+        return 0 if self._plan is None else self._plan.nbytes()
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        shape = tuple(x.shape[1:])
+        if self._plan is None:
+            self._shape = shape
+            recipe = SignBucket(total=WIDTH, layers=1)
+            self._plan = recipe.plan({"x": (max(1, math.prod(shape)),)}, device=x.device, seed=self._seed)
+        if shape != self._shape:
+            raise Inapplicable(
+                f"the samples' shape changed from {self._shape} to {shape}; the monitor compares equal ones"
+            )
+        return self._plan({"x": x.float().sum(0)})[0]
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        hashed = (x.reshape(-1).long() * 48_271 + 11 + self._seed) % PRIME * 69_621 % PRIME
+        signs = (hashed // WIDTH % 2 * 2 - 1).float() / max(1, x[0].numel())
+        return torch.zeros(WIDTH, device=x.device).index_add_(0, hashed % WIDTH, signs)
+
+
+def _is_tokens(x: Tensor) -> bool:
+    return x.dtype in (torch.int32, torch.int64) and x.ndim <= 2
+
+
+def batch_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """The batch in the arguments of a forward pass: the first tensor with a batch dimension, positional ones first."""
+    for tensor in _tensors([*args, *kwargs.values()]):
+        if tensor.ndim > 0 and len(tensor):
+            return tensor
+    raise Inapplicable("the model's forward pass got no tensor with samples in it")
+
+
+def only_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the forward pass takes one tensor and nothing else, so that the probe can repeat it."""
+    return len(args) == 1 and isinstance(args[0], Tensor) and not kwargs
+
+
+def _tensors(values: object) -> Iterator[Tensor]:
+    match values:
+        case Tensor():
+            yield values
+        case Mapping():
+            yield from _tensors(list(values.values()))
+        case list() | tuple():
+            for value in values:
+                yield from _tensors(value)
+        case _:
+            return

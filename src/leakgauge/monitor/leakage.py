@@ -1,0 +1,106 @@
+"""What the monitor says at a step: frozen, flat names for loggers, one JSON line for records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from leakgauge.measures.ranking import Rate
+from leakgauge.monitor.whitebox import WhiteBox
+
+View = Literal["raw", "clipped", "released"]
+VIEWS: tuple[View, ...] = ("raw", "clipped", "released")
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What the same measurement reads where nothing can leak; a value counts only above these.
+
+    ``null``: a critic trained and scored on shuffled pairs. ``decoy``: the critic itself, at the same weights, with a
+    wrong batch declared true. ``noise``: the critic itself, with noise 1 and 10 times as long as the gradient.
+    """
+
+    null: Rate
+    decoy: Rate
+    noise: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """The state of the measurement after ``step`` optimizer steps. What is not known yet, or off, is None.
+
+    ``infonce`` in nats, at most ``ceiling`` = ln K; ``top1`` the share of steps whose true batch came out first of K
+    = ``choices``, by chance 1/K; both over the last ``pairs`` scored steps. ``log_wealth`` is the evidence of the alarm,
+    which fires at ln(1/α); ``alarm_at`` the step at which it did. ``layers`` in nats by layer, joint critic not included.
+    """
+
+    step: int
+    view: View
+    choices: int
+    pairs: int
+    infonce: Rate | None
+    top1: Rate | None
+    controls: Controls | None
+    layers: Mapping[str, float]
+    log_wealth: float
+    alpha: float
+    alarm_at: int | None
+    whitebox: WhiteBox | None
+    epsilon: float | None = None
+    notes: tuple[str, ...] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def ceiling(self) -> float:
+        return math.log(self.choices)
+
+    @property
+    def alarmed(self) -> bool:
+        return self.alarm_at is not None
+
+    def scalars(self) -> dict[str, float]:
+        """Flat ``privacy/…`` names for a logger; the controls stand beside the value."""
+        flat: dict[str, float] = {
+            "privacy/alarm": float(self.alarmed),
+            "privacy/log_wealth": self.log_wealth,
+            "privacy/infonce_ceiling": self.ceiling,
+            "privacy/pairs": float(self.pairs),
+        }
+        if self.infonce is not None and self.top1 is not None and self.controls is not None:
+            flat |= _flat("privacy/infonce_nats", self.infonce)
+            flat |= _flat("privacy/top1", self.top1)
+            flat["privacy/top1_chance"] = 1 / self.choices
+            flat |= _flat("privacy/control/null_nats", self.controls.null)
+            flat |= _flat("privacy/control/decoy_nats", self.controls.decoy)
+            for level, value in zip(("1x", "10x"), self.controls.noise, strict=True):
+                flat[f"privacy/control/noise_{level}_nats"] = value
+        flat |= {f"privacy/layer/{name}": value for name, value in self.layers.items()}
+        if self.whitebox is not None:
+            flat |= _flat("privacy/whitebox/auc", self.whitebox.auc)
+            flat |= _flat("privacy/whitebox/tpr_at_1pct_fpr", self.whitebox.tpr)
+            if self.whitebox.upper_nats is not None:
+                flat["privacy/whitebox/upper_nats"] = self.whitebox.upper_nats
+        if self.epsilon is not None:
+            flat["privacy/epsilon"] = self.epsilon
+        return flat
+
+    def record(self) -> dict[str, Any]:
+        """One JSON line: the scalars, and what is not a number."""
+        return {
+            "step": self.step,
+            "view": self.view,
+            "choices": self.choices,
+            "alpha": self.alpha,
+            "alarm_at": self.alarm_at,
+            "scalars": self.scalars(),
+            "layers": dict(self.layers),
+            "whitebox_step": None if self.whitebox is None else self.whitebox.step,
+            "notes": list(self.notes),
+            "skipped": dict(self.skipped),
+        }
+
+
+def _flat(name: str, rate: Rate) -> dict[str, float]:
+    return {name: rate.value, f"{name}_low": rate.low, f"{name}_high": rate.high}

@@ -1,0 +1,334 @@
+"""The monitor: takes what a training step released, and says at any time what it told about the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from scipy.special import stdtrit
+from torch import Tensor
+
+from leakgauge.core import Signal
+from leakgauge.errors import BadInput
+from leakgauge.measures.binomial import clopper_pearson
+from leakgauge.measures.ranking import Rate
+from leakgauge.monitor.alarm import Alarm
+from leakgauge.monitor.guard import Guard
+from leakgauge.monitor.inputs import WIDTH, BatchFeatures
+from leakgauge.monitor.leakage import VIEWS, Controls, Leakage, View
+from leakgauge.monitor.prober import Prober
+from leakgauge.monitor.ring import Ring, Thinning
+from leakgauge.monitor.sketch import Plan, SignBucket, Sketch
+from leakgauge.monitor.stream import TEMPERATURES, Scored, Stream, sampled
+from leakgauge.monitor.summary import summary
+from leakgauge.monitor.whitebox import WhiteBox
+
+WINDOW = 256
+"""Scored steps that the reported rates are taken over."""
+NOT_SHUFFLED = "batches come back in the same order: the alarm needs a shuffled loader and has stopped betting"
+
+Log = Callable[[dict[str, float], int], None]
+"""Takes the flat scalars of :meth:`Leakage.scalars` and the step."""
+
+
+@runtime_checkable
+class ScalarWriter(Protocol):
+    """TensorBoard's ``SummaryWriter``, by shape."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> object: ...
+
+
+class Monitor:
+    """Measures what the released gradients of a training tell about its batches; the one stateful thing of the package.
+
+    :func:`leakgauge.monitor.watch` makes one and attaches it. By hand: ``update(x, y, signal)`` once per optimizer step
+    with the step's batch and what was released, ``compute()`` at any time.
+
+    Everything it holds (sketches, features, recent samples, and the numbers themselves) derives from private data.
+    Buffers are not part of ``state_dict()`` unless asked for, and logging the numbers off-site is a release.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: int = 50,
+        view: View = "released",
+        log: Log | ScalarWriter | None = None,
+        strict: bool = False,
+        seed: int = 0,
+        alpha: float = 0.05,
+        choices: int = 16,
+        sketch: Sketch | None = None,
+    ) -> None:
+        if every < 1:
+            raise BadInput(f"every counts optimizer steps between reports, at least 1; got {every}")
+        if view not in VIEWS:
+            raise BadInput(f"view must be one of {', '.join(VIEWS)}; got {view!r}")
+        if not 2 <= choices <= 64:
+            raise BadInput(f"choices is the number of candidate batches, 2 to 64; got {choices}")
+        if not 0 < alpha < 1:
+            raise BadInput(f"alpha is the false-alarm rate, between 0 and 1; got {alpha}")
+        if log is not None and not isinstance(log, ScalarWriter) and not callable(log):
+            raise BadInput(f"log must be a callable log(scalars, step) or a SummaryWriter, got {type(log).__name__}")
+        self.view: View = view
+        self.every, self.alpha, self.choices, self.seed = every, alpha, choices, seed
+        self.guard = Guard(strict=strict)
+        self._log: Log | None = _writing(log) if isinstance(log, ScalarWriter) else log
+        self._sketch: Sketch = SignBucket() if sketch is None else sketch
+        self._prober: Prober | None = None
+        self._epsilon: Callable[[], float] | None = None
+        self._on_close: Callable[[], None] | None = None
+        self._saved: dict[str, Any] | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all that was seen. Hooks stay attached."""
+        self.step = 0
+        self.looking = True
+        """Whether the step under way is looked at: by the stream, which samples steps, or by the probe."""
+        self._plan: Plan | None = None
+        self._layers: tuple[str, ...] = ()
+        self._features = BatchFeatures(self.seed)
+        self._stream: Stream | None = None
+        self._alarm: Alarm | None = None
+        self._window: Ring | None = None
+        self._history: Thinning[dict[str, Any]] = Thinning()
+        self._whitebox: WhiteBox | None = None
+        self._skipped = {"no gradient": 0, "no input": 0}
+        if self._prober is not None:
+            self._prober.forget()
+
+    # what comes in
+
+    def update(self, x: Tensor, y: Tensor | None, signal: Signal) -> None:
+        """One optimizer step: its batch ``x``, ``y`` and the ``signal`` that was released for it."""
+        self.see(x)
+        if y is not None:
+            self.labels(y)
+        self.finish(signal)
+
+    def see(self, x: Tensor, *, repeatable: bool = True) -> None:
+        """One forward pass's batch; several before a step are one batch in parts."""
+        if sampled(self.step + 1):
+            self._features.add(x)
+        if self._prober is not None and self._prober.wants(self.step + 1):
+            self._prober.see(x, repeatable=repeatable)
+
+    def labels(self, y: Tensor) -> None:
+        """The labels of the forward pass, for the white-box probe, where no hook can see them."""
+        if self._prober is not None and self._prober.wants(self.step + 1):
+            self._prober.see_labels(y)
+
+    def skip(self) -> None:
+        """Ends a step that is not looked at."""
+        self.step += 1
+        self._end_step()
+
+    def plan(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> Plan:
+        """The sketch for these parameters; made once."""
+        if self._plan is None:
+            plan = self._sketch.plan(shapes, device=device, seed=self.seed)
+            self._plan, self._layers = plan, plan.layers
+            count = len(plan.layers)
+            self._stream = Stream(count, plan.width, WIDTH, choices=self.choices, seed=self.seed, device=device)
+            self._alarm = Alarm(self.alpha, count, len(TEMPERATURES))
+            self._window = Ring(WINDOW, (count + 6,), dtype=torch.float64)
+            if self._saved is not None:
+                self._restore(self._saved)
+        return self._plan
+
+    def finish(self, signal: Mapping[str, Tensor | None]) -> None:
+        """Ends a step in which ``signal`` was released, by name; None where a parameter had no gradient."""
+        self.step += 1
+        batch = self._features.take()
+        shared = {name: g for name, g in signal.items() if g is not None}
+        if not sampled(self.step):
+            pass  # here for the probe alone
+        elif not shared:
+            self._skipped["no gradient"] += 1
+            self.guard.say("gradient", "leakgauge monitor: a step had no gradient at all and was not scored")
+        elif batch is None:
+            self._skipped["no input"] += 1
+            self.guard.say("input", "leakgauge monitor: a step came without a forward pass of the model; not scored")
+        else:
+            self._take(batch, shared)
+        if self._prober is not None:
+            with self.guard.around("the white-box probe", then=self._prober.forget):
+                self._whitebox = self._prober.finish(self.step, signal) or self._whitebox
+        self._end_step()
+
+    def flush(self) -> None:
+        """Scores the block under way now; at the end of an epoch this keeps the alarm's guarantee exact."""
+        if self._stream is not None:
+            self._score(self._stream)
+
+    def _end_step(self) -> None:
+        if self.step % self.every == 0:
+            self._report_step()
+        self.looking = self._looks_at(self.step + 1)
+
+    def _looks_at(self, step: int) -> bool:
+        return sampled(step) or (self._prober is not None and self._prober.wants(step))
+
+    def _take(self, batch: tuple[Tensor, int], shared: Mapping[str, Tensor]) -> None:
+        if self._plan is None:
+            self.plan({name: tuple(g.shape) for name, g in shared.items()}, next(iter(shared.values())).device)
+        assert self._plan is not None
+        assert self._stream is not None
+        sketch = self._plan(shared)
+        features, size = batch
+        if self._stream.add(self.step, sketch, features.to(sketch.device), size):
+            self._score(self._stream)
+
+    def _score(self, stream: Stream) -> None:
+        scored = stream.score()
+        self._skipped["not finite"] = stream.not_finite
+        if stream.not_finite:
+            self.guard.say("finite", "leakgauge monitor: a gradient or input was not finite; such steps are not scored")
+        if not stream.shuffled:
+            self.guard.say("order", f"leakgauge monitor: {NOT_SHUFFLED}")
+        if scored is None:
+            return
+        assert self._alarm is not None
+        assert self._window is not None
+        if stream.shuffled:
+            self._alarm.bet(scored.evalues, scored.steps)
+        self._window.append(_table(scored))
+
+    # what comes out
+
+    def compute(self) -> Leakage:
+        """What is known now."""
+        table = torch.empty(0, 0) if self._window is None else self._window.values()
+        infonce = top1 = controls = None
+        layers: dict[str, float] = {}
+        if len(table) > 1:
+            hits = int(table[:, 0].sum())
+            top1 = Rate(hits / len(table), *clopper_pearson(hits, len(table)))
+            infonce = _mean(table[:, 5])
+            noise = tuple(table[:, 3:5].mean(0).tolist())
+            controls = Controls(null=_mean(table[:, 1]), decoy=_mean(table[:, 2]), noise=noise)
+            layers = dict(zip(self._layers, table[:, 6:].mean(0).tolist(), strict=True))
+        epsilon = None
+        if self._epsilon is not None:
+            with self.guard.around("reading epsilon"):
+                epsilon = self._epsilon()
+        return Leakage(
+            step=self.step,
+            view=self.view,
+            choices=self.choices,
+            pairs=len(table),
+            infonce=infonce,
+            top1=top1,
+            controls=controls,
+            layers=layers,
+            log_wealth=0.0 if self._alarm is None else self._alarm.log_wealth,
+            alpha=self.alpha,
+            alarm_at=None if self._alarm is None else self._alarm.fired_at,
+            whitebox=self._whitebox,
+            epsilon=epsilon,
+            notes=self._notes(),
+            skipped={what: n for what, n in self._skipped.items() if n},
+        )
+
+    def report(self) -> str:
+        """A plain-text summary: the curve so far, the latest numbers, and the controls beside them."""
+        return summary(self.compute(), list(self.records()))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The reports so far as JSON-ready dictionaries, oldest first; over a long training every n-th of them."""
+        yield from self._history
+
+    def state_bytes(self) -> int:
+        """Memory that the monitor holds between steps, in bytes."""
+        parts = (self._plan, self._stream, self._alarm, self._window, self._features, self._prober)
+        return sum(part.nbytes() for part in parts if part is not None)
+
+    def state_dict(self, *, private: bool = False) -> dict[str, Any]:
+        """The step, the alarm and the reports. With ``private`` also sketches and features, which derive from data."""
+        state: dict[str, Any] = {
+            "step": self.step,
+            "alarm": None if self._alarm is None else self._alarm.state_dict(),
+            "records": list(self.records()),
+        }
+        if private and self._stream is not None and self._window is not None:
+            state["private"] = {"stream": self._stream.state_dict(), "window": self._window.values()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a saved state. Without private buffers the critic starts anew; the alarm keeps its evidence."""
+        missing = {"step", "alarm", "records"} - set(state)
+        if missing:
+            raise BadInput(f"this is not a monitor's state: it lacks {', '.join(sorted(missing))}")
+        self.step = int(state["step"])
+        self.looking = self._looks_at(self.step + 1)
+        self._history = Thinning()
+        for record in state["records"]:
+            self._history.append(record)
+        self._saved = dict(state)
+        if self._plan is not None:
+            self._restore(self._saved)
+
+    def close(self) -> None:
+        """Removes all hooks and lets go of all buffers. Reports stay readable."""
+        if self._on_close is not None:
+            self._on_close()
+            self._on_close = None
+        self._plan, self._stream, self._prober = None, None, None
+        self._features = BatchFeatures(self.seed)
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._saved = None
+        if self._alarm is not None and state["alarm"] is not None:
+            self._alarm.load_state_dict(state["alarm"])
+        private = state.get("private")
+        if private is not None and self._stream is not None and self._window is not None:
+            self._stream.load_state_dict(private["stream"])
+            self._window.append(private["window"])
+
+    def _report_step(self) -> None:
+        leakage = self.compute()
+        self._history.append(leakage.record())
+        if self._log is not None:
+            with self.guard.around("the logger", then=self._silence):
+                self._log(leakage.scalars(), self.step)
+
+    def _silence(self) -> None:
+        self._log = None
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = list(self.guard.said.values())
+        if self._whitebox is None:
+            why = "no model to probe" if self._prober is None else self._prober.off or "not due yet"
+            notes.append(f"white-box probe off: {why}")
+        else:
+            notes += self._whitebox.notes
+        return tuple(notes)
+
+
+def _table(scored: Scored) -> Tensor:
+    """One row per scored step: hit, null, decoy, two noise levels, joint nats, nats per layer."""
+    columns = [scored.hits[None].double(), scored.null[None], scored.decoy[None], scored.noise, scored.nats]
+    return torch.cat([c.double() for c in columns]).T
+
+
+def _mean(values: Tensor) -> Rate:
+    """Mean with its 95 % Student interval; steps are taken as independent, which the drift of weights makes approximate."""
+    mean = float(values.mean())
+    half = float(stdtrit(len(values) - 1, 0.975) * values.std() / len(values) ** 0.5)
+    return Rate(mean, mean - half, mean + half)
+
+
+def _writing(writer: ScalarWriter) -> Log:
+    def log(scalars: dict[str, float], step: int) -> None:
+        for name, value in scalars.items():
+            writer.add_scalar(name, value, step)
+
+    return log

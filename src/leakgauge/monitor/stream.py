@@ -1,0 +1,221 @@
+"""The stream of (batch, gradient) pairs, cut into blocks and scored before it is learned from.
+
+Why the alarm is valid. Let B₁ … B_M be the batches of a block and gᵢ what was released at its step i. Candidates of
+step i are the batches that are not yet used there: Bᵢ itself and the *later* ones of its block. The null hypothesis
+says that gᵢ tells nothing about Bᵢ beyond what the past tells. The critic of a block was fitted on earlier blocks only.
+Take as known the earlier blocks, B₁ … Bᵢ₋₁, g₁ … gᵢ, and the remaining batches Bᵢ … B_M as a set without order. Under the
+null, and when the loader's order is random (i.i.d. draws, or a shuffle within an epoch), each member of that set is
+equally likely to be Bᵢ. So the softmax over the set, which sums to 1, has mean 1/(M-i+1) at Bᵢ, and the e-value
+
+    eᵢ = (1-λ) + λ·(M-i+1)·softmax(scores)_true
+
+has mean exactly 1 given all earlier e-values of the block, which are functions of what was taken as known: a martingale,
+although decoys overlap. Earlier batches would not do as decoys: they have shaped the weights, hence gᵢ, and a critic
+could learn to rule them out without any leak of Bᵢ. The weights are the same for all candidates, as there is one gᵢ.
+
+What it needs: a shuffled loader that does not look at the model. Where batches come back in the same order the
+guarantee is lost; that is noticed and said. Across the border of two epochs the order is random only up to what an
+epoch without replacement tells about its rest; call ``flush`` at the end of an epoch for exactness there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.measures.betting import log_evalues
+from leakgauge.monitor.critic import Critic
+from leakgauge.monitor.ring import Ring
+
+TEMPERATURES = (1.0, 2.0, 4.0, 10.0)
+STAKE = 0.9
+BLOCKS = (8, 8, 16, 16, 32, 32, 64)
+"""Sizes of the blocks, the last one from then on: short ones first, so that an early leak is found early."""
+MEMORY = 96
+"""Pairs that a critic learns from: the newest ones, as the weights move on."""
+NOISE = (1.0, 10.0)
+"""Strengths of the noise control, against the sketch's own length."""
+HASHES = 4096
+REPEATS = 3
+
+
+def sampled(step: int) -> bool:
+    """Whether a step takes part: the first 128, where leaks are largest, then every second, from 512 on every fourth.
+
+    The rule is fixed beforehand and does not look at the data, so the alarm's guarantee does not change.
+    """
+    return step <= 128 or (step % 2 == 0 and (step <= 512 or step % 4 == 0))
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What one block told, per step that had enough candidates (n of them).
+
+    ``nats`` (layers + 1, n): InfoNCE summands, joint critic first. ``hits`` (n,): whether the true batch came out
+    first. The controls: ``null`` (n,) of a critic trained and scored on shuffled pairs, ``decoy`` (n,) with a wrong
+    batch declared true, ``noise`` (levels, n) with noise added to the gradient. ``evalues`` (layers + 1, m,
+    temperatures) and ``steps`` are for the alarm and cover all m steps.
+    """
+
+    nats: Tensor
+    hits: Tensor
+    null: Tensor
+    decoy: Tensor
+    noise: Tensor
+    evalues: Tensor
+    steps: list[int]
+
+
+class Stream:
+    """Holds the pairs of the block under way and of the past; fixed memory."""
+
+    def __init__(
+        self, layers: int, width: int, features: int, *, choices: int, seed: int, device: torch.device
+    ) -> None:
+        self.choices = choices
+        self._rng = torch.Generator().manual_seed(seed)
+        self._sketches = torch.zeros(BLOCKS[-1], layers, width, device=device)
+        self._features = torch.zeros(BLOCKS[-1], features, device=device)
+        self._sizes: list[int] = []
+        self._steps: list[int] = []
+        self._past_sketches = Ring(MEMORY, (layers, width))
+        self._past_features = Ring(MEMORY, (features,))
+        self._seen: OrderedDict[int, None] = OrderedDict()
+        self._again = 0
+        self._blocks = 0
+        self._log_scores = torch.zeros(layers + 2, len(TEMPERATURES), dtype=torch.float64)
+        self.not_finite = 0
+        self.shuffled = True
+
+    def add(self, step: int, sketch: Tensor, features: Tensor, size: int) -> bool:
+        """Adds the pair of one step; whether the block is full and waits for :meth:`score`."""
+        at = len(self._steps)
+        self._sketches[at], self._features[at] = sketch, features
+        self._steps.append(step)
+        self._sizes.append(size)
+        return at + 1 >= BLOCKS[min(self._blocks, len(BLOCKS) - 1)]
+
+    def score(self) -> Scored | None:
+        """Scores the block by the critic of the past, then adds it to the past. None when there was nothing to score."""
+        count = len(self._steps)
+        if count == 0:
+            return None
+        sketches, features = self._sketches[:count].cpu(), self._features[:count].cpu()
+        steps, sizes = self._steps, torch.tensor(self._sizes)
+        self._steps, self._sizes = [], []
+        self._blocks += 1
+        finite = sketches.flatten(1).isfinite().all(1) & features.isfinite().all(1)
+        self.not_finite += int((~finite).sum())
+        keep = (finite & _of_usual_size(sizes)).nonzero().flatten()
+        sketches, features, steps = sketches[keep], features[keep], [steps[i] for i in keep.tolist()]
+        self._look_for_repeats(features)
+        known = len(self._past_sketches)
+        scored = None
+        if known >= 4 and len(steps) > 1:
+            shuffle = torch.randperm(known, generator=self._rng)
+            critic = Critic.of(self._past_sketches.values(), self._past_features.values(), shuffle)
+            scored = self._scored(critic, sketches, features, steps)
+        self._past_sketches.append(sketches)
+        self._past_features.append(features)
+        return scored
+
+    def _scored(self, critic: Critic, sketches: Tensor, features: Tensor, steps: list[int]) -> Scored:
+        count = len(steps)
+        scores = critic.scores(sketches, features)
+        truth = torch.arange(count)
+        later = torch.ones(count, count).triu().bool()
+        bets = self._evalues(scores[:-1], truth, later)
+        # controls and the reported numbers use the same number of candidates everywhere
+        rows = truth[: max(0, count - self.choices + 1)]
+        some = self._draw(later[rows])
+        decoys = some.clone()
+        decoys[rows, rows] = False
+        wrong = self._one_of(decoys)
+        noise = self._noise(sketches)
+        drowned = torch.cat([critic.joint_scores(sketches + level * noise, features) for level in NOISE])
+        best = self._log_scores.argmax(-1)  # the temperature that did best on earlier blocks, per component
+
+        def nats(scores: Tensor, truth: Tensor, allowed: Tensor, best: Tensor) -> Tensor:
+            found = self._evalues(scores, truth, allowed)
+            return found.gather(-1, best[:, None, None].expand(*found.shape[:-1], 1)).squeeze(-1)
+
+        joint = best[:1]
+        scored = Scored(
+            nats=nats(scores[:-1, rows], rows, some, best[:-1]),
+            hits=(scores[0, rows].masked_fill(~some, -torch.inf).argmax(1) == rows),
+            null=nats(scores[-1:, rows], self._one_of(some), some, best[-1:])[0],
+            decoy=nats(scores[:1, rows], wrong, decoys, joint)[0],
+            noise=nats(drowned[:, rows], rows, some, joint.expand(len(NOISE))),
+            evalues=bets,
+            steps=steps,
+        )
+        self._log_scores[:-1] += bets.sum(1)
+        self._log_scores[-1] += self._evalues(scores[-1:], self._one_of(later), later)[0].sum(0)
+        return scored
+
+    def _evalues(self, scores: Tensor, truth: Tensor, allowed: Tensor) -> Tensor:
+        temperatures = torch.tensor(TEMPERATURES, dtype=scores.dtype)
+        return log_evalues(scores, truth, allowed=allowed, temperatures=temperatures, stake=STAKE)
+
+    def _draw(self, later: Tensor) -> Tensor:
+        """Of each row's later batches, ``choices - 1`` at random and the true one, which stands on the diagonal."""
+        keys = torch.rand(later.shape, generator=self._rng).masked_fill(~later, -1.0)
+        keys.fill_diagonal_(2.0)
+        chosen = keys.topk(min(self.choices, later.shape[1]), dim=1).indices
+        return torch.zeros_like(later).scatter_(1, chosen, True)
+
+    def _one_of(self, allowed: Tensor) -> Tensor:
+        return torch.rand(allowed.shape, generator=self._rng).masked_fill(~allowed, -1.0).argmax(1)
+
+    def _noise(self, sketches: Tensor) -> Tensor:
+        """Gaussian noise as long as the sketch, layer by layer."""
+        length = sketches.norm(dim=-1, keepdim=True) / sketches.shape[-1] ** 0.5
+        return length * torch.randn(sketches.shape, generator=self._rng)
+
+    def _look_for_repeats(self, features: Tensor) -> None:
+        """Counts batches, one after another, that were seen before: a fixed order, or one batch over and over."""
+        for row in features.numpy():
+            key = hash(row.tobytes())
+            self._again = self._again + 1 if key in self._seen else 0
+            self.shuffled = self.shuffled and self._again < REPEATS
+            self._seen[key] = None
+            if len(self._seen) > HASHES:
+                self._seen.popitem(last=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the unfinished block, whose steps are not scored again after loading."""
+        return {
+            "sketches": self._past_sketches.values(),
+            "features": self._past_features.values(),
+            "blocks": self._blocks,
+            "log_scores": self._log_scores.clone(),
+            "rng": self._rng.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._past_sketches.clear()
+        self._past_features.clear()
+        self._past_sketches.append(state["sketches"])
+        self._past_features.append(state["features"])
+        self._blocks, self._log_scores = state["blocks"], state["log_scores"].clone()
+        self._rng.set_state(state["rng"])
+
+    def nbytes(self) -> int:
+        own = self._sketches.nbytes + self._features.nbytes + self._log_scores.nbytes
+        return own + self._past_sketches.nbytes() + self._past_features.nbytes() + HASHES * 16
+
+
+def _of_usual_size(sizes: Tensor) -> Tensor:
+    """Drops the odd, short batch that ends an epoch, whose place is no accident.
+
+    The rule does not look at the order: where three quarters of a block share one size the others are left out, and
+    where sizes vary by chance (Poisson sampling) all stay.
+    """
+    usual = sizes.mode().values
+    same = sizes == usual
+    return same if bool(same.double().mean() >= 0.75) else torch.ones_like(same)

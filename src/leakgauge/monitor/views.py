@@ -1,0 +1,109 @@
+"""Which gradient is looked at: as computed, after clipping, or as released; for plain torch and for Opacus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.monitor.leakage import View
+from leakgauge.monitor.whitebox import Protection
+
+
+@runtime_checkable
+class PrivateOptimizer(Protocol):
+    """Opacus' ``DPOptimizer``, by shape: it clips and adds noise inside ``step``, then calls the wrapped optimizer."""
+
+    original_optimizer: torch.optim.Optimizer
+    noise_multiplier: float
+    max_grad_norm: float
+    expected_batch_size: int
+    loss_reduction: str
+
+
+def stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer whose ``step`` applies the released gradient: Opacus' and Accelerate's wrap it and fire no hooks."""
+    while True:
+        if isinstance(optimizer, PrivateOptimizer):
+            optimizer = optimizer.original_optimizer
+        elif type(optimizer).__name__ == "AcceleratedOptimizer":
+            optimizer = vars(optimizer)["optimizer"]
+        else:
+            return optimizer
+
+
+def inside(model: nn.Module) -> nn.Module:
+    """The model within DistributedDataParallel, DataParallel or Opacus' GradSampleModule; the names are its own."""
+    while True:
+        inner = model._modules.get("_module" if type(model).__name__.startswith("GradSampleModule") else "module")
+        wrapped = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+        if inner is None or not (wrapped or type(model).__name__.startswith("GradSampleModule")):
+            return model
+        model = inner
+
+
+def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raises ``BadInput`` that names the set-up, where hooks would see no gradient or a wrong one."""
+    kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
+        raise BadInput("FSDP shards the gradients, so no process holds one to look at; watch an unsharded run instead")
+    if "OptimizedModule" in kinds or any(m._compiled_call_impl is not None for m in model.modules()):
+        raise BadInput("torch.compile traces through the monitor's hooks; watch the model without compiling it")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise BadInput("LBFGS evaluates many gradients at changing weights in one step; watch a first-order optimizer")
+
+
+def reader(
+    view: View, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
+) -> Callable[[], dict[str, Tensor | None]]:
+    """A function that reads the gradient of the step about to be taken, as ``view`` sees it, by name.
+
+    Plain torch: ``p.grad``, clipped by whatever the loop did to it and unscaled by GradScaler. Opacus: the mean of
+    ``p.grad_sample`` (raw), ``p.summed_grad`` over the expected batch size (clipped) or ``p.grad`` (released).
+    """
+    if isinstance(optimizer, PrivateOptimizer) and view != "released":
+        private = optimizer
+
+        def read_private() -> dict[str, Tensor | None]:
+            over = private.expected_batch_size if private.loss_reduction == "mean" else 1
+            return {name: _private(view, p, over) for name, p in parameters.items()}
+
+        return read_private
+    applying = stepping(optimizer)
+
+    def read() -> dict[str, Tensor | None]:
+        found = {name: p.grad for name, p in parameters.items()}
+        scale = getattr(applying, "grad_scale", None)  # set by GradScaler for optimizers that unscale inside
+        if scale is not None:
+            found = {name: None if g is None else g / scale for name, g in found.items()}
+        if any(g is not None and g.is_sparse for g in found.values()):
+            raise Inapplicable("a gradient is sparse, which the sketch cannot read")
+        return found
+
+    return read
+
+
+def protection_of(
+    optimizer: torch.optim.Optimizer, *, clip: float | None, noise: float | None, view: View
+) -> Protection:
+    """Clipping and noise of what ``view`` sees: read from Opacus' optimizer, or as the user states them."""
+    if isinstance(optimizer, PrivateOptimizer):
+        clip = float(optimizer.max_grad_norm)
+        over = optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1
+        noise = float(optimizer.noise_multiplier) * clip / over
+    return Protection(clip=None if view == "raw" else clip, noise=noise if view == "released" else None)
+
+
+def _private(view: View, parameter: nn.Parameter, over: int) -> Tensor | None:
+    if view == "clipped":
+        summed: Any = getattr(parameter, "summed_grad", None)
+        return None if summed is None else summed / over
+    samples: Any = getattr(parameter, "grad_sample", None)
+    if samples is None:
+        return None
+    parts = samples if isinstance(samples, list) else [samples]
+    count = sum(len(part) for part in parts)
+    return torch.stack([part.sum(0) for part in parts]).sum(0) / max(count, 1)

@@ -1,0 +1,224 @@
+"""Attaches a monitor to a training by hooks; the loop stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.core import Loss
+from leakgauge.errors import BadInput
+from leakgauge.monitor.inputs import batch_of, only_tensor
+from leakgauge.monitor.leakage import View
+from leakgauge.monitor.monitor import Log, Monitor, ScalarWriter
+from leakgauge.monitor.prober import Prober, Samples
+from leakgauge.monitor.sketch import Sketch
+from leakgauge.monitor.views import PrivateOptimizer, inside, protection_of, reader, refuse, stepping
+
+LABELS = ("labels", "label", "targets", "target")
+"""Keyword arguments of a forward pass that hold labels."""
+
+
+class Scaler(Protocol):
+    """``torch.amp.GradScaler``, by shape."""
+
+    def get_scale(self) -> float: ...
+
+
+class Accountant(Protocol):
+    """Opacus' privacy accountants, by shape."""
+
+    def get_epsilon(self, delta: float) -> float: ...
+
+
+def watch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    loss: Loss | nn.Module | None = None,
+    every: int = 50,
+    view: View = "released",
+    log: Log | ScalarWriter | None = None,
+    candidates: Samples | tuple[Tensor, Tensor] | None = None,
+    others: int | None = None,
+    clip: float | None = None,
+    noise: float | None = None,
+    scaler: Scaler | None = None,
+    accountant: Accountant | None = None,
+    delta: float = 1e-5,
+    alpha: float = 0.05,
+    choices: int = 16,
+    sketch: Sketch | None = None,
+    batches: Literal["forward", "given"] = "forward",
+    strict: bool = False,
+    seed: int = 0,
+) -> Monitor:
+    """Watches the training of ``model`` by ``optimizer``. One step is one ``optimizer.step()``.
+
+        monitor = watch(model, optimizer, loss=criterion)
+        ...                                     # the loop, unchanged
+        monitor.report(); monitor.close()
+
+    ``loss`` switches the white-box probe on, every ``every`` steps; where it is the ``nn.Module`` that the loop calls,
+    the labels are seen by a hook, else give them by ``monitor.labels(y)``. ``candidates`` is a dataset (or tensors x, y)
+    to draw non-members from; without it samples of recent batches stand in. ``others``: how many, as many as members
+    by default. ``view``: ``raw`` (this process's own gradient as computed, before clipping and before DDP averages it),
+    ``clipped`` or ``released`` (what the optimizer applies). ``clip`` and ``noise``: per-sample clipping norm and
+    standard deviation per entry of the mean gradient, where the loop does differential privacy itself; read from the
+    optimizer under Opacus. ``scaler``: the GradScaler, needed by ``view="raw"`` alone. ``accountant``: Opacus' one, of
+    which ε at ``delta`` is reported. ``batches="given"``: no hook reads the forward passes; whoever holds the batch gives
+    it by ``monitor.see(x)``, as the adapters of trainers do.
+
+    The monitor never raises into the training unless ``strict``; what goes wrong is warned about once.
+    """
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"watch needs the torch.nn.Module that is trained, got {type(model).__name__}")
+    refuse(model, optimizer)
+    if batches not in ("forward", "given"):
+        raise BadInput(f"batches must be 'forward' or 'given', got {batches!r}")
+    monitor = Monitor(
+        every=every, view=view, log=log, strict=strict, seed=seed, alpha=alpha, choices=choices, sketch=sketch
+    )
+    inner = inside(model)
+    held = {id(p) for part in stepping(optimizer).param_groups for p in part["params"]}
+    parameters = {n: p for n, p in inner.named_parameters() if p.requires_grad and id(p) in held}
+    if not parameters:
+        raise BadInput("the optimizer holds no trainable parameter of this model; pass the model that it trains")
+    if len({p.device for p in parameters.values()}) > 1:
+        raise BadInput(
+            "the model is spread over several devices, which the sketch cannot read; watch one on one device"
+        )
+    if (clip is not None and clip <= 0) or (noise is not None and noise < 0):
+        raise BadInput(f"clip must be positive and noise at least 0, got clip={clip} and noise={noise}")
+    monitor._prober = Prober(
+        inner,
+        loss,
+        every=every,
+        candidates=candidates,
+        others=others,
+        protection=lambda: protection_of(optimizer, clip=clip, noise=noise, view=view),
+        seed=seed,
+    )
+    if accountant is not None:
+        monitor._epsilon = lambda: float(accountant.get_epsilon(delta))
+    attached = _Attached(monitor, model, optimizer, parameters, scaler)
+    attached.attach(loss if isinstance(loss, nn.Module) else None, forward=batches == "forward")
+    monitor._on_close = attached.detach
+    return monitor
+
+
+class _Attached:
+    """The hooks of one monitor, and the little state they share within a step."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        parameters: dict[str, nn.Parameter],
+        scaler: Scaler | None,
+    ) -> None:
+        self._monitor, self._model, self._optimizer, self._scaler = monitor, model, optimizer, scaler
+        self._parameters = parameters
+        self._own = monitor.view == "raw" and not isinstance(optimizer, PrivateOptimizer)
+        self._read = reader(monitor.view, parameters, optimizer)
+        self._handles: list[Any] = []
+        self._seen_training = False
+        self._raw: dict[str, Tensor] = {}
+        monitor.plan({n: tuple(p.shape) for n, p in parameters.items()}, next(iter(parameters.values())).device)
+
+    def attach(self, criterion: nn.Module | None, *, forward: bool) -> None:
+        if forward:
+            self._handles.append(self._model.register_forward_pre_hook(self._forward, with_kwargs=True))
+        self._handles.append(stepping(self._optimizer).register_step_pre_hook(self._before_step))
+        if criterion is not None:
+            self._handles.append(criterion.register_forward_pre_hook(self._criterion, with_kwargs=True))
+        if self._own:
+            for name, parameter in self._parameters.items():
+                self._handles.append(parameter.register_hook(self._own_gradient(name, parameter)))
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._raw = [], {}
+
+    def _forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._monitor.looking:
+            return
+        self._seen_training = self._seen_training or model.training
+        if not torch.is_grad_enabled() or (self._seen_training and not model.training):
+            return  # validation
+        with self._monitor.guard.around("reading the batch", then=self._monitor.close):
+            given = next((kwargs[name] for name in LABELS if isinstance(kwargs.get(name), Tensor)), None)
+            rest = {name: value for name, value in kwargs.items() if name not in LABELS}
+            self._monitor.see(batch_of(args, rest), repeatable=only_tensor(args, kwargs))
+            if given is not None:
+                self._monitor.labels(given)
+
+    def _criterion(self, criterion: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._monitor.looking or not torch.is_grad_enabled():
+            return
+        if self._seen_training and not self._model.training:
+            return
+        target = kwargs.get("target", args[1] if len(args) > 1 else None)
+        if isinstance(target, Tensor):
+            with self._monitor.guard.around("reading the labels", then=self._monitor.close):
+                self._monitor.labels(target)
+
+    def _own_gradient(self, name: str, parameter: nn.Parameter) -> Callable[[Tensor], None]:
+        """Collects what this process computes, before it is accumulated, averaged over processes or clipped."""
+
+        def hook(gradient: Tensor) -> None:
+            if parameter.grad is None or name not in self._raw:  # the first of a step, or what was there is thrown away
+                self._raw[name] = gradient.detach().clone()
+            else:
+                self._raw[name] += gradient.detach()
+
+        return hook
+
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer itself
+        if closure is None:
+            self._step()
+            return None
+        # the gradient of step(closure) does not exist yet: it is read right after the closure has made it
+        read = self._after_first(closure)
+        return ((args[0], read, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": read})
+
+    def _after_first(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        calls = 0
+
+        def read() -> Any:
+            nonlocal calls
+            value = closure()
+            calls += 1
+            if calls == 1:
+                self._step()
+            else:
+                self._monitor.guard.say(
+                    "closure", "leakgauge monitor: the closure ran more than once in a step; its first gradient counts"
+                )
+            return value
+
+        return read
+
+    def _step(self) -> None:
+        monitor = self._monitor
+        with monitor.guard.around("reading the gradient", then=monitor.close), torch.no_grad():
+            if not monitor.looking:
+                self._raw = {}
+                monitor.skip()
+                return
+            monitor.finish(self._own_signal() if self._own else self._read())
+
+    def _own_signal(self) -> dict[str, Tensor | None]:
+        found, self._raw = self._raw, {}
+        signal = {name: found.get(name) for name in self._parameters}
+        if self._scaler is None:
+            return signal
+        scale = self._scaler.get_scale()
+        return {name: None if g is None else g / scale for name, g in signal.items()}

@@ -1,0 +1,205 @@
+"""The white-box probe: who was in the batch, read off the gradient by one who holds the weights and a candidate list.
+
+Nothing is trained. The released gradient is regressed on the candidates' own gradients at the same weights; the weight
+of a candidate is its score. Without noise this is linear algebra and exact while candidates are fewer than parameters.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from leakgauge.core import Loss
+from leakgauge.errors import Inapplicable
+from leakgauge.measures.decoding import decode
+from leakgauge.measures.gaussian_channel import membership_information
+from leakgauge.measures.ranking import Rate, auc, true_positive_rate
+from leakgauge.monitor.head import Products, head_products, linear_owner
+
+FLOATS = 1 << 24
+"""Numbers that the candidates' gradients may take for a moment (64 MiB); of larger models some layers are read."""
+ENOUGH = 2048
+"""Entries of the gradient, from the output backwards, that the probe reads where no noise is known to be on it."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True)
+class WhiteBox:
+    """What the probe found at ``step``: AUC and TPR at 1 % FPR over ``members`` and ``others``, each with an interval.
+
+    ``upper_nats`` bounds from above what the gradient tells about membership, where noise of known size is on it.
+    """
+
+    step: int
+    auc: Rate
+    tpr: Rate
+    members: int
+    others: int
+    layers: int
+    upper_nats: float | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protection:
+    """What was done to the gradient by way of differential privacy: ``clip`` per sample, ``noise`` per entry of the mean."""
+
+    clip: float | None = None
+    noise: float | None = None
+
+
+def probe(
+    model: nn.Module,
+    loss: Loss,
+    signal: Mapping[str, Tensor],
+    members: tuple[Tensor, Tensor],
+    others: tuple[Tensor, Tensor],
+    *,
+    protection: Protection,
+    step: int,
+    seed: int,
+    whole: bool = False,
+) -> WhiteBox:
+    """Scores ``members`` (x, y) against ``others`` (x, y) by their share in ``signal``, the released mean gradient.
+
+    All layers are read where ``whole``, or where noise is known to be on the gradient; else the last ones.
+    """
+    x, y = (torch.cat([a, b.to(a)]) for a, b in zip(members, others, strict=True))
+    count = len(members[0])
+    sizes = {name: t.numel() for name, t in signal.items()}
+    names = whole_gradient(sizes, len(x)) if whole or protection.noise else last_layers(sizes, len(x))
+    found = None
+    if protection.clip is None and (layer := linear_owner(model, names)) is not None:
+        with quiet(model), untouched_randomness(seed, x.device):
+            found = head_products(model, layer, loss, names, signal, x, y)
+    if found is None:
+        rows = {n: g.flatten(1) for n, g in per_sample_gradients(model, loss, names, x, y, seed=seed).items()}
+        gram = torch.stack([r @ r.T for r in rows.values()]).sum(0)
+        found = Products(gram, torch.stack([rows[n] @ signal[n].detach().float().reshape(-1) for n in names]).sum(0))
+    gram, cross = found.gram, found.cross
+    if protection.clip is not None:
+        scale = (protection.clip / gram.diagonal().sqrt().clamp_min(1e-30)).clamp_max(1.0)
+        gram, cross = gram * scale[:, None] * scale, cross * scale
+    energy = float(torch.stack([signal[n].detach().double().square().sum() for n in names]).sum())
+    weights = decode(gram, cross, energy, sum(sizes[n] for n in names))
+    if not bool(weights.isfinite().all()):
+        raise Inapplicable("the gradients at the candidates are not finite")
+    complete = len(names) == len(signal)
+    notes = (
+        []
+        if complete
+        else [f"probe reads {len(names)} of {len(signal)} parameter tensors, which is exact without noise"]
+    )
+    if (whole or protection.noise) and not complete:
+        notes = [
+            f"probe reads {len(names)} of {len(signal)} parameter tensors for lack of memory; the whole tells more"
+        ]
+    if any(m.training and isinstance(m, COUPLED) for m in model.modules()):
+        notes.append("probe takes batch statistics and dropout in eval mode; one who knows them reads more")
+    upper = None
+    if protection.noise and complete:
+        upper = membership_information(gram / count**2, rate=count / len(x), noise=protection.noise)
+    return WhiteBox(
+        step=step,
+        auc=auc(weights[:count], weights[count:]),
+        tpr=true_positive_rate(weights[:count], weights[count:]),
+        members=count,
+        others=len(x) - count,
+        layers=len(names),
+        upper_nats=upper,
+        notes=tuple(notes),
+    )
+
+
+COUPLED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+"""Layers whose training-mode output of a sample is not a function of that sample alone."""
+
+
+def per_sample_gradients(
+    model: nn.Module, loss: Loss, names: tuple[str, ...], x: Tensor, y: Tensor, *, seed: int
+) -> dict[str, Tensor]:
+    """∂ loss(model(xᵢ), yᵢ)/∂θ for every sample and the named parameters, shape (n, *shape), in eval mode.
+
+    The model is left as it was, and neither its hooks nor the generators of torch, numpy and Python notice.
+    """
+    fixed = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in names}
+    free = {n: p.detach() for n, p in model.named_parameters() if n in names}
+
+    def one(at: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return loss(functional_call(model, {**fixed, **at}, (x[None],)), y[None]).float()
+
+    with quiet(model), untouched_randomness(seed, x.device), torch.enable_grad():
+        return vmap(grad(one), in_dims=(None, 0, 0))(free, x.detach(), y.detach())
+
+
+def last_layers(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
+    """Tensors from the output backwards with at least ``ENOUGH`` entries and eight per candidate.
+
+    Without noise a few layers are as good as all: the regression is exact once the candidates' rows are independent.
+    The way back through the network then ends early, which makes the probe cheap.
+    """
+    chosen: list[str] = []
+    entries = 0
+    for name in reversed(list(sizes)):
+        if entries >= max(ENOUGH, 8 * candidates):
+            break
+        if (entries + sizes[name]) * candidates <= FLOATS:
+            chosen.append(name)
+            entries += sizes[name]
+    return tuple(name for name in sizes if name in set(chosen or [min(sizes, key=sizes.__getitem__)]))
+
+
+def whole_gradient(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
+    """All tensors, or the smallest ones whose gradients at all candidates fit into ``FLOATS``; at least one."""
+    left = FLOATS // max(candidates, 1)
+    chosen: list[str] = []
+    for name in sorted(sizes, key=sizes.__getitem__):
+        if chosen and sizes[name] > left:
+            break
+        chosen.append(name)
+        left -= sizes[name]
+    return tuple(name for name in sizes if name in set(chosen))
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in eval mode and has no hooks; afterwards it is as before, module by module."""
+    modules = list(model.modules())
+    before = [(m.training, {name: getattr(m, name) for name in HOOKS}) for m in modules]
+    try:
+        for module in modules:
+            module.training = False
+            for name in HOOKS:
+                setattr(module, name, type(getattr(module, name))())
+        yield
+    finally:
+        for module, (training, hooks) in zip(modules, before, strict=True):
+            module.training = training
+            for name, value in hooks.items():
+                setattr(module, name, value)
+
+
+@contextmanager
+def untouched_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Inside, all global generators may be used; afterwards they are as before.
+
+    ``torch.manual_seed`` is avoided: where CUDA is not in use yet it queues a call with a printed stack, every time.
+    """
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global one is what must not move
+    cpu, cuda = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        torch.default_generator.manual_seed(seed)
+        yield
+    finally:
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda, device)
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

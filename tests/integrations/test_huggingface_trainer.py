@@ -1,0 +1,67 @@
+"""Driven by transformers' own callback handler, with an optimizer wrapped as accelerate wraps it."""
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.integrations.huggingface_trainer import trainer_monitor
+
+
+class AcceleratedOptimizer(torch.optim.Optimizer):
+    """The shape of accelerate's: a torch optimizer by type that never ran its constructor."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self, closure=None):
+        return self.optimizer.step(closure)
+
+
+@pytest.fixture
+def handler():
+    from transformers.trainer_callback import CallbackHandler
+
+    def make(callback, model, optimizer):
+        return CallbackHandler([callback], model, None, optimizer, None)
+
+    return make
+
+
+def test_attaches_at_the_beginning_and_sees_clipped_gradients_of_all_parts(handler):
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(12, 3)
+
+        def forward(self, pixel_values=None, labels=None):
+            return nn.functional.cross_entropy(self.fc(pixel_values), labels)
+
+    model = Classifier()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = AcceleratedOptimizer(inner)
+    callback = trainer_monitor(every=2, strict=True)
+    events = handler(callback, model, optimizer)
+    events.call_event("on_train_begin", None, None, None)
+    seen, finish = [], callback.monitor.finish
+
+    def spy(signal):
+        total = torch.cat([g.flatten() for g in signal.values()]).norm()
+        seen.append((float(total), callback.monitor._features.size))
+        finish(signal)
+
+    callback.monitor.finish = spy
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        inner.zero_grad()
+        for _ in range(3):
+            x, y = torch.rand(4, 12, generator=rng), torch.randint(3, (4,), generator=rng)
+            model(pixel_values=x, labels=y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        events.call_event("on_pre_optimizer_step", None, None, None)
+        optimizer.step()
+    assert [size for _, size in seen] == [12, 12]
+    assert all(norm == pytest.approx(0.01, rel=1e-3) for norm, _ in seen)
+    events.call_event("on_epoch_end", None, None, None)
+    events.call_event("on_train_end", None, None, None)
+    assert not model._forward_pre_hooks
+    assert callback.monitor.compute().step == 2

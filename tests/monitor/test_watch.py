@@ -1,0 +1,490 @@
+"""Attaching to a training: what is seen, and that the training does not notice."""
+
+import copy
+import math
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from leakgauge.errors import BadInput
+from leakgauge.models.cnn import CNN
+from leakgauge.monitor import MonitorWarning, watch
+from leakgauge.monitor.views import refuse
+
+
+@pytest.fixture
+def spied():
+    """Watches with ``strict`` and keeps, per step, the signal that the monitor was given and the size of its batch."""
+
+    def make(model, optimizer, **options):
+        monitor = watch(model, optimizer, strict=True, **options)
+        seen = []
+        finish = monitor.finish
+        features = monitor._features
+
+        def spy(signal):
+            copied = {n: None if g is None else g.detach().clone() for n, g in signal.items()}
+            seen.append((copied, features.size))
+            finish(signal)
+
+        monitor.finish = spy
+        return monitor, seen
+
+    return make
+
+
+def sgd(model, lr=0.05):
+    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+
+
+def flat(signal):
+    return torch.cat([g.flatten() for g in signal.values()])
+
+
+# the training does not notice
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("view", ["raw", "released"])
+def test_training_is_bit_identical(model_of, train, data, dropout, view):
+    trained = []
+    for watched in (False, True):
+        torch.manual_seed(3)  # dropout draws from the global generator
+        model, criterion = model_of(dropout=dropout), nn.CrossEntropyLoss()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        if watched:
+            monitor = watch(model, optimizer, loss=criterion, every=20, view=view, candidates=data, strict=True)
+        train(model, optimizer, 70, criterion=criterion)
+        trained.append({**model.state_dict(), "rng": torch.get_rng_state(), "next": torch.rand(3)})
+    assert monitor.compute().whitebox is not None
+    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
+
+
+def test_workers_of_a_data_loader_get_the_same_seeds(model_of, train):
+    trained = []
+    for watched in (False, True):
+        torch.manual_seed(3)
+        model = model_of()
+        optimizer = sgd(model)
+        if watched:
+            watch(model, optimizer, loss=nn.CrossEntropyLoss(), every=2, strict=True)
+        train(model, optimizer, 3, workers=1)
+        trained.append({**model.state_dict(), "rng": torch.get_rng_state()})
+    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
+
+
+def test_batch_statistics_are_not_touched(train):
+    trained = []
+    for watched in (False, True):
+        model, criterion = CNN(side=8, classes=4, widths=(4, 4), strides=(1, 2)), nn.CrossEntropyLoss()
+        optimizer = sgd(model)
+        if watched:
+            monitor = watch(model, optimizer, loss=criterion, every=5, strict=True)
+        train(model, optimizer, 12, criterion=criterion)
+        trained.append(copy.deepcopy(model.state_dict()))
+    assert monitor.compute().whitebox is not None
+    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
+
+
+# which gradient is seen
+
+
+@pytest.mark.parametrize(("view", "clipped"), [("raw", False), ("clipped", True), ("released", True)])
+def test_views_see_before_or_after_clipping(model_of, train, spied, view, clipped):
+    model = model_of()
+    optimizer = sgd(model)
+    _, seen = spied(model, optimizer, view=view)
+    norms = []
+
+    def clip():
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.01)))
+
+    train(model, optimizer, 3, between=clip)
+    for (signal, _), norm in zip(seen, norms, strict=True):
+        assert float(flat(signal).norm()) == pytest.approx(0.01 if clipped else norm, rel=1e-3)
+
+
+def test_released_is_what_is_applied(model_of, train, spied):
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    _, seen = spied(model, optimizer)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    def noise():
+        for p in model.parameters():
+            p.grad += 0.1
+
+    train(model, optimizer, 1, between=noise)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(before[name] - p, seen[0][0][name])
+
+
+@pytest.mark.parametrize("view", ["raw", "released"])
+def test_accumulated_batches_are_one_step(model_of, batches, spied, view):
+    model = model_of()
+    optimizer = sgd(model)
+    _, seen = spied(model, optimizer, view=view)
+    stream = batches(5)
+    parts = [next(stream) for _ in range(3)]
+    for x, y in parts:
+        (nn.functional.cross_entropy(model(x), y) / 3).backward()
+    whole = {n: p.grad.clone() for n, p in model.named_parameters()}
+    optimizer.step()
+    assert len(seen) == 1
+    assert seen[0][1] == 15
+    torch.testing.assert_close(flat(seen[0][0]), flat(whole))
+
+
+def test_raw_forgets_a_gradient_that_was_thrown_away(model_of, batches, spied):
+    model = model_of()
+    optimizer = sgd(model)
+    _, seen = spied(model, optimizer, view="raw")
+    stream = batches(5)
+    for _ in range(2):
+        x, y = next(stream)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+    whole = {n: p.grad.clone() for n, p in model.named_parameters()}
+    optimizer.step()
+    torch.testing.assert_close(flat(seen[0][0]), flat(whole))
+
+
+@pytest.mark.parametrize("keyword", [False, True])
+def test_a_closure_is_read_after_it_ran(model_of, batches, spied, keyword):
+    model = model_of()
+    optimizer = sgd(model)
+    _, seen = spied(model, optimizer)
+    stream = batches(5)
+    grads = []
+    for _ in range(2):
+        x, y = next(stream)
+
+        def closure(x=x, y=y):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            grads.append({n: p.grad.clone() for n, p in model.named_parameters()})
+            return loss
+
+        value = optimizer.step(closure=closure) if keyword else optimizer.step(closure)
+        assert float(value.detach()) > 0
+    for (signal, size), whole in zip(seen, grads, strict=True):
+        assert size == 5
+        assert torch.equal(flat(signal), flat(whole))
+
+
+def test_mixed_precision_is_unscaled(model_of, batches, spied):
+    x, y = next(batches(10))
+    norms = {}
+    for view in ("raw", "released", "plain"):
+        model = model_of()
+        optimizer = sgd(model)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        if view == "plain":
+            nn.functional.cross_entropy(model(x), y).backward()
+            norms[view] = float(flat({n: p.grad for n, p in model.named_parameters()}).norm())
+            continue
+        _, seen = spied(model, optimizer, view=view, scaler=scaler)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        norms[view] = float(flat(seen[0][0]).norm())
+    assert norms["raw"] == pytest.approx(norms["plain"], rel=0.05)
+    assert norms["released"] == pytest.approx(norms["plain"], rel=0.05)
+
+
+def test_validation_is_not_part_of_a_step(model_of, batches, spied):
+    model = model_of()
+    optimizer = sgd(model)
+    _, seen = spied(model, optimizer)
+    stream = batches(5)
+    for _ in range(2):
+        x, y = next(stream)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            model(x)
+        model.eval()
+        model(x)
+        model.train()
+        optimizer.step()
+    assert [size for _, size in seen] == [5, 5]
+
+
+def test_under_ddp_raw_is_the_local_gradient(model_of, batches, spied, tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)
+    try:
+        model = model_of()
+        parallel = nn.parallel.DistributedDataParallel(model)
+        optimizer = sgd(model)
+        _, seen = spied(parallel, optimizer, view="raw", loss=nn.functional.cross_entropy)
+        x, y = next(batches(5))
+        nn.functional.cross_entropy(parallel(x), y).backward()
+        whole = {n: p.grad.clone() for n, p in model.named_parameters()}
+        optimizer.step()
+        assert list(seen[0][0]) == list(whole)
+        torch.testing.assert_close(flat(seen[0][0]), flat(whole))
+        assert seen[0][1] == 5
+    finally:
+        dist.destroy_process_group()
+
+
+# labels and candidates
+
+
+@pytest.mark.parametrize("way", ["criterion", "by hand", "keyword"])
+def test_the_probe_runs_when_labels_are_seen(model_of, batches, way):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model_of()
+
+        def forward(self, x, labels=None):
+            return self.inner(x)
+
+    model = model_of() if way != "keyword" else Named()
+    optimizer, criterion = sgd(model), nn.CrossEntropyLoss()
+    loss = criterion if way == "criterion" else nn.functional.cross_entropy
+    monitor = watch(model, optimizer, loss=loss, every=4, strict=True)
+    stream = batches(6)
+    for _ in range(4):
+        x, y = next(stream)
+        optimizer.zero_grad()
+        out = model(x, labels=y) if way == "keyword" else model(x)
+        if way == "by hand":
+            monitor.labels(y)
+        criterion(out, y).backward()
+        optimizer.step()
+    found = monitor.compute()
+    if way == "keyword":  # its forward pass takes more than a tensor
+        assert found.whitebox is None
+        assert any("more than one tensor" in note for note in found.notes)
+    else:
+        assert found.whitebox is not None
+        assert (found.whitebox.auc.value, found.whitebox.members, found.whitebox.others) == (1.0, 6, 6)
+
+
+def test_candidates_are_drawn_from_a_dataset_without_the_members(model_of, train, data):
+    model, criterion = model_of(), nn.CrossEntropyLoss()
+    optimizer = sgd(model)
+    dataset = torch.utils.data.TensorDataset(*(t[:60] for t in data))
+    monitor = watch(model, optimizer, loss=criterion, candidates=dataset, others=40, every=5, strict=True)
+    train(model, optimizer, 1, criterion=criterion)
+    first = monitor.compute().whitebox
+    assert first is not None
+    assert first.step == 1
+    assert 30 <= first.others <= 40
+    assert first.auc.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "why"), [({}, "loss was not given"), ({"loss": nn.functional.cross_entropy}, "labels")]
+)
+def test_a_probe_that_is_off_says_why(model_of, train, options, why):
+    model = model_of()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer, every=2, strict=True, **options)
+    train(model, optimizer, 4)
+    found = monitor.compute()
+    assert found.whitebox is None
+    assert any("white-box probe off" in note and why in note for note in found.notes)
+    assert why in monitor.report()
+
+
+# set-ups that are refused by name
+
+
+def test_optimizer_without_parameters_of_the_model_is_refused(model_of):
+    with pytest.raises(BadInput, match="no trainable parameter of this model"):
+        watch(model_of(), sgd(model_of()))
+
+
+def test_compiled_models_are_refused(model_of):
+    model = model_of()
+    with pytest.raises(BadInput, match=r"torch\.compile"):
+        watch(torch.compile(model), sgd(model))
+    model.compile()
+    with pytest.raises(BadInput, match=r"torch\.compile"):
+        watch(model, sgd(model))
+
+
+def test_fsdp_is_refused(model_of):
+    sharded = type("FullyShardedDataParallel", (nn.Sequential,), {})(model_of())
+    with pytest.raises(BadInput, match="FSDP"):
+        refuse(sharded, sgd(sharded))
+
+
+def test_lbfgs_is_refused(model_of):
+    model = model_of()
+    with pytest.raises(BadInput, match="LBFGS"):
+        watch(model, torch.optim.LBFGS(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"every": 0}, {"view": "other"}, {"choices": 1}, {"alpha": 0.0}, {"log": 3}, {"others": 0}, {"clip": 0.0}, {"noise": -1.0},
+     {"candidates": []}],
+    ids=str,
+)  # fmt: skip
+def test_options_that_make_no_sense_are_refused(model_of, options):
+    model = model_of()
+    with pytest.raises(BadInput):
+        watch(model, sgd(model), **options)
+    assert not model._forward_pre_hooks
+
+
+def test_a_model_that_is_none_is_refused(model_of):
+    with pytest.raises(BadInput, match=r"torch\.nn\.Module"):
+        watch(lambda x: x, sgd(model_of()))
+
+
+# training never dies
+
+
+def test_a_closure_that_runs_twice_is_warned_about_once(model_of, batches):
+    model = model_of()
+    x, y = next(batches(5))
+
+    class Twice(torch.optim.SGD):
+        def step(self, closure=None):
+            closure()
+            return super().step(closure)
+
+    optimizer = Twice(model.parameters(), lr=0.1)
+    watch(model, optimizer)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    with pytest.warns(MonitorWarning, match="more than once"):
+        optimizer.step(closure)
+
+
+def test_no_gradient_and_no_forward_pass_are_warned_about_once(model_of, batches):
+    model = model_of()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer)
+    with pytest.warns(MonitorWarning, match="no gradient"):
+        optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    with pytest.warns(MonitorWarning, match="without a forward pass"):
+        optimizer.step()
+    assert monitor.compute().skipped == {"no gradient": 2, "no input": 1}
+
+
+def test_gradients_that_are_not_numbers_are_not_scored(model_of, train):
+    model = model_of()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer)
+    start = copy.deepcopy(model.state_dict())
+    optimizer.register_step_post_hook(lambda *_: model.load_state_dict(start))
+
+    def spoil():
+        if monitor.step % 3 == 0:
+            model[0].weight.grad[0] = float("nan")
+
+    with pytest.warns(MonitorWarning, match="not finite"):
+        train(model, optimizer, 33, between=spoil)
+    found = monitor.compute()
+    assert found.skipped["not finite"] == 11
+    assert monitor.step == 33
+    assert math.isfinite(found.log_wealth)
+
+
+def test_batches_of_one_are_scored(model_of, train):
+    model, criterion = model_of(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    monitor = watch(model, optimizer, loss=criterion, every=20, strict=True)
+    train(model, optimizer, 60, criterion=criterion, size=1)
+    found = monitor.compute()
+    assert found.whitebox is not None
+    assert (found.whitebox.members, found.whitebox.auc.value) == (1, 1.0)
+    assert found.whitebox.auc.low == pytest.approx(0.025, abs=1e-6)
+    assert found.pairs > 0
+
+
+def test_changing_shapes_stop_the_monitor_and_not_the_training(model_of):
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16, 2))
+    optimizer = sgd(model)
+    watch(model, optimizer)
+    model(torch.rand(2, 1, 8, 8)).sum().backward()
+    optimizer.step()
+    with pytest.warns(MonitorWarning, match="shape changed"):
+        model(torch.rand(2, 1, 9, 9)).sum().backward()
+    optimizer.step()
+    assert not model._forward_pre_hooks
+    watch(model, optimizer, strict=True)
+    model(torch.rand(2, 1, 8, 8))
+    with pytest.raises(Exception, match="shape changed"):
+        model(torch.rand(2, 1, 9, 9))
+
+
+def test_a_probe_that_breaks_is_warned_about_and_strict_raises(model_of, train):
+    def broken(out, y):
+        raise RuntimeError("no loss today")
+
+    for strict in (False, True):
+        model, criterion = model_of(), nn.CrossEntropyLoss()
+        optimizer = sgd(model)
+        monitor = watch(model, optimizer, loss=broken, every=2, strict=strict)
+        criterion.register_forward_pre_hook(lambda _, args, m=monitor: m.labels(args[1]))
+        if strict:
+            with pytest.raises(RuntimeError, match="no loss today"):
+                train(model, optimizer, 4, criterion=criterion)
+        else:
+            with pytest.warns(MonitorWarning, match="no loss today"):
+                train(model, optimizer, 4, criterion=criterion)
+            assert monitor.step == 4
+
+
+def test_a_logger_that_raises_is_silenced(model_of, train):
+    calls = []
+
+    def log(scalars, step):
+        calls.append(step)
+        raise OSError("disk full")
+
+    model = model_of()
+    optimizer = sgd(model)
+    watch(model, optimizer, every=2, log=log)
+    with pytest.warns(MonitorWarning, match="disk full"):
+        train(model, optimizer, 6)
+    assert calls == [2]
+    model = model_of()
+    optimizer = sgd(model)
+    watch(model, optimizer, every=2, log=log, strict=True)
+    with pytest.raises(OSError, match="disk full"):
+        train(model, optimizer, 6)
+
+
+def test_the_users_own_error_passes_through(model_of):
+    model = model_of()
+    optimizer = sgd(model)
+    watch(model, optimizer)
+
+    def closure():
+        raise KeyError("theirs")
+
+    with pytest.raises(KeyError, match="theirs"):
+        optimizer.step(closure)
+
+
+def test_sparse_gradients_stop_the_monitor():
+    model = nn.Sequential(nn.Embedding(50, 4, sparse=True), nn.Flatten(), nn.Linear(12, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch(model, optimizer)
+    model(torch.randint(50, (2, 3))).sum().backward()
+    with pytest.warns(MonitorWarning, match="sparse"):
+        optimizer.step()

@@ -1,0 +1,177 @@
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from leakgauge.channels import Gradient
+from leakgauge.core import Pixels, Victim
+from leakgauge.models.lenet import LeNet
+from leakgauge.monitor import whitebox
+from leakgauge.monitor.head import head_products, linear_owner
+from leakgauge.monitor.whitebox import (
+    Protection,
+    last_layers,
+    per_sample_gradients,
+    probe,
+    quiet,
+    untouched_randomness,
+    whole_gradient,
+)
+
+SIDE = 16
+
+
+@pytest.fixture
+def case():
+    """A LeNet, the gradient of 8 members, and 24 others."""
+    rng = torch.Generator().manual_seed(0)
+    model = LeNet(in_channels=1, side=SIDE)
+    x, y = torch.rand(32, 1, SIDE, SIDE, generator=rng), torch.randint(10, (32,), generator=rng)
+    signal = dict(Gradient()(Victim(model, Pixels((1, SIDE, SIDE))), x[:8], y[:8]))
+    return model, signal, (x[:8], y[:8]), (x[8:], y[8:])
+
+
+def found(case, *, signal=None, protection=None):
+    model, whole, members, others = case
+    return probe(
+        model,
+        F.cross_entropy,
+        whole if signal is None else signal,
+        members,
+        others,
+        protection=protection or Protection(),
+        step=1,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("protection", [Protection(), Protection(noise=1e-12), Protection(clip=1e9)], ids=repr)
+def test_members_are_told_exactly_without_noise(case, protection):
+    result = found(case, protection=protection)
+    assert result.auc.value == result.tpr.value == 1.0
+    assert result.auc.low == pytest.approx(0.025 ** (1 / 8), abs=1e-6)
+
+
+def test_auc_falls_with_noise_to_chance(case):
+    """σ is the length of the noise against the gradient's; the mean over eight draws falls at every doubling of scale."""
+    _, whole, *_ = case
+    norm = math.sqrt(sum(float(g.square().sum()) for g in whole.values()))
+    entries = sum(g.numel() for g in whole.values())
+    levels, draws = (0.0, 2.0, 8.0, 100.0), 8
+    means, bounds = [], []
+    for level in levels:
+        sigma = level * norm / math.sqrt(entries)
+        results = []
+        for seed in range(draws):
+            rng = torch.Generator().manual_seed(seed)
+            noisy = {n: g + sigma * torch.randn(g.shape, generator=rng) for n, g in whole.items()}
+            results.append(found(case, signal=noisy, protection=Protection(noise=sigma)))
+        means.append(sum(r.auc.value for r in results) / draws)
+        bounds.append(results[0].upper_nats)
+    assert means[0] == 1.0
+    assert means == sorted(means, reverse=True)
+    assert means[-1] < 0.65
+    assert bounds[0] is None  # without noise nothing is bounded
+    assert bounds[1] > bounds[2] > bounds[3] > 0
+
+
+def test_per_sample_gradients_are_those_of_single_samples(case):
+    model, whole, (x, y), _ = case
+    each = per_sample_gradients(model, F.cross_entropy, tuple(whole), x, y, seed=0)
+    for i in range(3):
+        alone = Gradient()(Victim(model, Pixels((1, SIDE, SIDE))), x[i : i + 1], y[i : i + 1])
+        for name in whole:
+            torch.testing.assert_close(each[name][i], alone[name], rtol=1e-4, atol=1e-6)
+
+
+def test_the_short_cut_of_the_head_equals_the_long_way(case):
+    model, whole, (x, y), _ = case
+    names = ("fc.weight", "fc.bias")
+    layer = linear_owner(model, names)
+    assert layer is model.fc
+    short = head_products(model, layer, F.cross_entropy, names, whole, x, y)
+    each = per_sample_gradients(model, F.cross_entropy, names, x, y, seed=0)
+    rows = torch.cat([each[n].flatten(1) for n in names], 1)
+    flat = torch.cat([whole[n].flatten() for n in names])
+    assert short is not None
+    torch.testing.assert_close(short.gram, rows @ rows.T, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(short.cross, rows @ flat, rtol=1e-4, atol=1e-6)
+
+
+def test_a_head_that_is_used_twice_takes_the_long_way():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.fc(self.fc(x).tanh())
+
+    model = Twice()
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    signal = {n: torch.randn_like(p) for n, p in model.named_parameters()}
+    assert head_products(model, model.fc, F.cross_entropy, tuple(signal), signal, x, y) is None
+
+
+def test_clipping_is_known_to_the_adversary(case):
+    """Mean of clipped gradients: with the norm known the members come out exactly, although lengths differ."""
+    model, whole, (x, y), others = case
+    each = per_sample_gradients(model, F.cross_entropy, tuple(whole), x, y, seed=0)
+    norms = torch.stack([g.flatten(1).square().sum(1) for g in each.values()]).sum(0).sqrt()
+    clip = float(norms.median())
+    scale = (clip / norms).clamp_max(1)
+    clipped = {n: (g * scale.view(-1, *[1] * (g.ndim - 1))).mean(0) for n, g in each.items()}
+    result = probe(model, F.cross_entropy, clipped, (x, y), others, protection=Protection(clip=clip), step=1, seed=0)
+    assert result.auc.value == 1.0
+
+
+def test_model_and_generators_are_left_as_they_were(case):
+    model, _, members, others = case
+    fired = []
+    model = nn.Sequential(model, nn.Dropout(0.5), nn.BatchNorm1d(10)).train()
+    model[1].eval()
+    model[0].register_forward_hook(lambda *_: fired.append(1))
+    signal = {n: torch.randn_like(p) for n, p in model.named_parameters()}
+    modes = [m.training for m in model.modules()]
+    state = {n: t.clone() for n, t in model.state_dict().items()}
+    before = torch.get_rng_state()
+    result = probe(model, F.cross_entropy, signal, members, others, protection=Protection(), step=1, seed=0)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [m.training for m in model.modules()] == modes
+    assert all(torch.equal(t, state[n]) for n, t in model.state_dict().items())
+    assert fired == []
+    assert len(model[0]._forward_hooks) == 1
+    assert all(p.grad is None for p in model.parameters())
+    assert any("eval mode" in note for note in result.notes)
+
+
+def test_hooks_and_modes_come_back_after_an_error(case):
+    model, *_ = case
+    model.train()
+    model.register_forward_hook(lambda *_: None)
+    with pytest.raises(RuntimeError), quiet(model):
+        raise RuntimeError
+    assert model.training
+    assert len(model._forward_hooks) == 1
+
+
+def test_generators_of_python_and_numpy_do_not_move():
+    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    with untouched_randomness(0, torch.device("cpu")):
+        drawn = random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
+    assert len(drawn) == 3
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
+
+
+def test_what_is_read_of_large_models(monkeypatch):
+    sizes = {"first": 10_000, "middle": 300, "norm": 20, "head": 3000}
+    assert last_layers(sizes, 40) == ("head",)
+    assert last_layers(sizes, 400) == ("middle", "norm", "head")  # eight entries per candidate
+    assert whole_gradient(sizes, 40) == tuple(sizes)
+    monkeypatch.setattr(whitebox, "FLOATS", 40 * 500)
+    assert whole_gradient(sizes, 40) == ("middle", "norm")
+    assert last_layers(sizes, 40) == ("middle", "norm")  # a head of a large vocabulary is passed over
