@@ -1,0 +1,1 @@
+"""Measuring leakage while a model trains."""
