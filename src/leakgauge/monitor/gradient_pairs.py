@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +45,6 @@ class Collection:
 
     def add(self, features: Tensor, layers: Sequence[Tensor], others: Tensor, group: int) -> None:
         self._rows.append((features, tuple(layers), others, group))
-
-    def forget_before(self, group: int) -> None:
-        self._rows = [row for row in self._rows if row[3] >= group]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -101,9 +99,11 @@ class Probe:
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Output of the feature layer, one row per sample, and of the model."""
         caught: list[Tensor] = []
-        handle = self.model.get_submodule(self.feature_layer).register_forward_hook(
-            lambda module, inputs, output: caught.append(output)
-        )
+
+        def catch(module: nn.Module, inputs: Any, output: Any) -> None:
+            caught.append(output)
+
+        handle = self.model.get_submodule(self.feature_layer).register_forward_hook(catch)
         try:
             out = self.model(x)
         finally:

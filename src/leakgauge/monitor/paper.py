@@ -45,7 +45,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if min(self.sub_epochs, self.decay_every) < 1 or min(self.iterations, self.batch, self.evaluation) < 2:
-            raise BadInput(f"a schedule needs sub-epochs, and two iterations, samples and evaluation batches or more: {self}")
+            raise BadInput(
+                f"a schedule needs sub-epochs, and two iterations, samples and evaluation batches or more: {self}"
+            )
         if not self.checkpoints or min(self.checkpoints) < 0 or max(self.checkpoints) > self.sub_epochs:
             raise BadInput(f"checkpoints must lie between 0 and {self.sub_epochs} sub-epochs, got {self.checkpoints}")
 
@@ -139,22 +141,23 @@ def paper_mode(
 
     Ref: Meng et al. 2025, Algorithm 1 — mutual information estimation
     """
-    run = _Run(
-        model=copy.deepcopy(model),
-        loss=loss,
-        data=data,
-        held_out=held_out,
-        schedule=schedule or Schedule(),
-        reading=reading,
-        shuffle=shuffle,
-        token=token or AutoencoderToken(),
-        training=training or CriticTraining(),
-        controls=controls,
-        seed=seed,
-        probe_options=(feature_layer, tuple(gradient_layers), sketch),
-    )
-    device = run.device
-    with private_randomness(seed, device):
+    device = next(model.parameters()).device
+    with private_randomness(seed, device):  # of dropout, which knows no other generator
+        run = _Run(
+            model=copy.deepcopy(model),
+            device=device,
+            loss=loss,
+            data=data,
+            held_out=held_out,
+            schedule=schedule or Schedule(),
+            reading=reading,
+            shuffle=shuffle,
+            token=token or AutoencoderToken(),
+            training=training or CriticTraining(),
+            controls=controls,
+            seed=seed,
+            probe_options=(feature_layer, tuple(gradient_layers), sketch),
+        )
         return run(on_checkpoint)
 
 
@@ -172,6 +175,7 @@ class _Waiting:
 @dataclass
 class _Run:
     model: nn.Module
+    device: torch.device
     loss: Loss
     data: tuple[Tensor, Tensor]
     held_out: tuple[Tensor, Tensor] | None
@@ -193,7 +197,8 @@ class _Run:
                 f"reading must be 'once', 'warm' or 'fresh' and shuffle 'all' or 'sub_epoch', "
                 f"got {self.reading!r} and {self.shuffle!r}"
             )
-        self.rng = torch.Generator().manual_seed(self.seed)
+        # one generator each, so that neither controls nor checkpoints change which batches are trained on
+        self.rng, self.others_rng = (torch.Generator().manual_seed(self.seed + add) for add in (0, 1_000_003))
         feature_layer, gradient_layers, sketch = self.probe_options
         self.probe = Probe(self.model, self.loss, feature_layer, gradient_layers, sketch)
         if self.held_out is None:
@@ -205,12 +210,8 @@ class _Run:
                     f"{name} needs as many labels as samples and at least two batches of {self.schedule.batch}, "
                     f"got {len(x)} samples and {len(y)} labels"
                 )
-        self.sizes = self.probe.sizes(*self._batch(self.data))
+        self.sizes = self.probe.sizes(*self._batch(self.data, torch.Generator().manual_seed(0)))
         self._check_room()
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.model.parameters()).device
 
     def _check_room(self) -> None:
         pairs = self.schedule.sub_epochs * self.schedule.iterations
@@ -249,7 +250,12 @@ class _Run:
             self._train_critics(real, null)
             done = [self._read(at, real, null) for at in waiting]
         return PaperResult(
-            tuple(done), self.reading, self.shuffle, repr(self.token), self.seed, self._cost(time.perf_counter() - began)
+            tuple(done),
+            self.reading,
+            self.shuffle,
+            repr(self.token),
+            self.seed,
+            self._cost(time.perf_counter() - began),
         )
 
     def _cost(self, seconds: float) -> Cost:
@@ -268,8 +274,8 @@ class _Run:
         seed = 2 * self.seed + which
         return Critic.made(features, self.sizes, self.token, self.training, seed=seed, device=self.device)
 
-    def _batch(self, data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        rows = torch.randperm(len(data[0]), generator=self.rng)[: self.schedule.batch]
+    def _batch(self, data: tuple[Tensor, Tensor], rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        rows = torch.randperm(len(data[0]), generator=rng)[: self.schedule.batch]
         x, y = _rows(data, rows)
         return x.to(self.device), y.to(self.device)
 
@@ -277,7 +283,7 @@ class _Run:
         """One sub-epoch of training; every step leaves one pair behind."""
         self.model.train()
         for _ in range(self.schedule.iterations):
-            x, y = self._batch(self.data)
+            x, y = self._batch(self.data, self.rng)
             others = self._features_of_others()
             features, layers, every = self.probe.step(x, y)
             for name, parameter in self.model.named_parameters():
@@ -289,7 +295,7 @@ class _Run:
         if not self.controls:
             return torch.empty(0)
         with untouched_buffers(self.model), torch.no_grad(), private_randomness(self.seed, self.device):
-            return self.probe.features(self._batch(self.data)[0])[0].cpu()
+            return self.probe.features(self._batch(self.data, self.others_rng)[0])[0].cpu()
 
     def _evaluation(self, sub_epoch: int) -> _Waiting:
         held_out = self.held_out or self.data
@@ -298,11 +304,11 @@ class _Run:
 
     def _frozen(self, data: tuple[Tensor, Tensor], sub_epoch: int) -> Pairs:
         """Pairs of the present weights, in train mode as in training, without moving them."""
-        found = Collection()
+        found, rng = Collection(), torch.Generator().manual_seed(self.seed + 2_000_003 + sub_epoch)
         self.model.train()
         with untouched_buffers(self.model), private_randomness(self.seed, self.device):
             for _ in range(self.schedule.evaluation):
-                features, layers, _ = self.probe.step(*self._batch(data))
+                features, layers, _ = self.probe.step(*self._batch(data, rng))
                 found.add(features, layers, torch.empty(0), sub_epoch)
         return found.pairs()
 
@@ -340,7 +346,8 @@ class _Run:
     def _read(self, at: _Waiting, real: Critic, null: Critic) -> Checkpoint:
         began = time.perf_counter()
         paper, held = (
-            real.read(pairs.features, pairs.layers, self._partners(pairs.group, self.seed + 2)) for pairs in (at.train, at.held)
+            real.read(pairs.features, pairs.layers, self._partners(pairs.group, self.seed + 2))
+            for pairs in (at.train, at.held)
         )
         collected = decoy = nothing = None
         if at.collected:

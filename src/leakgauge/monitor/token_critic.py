@@ -88,11 +88,17 @@ class Critic:
     optimizer: torch.optim.Optimizer
     training: CriticTraining
     rng: torch.Generator
-    steps_taken: int = 0
 
     @classmethod
     def made(
-        cls, features: int, sizes: Sequence[int], token: Token, training: CriticTraining, *, seed: int, device: torch.device
+        cls,
+        features: int,
+        sizes: Sequence[int],
+        token: Token,
+        training: CriticTraining,
+        *,
+        seed: int,
+        device: torch.device,
     ) -> Critic:
         with private_randomness(seed, device):
             network = TokenCritic(features, sizes, token).to(device)
@@ -122,7 +128,6 @@ class Critic:
                 self.optimizer.zero_grad()
                 loss.backward()
                 self.optimizer.step()
-        self.steps_taken += self.training.steps
 
     def read(self, features: Tensor, layers: Sequence[Tensor], partners: Tensor) -> Gap:
         """Algorithm 1's estimate for true pairs, and the same for mismatched ones; row i is mismatched by ``partners[i]``.
