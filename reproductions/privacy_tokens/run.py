@@ -28,7 +28,9 @@ from leakgauge.core import Pixels, Victim, share
 from leakgauge.measures.image import ssim
 from leakgauge.measures.mutual_information import InfoNCE
 from leakgauge.monitor.gradient_pairs import Probe
-from leakgauge.monitor.paper import Checkpoint, Gap, PaperResult, Reading, paper_mode
+from leakgauge.monitor.paper import MEMORY, paper_mode
+from leakgauge.monitor.paper_result import Checkpoint, PaperResult, Reading
+from leakgauge.monitor.token_critic import Gap
 from leakgauge.monitor.tokens import AutoencoderToken, Token, TransformerToken
 
 TOKENS: dict[str, Token] = {"autoencoder": AutoencoderToken(), "transformer": TransformerToken()}
@@ -142,6 +144,9 @@ def main() -> None:
     parser.add_argument("--tokens", nargs="+", choices=list(TOKENS), default=list(TOKENS))
     parser.add_argument("--readings", nargs="+", choices=["once", "warm", "fresh"], default=["once"])
     parser.add_argument("--targets", type=int, default=10, help="images that are attacked at each checkpoint")
+    parser.add_argument(
+        "--memory", type=int, default=MEMORY, help="bytes that stored pairs may take; AlexNet's take 15e9"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -181,6 +186,7 @@ def main() -> None:
                 reading=reading,
                 token=TOKENS[token],
                 sketch=BucketSketch() if setup.sketched else None,
+                memory=options.memory,
                 on_checkpoint=keep,
                 seed=options.seed,
             )

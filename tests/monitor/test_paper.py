@@ -12,8 +12,8 @@ from leakgauge.core import Pixels, Victim
 from leakgauge.data import fashion
 from leakgauge.errors import BadInput
 from leakgauge.models.privacy_tokens import TokenLeNet
-from leakgauge.monitor import paper
-from leakgauge.monitor.paper import CriticTraining, Schedule, paper_mode
+from leakgauge.monitor.paper import Schedule, paper_mode
+from leakgauge.monitor.token_critic import CriticTraining
 from leakgauge.monitor.tokens import AutoencoderToken, TransformerToken
 from leakgauge.testing import untouched
 
@@ -158,10 +158,9 @@ def test_a_sketch_takes_the_place_of_whole_gradients():
     assert found.cost.stored == 4 * 30 * (20 * 192 + 3 * 4)
 
 
-def test_gradients_that_do_not_fit_are_refused(monkeypatch):
-    monkeypatch.setattr(paper, "ROOM", 100_000)
+def test_pairs_that_do_not_fit_are_refused():
     with pytest.raises(BadInput, match="give sketch="):
-        measured()
+        measured(memory=100_000)
 
 
 @pytest.mark.parametrize(

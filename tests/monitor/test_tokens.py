@@ -11,7 +11,7 @@ from leakgauge.core import Pixels, Victim
 from leakgauge.data import fashion
 from leakgauge.errors import BadInput
 from leakgauge.models.privacy_tokens import TokenLeNet
-from leakgauge.monitor.gradient_pairs import Pairs, Probe
+from leakgauge.monitor.gradient_pairs import Collection, Probe
 from leakgauge.monitor.token_critic import Critic, CriticTraining, TokenCritic, mismatched
 from leakgauge.monitor.tokens import AutoencoderToken, TransformerToken, negative_energy
 
@@ -116,7 +116,7 @@ def test_reading_by_hand():
 
     critic.network = Shell()
     features = torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]])  # two batches of two samples
-    gap = critic.read(features, [torch.tensor([[1.0], [0.5]])], torch.tensor([1, 0]))
+    gap = critic.read(features, [torch.tensor([[1.0], [0.5]])], torch.tensor([0, 1]), torch.tensor([1, 0]))
     own, other = (1 + 2 + 1.5 + 2) / 4, (0.5 + 1 + 3 + 4) / 4
     log_term = math.log((math.exp(0.5) + math.exp(1) + math.exp(3) + math.exp(4)) / 4)
     assert gap.matched == pytest.approx(own - log_term)
@@ -127,20 +127,29 @@ def test_reading_by_hand():
 def test_training_raises_what_it_should():
     rng = torch.Generator().manual_seed(0)
     shared = torch.randn(60, 1, generator=rng)
-    pairs = Pairs(
-        shared[:, None].expand(-1, 4, 3).contiguous(),
-        (shared.expand(-1, 5).contiguous(),),
-        torch.empty(60, 0),
-        torch.zeros(60),
-    )
+    features, layers = shared[:, None].expand(-1, 4, 3), [shared.expand(-1, 5)]
     training = CriticTraining(steps=150, lr=5e-3, token_lr=5e-3, fraction=0.5)
     critic = Critic.made(3, (5,), AutoencoderToken(8, 4, "signed"), training, seed=0, device=torch.device("cpu"))
-    partners = mismatched(torch.zeros(60), rng)
-    before = critic.read(pairs.features, pairs.layers, partners)
+    rows, partners = torch.arange(60), mismatched(torch.zeros(60), rng)
+    before = critic.read(features, layers, rows, partners)
     state = torch.get_rng_state()
-    critic.train(pairs, partners)
+    critic.train(features, layers, rows, partners)
     assert torch.equal(state, torch.get_rng_state())
-    assert critic.read(pairs.features, pairs.layers, partners).matched > before.matched + 0.5
+    assert critic.read(features, layers, rows, partners).matched > before.matched + 0.5
+
+
+def test_a_collection_shows_what_is_there():
+    found = Collection(3)
+    with pytest.raises(BadInput, match="no pair"):
+        found.pairs()
+    for i in range(2):
+        found.add(torch.full((4, 2), float(i)), [torch.full((5,), 10.0 + i)], torch.empty(0), group=i)
+    pairs = found.pairs()
+    assert len(found) == len(pairs) == 2
+    assert pairs.features[1].unique().tolist() == [1.0]
+    assert pairs.layers[0][:, 0].tolist() == [10.0, 11.0]
+    assert pairs.group.tolist() == [0, 1]
+    assert pairs.nbytes() == 4 * 2 * (8 + 5)
 
 
 @pytest.mark.parametrize("groups", [[0] * 7, [1, 1, 2, 2, 2, 1]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,31 +32,35 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.features)
 
-    def __getitem__(self, rows: Tensor) -> Pairs:
-        layers = tuple(layer[rows] for layer in self.layers)
-        return Pairs(self.features[rows], layers, self.others[rows], self.group[rows])
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (self.features, *self.layers, self.others))
 
 
-@dataclass
 class Collection:
-    """Grows by one pair per training step; ``pairs()`` stacks what is there."""
+    """Room for ``capacity`` pairs, taken at the first one; ``pairs()`` shows those that are there, without a copy."""
 
-    _rows: list[tuple[Tensor, tuple[Tensor, ...], Tensor, int]] = field(default_factory=list)
-
-    def add(self, features: Tensor, layers: Sequence[Tensor], others: Tensor, group: int) -> None:
-        self._rows.append((features, tuple(layers), others, group))
+    def __init__(self, capacity: int) -> None:
+        self._capacity, self._count = capacity, 0
+        self._pairs: Pairs | None = None
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
-    def nbytes(self) -> int:
-        tensors = [t for features, layers, others, _ in self._rows for t in (features, *layers, others)]
-        return sum(t.nbytes for t in tensors)
+    def add(self, features: Tensor, layers: Sequence[Tensor], others: Tensor, group: int) -> None:
+        if self._pairs is None:
+            room = [torch.empty(self._capacity, *t.shape, dtype=t.dtype) for t in (features, others, *layers)]
+            self._pairs = Pairs(room[0], tuple(room[2:]), room[1], torch.zeros(self._capacity, dtype=torch.long))
+        every = (self._pairs.features, self._pairs.others, *self._pairs.layers)
+        for kept, given in zip(every, (features, others, *layers), strict=True):
+            kept[self._count] = given
+        self._pairs.group[self._count] = group
+        self._count += 1
 
     def pairs(self) -> Pairs:
-        features, layers, others, groups = zip(*self._rows, strict=True)
-        stacked = tuple(torch.stack(parts) for parts in zip(*layers, strict=True))
-        return Pairs(torch.stack(features), stacked, torch.stack(others), torch.tensor(groups))
+        if self._pairs is None:
+            raise BadInput("no pair was collected yet; train for a step before reading")
+        n, of = self._count, self._pairs
+        return Pairs(of.features[:n], tuple(layer[:n] for layer in of.layers), of.others[:n], of.group[:n])
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,11 @@ class Probe:
         named = self.model.named_parameters()
         return [name for name, p in named if p.requires_grad and name.startswith(layer + ".")]
 
-    def sizes(self, x: Tensor, y: Tensor) -> tuple[int, ...]:
-        """Length of the vector of each layer, found by one pass over a sample."""
+    def sizes(self, x: Tensor, y: Tensor) -> tuple[int, tuple[int, ...]]:
+        """Number of features and length of each layer's gradient vector, found by one pass over a batch."""
         with untouched_buffers(self.model):
-            return tuple(len(layer) for layer in self.step(x, y)[1])
+            features, layers, _ = self.step(x, y)
+        return features.shape[1], tuple(len(layer) for layer in layers)
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
         """Features (batch, d) and one gradient vector per layer, on the CPU; and all gradients, by name."""

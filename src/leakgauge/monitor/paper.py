@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +13,12 @@ from torch import Tensor, nn
 from leakgauge.core import Loss, private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.monitor.gradient_pairs import Collection, Pairs, Probe, Sketch, untouched_buffers
-from leakgauge.monitor.token_critic import Critic, CriticTraining, Gap, mismatched
+from leakgauge.monitor.paper_result import Checkpoint, Controls, Cost, PaperResult, Reading, Shuffle
+from leakgauge.monitor.token_critic import Critic, CriticTraining, mismatched
 from leakgauge.monitor.tokens import AutoencoderToken, Token
 
-Reading = Literal["once", "warm", "fresh"]
-Shuffle = Literal["all", "sub_epoch"]
-
-LABEL = "critic gap, not mutual information: read it beside decoy, null and held_out"
-ROOM = 2**31
-"""Bytes of stored pairs beyond which a sketch is asked for."""
+MEMORY = 2**32
+"""Bytes that stored pairs may take unless more is allowed."""
 
 
 @dataclass(frozen=True)
@@ -52,60 +48,6 @@ class Schedule:
             raise BadInput(f"checkpoints must lie between 0 and {self.sub_epochs} sub-epochs, got {self.checkpoints}")
 
 
-@dataclass(frozen=True)
-class Controls:
-    """What the same recipe reads where the data cannot have leaked.
-
-    ``held_out``: the same critic on batches that took no part in training, at the checkpoint's weights.
-    ``decoy``: the same critic on the collected pairs, with features of *other* data made by the same weights.
-    ``null``: a critic trained alike on pairs whose gradients were shuffled, read on those very pairs.
-    """
-
-    held_out: Gap
-    decoy: Gap | None
-    null: Gap | None
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """One row of the paper's Table 1: ``paper`` at frozen weights, ``collected`` on pairs gathered since the beginning.
-
-    ``paper`` reads evaluation batches of the training data at this checkpoint's weights, shuffled among themselves.
-    ``collected`` reads the pairs that training itself has made so far; their weights differ, so it can tell the time.
-    It is None at sub-epoch 0, where there are none.
-    """
-
-    sub_epoch: int
-    accuracy: float
-    paper: Gap
-    collected: Gap | None
-    controls: Controls
-
-
-@dataclass(frozen=True)
-class Cost:
-    """``critic_steps`` is what a reading is paid in; ``stored`` are the bytes of the collected pairs at the end."""
-
-    critic_steps: int
-    critic_parameters: int
-    stored: int
-    seconds_model: float
-    seconds_critic: float
-
-
-@dataclass(frozen=True)
-class PaperResult:
-    """All checkpoints of one run, the settings that made them, and what they cost."""
-
-    checkpoints: tuple[Checkpoint, ...]
-    reading: Reading
-    shuffle: Shuffle
-    token: str
-    seed: int
-    cost: Cost
-    label: str = LABEL
-
-
 def paper_mode(
     model: nn.Module,
     loss: Loss,
@@ -121,6 +63,7 @@ def paper_mode(
     training: CriticTraining | None = None,
     sketch: Sketch | None = None,
     controls: bool = True,
+    memory: int = MEMORY,
     on_checkpoint: Callable[[int, nn.Module], None] | None = None,
     seed: int = 0,
 ) -> PaperResult:
@@ -136,7 +79,8 @@ def paper_mode(
     mismatched gradient is drawn: ``"all"`` that were collected, or those of the same ``"sub_epoch"``.
 
     ``held_out`` is other data; by default the last fifth of ``data`` is set aside. ``sketch`` shortens gradients before
-    they are stored; models with millions of watched parameters need one. ``controls=False`` leaves out decoy and null.
+    they are stored; models with millions of watched parameters need one, as stored pairs may take ``memory`` bytes at most.
+    ``controls=False`` leaves out decoy and null.
     ``on_checkpoint(sub_epoch, model)`` is called with a copy of the model at each checkpoint.
 
     Ref: Meng et al. 2025, Algorithm 1 — mutual information estimation
@@ -155,6 +99,7 @@ def paper_mode(
             token=token or AutoencoderToken(),
             training=training or CriticTraining(),
             controls=controls,
+            memory=memory,
             seed=seed,
             probe_options=(feature_layer, tuple(gradient_layers), sketch),
         )
@@ -185,9 +130,9 @@ class _Run:
     token: Token
     training: CriticTraining
     controls: bool
+    memory: int
     seed: int
     probe_options: tuple[str, tuple[str, ...], Sketch | None]
-    collection: Collection = field(default_factory=Collection)
     seconds_critic: float = 0.0
     critic_steps: int = 0
 
@@ -210,16 +155,18 @@ class _Run:
                     f"{name} needs as many labels as samples and at least two batches of {self.schedule.batch}, "
                     f"got {len(x)} samples and {len(y)} labels"
                 )
-        self.sizes = self.probe.sizes(*self._batch(self.data, torch.Generator().manual_seed(0)))
-        self._check_room()
+        self.features, self.sizes = self.probe.sizes(*self._batch(self.data, torch.Generator().manual_seed(0)))
+        self.collection = Collection(self.schedule.sub_epochs * self.schedule.iterations)
+        self._check_memory()
 
-    def _check_room(self) -> None:
+    def _check_memory(self) -> None:
         pairs = self.schedule.sub_epochs * self.schedule.iterations
-        needed = 4 * sum(self.sizes) * pairs
-        if needed > ROOM:
+        features = self.schedule.batch * self.features * (2 if self.controls else 1)
+        needed = 4 * pairs * (sum(self.sizes) + features)
+        if needed > self.memory:
             raise BadInput(
-                f"{pairs} gradients of {sum(self.sizes)} values would take {needed / 1e9:.0f} GB; "
-                "give sketch= a function that shortens them, or watch fewer layers"
+                f"{pairs} pairs of {features} features and gradients of {sum(self.sizes)} values would take {needed / 1e9:.1f} GB; "
+                f"give sketch= a function that shortens the gradients, or allow more than memory={self.memory}"
             )
 
     def __call__(self, on_checkpoint: Callable[[int, nn.Module], None] | None) -> PaperResult:
@@ -263,16 +210,14 @@ class _Run:
         return Cost(
             critic_steps=self.critic_steps,
             critic_parameters=parameters,
-            stored=self.collection.nbytes(),
+            stored=self.collection.pairs().nbytes(),
             seconds_model=seconds - self.seconds_critic,
             seconds_critic=self.seconds_critic,
         )
 
     def _critic(self, which: int) -> Critic:
-        with untouched_buffers(self.model), torch.no_grad():
-            features = self.probe.features(self.data[0][:2].to(self.device))[0].shape[1]
         seed = 2 * self.seed + which
-        return Critic.made(features, self.sizes, self.token, self.training, seed=seed, device=self.device)
+        return Critic.made(self.features, self.sizes, self.token, self.training, seed=seed, device=self.device)
 
     def _batch(self, data: tuple[Tensor, Tensor], rng: torch.Generator) -> tuple[Tensor, Tensor]:
         rows = torch.randperm(len(data[0]), generator=rng)[: self.schedule.batch]
@@ -304,7 +249,8 @@ class _Run:
 
     def _frozen(self, data: tuple[Tensor, Tensor], sub_epoch: int) -> Pairs:
         """Pairs of the present weights, in train mode as in training, without moving them."""
-        found, rng = Collection(), torch.Generator().manual_seed(self.seed + 2_000_003 + sub_epoch)
+        found = Collection(self.schedule.evaluation)
+        rng = torch.Generator().manual_seed(self.seed + 2_000_003 + sub_epoch)
         self.model.train()
         with untouched_buffers(self.model), private_randomness(self.seed, self.device):
             for _ in range(self.schedule.evaluation):
@@ -321,46 +267,45 @@ class _Run:
             ]
         return float(torch.cat(right).mean())
 
-    def _partners(self, groups: Tensor, seed: int) -> Tensor:
-        rng = torch.Generator().manual_seed(seed)
+    def _partners(self, groups: Tensor, add: int) -> Tensor:
+        """For every row another one, by which it is mismatched."""
+        rng = torch.Generator().manual_seed(self.seed + add)
         return mismatched(groups if self.shuffle == "sub_epoch" else torch.zeros_like(groups), rng)
+
+    def _null_order(self, n: int) -> Tensor:
+        """For every row a gradient drawn from all others: nothing is left to be found."""
+        return mismatched(torch.zeros(n), torch.Generator().manual_seed(self.seed + 1))
 
     def _train_critics(self, real: Critic, null: Critic) -> None:
         if not len(self.collection):
             return
         began = time.perf_counter()
         pairs = self.collection.pairs()
-        partners = self._partners(pairs.group, self.seed)
-        real.train(pairs, partners)
+        rows, partners = torch.arange(len(pairs)), self._partners(pairs.group, 0)
+        real.train(pairs.features, pairs.layers, rows, partners)
         if self.controls:
-            shuffled = self._shuffled(pairs)
-            null.train(shuffled, partners)
+            shuffled = self._null_order(len(pairs))
+            null.train(pairs.features, pairs.layers, shuffled, shuffled[partners])
         self.critic_steps += self.training.steps
         self.seconds_critic += time.perf_counter() - began
-
-    def _shuffled(self, pairs: Pairs) -> Pairs:
-        """Features with a gradient drawn from all others: nothing is left to be found."""
-        order = mismatched(torch.zeros_like(pairs.group), torch.Generator().manual_seed(self.seed + 1))
-        return Pairs(pairs.features, tuple(layer[order] for layer in pairs.layers), pairs.others, pairs.group)
 
     def _read(self, at: _Waiting, real: Critic, null: Critic) -> Checkpoint:
         began = time.perf_counter()
         paper, held = (
-            real.read(pairs.features, pairs.layers, self._partners(pairs.group, self.seed + 2))
+            real.read(pairs.features, pairs.layers, torch.arange(len(pairs)), self._partners(pairs.group, 2))
             for pairs in (at.train, at.held)
         )
         collected = decoy = nothing = None
         if at.collected:
-            every = self.collection.pairs()
-            rows = torch.randperm(at.collected, generator=torch.Generator().manual_seed(self.seed))
-            chosen = rows[: self.schedule.evaluation].sort().values
-            pairs = every[chosen]
-            partners = self._partners(pairs.group, self.seed + 3)
-            collected = real.read(pairs.features, pairs.layers, partners)
+            pairs = self.collection.pairs()
+            order = torch.randperm(at.collected, generator=torch.Generator().manual_seed(self.seed))
+            rows = order[: self.schedule.evaluation].sort().values
+            partners = rows[self._partners(pairs.group[rows], 3)]
+            collected = real.read(pairs.features[rows], pairs.layers, rows, partners)
             if self.controls:
-                decoy = real.read(pairs.others, pairs.layers, partners)
-                shuffled = self._shuffled(every)[chosen]
-                nothing = null.read(shuffled.features, shuffled.layers, partners)
+                decoy = real.read(pairs.others[rows], pairs.layers, rows, partners)
+                shuffled = self._null_order(len(pairs))
+                nothing = null.read(pairs.features[rows], pairs.layers, shuffled[rows], shuffled[partners])
         self.seconds_critic += time.perf_counter() - began
         return Checkpoint(at.sub_epoch, at.accuracy, paper, collected, Controls(held, decoy, nothing))
 

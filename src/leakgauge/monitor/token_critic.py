@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from leakgauge.core import private_randomness
 from leakgauge.errors import BadInput
-from leakgauge.monitor.gradient_pairs import Pairs
+from leakgauge.measures.mutual_information.dv import log_mean_exp
 from leakgauge.monitor.tokens import Token
 
 EMBEDDING = 128
@@ -110,39 +109,40 @@ class Critic:
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    def train(self, pairs: Pairs, partners: Tensor) -> None:
-        """Algorithm 1's MINE training: row i's features with its own gradient, against those of row ``partners[i]``.
+    def train(self, features: Tensor, layers: Sequence[Tensor], own: Tensor, other: Tensor) -> None:
+        """Algorithm 1's MINE training: row i's features with the gradient in row ``own[i]``, against that in ``other[i]``.
 
         Minimises −E_pos[T] + log E_neg[exp T], plus the token's own loss.
 
         Ref: Meng et al. 2025, Algorithm 1 — MINE network training
         """
-        count = max(2, round(self.training.fraction * len(pairs)))
+        n = len(features)
+        count = max(2, round(self.training.fraction * n))
         self.network.train()
         with private_randomness(int(torch.randint(1 << 31, (1,), generator=self.rng)), self.device):
             for _ in range(self.training.steps):
-                positive, negative = (torch.randperm(len(pairs), generator=self.rng)[:count] for _ in range(2))
-                own, own_loss = self._values(pairs.features[positive], pairs.layers, positive)
-                other, _ = self._values(pairs.features[negative], pairs.layers, partners[negative])
-                loss = -own.mean() + torch.logsumexp(other.flatten(), 0) - math.log(other.numel()) + own_loss
+                positive, negative = (torch.randperm(n, generator=self.rng)[:count] for _ in range(2))
+                matched, own_loss = self._values(features[positive], layers, own[positive])
+                unmatched, _ = self._values(features[negative], layers, other[negative])
+                loss = -matched.mean() + log_mean_exp(unmatched) + own_loss
                 self.optimizer.zero_grad()
                 loss.backward()
                 self.optimizer.step()
 
-    def read(self, features: Tensor, layers: Sequence[Tensor], partners: Tensor) -> Gap:
-        """Algorithm 1's estimate for true pairs, and the same for mismatched ones; row i is mismatched by ``partners[i]``.
+    def read(self, features: Tensor, layers: Sequence[Tensor], own: Tensor, other: Tensor) -> Gap:
+        """Algorithm 1's estimate for matched pairs, and the same for mismatched ones; rows as in :meth:`train`.
 
         Ref: Meng et al. 2025, Algorithm 1 — mutual information estimation; section 4.2.1 — the difference that is reported
         """
         self.network.eval()
-        rows = torch.arange(len(features))
+        chunks = torch.arange(len(features)).split(CHUNK)
         with torch.no_grad():
-            own, other = (
-                torch.cat([self._values(features[r], layers, at[r])[0].double().cpu() for r in rows.split(CHUNK)])
-                for at in (rows, partners)
+            matched, unmatched = (
+                torch.cat([self._values(features[rows], layers, at[rows])[0].double().cpu() for rows in chunks])
+                for at in (own, other)
             )
-        log_term = float(torch.logsumexp(other.flatten(), 0)) - math.log(other.numel())
-        return Gap(float(own.mean()) - log_term, float(other.mean()) - log_term)
+        log_term = float(log_mean_exp(unmatched))
+        return Gap(float(matched.mean()) - log_term, float(unmatched.mean()) - log_term)
 
     def _values(self, features: Tensor, layers: Sequence[Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
         return self.network(features.to(self.device), [layer[rows].to(self.device) for layer in layers])
