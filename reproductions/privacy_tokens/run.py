@@ -14,6 +14,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ TOKENS: dict[str, Token] = {"autoencoder": AutoencoderToken(), "transformer": Tr
 PROJECTED = 32
 """Numbers to which a batch's mean picture is projected, at random but once and for all: no weight of the model enters."""
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 def gap(value: Gap | None) -> float | None:
@@ -113,24 +114,30 @@ def attacked(
 
 
 def correlations(name: str, rows: list[Row]) -> Row:
-    """Spearman's rank correlation over checkpoints of each measure with −MSE, the quality of the attack."""
+    """Spearman's rank correlation over checkpoints of each measure with −MSE of the attack: its mean, and the first target's."""
     attacks = {r["sub_epoch"]: r for r in rows if r["kind"] == "attack"}
-    found: Row = {"kind": "correlation", "model": name, "with": "-mean_mse"}
-    curves: dict[str, dict[object, object]] = {"infonce": {s: r["infonce_nats"] for s, r in attacks.items()}}
+    found: Row = {"kind": "correlation", "model": name, "with": "-mse"}
+    curves: dict[str, dict[Any, Any]] = {"infonce": {s: r["infonce_nats"] for s, r in attacks.items()}}
     for row in rows:
         if row["kind"] == "paper":
             for column in ("gap", "collected", "held_out"):
                 curves.setdefault(f"{row['token']}/{row['reading']}: {column}", {})[row["sub_epoch"]] = row[column]
     for measure, curve in curves.items():
         shared = [s for s in attacks if curve.get(s) is not None]
-        quality = [-float(str(attacks[s]["mean_mse"])) for s in shared]
-        values = [float(str(curve[s])) for s in shared]
-        varies = len(shared) > 2 and len(set(values)) > 1 and len(set(quality)) > 1
+        values = [curve[s] for s in shared]
         found[measure] = {
-            "rho": float(np.corrcoef(rankdata(values), rankdata(quality))[0, 1]) if varies else None,
+            "rho": rank_correlation(values, [-attacks[s]["mean_mse"] for s in shared]),
+            "rho_first_target": rank_correlation(values, [-attacks[s]["mse"][0] for s in shared]),
             "checkpoints": len(shared),
         }
     return found
+
+
+def rank_correlation(a: list[float], b: list[float]) -> float | None:
+    """Spearman's ρ, or None where it has no meaning: fewer than three values, or all the same."""
+    if len(a) < 3 or len(set(a)) == 1 or len(set(b)) == 1:
+        return None
+    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1])
 
 
 def main() -> None:

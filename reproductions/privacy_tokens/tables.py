@@ -110,10 +110,10 @@ def _attacks(model: str, rows: list[dict[str, Any]]) -> str:
 def _correlations(model: str, row: dict[str, Any]) -> str:
     head = (
         f"### {model}: rank correlation with the attack's quality (−MSE) over checkpoints\n\n"
-        "| measure | ρ | checkpoints |\n|---|---|---|\n"
+        "| measure | ρ, mean of all targets | ρ, first target alone | checkpoints |\n|---|---|---|---|\n"
     )
     out = [
-        f"| {name} | {shown(found['rho'], 2) or 'none: constant'} | {found['checkpoints']} |"
+        f"| {name} | {shown(found['rho'], 2) or 'none'} | {shown(found['rho_first_target'], 2) or 'none'} | {found['checkpoints']} |"
         for name, found in row.items()
         if isinstance(found, dict)
     ]

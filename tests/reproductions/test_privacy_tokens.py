@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import sys
 import zipfile
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_the_readme_is_made_from_the_results(parts):
 def test_published_numbers_are_those_of_table_1(parts):
     published = parts["tables"].PUBLISHED
     assert published["lenet"][60] == (0.4745, 4.15026, 4.30479, 0.057305)
-    assert published["cnn"][20][2] == 6.18565
+    assert published["cnn"][20][2] > math.log(200)  # more nats than 200 evaluation batches can certify
     for rows in published.values():
         assert len(rows) == 7
         assert min(rows, key=lambda s: rows[s][3]) == 0  # its lowest MSE is always the one before training
@@ -99,7 +100,8 @@ def test_sketch_keeps_inner_products_on_average(parts):
 
 def test_correlations_by_hand(parts):
     rows = [
-        {"kind": "attack", "sub_epoch": s, "mean_mse": m, "infonce_nats": -m} for s, m in ((0, 0.1), (1, 0.2), (5, 0.3))
+        {"kind": "attack", "sub_epoch": s, "mean_mse": m, "mse": [1 - m, m], "infonce_nats": -m}
+        for s, m in ((0, 0.1), (1, 0.2), (5, 0.3))
     ]
     gaps = {0: 0.0, 1: 1.0, 5: 2.0}
     rows += [
@@ -115,9 +117,9 @@ def test_correlations_by_hand(parts):
         for s, g in gaps.items()
     ]
     found = parts["run"].correlations("m", rows)
-    assert found["infonce"] == {"rho": pytest.approx(1.0), "checkpoints": 3}
+    assert found["infonce"] == {"rho": pytest.approx(1.0), "rho_first_target": pytest.approx(-1.0), "checkpoints": 3}
     assert found["t/once: gap"]["rho"] == pytest.approx(-1.0)
-    assert found["t/once: collected"] == {"rho": None, "checkpoints": 2}
+    assert found["t/once: collected"] == {"rho": None, "rho_first_target": None, "checkpoints": 2}
     assert found["t/once: held_out"]["rho"] is None
 
 

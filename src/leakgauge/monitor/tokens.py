@@ -79,7 +79,7 @@ class Autoencoder(TokenNetwork):
 
     def __init__(self, d: int, *, hidden: int, size: int, final: Final) -> None:
         super().__init__()
-        self.size = size
+        self.size: int = size
         self.encoder = nn.Sequential(nn.Linear(d, hidden), nn.LeakyReLU(), nn.Linear(hidden, size), nn.LeakyReLU())
         end = nn.ReLU() if final == "relu" else nn.Identity()
         self.decoder = nn.Sequential(nn.Linear(size, hidden), nn.LeakyReLU(), nn.Linear(hidden, d), end)
@@ -95,7 +95,7 @@ class LayerTransformer(TokenNetwork):
 
     def __init__(self, sizes: Sequence[int], options: TransformerToken) -> None:
         super().__init__()
-        self.size = options.width * len(sizes)
+        self.size: int = options.width * len(sizes)
         self.maps = nn.ModuleList(nn.Linear(size, options.width) for size in sizes)
         self.mixer = nn.TransformerEncoderLayer(
             options.width, options.heads, options.feedforward, options.dropout, batch_first=True
