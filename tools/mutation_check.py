@@ -34,11 +34,18 @@ class Mutant:
     caught_by: str
 
 
+MI = "measures/mutual_information"
+
 MUTANTS = (
     Mutant("pixels: mean added", "core.py", "return (image - mean) / std", "return (image + mean) / std", "TestSpace"),
     Mutant("mse: square missing", "measures/image.py", "difference.square()", "difference.abs()", "TestMeasures"),
     Mutant("psnr: factor 20", "measures/image.py", "-10 * torch.log10", "-20 * torch.log10", "TestMeasures"),
     Mutant("ssim: constants not squared", "measures/image.py", "c1, c2 = K1**2, K2**2", "c1, c2 = K1, K2", "TestMeasures"),
+    Mutant("dv: log of the mean left out", f"{MI}/dv.py", "mean() - log_mean_exp(", "mean() + log_mean_exp(", "TestInformation"),
+    Mutant("nwj: the one missing", f"{MI}/nwj.py", "return 1 + scores", "return scores", "TestInformation"),
+    Mutant("infonce: true partner not counted", f"{MI}/infonce.py", "[scores.joint[:, None], ", "[", "TestInformation"),
+    Mutant("gaussian information: half missing", f"{MI}/cca.py", "-0.5 * torch.log1p(-corr", "-torch.log1p(-corr", "TestInformation"),
+    Mutant("ksg: neighbours at the radius count", f"{MI}/ksg.py", "nextafter(radius, 0)", "nextafter(radius, 99)", "TestInformation"),
     Mutant("cosine: sign", "inversion/distances.py", "1 - replay.dot", "1 + replay.dot", "TestObjective"),
     Mutant("total variation: one direction", "inversion/priors.py", "+ per_restart(down)", "", "TestObjective"),
     Mutant("batch norm prior: deviation for variance", "inversion/priors.py", "inputs.var(2,", "inputs.std(2,", "TestObjective"),

@@ -1,4 +1,4 @@
-"""The laws that every attack, defense and channel obeys, for our own tests and for those who write new ones.
+"""The laws that every attack, defense, channel and estimator obeys, for our own tests and for those who write new ones.
 
     def test_my_attack():
         check_attack(my_attack(steps=200), *tiny_case("cnn"))
@@ -9,6 +9,7 @@ Each ``check_…`` raises ``AssertionError`` that says which law was broken.
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from leakgauge.audit.scoring import score
 from leakgauge.audit.text_scoring import score_text
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Attack, Channel, Defense, Mode, NeedsVictim, Pixels, Reconstruction, Tokens, Victim, share
-from leakgauge.errors import Inapplicable
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.measures.mutual_information import Estimate, Estimator
 from leakgauge.models.cnn import CNN
 from leakgauge.models.lenet import LeNet
 from leakgauge.models.mlp import MLP
@@ -229,3 +231,54 @@ def check_defense(defense: Defense, neutral: Defense, victim: Victim, x: Tensor,
     for name, value in same.items():
         torch.testing.assert_close(value, signal[name], atol=0, rtol=0)
     check_part(defense)
+
+
+def gaussian_pairs(n: int, *, correlation: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two columns of n standard normal values with the given correlation ρ: I = −½ log(1 − ρ²) nats."""
+    rng = torch.Generator().manual_seed(seed)
+    a, noise = torch.randn(2, n, 1, generator=rng, dtype=torch.float64)
+    return a, correlation * a + math.sqrt(1 - correlation**2) * noise
+
+
+def check_estimator(
+    estimator: Estimator, *, n: int = 800, correlation: float = 0.8, tolerance: float = 0.15, seed: int = 1
+) -> None:
+    """Laws of an estimator of mutual information, on Gaussian pairs whose information is known.
+
+    It reads −½ log(1 − ρ²) within ``tolerance`` (an upper bound: at least that), about 0 on independent pairs, and not more
+    after one side was processed. It repeats itself, leaves its input and the global generator alone, and refuses NaN.
+    """
+    truth = -0.5 * math.log(1 - correlation**2)
+    a, b = gaussian_pairs(n, correlation=correlation, seed=seed)
+    copies, state = (a.clone(), b.clone()), torch.get_rng_state()
+    found = estimator(a, b, seed=seed)
+    assert torch.equal(state, torch.get_rng_state()), "the global random generator was moved"
+    assert torch.equal(a, copies[0]), "the estimator changed its first side"
+    assert torch.equal(b, copies[1]), "the estimator changed its second side"
+    _sane(found, n)
+    assert found == estimator(a, b, seed=seed), "the same seed must give the same estimate"
+    assert found.nats >= truth - tolerance, f"{found.nats:.3f} nats are too few, the truth is {truth:.3f}"
+    if found.bound != "upper":
+        assert found.nats <= truth + tolerance, f"{found.nats:.3f} nats are too many, the truth is {truth:.3f}"
+    alone = estimator(a, gaussian_pairs(n, correlation=0.0, seed=seed + 1)[1], seed=seed)
+    _sane(alone, n)
+    assert abs(alone.nats) <= tolerance, f"independent pairs read {alone.nats:.3f} nats"
+    noise = gaussian_pairs(n, correlation=0.0, seed=seed + 2)[0]
+    processed = estimator(a, (b + noise).round(), seed=seed)  # I(a; f(b)) ≤ I(a; b)
+    _sane(processed, n)
+    slack = tolerance / 2
+    assert processed.nats <= found.nats + slack, f"processing raised {found.nats:.3f} to {processed.nats:.3f} nats"
+    try:
+        estimator(a, torch.full_like(b, torch.nan), seed=seed)
+    except BadInput:
+        check_part(estimator)
+        return
+    raise AssertionError("an estimator that is given NaN must raise BadInput")
+
+
+def _sane(found: Estimate, n: int) -> None:
+    values = (found.nats, found.low, found.high, found.in_sample)
+    assert all(math.isfinite(value) for value in values), f"not finite: {found}"
+    assert found.low <= found.nats <= found.high, f"the value is outside its interval: {found}"
+    assert found.nats <= found.ceiling, f"the value is above its ceiling: {found}"
+    assert 0 < found.n <= n, f"held out are {found.n} of {n} pairs"

@@ -30,6 +30,12 @@ from leakgauge.inversion import (
 )
 from leakgauge.inversion.terms import Candidate
 from leakgauge.measures.image import mse, psnr, ssim_index
+from leakgauge.measures.mutual_information.cca import gaussian_information
+from leakgauge.measures.mutual_information.critic import Scores as CriticScores
+from leakgauge.measures.mutual_information.dv import dv_bound
+from leakgauge.measures.mutual_information.infonce import infonce_bound
+from leakgauge.measures.mutual_information.ksg import ksg_terms
+from leakgauge.measures.mutual_information.nwj import nwj_bound
 from leakgauge.models.seeded import seeded
 
 
@@ -84,6 +90,30 @@ def replay_of(signals: list[dict[str, list[float]]], observed: dict[str, list[fl
         l1=summed(lambda g, o: abs(g - o).sum()),
         observed_square=summed(lambda g, o: o @ o),
     )
+
+
+class TestInformation:
+    scores = CriticScores(torch.tensor([2.0, 4.0]), torch.tensor([[0.0], [math.log(3)]]), torch.tensor([1]))
+
+    def test_dv(self):
+        assert dv_bound(self.scores).item() == pytest.approx(3 - math.log(2))  # mean of 1 and 3 is 2
+
+    def test_nwj(self):
+        assert nwj_bound(self.scores).item() == pytest.approx(1 + 3 - 2)
+
+    def test_infonce_counts_the_true_partner(self):
+        first = math.log(2 * math.exp(2) / (math.exp(2) + 1))
+        second = math.log(2 * math.exp(4) / (math.exp(4) + 3))
+        assert infonce_bound(self.scores).item() == pytest.approx((first + second) / 2)
+
+    def test_gaussian(self):
+        found = gaussian_information(torch.tensor([0.6], dtype=torch.float64))
+        assert found.item() == pytest.approx(-0.5 * math.log(0.64))
+
+    def test_neighbours_of_equally_spaced_points(self):
+        # k = 1 on a line with a = b: radius 1, nobody strictly nearer, so ψ(1) + ψ(4) − 2ψ(1) = 1 + 1/2 + 1/3
+        line = np.arange(4.0)[:, None]
+        assert ksg_terms(line, line, k=1) == pytest.approx(np.full(4, 1 + 1 / 2 + 1 / 3))
 
 
 class TestObjective:

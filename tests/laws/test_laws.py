@@ -1,4 +1,4 @@
-"""Every registered attack, defense and channel obeys the laws that the package ships for third parties."""
+"""Every registered attack, defense, channel and estimator obeys the laws that the package ships for third parties."""
 
 import pytest
 
@@ -8,6 +8,7 @@ from leakgauge.channels import CHANNELS, FedAvg, Gradient
 from leakgauge.core import share
 from leakgauge.defenses import DEFENSES, Clip, GaussianNoise, LaplacianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
+from leakgauge.measures.mutual_information import ESTIMATORS, Estimate, Training
 
 HOME = {
     "dlg": ("lenet", {"steps": 20, "restarts": 2}),
@@ -36,12 +37,24 @@ CHANNEL_SETTINGS = {
     "fedavg": (FedAvg(), FedAvg(steps=3, lr=0.05, minibatch=1, order=(1, 0), momentum=0.9)),
 }
 ALL_TINY = (*testing.TINY, *testing.TINY_TEXT)
+SHORT = Training(batch=32, steps=200, shifts=31)
+ESTIMATOR_SETTINGS = {
+    "dv": {"training": SHORT},
+    "mine": {"training": SHORT},
+    "nwj": {"training": SHORT},
+    "infonce": {"candidates": 32, "training": SHORT},
+    "smile": {"training": SHORT},
+    "club": {"training": SHORT},
+    "ksg": {},
+    "cca": {},
+}
 
 
 def test_every_registered_thing_has_its_laws():
     assert set(HOME) == set(ATTACKS)
     assert set(DEFENSE_SETTINGS) == set(DEFENSES)
     assert set(CHANNEL_SETTINGS) == set(CHANNELS)
+    assert set(ESTIMATOR_SETTINGS) == set(ESTIMATORS)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -108,3 +121,13 @@ def test_untouched_holds_when_an_attack_refuses():
     seen = share(victim, Gradient(), x, y)
     with testing.untouched(victim), pytest.raises(Inapplicable):
         ATTACKS["linear"]()(victim, seen)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_estimator(name):
+    testing.check_estimator(ESTIMATORS[name](**ESTIMATOR_SETTINGS[name]))
+
+
+def test_an_estimator_of_nothing_breaks_the_law():
+    with pytest.raises(AssertionError, match="too few"):
+        testing.check_estimator(lambda a, b, *, seed=0: Estimate(0.0, 0.0, 0.0, 0.0, len(a)))

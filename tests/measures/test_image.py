@@ -99,6 +99,17 @@ def test_pairs_hold_every_pair(a, m):
             torch.testing.assert_close(table[:, j], single(a, b[j].expand_as(a)), rtol=0, atol=1e-12)
 
 
+def test_a_data_range_of_255_makes_noise_look_alike():
+    """SSIM near 1 for images in [0, 1] that share nothing: the constants drown them. It is our SSIM of images / 255."""
+    a, b = images(1, 3, 32, 32), images(1, 3, 32, 32, seed=1)
+    inflated = structural_similarity(
+        a[0].numpy(), b[0].numpy(), gaussian_weights=True, sigma=1.5, use_sample_covariance=False, data_range=255, channel_axis=0
+    )  # fmt: skip
+    assert 0.98 < inflated < 1
+    assert ssim(a / 255, b / 255).item() == pytest.approx(inflated, abs=1e-9)
+    assert ssim(a, b).item() < 0.1
+
+
 def test_known_values():
     black, grey = torch.zeros(1, 1, 16, 16), torch.full((1, 1, 16, 16), 0.1)
     assert mse(black, grey).item() == pytest.approx(0.01)

@@ -1,0 +1,314 @@
+"""Algorithm 1 of the privacy-token paper, as it is written, with the controls that say what its number means."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.core import Loss, private_randomness
+from leakgauge.errors import BadInput
+from leakgauge.monitor.gradient_pairs import Collection, Pairs, Probe, Sketch, untouched_buffers
+from leakgauge.monitor.paper_result import Checkpoint, Controls, Cost, PaperResult, Reading, Shuffle
+from leakgauge.monitor.token_critic import Critic, CriticTraining, mismatched
+from leakgauge.monitor.tokens import AutoencoderToken, Token
+
+MEMORY = 2**32
+"""Bytes that stored pairs may take unless more is allowed."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the monitored model is trained: ``sub_epochs`` of ``iterations`` steps of Adam on ``batch`` samples.
+
+    The learning rate is multiplied by ``decay`` every ``decay_every`` sub-epochs; ``evaluation`` batches are read at each checkpoint.
+
+    Ref: Meng et al. 2025, Appendix A — hyperparameters for CIFAR-10
+    """
+
+    sub_epochs: int = 200
+    iterations: int = 50
+    batch: int = 20
+    lr: float = 9e-4
+    decay: float = 0.9
+    decay_every: int = 20
+    checkpoints: tuple[int, ...] = (0, 1, 5, 8, 60, 100, 200)
+    evaluation: int = 200
+
+    def __post_init__(self) -> None:
+        if min(self.sub_epochs, self.decay_every) < 1 or min(self.iterations, self.batch, self.evaluation) < 2:
+            raise BadInput(
+                f"a schedule needs sub-epochs, and two iterations, samples and evaluation batches or more: {self}"
+            )
+        if not self.checkpoints or min(self.checkpoints) < 0 or max(self.checkpoints) > self.sub_epochs:
+            raise BadInput(f"checkpoints must lie between 0 and {self.sub_epochs} sub-epochs, got {self.checkpoints}")
+
+
+def paper_mode(
+    model: nn.Module,
+    loss: Loss,
+    data: tuple[Tensor, Tensor],
+    *,
+    feature_layer: str,
+    gradient_layers: Sequence[str],
+    held_out: tuple[Tensor, Tensor] | None = None,
+    schedule: Schedule | None = None,
+    reading: Reading = "once",
+    shuffle: Shuffle = "all",
+    token: Token | None = None,
+    training: CriticTraining | None = None,
+    sketch: Sketch | None = None,
+    controls: bool = True,
+    memory: int = MEMORY,
+    on_checkpoint: Callable[[int, nn.Module], None] | None = None,
+    seed: int = 0,
+) -> PaperResult:
+    """Trains a copy of ``model`` on ``data`` = (x, y) and measures its gradients as the privacy-token paper does.
+
+    The paper does not say when its critic is trained. ``reading``, with the critic steps each costs (N_MINE = 200 each time):
+
+    - ``"once"``: after the whole training, on all collected pairs; Algorithm 1 to the letter, the default. N_MINE.
+    - ``"warm"``: after every sub-epoch, going on with the same critic. N_MINE × sub-epochs.
+    - ``"fresh"``: a new critic at every checkpoint, on all pairs collected so far. N_MINE × checkpoints.
+
+    Before anything was collected (sub-epoch 0) warm and fresh critics are read untrained. ``shuffle`` says among which pairs a
+    mismatched gradient is drawn: ``"all"`` that were collected, or those of the same ``"sub_epoch"``.
+
+    ``held_out`` is other data; by default the last fifth of ``data`` is set aside. ``sketch`` shortens gradients before
+    they are stored; models with millions of watched parameters need one, as stored pairs may take ``memory`` bytes at most.
+    ``controls=False`` leaves out decoy and null.
+    ``on_checkpoint(sub_epoch, model)`` is called with a copy of the model at each checkpoint.
+
+    Ref: Meng et al. 2025, Algorithm 1 — mutual information estimation
+    """
+    device = next(model.parameters()).device
+    with private_randomness(seed, device):  # of dropout, which knows no other generator
+        run = _Run(
+            model=copy.deepcopy(model),
+            device=device,
+            loss=loss,
+            data=data,
+            held_out=held_out,
+            schedule=schedule or Schedule(),
+            reading=reading,
+            shuffle=shuffle,
+            token=token or AutoencoderToken(),
+            training=training or CriticTraining(),
+            controls=controls,
+            memory=memory,
+            seed=seed,
+            probe_options=(feature_layer, tuple(gradient_layers), sketch),
+        )
+        return run(on_checkpoint)
+
+
+@dataclass
+class _Waiting:
+    """A checkpoint whose pairs are there and whose critic may still have to be trained."""
+
+    sub_epoch: int
+    accuracy: float
+    train: Pairs
+    held: Pairs
+    collected: int
+
+
+@dataclass
+class _Run:
+    model: nn.Module
+    device: torch.device
+    loss: Loss
+    data: tuple[Tensor, Tensor]
+    held_out: tuple[Tensor, Tensor] | None
+    schedule: Schedule
+    reading: Reading
+    shuffle: Shuffle
+    token: Token
+    training: CriticTraining
+    controls: bool
+    memory: int
+    seed: int
+    probe_options: tuple[str, tuple[str, ...], Sketch | None]
+    seconds_critic: float = 0.0
+    critic_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reading not in ("once", "warm", "fresh") or self.shuffle not in ("all", "sub_epoch"):
+            raise BadInput(
+                f"reading must be 'once', 'warm' or 'fresh' and shuffle 'all' or 'sub_epoch', "
+                f"got {self.reading!r} and {self.shuffle!r}"
+            )
+        # one generator each, so that neither controls nor checkpoints change which batches are trained on
+        self.rng, self.others_rng = (torch.Generator().manual_seed(self.seed + add) for add in (0, 1_000_003))
+        feature_layer, gradient_layers, sketch = self.probe_options
+        self.probe = Probe(self.model, self.loss, feature_layer, gradient_layers, sketch)
+        if self.held_out is None:
+            cut = len(self.data[0]) * 4 // 5
+            self.data, self.held_out = _rows(self.data, slice(cut)), _rows(self.data, slice(cut, None))
+        for name, (x, y) in (("data", self.data), ("held_out", self.held_out)):
+            if len(x) != len(y) or len(x) < 2 * self.schedule.batch:
+                raise BadInput(
+                    f"{name} needs as many labels as samples and at least two batches of {self.schedule.batch}, "
+                    f"got {len(x)} samples and {len(y)} labels"
+                )
+        self.features, self.sizes = self.probe.sizes(*self._batch(self.data, torch.Generator().manual_seed(0)))
+        self.collection = Collection(self.schedule.sub_epochs * self.schedule.iterations)
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        pairs = self.schedule.sub_epochs * self.schedule.iterations
+        features = self.schedule.batch * self.features * (2 if self.controls else 1)
+        needed = 4 * pairs * (sum(self.sizes) + features)
+        if needed > self.memory:
+            raise BadInput(
+                f"{pairs} pairs of {features} features and gradients of {sum(self.sizes)} values would take {needed / 1e9:.1f} GB; "
+                f"give sketch= a function that shortens the gradients, or allow more than memory={self.memory}"
+            )
+
+    def __call__(self, on_checkpoint: Callable[[int, nn.Module], None] | None) -> PaperResult:
+        began = time.perf_counter()
+        optimizer = torch.optim.Adam(self.model.parameters(), lr=self.schedule.lr)
+        decay = torch.optim.lr_scheduler.StepLR(optimizer, self.schedule.decay_every, self.schedule.decay)
+        real, null = self._critic(0), self._critic(1)
+        waiting: list[_Waiting] = []
+        done: list[Checkpoint] = []
+        for sub_epoch in range(self.schedule.sub_epochs + 1):
+            if sub_epoch:
+                self._train_model(sub_epoch, optimizer)
+                decay.step()
+                if self.reading == "warm":
+                    self._train_critics(real, null)
+            if sub_epoch in self.schedule.checkpoints:
+                if on_checkpoint is not None:
+                    on_checkpoint(sub_epoch, copy.deepcopy(self.model))
+                at = self._evaluation(sub_epoch)
+                if self.reading == "once":
+                    waiting.append(at)
+                    continue
+                if self.reading == "fresh":
+                    real, null = self._critic(0), self._critic(1)
+                    self._train_critics(real, null)
+                done.append(self._read(at, real, null))
+        if self.reading == "once":
+            self._train_critics(real, null)
+            done = [self._read(at, real, null) for at in waiting]
+        return PaperResult(
+            tuple(done),
+            self.reading,
+            self.shuffle,
+            repr(self.token),
+            self.seed,
+            self._cost(time.perf_counter() - began),
+        )
+
+    def _cost(self, seconds: float) -> Cost:
+        parameters = sum(p.numel() for p in self._critic(0).network.parameters())
+        return Cost(
+            critic_steps=self.critic_steps,
+            critic_parameters=parameters,
+            stored=self.collection.pairs().nbytes(),
+            seconds_model=seconds - self.seconds_critic,
+            seconds_critic=self.seconds_critic,
+        )
+
+    def _critic(self, which: int) -> Critic:
+        seed = 2 * self.seed + which
+        return Critic.made(self.features, self.sizes, self.token, self.training, seed=seed, device=self.device)
+
+    def _batch(self, data: tuple[Tensor, Tensor], rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        rows = torch.randperm(len(data[0]), generator=rng)[: self.schedule.batch]
+        x, y = _rows(data, rows)
+        return x.to(self.device), y.to(self.device)
+
+    def _train_model(self, sub_epoch: int, optimizer: torch.optim.Optimizer) -> None:
+        """One sub-epoch of training; every step leaves one pair behind."""
+        self.model.train()
+        for _ in range(self.schedule.iterations):
+            x, y = self._batch(self.data, self.rng)
+            others = self._features_of_others()
+            features, layers, every = self.probe.step(x, y)
+            for name, parameter in self.model.named_parameters():
+                parameter.grad = every.get(name)
+            optimizer.step()
+            self.collection.add(features, layers, others, sub_epoch)
+
+    def _features_of_others(self) -> Tensor:
+        if not self.controls:
+            return torch.empty(0)
+        with untouched_buffers(self.model), torch.no_grad(), private_randomness(self.seed, self.device):
+            return self.probe.features(self._batch(self.data, self.others_rng)[0])[0].cpu()
+
+    def _evaluation(self, sub_epoch: int) -> _Waiting:
+        held_out = self.held_out or self.data
+        train, held = (self._frozen(data, sub_epoch) for data in (self.data, held_out))
+        return _Waiting(sub_epoch, self._accuracy(held_out), train, held, len(self.collection))
+
+    def _frozen(self, data: tuple[Tensor, Tensor], sub_epoch: int) -> Pairs:
+        """Pairs of the present weights, in train mode as in training, without moving them."""
+        found = Collection(self.schedule.evaluation)
+        rng = torch.Generator().manual_seed(self.seed + 2_000_003 + sub_epoch)
+        self.model.train()
+        with untouched_buffers(self.model), private_randomness(self.seed, self.device):
+            for _ in range(self.schedule.evaluation):
+                features, layers, _ = self.probe.step(*self._batch(data, rng))
+                found.add(features, layers, torch.empty(0), sub_epoch)
+        return found.pairs()
+
+    def _accuracy(self, data: tuple[Tensor, Tensor]) -> float:
+        self.model.eval()
+        with torch.no_grad():
+            right = [
+                (self.model(x.to(self.device)).argmax(1).cpu() == y.cpu()).float()
+                for x, y in zip(data[0].split(500), data[1].split(500), strict=True)
+            ]
+        return float(torch.cat(right).mean())
+
+    def _partners(self, groups: Tensor, add: int) -> Tensor:
+        """For every row another one, by which it is mismatched."""
+        rng = torch.Generator().manual_seed(self.seed + add)
+        return mismatched(groups if self.shuffle == "sub_epoch" else torch.zeros_like(groups), rng)
+
+    def _null_order(self, n: int) -> Tensor:
+        """For every row a gradient drawn from all others: nothing is left to be found."""
+        return mismatched(torch.zeros(n), torch.Generator().manual_seed(self.seed + 1))
+
+    def _train_critics(self, real: Critic, null: Critic) -> None:
+        if not len(self.collection):
+            return
+        began = time.perf_counter()
+        pairs = self.collection.pairs()
+        rows, partners = torch.arange(len(pairs)), self._partners(pairs.group, 0)
+        real.train(pairs.features, pairs.layers, rows, partners)
+        if self.controls:
+            shuffled = self._null_order(len(pairs))
+            null.train(pairs.features, pairs.layers, shuffled, shuffled[partners])
+        self.critic_steps += self.training.steps
+        self.seconds_critic += time.perf_counter() - began
+
+    def _read(self, at: _Waiting, real: Critic, null: Critic) -> Checkpoint:
+        began = time.perf_counter()
+        paper, held = (
+            real.read(pairs.features, pairs.layers, torch.arange(len(pairs)), self._partners(pairs.group, 2))
+            for pairs in (at.train, at.held)
+        )
+        collected = decoy = nothing = None
+        if at.collected:
+            pairs = self.collection.pairs()
+            order = torch.randperm(at.collected, generator=torch.Generator().manual_seed(self.seed))
+            rows = order[: self.schedule.evaluation].sort().values
+            partners = rows[self._partners(pairs.group[rows], 3)]
+            collected = real.read(pairs.features[rows], pairs.layers, rows, partners)
+            if self.controls:
+                decoy = real.read(pairs.others[rows], pairs.layers, rows, partners)
+                shuffled = self._null_order(len(pairs))
+                nothing = null.read(pairs.features[rows], pairs.layers, shuffled[rows], shuffled[partners])
+        self.seconds_critic += time.perf_counter() - began
+        return Checkpoint(at.sub_epoch, at.accuracy, paper, collected, Controls(held, decoy, nothing))
+
+
+def _rows(data: tuple[Tensor, Tensor], rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+    return data[0][rows], data[1][rows]
