@@ -177,6 +177,15 @@ class SharesBuffers(Protocol):
     def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal: ...
 
 
+@runtime_checkable
+class PerSample(Protocol):
+    """A channel that sends one row per sample, each depending on that sample alone, under names of its own."""
+
+    def like(self, victim: Victim, size: int, /) -> Signal:
+        """A signal of ``size`` samples with the right names, shapes and types; its values mean nothing."""
+        ...
+
+
 class Defense(Protocol):
     """Changes what leaves the device, and only that. What changes how it is computed is a channel."""
 
@@ -302,7 +311,8 @@ def share(
         bound = defense.for_victim(victim) if isinstance(defense, NeedsVictim) else defense
         signal = bound(signal, rng=rng)
     seen = Observation(signal=signal, channel=channel)
-    if victim.mode == "eval" and victim.depends_on_mode():
+    updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
+    if updates and victim.mode == "eval" and victim.depends_on_mode():
         seen = _told(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
     for known in reveal:
         with private_randomness(seed, victim.device):  # the same dropout masks as the signal's

@@ -1,8 +1,17 @@
 """The parts that optimisation attacks are made of, and the one loop that runs them."""
 
-from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, Named
+from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, Named, RelativeL2
 from leakgauge.inversion.halving import Halving
-from leakgauge.inversion.labels import BiasCounts, FirstThatApplies, Joint, MinimumEntry, RowSum, SignRule, inferred
+from leakgauge.inversion.labels import (
+    BiasCounts,
+    CloudPrediction,
+    FirstThatApplies,
+    Joint,
+    MinimumEntry,
+    RowSum,
+    SignRule,
+    inferred,
+)
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.priors import BatchNormStatistics, Norm, TotalVariation
 from leakgauge.inversion.progress import watching
@@ -17,6 +26,7 @@ __all__ = [
     "AdamW",
     "BatchNormStatistics",
     "BiasCounts",
+    "CloudPrediction",
     "Constant",
     "Cosine",
     "CosineDecay",
@@ -34,6 +44,7 @@ __all__ = [
     "NearTruth",
     "Norm",
     "Normal",
+    "RelativeL2",
     "RowSum",
     "Sign",
     "SignRule",
