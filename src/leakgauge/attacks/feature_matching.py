@@ -26,7 +26,7 @@ def feature_matching(*, tv: float = 1e-3, lr: float = 0.05, steps: int = 500, re
     Deviations: the distance is relative to ‖z‖², so that one λ serves all cuts (the paper tunes it by depth, 0 to 1e5, for
     sums); start is a grey image instead of zeros; x stays a valid image; total variation is the mean of absolute differences.
 
-    Ref: He et al. 2019, Eq. (5) — regularised maximum likelihood estimation
+    Ref: He et al. 2019, white-box attack — regularised maximum likelihood estimation
     """
     return Matching(
         objective=RelativeL2() + tv * TotalVariation(),

@@ -89,7 +89,7 @@ class RelativeL2(Term):
 
     A weight on a prior then means the same at every cut, however large the features there are.
 
-    Ref: He et al. 2019, Eq. (5) — squared distance of features, here relative
+    Ref: He et al. 2019, white-box attack — squared distance of features, here relative
     """
 
     weights: LayerWeights = field(default_factory=Equal)
