@@ -199,6 +199,13 @@ class NeedsVictim(Protocol):
     def for_victim(self, victim: Victim, /) -> Defense: ...
 
 
+@runtime_checkable
+class RowByRow(Protocol):
+    """A defense that can treat each row of the tensors as a message of its own, as the features of one sample are."""
+
+    def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal: ...
+
+
 @dataclass(frozen=True)
 class Assumption:
     """One thing the adversary is taken to know or to profit from.
@@ -307,9 +314,7 @@ def share(
     rng = torch.Generator().manual_seed(seed)
     with private_randomness(seed, victim.device):
         signal: Signal = {name: value.detach() for name, value in channel(victim, x, y).items()}
-    for defense in defenses:
-        bound = defense.for_victim(victim) if isinstance(defense, NeedsVictim) else defense
-        signal = bound(signal, rng=rng)
+    signal = defended(victim, channel, signal, defenses, rng=rng)
     seen = Observation(signal=signal, channel=channel)
     updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
     if updates and victim.mode == "eval" and victim.depends_on_mode():
@@ -318,6 +323,19 @@ def share(
         with private_randomness(seed, victim.device):  # the same dropout masks as the signal's
             seen = known(seen, victim, x, y, rng=rng)
     return seen
+
+
+def defended(
+    victim: Victim, channel: Channel, signal: Signal, defenses: Sequence[Defense], *, rng: torch.Generator
+) -> Signal:
+    """What is sent of ``signal`` after the defenses; features are defended sample by sample, each is its own message."""
+    for defense in defenses:
+        bound = defense.for_victim(victim) if isinstance(defense, NeedsVictim) else defense
+        if isinstance(channel, PerSample) and isinstance(bound, RowByRow):
+            signal = bound.by_row(signal, rng=rng)
+        else:
+            signal = bound(signal, rng=rng)
+    return signal
 
 
 @contextmanager

@@ -5,7 +5,17 @@ import pytest
 from leakgauge import testing
 from leakgauge.attacks import ATTACKS
 from leakgauge.channels import CHANNELS, Features, FedAvg, Gradient
-from leakgauge.defenses import DEFENSES, Clip, GaussianNoise, LaplacianNoise, Prune, Quantize, Withhold
+from leakgauge.defenses import (
+    DEFENSES,
+    Clip,
+    GaussianNoise,
+    LaplacianNoise,
+    MaskChannels,
+    Prune,
+    PruneChannels,
+    Quantize,
+    Withhold,
+)
 from leakgauge.errors import Inapplicable
 
 HOME = {
@@ -25,6 +35,8 @@ DEFENSE_SETTINGS = {
     "clip": (Clip(0.1), Clip(float("inf"))),
     "prune": (Prune(0.9), Prune(0.0)),
     "quantize": (Quantize(4), Quantize(32)),
+    "mask_channels": (MaskChannels(0.5, seed=1), MaskChannels(0.0)),
+    "prune_channels": (PruneChannels(0.5), PruneChannels(0.0)),
     "withhold": (Withhold(("head",)), Withhold()),
 }
 CHANNEL_SETTINGS = {

@@ -1,6 +1,29 @@
-"""Split inference: where a model can be cut between edge and cloud, and how much leaks there."""
+"""Split inference: where a model can be cut between edge and cloud, how much leaks there, and what it costs."""
 
+from leakgauge.split.cache import cache_features
 from leakgauge.split.cuts import Cut, cuts
 from leakgauge.split.halves import Halves, halves
+from leakgauge.split.inverters import Inverter, RidgeInverter
+from leakgauge.split.query import choose, offers, pareto, wanted
+from leakgauge.split.scan import CutRisk, Images, Scan, scan
+from leakgauge.split.zone import Zone, find_zone
 
-__all__ = ["Cut", "Halves", "cuts", "halves"]
+__all__ = [
+    "Cut",
+    "CutRisk",
+    "Halves",
+    "Images",
+    "Inverter",
+    "RidgeInverter",
+    "Scan",
+    "Zone",
+    "cache_features",
+    "choose",
+    "cuts",
+    "find_zone",
+    "halves",
+    "offers",
+    "pareto",
+    "scan",
+    "wanted",
+]
