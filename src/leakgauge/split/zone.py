@@ -147,7 +147,7 @@ def bisect(names: Sequence[str], attacked: Attacked, *, threshold: float = 0.7, 
         middle = (low + high) // 2
         fvu = attacked(names[middle], epochs)
         trials.append(Trial(names[middle], epochs, fvu))
-        low, high = (middle, high) if fvu < threshold else (low, middle)
+        low, high = (low, middle) if fvu >= threshold else (middle, high)
     return _zone(names, None if high == len(names) else high, low, threshold, trials, (epochs,))
 
 
