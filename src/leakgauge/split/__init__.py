@@ -2,6 +2,7 @@
 
 from leakgauge.split.cache import cache_features
 from leakgauge.split.cuts import Cut, cuts
+from leakgauge.split.export import Exported, export_halves
 from leakgauge.split.halves import Halves, halves
 from leakgauge.split.inverters import Inverter, RidgeInverter
 from leakgauge.split.query import choose, offers, pareto, wanted
@@ -11,6 +12,7 @@ from leakgauge.split.zone import Zone, find_zone
 __all__ = [
     "Cut",
     "CutRisk",
+    "Exported",
     "Halves",
     "Images",
     "Inverter",
@@ -20,6 +22,7 @@ __all__ = [
     "cache_features",
     "choose",
     "cuts",
+    "export_halves",
     "find_zone",
     "halves",
     "offers",

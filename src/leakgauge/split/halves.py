@@ -70,6 +70,7 @@ def difference(ours: Any, theirs: Any) -> float:
             continue
         if a.shape != b.shape or bool(a.isnan().any()):
             return float("inf")
+        b = b.to(a.device)
         scale = max(float(b.double().abs().max()), torch.finfo(torch.float32).tiny)
         largest = max(largest, float((a.double() - b.double()).abs().max()) / scale)
     return largest
