@@ -113,6 +113,20 @@ def test_hooks_find_what_determines_the_output():
     assert list(points) == ["stem", "head"]  # a and b do not: the sum needs x too; act is called twice
 
 
+def test_an_operation_of_several_outputs_has_one_name():
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm2d(1), nn.Linear(64, 2)
+
+        def forward(self, x):
+            return self.head(self.norm(x).mul(2).relu_().flatten(1))
+
+    points = ways(InPlace())["any batch"].points  # writing in place makes the graph take another batch_norm
+    assert list(points)[:3] == ["norm", "mul", "relu"]
+    assert points["norm"].operation == "batch_norm"
+
+
 def test_a_module_that_is_called_twice_has_two_names():
     points = ways(Residual())["any batch"].points
     assert {"act", "act_1"} <= set(points)

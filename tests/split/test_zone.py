@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge.errors import BadInput
-from leakgauge.split import cuts
+from leakgauge.split import Attacker, RidgeInverter, cuts, scan
 from leakgauge.split.query import Offer, Wanted, choose, offers, pareto, wanted
 from leakgauge.split.zone import bisect, crossing, exhaustive, find_zone
 
@@ -98,6 +100,26 @@ def test_crossing_goes_by_the_envelope():
 def test_bad_search(options, why):
     with pytest.raises(BadInput, match=why):
         find_zone(NAMES, RAMP, attack_on(RAMP), **options)
+
+
+def test_a_search_with_real_attacks(victim, some, tmp_path):
+    @dataclasses.dataclass(frozen=True)
+    class Growing:
+        """Ridge on more images the more effort is allowed."""
+
+        def __call__(self, features, images, /, *, epochs, seed):
+            return RidgeInverter(most=20 * epochs)(features, images, epochs=epochs, seed=seed)
+
+    names = [cut.name for cut in cuts(victim) if cut.operation in ("relu", "max_pool2d", "linear")]
+    auxiliary, test = some(160), some(40, seed=1)
+    cheap = [row.fvu for row in scan(victim, auxiliary, test, names, inverter=Growing(), epochs=2).rows]
+    attacker = Attacker(victim, auxiliary, test, Growing(), folder=tmp_path)
+    zone = find_zone(names, cheap, attacker, threshold=0.1, rungs=(2, 4, 8))
+    reference = exhaustive(names, Attacker(victim, auxiliary, test, Growing()), threshold=0.1, epochs=8)
+    assert zone.recommended == reference.recommended is not None
+    assert zone.spent < reference.spent
+    assert [(epochs, row.cut) for epochs, row in attacker.rows] == [(t.epochs, t.cut) for t in zone.trials]
+    assert len(list(tmp_path.iterdir())) == 2 * len({trial.cut for trial in zone.trials})  # auxiliary and test, once
 
 
 SHOP = (

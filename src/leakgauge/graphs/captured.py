@@ -58,7 +58,7 @@ class Captured:
     @cached_property
     def _found(self) -> list[tuple[Point, tuple[fx.Node, ...]]]:
         steps = list(live_values(self.module.graph))
-        names = names_of([node for node, _ in steps if node.op != "placeholder"])
+        names = names_of([node for node, _ in steps if node.op != "placeholder" and node in self._specs])
         found: list[tuple[Point, tuple[fx.Node, ...]]] = []
         known: set[frozenset[fx.Node]] = set()
         for node, values in steps:

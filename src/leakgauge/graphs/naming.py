@@ -55,7 +55,7 @@ def operation(node: fx.Node) -> str:
         source = node.args[0] if node.args else None
         if name == "getitem" and isinstance(source, fx.Node):  # one output of an operation that has several
             return operation(source)
-        return name.strip("_")
+        return "batch_norm" if "batch_norm" in name else name.strip("_")  # it has several names, by version and mode
     return str(node.target).rpartition(".")[2]
 
 

@@ -1,5 +1,6 @@
 """Split inference: where a model can be cut between edge and cloud, how much leaks there, and what it costs."""
 
+from leakgauge.split.attacker import Attacker
 from leakgauge.split.cache import cache_features
 from leakgauge.split.cuts import Cut, cuts
 from leakgauge.split.export import Exported, export_halves
@@ -10,6 +11,7 @@ from leakgauge.split.scan import CutRisk, Images, Scan, scan
 from leakgauge.split.zone import Zone, find_zone
 
 __all__ = [
+    "Attacker",
     "Cut",
     "CutRisk",
     "Exported",

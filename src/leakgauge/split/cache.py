@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from leakgauge.graphs import find, trace_of
 IN_MEMORY = 1 << 31
 """Bytes that features may take in memory."""
 
-STORED = {torch.bfloat16: np.uint16, torch.float16: np.float16, torch.float32: np.float32}
+STORED: dict[torch.dtype, Any] = {torch.bfloat16: np.uint16, torch.float16: np.float16, torch.float32: np.float32}
 """NumPy has no bfloat16; its bits are stored as whole numbers."""
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from leakgauge.errors import BadInput
 from leakgauge.split.cuts import Cut
 
-UNITS = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-FLOPS = {"flop": 1, "kflop": 1e3, "mflop": 1e6, "gflop": 1e9, "tflop": 1e12}
+UNITS: dict[str, float] = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+FLOPS: dict[str, float] = {"flop": 1, "kflop": 1e3, "mflop": 1e6, "gflop": 1e9, "tflop": 1e12}
 
 
 @dataclass(frozen=True)
