@@ -1,7 +1,7 @@
 """Checks who imports whom inside the package. Prints ``file:line`` for each breach and exits with 1.
 
     cli → integrations → report → audit → split | monitor → attacks → inversion | defenses → engine
-        → channels | families | measures → core → errors
+        → channels | measures → graphs → families → core → errors
 
 Left may import right, never back; names joined by ``|`` do not import each other. Usage: check_imports.py [PACKAGE_FOLDER]
 """
@@ -25,7 +25,9 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"attacks"}),
     frozenset({"inversion", "defenses"}),
     frozenset({"engine"}),
-    frozenset({"channels", "families", "measures"}),
+    frozenset({"channels", "measures"}),
+    frozenset({"graphs"}),
+    frozenset({"families"}),
     frozenset({"core"}),
     frozenset({"errors"}),
 )

@@ -216,6 +216,15 @@ class SharesBuffers(Protocol):
     def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal: ...
 
 
+@runtime_checkable
+class PerSample(Protocol):
+    """A channel that sends one row per sample, each depending on that sample alone, under names of its own."""
+
+    def like(self, victim: Victim, size: int, /) -> Signal:
+        """A signal of ``size`` samples with the right names, shapes and types; its values mean nothing."""
+        ...
+
+
 class Defense(Protocol):
     """Changes what leaves the device, and only that. What changes how it is computed is a channel."""
 
@@ -227,6 +236,13 @@ class NeedsVictim(Protocol):
     """A defense given in terms of roles, which needs the model to know the parameter names."""
 
     def for_victim(self, victim: Victim, /) -> Defense: ...
+
+
+@runtime_checkable
+class RowByRow(Protocol):
+    """A defense that can treat each row of the tensors as a message of its own, as the features of one sample are."""
+
+    def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal: ...
 
 
 @dataclass(frozen=True)
@@ -339,16 +355,28 @@ def share(
     rng = torch.Generator().manual_seed(seed)
     with private_randomness(seed, victim.device):
         signal: Signal = {name: value.detach() for name, value in channel(victim, x, y).items()}
-    for defense in defenses:
-        bound = defense.for_victim(victim) if isinstance(defense, NeedsVictim) else defense
-        signal = bound(signal, rng=rng)
+    signal = defended(victim, channel, signal, defenses, rng=rng)
     seen = Observation(signal=signal, channel=channel)
-    if victim.mode == "eval" and victim.depends_on_mode():
+    updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
+    if updates and victim.mode == "eval" and victim.depends_on_mode():
         seen = _told(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
     for known in reveal:
         with private_randomness(seed, victim.device):  # the same dropout masks as the signal's
             seen = known(seen, victim, x, y, rng=rng)
     return seen
+
+
+def defended(
+    victim: Victim, channel: Channel, signal: Signal, defenses: Sequence[Defense], *, rng: torch.Generator
+) -> Signal:
+    """What is sent of ``signal`` after the defenses; features are defended sample by sample, each is its own message."""
+    for defense in defenses:
+        bound = defense.for_victim(victim) if isinstance(defense, NeedsVictim) else defense
+        if isinstance(channel, PerSample) and isinstance(bound, RowByRow):
+            signal = bound.by_row(signal, rng=rng)
+        else:
+            signal = bound(signal, rng=rng)
+    return signal
 
 
 @contextmanager

@@ -21,7 +21,19 @@ from leakgauge.audit.run import null_run
 from leakgauge.audit.scoring import score
 from leakgauge.audit.text_scoring import score_text
 from leakgauge.channels import FedAvg, Gradient
-from leakgauge.core import Attack, Channel, Defense, Mode, NeedsVictim, Pixels, Reconstruction, Tokens, Victim, share
+from leakgauge.core import (
+    Attack,
+    Channel,
+    Defense,
+    Mode,
+    NeedsVictim,
+    PerSample,
+    Pixels,
+    Reconstruction,
+    Tokens,
+    Victim,
+    share,
+)
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.measures.mutual_information import Estimate, Estimator
 from leakgauge.models.cnn import CNN
@@ -177,13 +189,16 @@ def check_part(part: object) -> None:
 
 
 def check_channel(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> None:
-    """Laws of a channel of gradients: pure, named like the parameters, differentiable in x (unless x holds ids)."""
+    """Laws of a channel: pure, named like the parameters (or as it says itself, if per sample), differentiable in x.
+
+    Ids have no derivative.
+    """
     with untouched(victim):
         first, second = channel(victim, x, y), channel(victim, x, y)
-    parameters = victim.parameters()
-    assert set(first) <= set(parameters), "a signal is named like the model's parameters"
+        expected = channel.like(victim, len(x)) if isinstance(channel, PerSample) else victim.parameters()
+    assert set(first) <= set(expected), "a signal is named like the model's parameters, or like the tensors of a cut"
     for name, value in first.items():
-        assert value.shape == parameters[name].shape, f"{name} has another shape than the parameter"
+        assert value.shape == expected[name].shape, f"{name} has another shape than announced"
         assert torch.equal(value, second[name]), f"{name} differs between two calls"
     if x.is_floating_point():
         free = x.clone().requires_grad_()
@@ -191,6 +206,15 @@ def check_channel(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> Non
         (slope,) = torch.autograd.grad(square, free)
         assert slope.abs().sum() > 0, "the signal does not depend on x"
     check_part(channel)
+
+
+def check_rows(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> None:
+    """Law of a channel that sends one row per sample: a row depends on its own sample alone, and not on the label."""
+    whole = channel(victim, x, torch.zeros_like(y))
+    for i in range(len(x)):
+        alone = channel(victim, x[i : i + 1], y[i : i + 1])
+        for name, value in whole.items():
+            torch.testing.assert_close(value[i : i + 1], alone[name], atol=1e-5, rtol=1e-4, msg=f"row {i} of {name}")
 
 
 def check_single_step(victim: Victim, x: Tensor, y: Tensor, *, lr: float = 0.1) -> None:
@@ -213,9 +237,11 @@ def check_mean_of_singles(victim: Victim, x: Tensor, y: Tensor) -> None:
         torch.testing.assert_close(value, mean, atol=1e-6, rtol=1e-4)
 
 
-def check_defense(defense: Defense, neutral: Defense, victim: Victim, x: Tensor, y: Tensor) -> None:
+def check_defense(
+    defense: Defense, neutral: Defense, victim: Victim, x: Tensor, y: Tensor, *, channel: Channel | None = None
+) -> None:
     """Laws of a defense: keys a subset, shapes kept, input not changed, repeatable, neutral setting is the identity."""
-    signal = Gradient()(victim, x, y)
+    signal = (channel or Gradient())(victim, x, y)
     before = {name: value.clone() for name, value in signal.items()}
     bound, nothing = (d.for_victim(victim) if isinstance(d, NeedsVictim) else d for d in (defense, neutral))
     sent, again = (bound(signal, rng=torch.Generator().manual_seed(5)) for _ in range(2))

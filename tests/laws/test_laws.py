@@ -4,9 +4,19 @@ import pytest
 
 from leakgauge import testing
 from leakgauge.attacks import ATTACKS
-from leakgauge.channels import CHANNELS, FedAvg, Gradient
+from leakgauge.channels import CHANNELS, Features, FedAvg, Gradient
 from leakgauge.core import share
-from leakgauge.defenses import DEFENSES, Clip, GaussianNoise, LaplacianNoise, Prune, Quantize, Withhold
+from leakgauge.defenses import (
+    DEFENSES,
+    Clip,
+    GaussianNoise,
+    LaplacianNoise,
+    MaskChannels,
+    Prune,
+    PruneChannels,
+    Quantize,
+    Withhold,
+)
 from leakgauge.errors import Inapplicable
 from leakgauge.measures.mutual_information import ESTIMATORS, Estimate, Training
 
@@ -23,17 +33,22 @@ HOME = {
     "april_text": ("text_a", {}),
     "bag_of_tokens": ("text", {}),
     "token_positions": ("text", {}),
+    "feature_matching": ("cnn", {"steps": 100}),
 }
+SEEN_THROUGH = {"feature_matching": Features("features.5")}
 DEFENSE_SETTINGS = {
     "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),
     "laplacian_noise": (LaplacianNoise(std=0.1), LaplacianNoise(relative=0.0)),
     "clip": (Clip(0.1), Clip(float("inf"))),
     "prune": (Prune(0.9), Prune(0.0)),
     "quantize": (Quantize(4), Quantize(32)),
+    "mask_channels": (MaskChannels(0.5, seed=1), MaskChannels(0.0)),
+    "prune_channels": (PruneChannels(0.5), PruneChannels(0.0)),
     "withhold": (Withhold(("head",)), Withhold()),
 }
 CHANNEL_SETTINGS = {
     "gradient": (Gradient(),),
+    "features": (),  # a cut is a place in one model: FEATURES
     "fedavg": (FedAvg(), FedAvg(steps=3, lr=0.05, minibatch=1, order=(1, 0), momentum=0.9)),
 }
 ALL_TINY = (*testing.TINY, *testing.TINY_TEXT)
@@ -49,6 +64,8 @@ ESTIMATOR_SETTINGS = {
     "cca": {},
 }
 
+FEATURES = {"mlp": "body.1", "lenet": "body.1", "cnn": "features.2", "vit": "blocks.0", "vit_a": "blocks.1"}
+
 
 def test_every_registered_thing_has_its_laws():
     assert set(HOME) == set(ATTACKS)
@@ -60,7 +77,7 @@ def test_every_registered_thing_has_its_laws():
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack(name):
     victim, options = HOME[name]
-    testing.check_attack(ATTACKS[name](**options), *testing.tiny_case(victim))
+    testing.check_attack(ATTACKS[name](**options), *testing.tiny_case(victim), channel=SEEN_THROUGH.get(name))
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -92,6 +109,18 @@ def test_defense(name, victim):
 @pytest.mark.parametrize("victim", ALL_TINY)
 def test_channel(channel, mode, victim):
     testing.check_channel(channel, *testing.tiny_case(victim, count=2, mode=mode))
+
+
+@pytest.mark.parametrize("victim", testing.TINY)
+def test_features(victim):
+    case, channel = testing.tiny_case(victim, count=3), Features(FEATURES[victim])
+    testing.check_channel(channel, *case)
+    testing.check_rows(channel, *case)
+
+
+def test_the_row_law_fails_for_a_gradient():
+    with pytest.raises(AssertionError):
+        testing.check_rows(Gradient(), *testing.tiny_case("mlp", count=3))
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])

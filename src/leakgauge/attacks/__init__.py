@@ -9,6 +9,7 @@ from leakgauge.attacks.april_text import april_text
 from leakgauge.attacks.bag_of_tokens import bag_of_tokens
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.gradinversion import gradinversion
+from leakgauge.attacks.feature_matching import feature_matching
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
@@ -29,6 +30,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "april_text": april_text,
     "bag_of_tokens": bag_of_tokens,
     "token_positions": token_positions,
+    "feature_matching": feature_matching,
 }
 
 __all__ = [
@@ -40,6 +42,8 @@ __all__ = [
     "bag_of_tokens",
     "dlg",
     "gradinversion",
+    "dlg",
+    "feature_matching",
     "idlg",
     "inverting_gradients",
     "linear",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from leakgauge.core import Defense
+from leakgauge.defenses.channels import MaskChannels, PruneChannels
 from leakgauge.defenses.clip import Clip
 from leakgauge.defenses.noise import GaussianNoise, LaplacianNoise
 from leakgauge.defenses.prune import Prune
@@ -15,7 +16,20 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
     "clip": Clip,
     "prune": Prune,
     "quantize": Quantize,
+    "mask_channels": MaskChannels,
+    "prune_channels": PruneChannels,
     "withhold": Withhold,
 }
 
-__all__ = ["DEFENSES", "Clip", "GaussianNoise", "LaplacianNoise", "Prune", "Quantize", "Withhold", "WithholdNames"]
+__all__ = [
+    "DEFENSES",
+    "Clip",
+    "GaussianNoise",
+    "LaplacianNoise",
+    "MaskChannels",
+    "Prune",
+    "PruneChannels",
+    "Quantize",
+    "Withhold",
+    "WithholdNames",
+]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from leakgauge.core import Signal
+from leakgauge.defenses.rows import column, row_norms
 from leakgauge.errors import BadInput
 
 
@@ -25,6 +25,9 @@ class Clip:
             raise BadInput(f"Clip needs a positive norm, got {self.norm}")
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
-        length = math.sqrt(sum(float(t.double().square().sum()) for t in signal.values()))
-        factor = min(1.0, self.norm / length) if length else 1.0
-        return {name: t * factor for name, t in signal.items()}
+        return {name: t[0] for name, t in self.by_row({n: t[None] for n, t in signal.items()}, rng=rng).items()}
+
+    def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        """The same with each row clipped by its own length."""
+        factors = (self.norm / row_norms(signal)).clamp(max=1.0)  # infinite, and so 1, for a length of zero
+        return {name: t * column(factors, t) for name, t in signal.items()}

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from leakgauge.core import Signal
+from leakgauge.defenses.rows import column, row_norms
 from leakgauge.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Noise:
+class _Noise(ABC):
     """Exactly one of the three strengths is given; σ is the standard deviation of one entry of the noise.
 
     ``std``: σ itself. ``relative``: σ = relative·‖g‖/√d, so that noise is ``relative`` times as long as the whole
     gradient g of d entries. ``variance_to_norm``: σ² = variance_to_norm·‖g‖, the APRIL paper's words read literally.
+    Of features, each sample has its own length ‖g‖.
 
     Ref: APRIL (Lu et al. 2022), Fig. 6 — noise measured against the gradient norm
     """
@@ -35,34 +38,46 @@ class _Noise:
 
     def deviation(self, signal: Signal) -> float:
         """σ for this signal."""
+        return float(self._deviations({name: t[None] for name, t in signal.items()}))
+
+    def _deviations(self, signal: Signal) -> Tensor:
+        """σ of each row of the tensors, shape (rows,), float64."""
+        norms = row_norms(signal)
         if self.std is not None:
-            return self.std
-        norm = math.sqrt(sum(float(t.double().square().sum()) for t in signal.values()))
+            return torch.full_like(norms, self.std)
         if self.relative is not None:
-            return self.relative * norm / math.sqrt(max(1, sum(t.numel() for t in signal.values())))
+            entries = sum(t[0].numel() for t in signal.values())
+            return self.relative * norms / math.sqrt(max(1, entries))
         assert self.variance_to_norm is not None
-        return math.sqrt(self.variance_to_norm * norm)
+        return (self.variance_to_norm * norms).sqrt()
+
+    def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        """The same with each row as a signal of its own."""
+        deviations = self._deviations(signal)
+        return {name: t + column(deviations, t) * self.unit(t, rng) for name, t in signal.items()}
+
+    def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        sigma = self.deviation(signal)
+        return {name: t + sigma * self.unit(t, rng) for name, t in signal.items()}
+
+    @abstractmethod
+    def unit(self, like: Tensor, rng: torch.Generator) -> Tensor:
+        """Noise of deviation 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(_Noise):
     """g + N(0, σ²) on every entry."""
 
-    def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
-        sigma = self.deviation(signal)
-        return {name: t + sigma * torch.randn(t.shape, generator=rng).to(t) for name, t in signal.items()}
+    def unit(self, like: Tensor, rng: torch.Generator) -> Tensor:
+        return torch.randn(like.shape, generator=rng).to(like)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaplacianNoise(_Noise):
     """g + Laplace(0, b) on every entry, with b = σ/√2 so that σ is its standard deviation."""
 
-    def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
-        scale = self.deviation(signal) / math.sqrt(2)
-        return {name: t + scale * _laplace(t, rng) for name, t in signal.items()}
-
-
-def _laplace(like: Tensor, rng: torch.Generator) -> Tensor:
-    """Difference of two exponential draws: a Laplace variable of scale 1."""
-    first, second = (torch.empty(like.shape).exponential_(generator=rng) for _ in range(2))
-    return (first - second).to(like)
+    def unit(self, like: Tensor, rng: torch.Generator) -> Tensor:
+        """Difference of two exponential draws, a Laplace variable of scale 1, over its deviation √2."""
+        first, second = (torch.empty(like.shape).exponential_(generator=rng) for _ in range(2))
+        return ((first - second) / math.sqrt(2)).to(like)

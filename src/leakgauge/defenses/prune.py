@@ -25,12 +25,15 @@ class Prune:
             raise BadInput(f"Prune needs a fraction between 0 and 1, got {self.fraction}")
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        return {name: self._pruned(t[None])[0] for name, t in signal.items()}
+
+    def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        """The same within each row of each tensor."""
         return {name: self._pruned(t) for name, t in signal.items()}
 
-    def _pruned(self, values: Tensor) -> Tensor:
-        dropped = round(self.fraction * values.numel())
+    def _pruned(self, rows: Tensor) -> Tensor:
+        flat = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
+        dropped = round(self.fraction * flat.shape[1])
         if dropped == 0:
-            return values.clone()
-        flat = values.flatten().clone()
-        flat[flat.abs().argsort()[:dropped]] = 0
-        return flat.view_as(values)
+            return rows.clone()
+        return flat.scatter(1, flat.abs().argsort(1)[:, :dropped], 0.0).view_as(rows)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Signal
+from leakgauge.defenses.rows import column
 from leakgauge.errors import BadInput
 
 
@@ -27,10 +28,15 @@ class Quantize:
             raise BadInput(f"Quantize needs at least 2 bits (levels -1, 0, 1), got {self.bits}")
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        return {name: self._rounded(t[None])[0] for name, t in signal.items()}
+
+    def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        """The same with a largest value for each row of each tensor."""
         return {name: self._rounded(t) for name, t in signal.items()}
 
-    def _rounded(self, values: Tensor) -> Tensor:
-        step = values.abs().max() / (2 ** (self.bits - 1) - 1)
-        if self.bits >= 32 or step == 0:
-            return values.clone()
-        return (values / step).round() * step
+    def _rounded(self, rows: Tensor) -> Tensor:
+        if self.bits >= 32:
+            return rows.clone()
+        flat = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
+        steps = column(flat.abs().amax(1) / (2 ** (self.bits - 1) - 1), rows)
+        return torch.where(steps > 0, (rows / steps).round() * steps, rows)

@@ -20,6 +20,10 @@ class WithholdNames:
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         return {name: t for name, t in signal.items() if name not in self.names}
 
+    def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
+        """Features hold no parameters to withhold; without them nothing would be computed."""
+        raise BadInput("withholding keeps parameters on the device, but features are sent; mask channels instead")
+
 
 @dataclass(frozen=True)
 class Withhold:

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from leakgauge.channels.gradient import Gradient
-from leakgauge.core import Channel, Victim
+from leakgauge.core import Channel, PerSample, Victim
 from leakgauge.engine.fast import ByRules
+from leakgauge.engine.folded import Folded
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.precision import Exact
 from leakgauge.engine.reference import Reference, Replay
@@ -57,6 +58,11 @@ def choose(
     if len(x) == 1 and x.device.type == "cpu" and (gradients or small or not isinstance(channel, Gradient)):
         return Choice(reference, "replay: reference (a single restart)")
     reasons: list[str] = []
+    if isinstance(channel, PerSample) and not capture:
+        reason = _disagreement(Folded(victim, channel, observed), reference, x, y)
+        if reason is None:
+            return Choice(Folded(victim, channel, observed), "replay: all restarts as one batch")
+        reasons.append(f"one batch: {reason}")
     if isinstance(channel, Gradient):
         by_rules = ByRules(victim, observed, capture)
         reason = _disagreement(by_rules, reference, x, y)

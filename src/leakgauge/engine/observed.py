@@ -46,23 +46,27 @@ class Observed:
         return cls({n: torch.stack([one.signal[n] for one in many]) for n in names}, per_row=True)
 
     @classmethod
-    def checked(cls, signal: Signal, victim: Victim) -> Observed:
-        """Raises ``Inapplicable`` for an empty signal, ``BadInput`` for unknown names, wrong shapes, NaN or Inf."""
+    def checked(cls, signal: Signal, victim: Victim, like: Signal | None = None) -> Observed:
+        """Raises ``Inapplicable`` for an empty signal, ``BadInput`` for unknown names, wrong shapes, NaN or Inf.
+
+        ``like`` is what a signal should look like; by default it is named and shaped like the victim's parameters.
+        """
         if not signal:
             raise Inapplicable("the observed signal is empty: nothing was shared, so there is nothing to match")
-        parameters = victim.parameters()
-        unknown = [name for name in signal if name not in parameters]
+        expected = victim.parameters() if like is None else like
+        kind = "trainable parameter" if like is None else "tensor at this cut"
+        unknown = [name for name in signal if name not in expected]
         if unknown:
             raise BadInput(
-                f"the signal names {unknown[0]!r}, which is no trainable parameter of {victim.name}; does it come from another model?"
+                f"the signal names {unknown[0]!r}, which is no {kind} of {victim.name}; does it come from another model?"
             )
         for name, value in signal.items():
-            if value.shape != parameters[name].shape:
+            if value.shape != expected[name].shape:
                 raise BadInput(
-                    f"the signal's {name} has shape {tuple(value.shape)}, the model's has {tuple(parameters[name].shape)}"
+                    f"the signal's {name} has shape {tuple(value.shape)}, the model's has {tuple(expected[name].shape)}"
                 )
             if not torch.isfinite(value).all():
                 raise BadInput(
                     f"the signal's {name} holds NaN or Inf; the client's training has diverged or the file is damaged"
                 )
-        return cls({name: signal[name].detach().to(p) for name, p in parameters.items() if name in signal})
+        return cls({name: signal[name].detach().to(p) for name, p in expected.items() if name in signal})

@@ -1,9 +1,18 @@
 """The parts that optimisation attacks are made of, and the one loop that runs them."""
 
 from leakgauge.inversion.consistency import GroupConsistency, Registration, Shift
-from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, LayerNorms, Named
+from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, LayerNorms, Named, RelativeL2
 from leakgauge.inversion.halving import Halving
-from leakgauge.inversion.labels import BiasCounts, FirstThatApplies, Joint, MinimumEntry, RowSum, SignRule, inferred
+from leakgauge.inversion.labels import (
+    BiasCounts,
+    CloudPrediction,
+    FirstThatApplies,
+    Joint,
+    MinimumEntry,
+    RowSum,
+    SignRule,
+    inferred,
+)
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.priors import BatchNormStatistics, Norm, TotalVariation
 from leakgauge.inversion.progress import watching
@@ -18,6 +27,7 @@ __all__ = [
     "AdamW",
     "BatchNormStatistics",
     "BiasCounts",
+    "CloudPrediction",
     "Constant",
     "Cosine",
     "CosineDecay",
@@ -38,6 +48,7 @@ __all__ = [
     "Norm",
     "Normal",
     "Registration",
+    "RelativeL2",
     "RowSum",
     "Shift",
     "Sign",

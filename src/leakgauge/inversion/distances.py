@@ -101,6 +101,24 @@ class LayerNorms(Term):
 
 
 @dataclass(frozen=True)
+class RelativeL2(Term):
+    """Σ_l w_l ‖g_l − g*_l‖² / Σ_l w_l ‖g*_l‖²: the squared distance in units of what was observed.
+
+    A weight on a prior then means the same at every cut, however large the features there are.
+
+    Ref: He et al. 2019, white-box attack — squared distance of features, here relative
+    """
+
+    weights: LayerWeights = field(default_factory=Equal)
+    reads_signal: ClassVar[bool] = True
+    needs_gradients: ClassVar[bool] = True
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        replay, weights = _weighted(at, self.weights)
+        return replay.l2(weights) / replay.observed_square(weights).clamp_min(_TINY)
+
+
+@dataclass(frozen=True)
 class L1(Term):
     """Σ_l w_l ‖g_l − g*_l‖₁.
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.channels import FedAvg
+from leakgauge.channels import Features, FedAvg
 from leakgauge.core import Observation, Victim
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
@@ -119,6 +119,23 @@ class BiasCounts:
         while int(counts.sum()) < size:
             counts[(missing - counts * unit).argmax()] += 1
         return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+
+
+@dataclass(frozen=True)
+class CloudPrediction:
+    """The classes that the cloud computes from the features it was sent, as it does for every customer.
+
+    An image matched to features does not depend on them; they are what the cloud knows anyway.
+    """
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
+        if not isinstance(seen.channel, Features):
+            raise Inapplicable("the cloud computes classes from features; this observation holds none")
+        with torch.no_grad():
+            scores = seen.channel.resumed(victim, seen.signal)
+        if not isinstance(scores, Tensor) or scores.dim() != 2:
+            return torch.zeros(batch_size(seen), dtype=torch.long, device=victim.device)
+        return scores.argmax(1)
 
 
 @dataclass(frozen=True)

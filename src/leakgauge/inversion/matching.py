@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.twice import explaining_once_only
-from leakgauge.core import Observation, Reconstruction, Tokens, Trace, Victim, private_randomness
+from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Victim, private_randomness
 from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
@@ -196,7 +196,9 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         raise BadInput(
             "observations attacked together must come from one channel and batch size; attack them one by one"
         )
-    observed = [Observed.checked(one.signal, victim) for one in seen]
+    channel = seen[0].channel
+    like = channel.like(victim, batch_size(seen[0])) if isinstance(channel, PerSample) else None
+    observed = [Observed.checked(one.signal, victim, like) for one in seen]
     starts: list[Tensor] = []
     labels: list[Tensor | None] = []
     logits: list[Tensor] = []
@@ -221,7 +223,7 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
     problem = Problem(
         objective=attack.objective,
         victim=victim,
-        channel=seen[0].channel,
+        channel=channel,
         observed=target,
         labels=torch.stack(known_labels) if known_labels else None,
         precision=attack.precision,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.twice import refuse_once_only
-from leakgauge.core import Channel, Victim
+from leakgauge.core import Channel, PerSample, Victim
 from leakgauge.engine import Observed, Precision, Reference, Replayer, Vmapped, choose, rows_that_fit, saved_bytes
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.draws import Draws
@@ -61,7 +61,8 @@ class Search:
         capture = problem.objective.captures(problem.victim)
         if not capture and not any(w and term.reads_signal for w, term in problem.objective.parts()):
             return None, "replay: none (blind run)"
-        refuse_once_only(problem.victim.model)
+        if not isinstance(problem.channel, PerSample):  # features are differentiated once only
+            refuse_once_only(problem.victim.model)
         if not self.together:
             reference = Reference(problem.victim, problem.channel, problem.observed, capture)
             return reference, "replay: reference (the solver moves one restart at a time)"

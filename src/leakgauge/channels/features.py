@@ -1,0 +1,48 @@
+"""The features at a cut: what the edge of a split network sends to the cloud."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from leakgauge.core import Signal, Targets, Victim
+from leakgauge.errors import Inapplicable
+from leakgauge.graphs import example_of, find, trace_of
+
+
+@dataclass(frozen=True)
+class Features:
+    """z = M1(x): the tensors that cross ``cut``, by name; a cut of one tensor gives one, named like the cut.
+
+    ``cut`` is a name that ``leakgauge.split.cuts`` lists, or a module that ends there. One row per sample; labels play
+    no part. Differentiable in x. The victim runs in eval mode, as inference does.
+
+    Ref: Liu and Zhu 2025, section 2.1 — the transmitted features
+    """
+
+    cut: str
+
+    def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
+        traced = trace_of(victim)
+        point = find(traced, self.cut)
+        sent = traced.edge(point.name)(x)
+        return {spec.name: value for spec, value in zip(point.tensors, sent, strict=True)}
+
+    def resumed(self, victim: Victim, signal: Signal, /) -> Any:
+        """What the cloud computes from the features: the model's output."""
+        traced = trace_of(victim)
+        point = find(traced, self.cut)
+        missing = [spec.name for spec in point.tensors if spec.name not in signal]
+        if missing:
+            raise Inapplicable(f"not shared: {missing[0]}")
+        return traced.cloud(point.name)(*(signal[spec.name] for spec in point.tensors))
+
+    def like(self, victim: Victim, size: int, /) -> Signal:
+        """A signal of ``size`` samples with the right names, shapes and types; its values mean nothing."""
+        blank = example_of(victim, 1)
+        return {
+            spec.name: blank.new_zeros((size, *spec.shape), dtype=spec.dtype)
+            for spec in find(trace_of(victim), self.cut).tensors
+        }

@@ -1,0 +1,193 @@
+"""A traced model that is a graph of operations, from torch.export or torch.fx."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, fx, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from leakgauge.graphs.liveness import live_values, needed
+from leakgauge.graphs.naming import names_of, operation
+from leakgauge.graphs.points import Cost, Point, TensorSpec
+from leakgauge.graphs.subgraph import CloudHalf, EdgeHalf, back, front
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """``module`` computes a flat output, which ``out_spec`` (if given) folds into what the model returns.
+
+    With ``any_batch=False`` the graph takes one sample; batches are then mapped over it. ``example`` is an input that the
+    graph takes as it stands.
+    """
+
+    module: fx.GraphModule
+    how: str
+    any_batch: bool
+    example: Tensor
+    out_spec: pytree.TreeSpec | None
+    _halves: dict[tuple[str, str], nn.Module] = field(default_factory=dict)
+
+    @cached_property
+    def _specs(self) -> dict[fx.Node, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of every tensor that a node makes, as seen in one run of the example."""
+        seen = _Recorder(self.module)
+        with torch.no_grad():
+            seen.run(self.example)
+        return seen.specs
+
+    @cached_property
+    def _live(self) -> dict[str, tuple[fx.Node, ...]]:
+        return {point.name: values for point, values in self._found}
+
+    @property
+    def points(self) -> Mapping[str, Point]:
+        return self._points
+
+    @cached_property
+    def _points(self) -> dict[str, Point]:
+        return {point.name: point for point, _ in self._found}
+
+    @cached_property
+    def _found(self) -> list[tuple[Point, tuple[fx.Node, ...]]]:
+        steps = list(live_values(self.module.graph))
+        names = names_of([node for node, _ in steps if node.op != "placeholder" and node in self._specs])
+        found: list[tuple[Point, tuple[fx.Node, ...]]] = []
+        known: set[frozenset[fx.Node]] = set()
+        for node, values in steps:
+            if node not in names or frozenset(values) in known or not self._sendable(values):
+                continue
+            known.add(frozenset(values))
+            own = names[node]
+            tensors = tuple(TensorSpec(names[v].name if v in names else "input", *self._per_sample(v)) for v in values)
+            aliases = own.aliases if values == (node,) else ()
+            found.append((Point(own.name, tensors, operation(node), aliases), values))
+        return found
+
+    def _sendable(self, values: Sequence[fx.Node]) -> bool:
+        """Whether the values are tensors of numbers with one row per sample; a tuple or a flag is none."""
+        if not values or all(value.op == "placeholder" for value in values):
+            return False
+        known = [self._specs.get(value) for value in values]
+        batch = len(self.example)
+        return all(spec is not None and spec[0][:1] == (batch,) and spec[1].is_floating_point for spec in known)
+
+    def _per_sample(self, node: fx.Node) -> tuple[tuple[int, ...], torch.dtype]:
+        shape, dtype = self._specs[node]
+        return shape[1:], dtype
+
+    def edge(self, name: str) -> nn.Module:
+        """The first half: x to a tuple of tensors."""
+        if ("edge", name) not in self._halves:
+            self._halves["edge", name] = self._whole_batch(EdgeHalf(front(self.module, self._live[name])))
+        return self._halves["edge", name]
+
+    def cloud(self, name: str) -> nn.Module:
+        """The second half: the tensors to the model's output."""
+        if ("cloud", name) not in self._halves:
+            shapes = {node: shape[1:] for node, (shape, _) in self._specs.items()}
+            body = back(self.module, self._live[name], shapes)
+            self._halves["cloud", name] = self._whole_batch(CloudHalf(body, self.out_spec))
+        return self._halves["cloud", name]
+
+    def _whole_batch(self, half: nn.Module) -> nn.Module:
+        return half if self.any_batch else OneByOne(half)
+
+    def values(self, x: Tensor, names: Sequence[str]) -> dict[str, tuple[Tensor, ...]]:
+        """The tensors at several points from one forward pass, which ends at the last of them."""
+        wanted = list(dict.fromkeys(node for name in names for node in self._live[name]))
+        key = "values", "\n".join(node.name for node in wanted)
+        if key not in self._halves:
+            self._halves[key] = self._whole_batch(EdgeHalf(front(self.module, wanted)))
+        found = dict(zip(wanted, self._halves[key](x), strict=True))
+        return {name: tuple(found[node] for node in self._live[name]) for name in names}
+
+    def costs(self, x: Tensor, *, repeats: int) -> dict[str, Cost]:
+        """Costs of all points for one sample; see ``Traced.costs``."""
+        if not self.any_batch:
+            x = x[:1]
+        with torch.no_grad():
+            counted = _Recorder(self.module, count=True)
+            with sdpa_kernel(SDPBackend.MATH):  # as plain products, which the counter knows
+                counted.run(x)
+            timed = _Recorder(self.module, time=True)
+            for _ in range(repeats + 1 if repeats else 0):  # the first one warms up; the fastest of each node counts
+                timed.run(x)
+        (output,) = (node for node in self.module.graph.nodes if node.op == "output")
+        total = sum(timed.seconds.get(node, 0.0) for node in needed([output], stop=lambda node: False))
+        found: dict[str, Cost] = {}
+        for name, values in self._live.items():
+            nodes = needed(list(values), stop=lambda node: False)
+            flops = sum(counted.flops.get(node, 0) for node in nodes)
+            seconds = sum(timed.seconds.get(node, 0.0) for node in nodes)
+            share = seconds / total if repeats and total else None
+            found[name] = Cost(self._parameters(nodes), flops // len(x), share)
+        return found
+
+    def _parameters(self, nodes: set[fx.Node]) -> int:
+        used: dict[int, int] = {}
+        for node in nodes:
+            for parameter in _parameters_of(self.module, node):
+                used[id(parameter)] = parameter.numel()
+        return sum(used.values())
+
+
+class OneByOne(nn.Module):
+    """A half that takes one sample, mapped over a batch."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *tensors: Tensor) -> Any:
+        def one(*rows: Tensor) -> Any:
+            return self.inner(*(row[None] for row in rows))
+
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels cannot be mapped
+            found = torch.vmap(one)(*tensors)
+        return pytree.tree_map_only(Tensor, lambda value: value.flatten(0, 1), found)
+
+
+class _Recorder(fx.Interpreter):
+    """Runs the graph node by node and writes down what each made and cost."""
+
+    def __init__(self, module: fx.GraphModule, *, count: bool = False, time: bool = False) -> None:
+        super().__init__(module)
+        self.count, self.time = count, time
+        self.specs: dict[fx.Node, tuple[tuple[int, ...], torch.dtype]] = {}
+        self.flops: dict[fx.Node, int] = {}
+        self.seconds: dict[fx.Node, float] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        began = time.perf_counter()
+        if self.count:
+            with FlopCounterMode(display=False) as counter:
+                made = super().run_node(n)
+            self.flops[n] = counter.get_total_flops()
+        else:
+            made = super().run_node(n)
+        if isinstance(made, Tensor):
+            if self.time and made.device.type == "cuda":
+                torch.cuda.synchronize(made.device)
+            self.specs[n] = tuple(made.shape), made.dtype
+        if self.time and n.op not in ("placeholder", "get_attr", "output"):
+            self.seconds[n] = min(self.seconds.get(n, float("inf")), time.perf_counter() - began)
+        return made
+
+
+def _parameters_of(module: fx.GraphModule, node: fx.Node) -> list[nn.Parameter]:
+    if node.op == "call_module":
+        return list(module.get_submodule(str(node.target)).parameters())
+    if node.op == "get_attr":
+        value: Any = module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        return [value] if isinstance(value, nn.Parameter) else []
+    return []

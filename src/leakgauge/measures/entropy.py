@@ -1,0 +1,73 @@
+"""How many directions features use, and how much a noisy or rounded channel can carry of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from leakgauge.errors import BadInput
+
+AT_ONCE = 1 << 26
+
+
+def covariance_spectrum(features: Tensor) -> Tensor:
+    """Eigenvalues of the covariance of features (N, ...), largest first, float64; at most min(N, D) of them are there.
+
+    Computed from the smaller of the N x N and the D x D product of the centred features.
+    """
+    flat = features.flatten(1)
+    if len(flat) < 2:
+        raise BadInput(f"a covariance needs at least 2 samples, got {len(flat)}")
+    if len(flat) <= flat.shape[1]:
+        product = torch.zeros(len(flat), len(flat), dtype=torch.float64, device=flat.device)
+        for start in range(0, flat.shape[1], max(1, AT_ONCE // len(flat))):
+            part = flat[:, start : start + max(1, AT_ONCE // len(flat))].double()
+            part = part - part.mean(0)
+            product += part @ part.T
+    else:
+        centred = flat.double() - flat.double().mean(0)
+        product = centred.T @ centred
+    return torch.linalg.eigvalsh(product / len(flat)).clamp_min(0).flip(0)
+
+
+def effective_rank(spectrum: Tensor) -> float:
+    """exp(-Σ p_i ln p_i) with p_i = λ_i / Σ λ: how many directions carry the variance; 0 if there is none.
+
+    ``spectrum`` holds the eigenvalues λ of the covariance.
+
+    >>> round(effective_rank(torch.tensor([1.0, 1.0, 0.0])), 6)
+    2.0
+
+    Ref: Roy and Vetterli 2007, section 2 — effective rank
+    """
+    total = spectrum.double().sum()
+    if not total > 0:
+        return 0.0
+    parts = spectrum.double() / total
+    return float(torch.exp(-torch.special.xlogy(parts, parts).sum()))
+
+
+def gaussian_channel(spectrum: Tensor, *, noise: float) -> float:
+    """½ Σ_i ln(1 + λ_i/σ²) in nats: the most that z + N(0, σ²I) can tell about z of this covariance spectrum λ.
+
+    σ = ``noise``. A Gaussian has the largest entropy of all with that covariance, so this is a ceiling for any z; it holds
+    for the true spectrum, of which one from N samples is an estimate (and has at most N - 1 directions).
+
+    Ref: Cover and Thomas 2006, section 9.4 — capacity of parallel Gaussian channels
+    """
+    if not noise > 0:
+        raise BadInput(f"a channel without noise carries infinite information; declare a positive noise, got {noise}")
+    return 0.5 * float(torch.log1p(spectrum.double() / noise**2).sum())
+
+
+def rounding_noise(largest: float, *, bits: int) -> float:
+    """Standard deviation of the error of rounding to 2^bits - 1 levels from -largest to largest: Δ/√12.
+
+    Δ = largest / (2^(bits-1) - 1), as :class:`leakgauge.defenses.Quantize` rounds. Rounding is not independent noise;
+    as a declared channel it is treated as such, with the variance Δ²/12 of an error spread evenly over one step.
+    """
+    if bits < 2 or not largest > 0:
+        raise BadInput(f"rounding needs at least 2 bits and a positive range, got {bits} and {largest}")
+    return largest / (2 ** (bits - 1) - 1) / math.sqrt(12)

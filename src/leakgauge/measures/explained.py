@@ -1,0 +1,92 @@
+"""How much of the images a reconstruction explains, against guesses that look at no signal."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakgauge.errors import BadInput
+from leakgauge.measures.bootstrap import Interval, ratio_interval
+from leakgauge.measures.image import checked, checked_pair, mse
+
+
+def mean_image(images: Tensor) -> Tensor:
+    """Mean of images (N, C, H, W), shape (1, C, H, W): the best guess of who only knows what images look like."""
+    return checked(images).mean(0, keepdim=True)
+
+
+def class_mean_images(images: Tensor, labels: Tensor, *, of: Tensor) -> Tensor:
+    """For each label in ``of`` (M,) the mean of the ``images`` with that label, shape (M, C, H, W).
+
+    The best guess of who knows the class of an image, and nothing else about it.
+    """
+    values = checked(images)
+    if labels.shape != (len(images),) or of.ndim != 1:
+        raise BadInput(f"class means need one label per image, got {tuple(labels.shape)} for {len(images)} images")
+    known = labels.unique()
+    missing = sorted(set(of.tolist()) - set(known.tolist()))
+    if missing:
+        raise BadInput(f"there is no image of class {missing[0]} to take the class mean of; give images of every class")
+    means = torch.stack([values[labels == label].mean(0) for label in known])
+    return means[torch.searchsorted(known, of.to(known))]
+
+
+def fraction_unexplained(reconstructions: Tensor, truths: Tensor, guess: Tensor) -> float:
+    """FVU = Σ_i MSE(x̂_i, x_i) / Σ_i MSE(g_i, x_i), the fraction of variance unexplained: 0 is a perfect copy.
+
+    x̂ = ``reconstructions``, x = ``truths``, g = ``guess``, one image for all (then 1 says: learned nothing beyond it) or
+    one for each, such as class means.
+
+    >>> truths = torch.rand(4, 1, 2, 2)
+    >>> fraction_unexplained(mean_image(truths).expand(4, -1, -1, -1), truths, mean_image(truths))
+    1.0
+    """
+    ours, baseline = _errors(reconstructions, truths, guess)
+    return float(ours.sum() / baseline.sum())
+
+
+def fraction_unexplained_interval(
+    reconstructions: Tensor, truths: Tensor, guess: Tensor, *, level: float = 0.95, seed: int = 0
+) -> Interval:
+    """FVU with the interval that a bootstrap over the images gives."""
+    ours, baseline = _errors(reconstructions, truths, guess)
+    return ratio_interval(ours, baseline, level=level, seed=seed)
+
+
+def _errors(reconstructions: Tensor, truths: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
+    baseline = mse(guess.to(truths.device).expand_as(truths), truths)
+    if not bool(baseline.sum() > 0):
+        raise BadInput("the images do not differ from the guess, so there is nothing to explain; give other images")
+    return mse(reconstructions, truths), baseline
+
+
+def mse_per_pixel(a: Tensor, b: Tensor) -> Tensor:
+    """The split-inference paper's MSE of each pair, shape (N,): squared error summed over channels, mean over pixels.
+
+    1/(HW) Σ_{c,i,j} (x - y)², C times :func:`leakgauge.measures.image.mse`; 3 times for colour images.
+
+    Ref: Liu and Zhu 2025, section 4.1 — mean squared error, in the unit of its tables
+    """
+    a, b = checked_pair(a, b)
+    return (a - b).square().sum(1).flatten(1).mean(1)
+
+
+def psnr_of_batches(a: Tensor, b: Tensor, *, batch: int = 128) -> float:
+    """The split-inference paper's PSNR in dB: that of each batch's mean MSE, averaged over batches.
+
+    Ref: Liu and Zhu 2025, section 4.1 — peak signal-to-noise ratio, in the unit of its tables
+    """
+    errors = mse(a, b)
+    return float(torch.stack([-10 * torch.log10(part.mean()) for part in errors.split(batch)]).mean())
+
+
+def most_exposed(errors: Tensor, *, share: float = 0.05) -> float:
+    """Mean of the lowest ``share`` of the errors (N,), at least one: how well the attack does where it does best.
+
+    >>> most_exposed(torch.arange(100.0), share=0.05)
+    2.0
+    """
+    if errors.ndim != 1 or len(errors) == 0 or not 0 < share <= 1:
+        raise BadInput(f"the worst cases need errors (N,) and a share in (0, 1], got {tuple(errors.shape)} and {share}")
+    count = max(1, round(share * len(errors)))
+    return float(errors.double().sort().values[:count].mean())

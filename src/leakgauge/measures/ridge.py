@@ -1,0 +1,136 @@
+"""The cheapest inversion of features: ridge regression in closed form, through the samples' inner products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.errors import BadInput
+
+PENALTIES = tuple(10.0 ** (k / 2) for k in range(-14, 5))
+"""Of the mean squared length of a centred feature."""
+
+AT_ONCE = 1 << 25
+"""Numbers of a feature matrix held at once."""
+
+FEWEST = 10
+"""Samples, fitted and held out together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ridge:
+    """x̂ = x̄ + K(z)·A: ``dual`` A (n, P) weighs the inner products of a feature with the n training features.
+
+    ``penalty`` is the chosen λ and ``held_out_mse`` the error that chose it.
+    """
+
+    features: Tensor
+    feature_mean: Tensor
+    image_mean: Tensor
+    dual: Tensor
+    penalty: float
+    held_out_mse: float
+    image_shape: tuple[int, ...]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Reconstructed images of features (N, ...), not clipped."""
+        products = _products(features.flatten(1), self.features, self.feature_mean)
+        return (self.image_mean + products @ self.dual).unflatten(1, self.image_shape)
+
+
+def fit_ridge(
+    features: Tensor,
+    images: Tensor,
+    *,
+    validation: float = 0.2,
+    penalties: Sequence[float] = PENALTIES,
+    seed: int = 0,
+) -> Ridge:
+    """min_W Σ_i ‖x_i - x̄ - W(z_i - z̄)‖² + λ‖W‖², solved as A = (K + λI)⁻¹ X with K = Z Zᵀ (n x n).
+
+    Z, X are the centred ``features`` (N, ...) and ``images`` (N, ...) of the fitted part; a ``validation`` share of the samples,
+    drawn by ``seed``, chooses λ among ``penalties`` (times the mean of K's diagonal). K is decomposed once; the error for
+    any further λ costs n². Features may lie on disk: they are read in blocks.
+
+    Ref: Hoerl and Kennard 1970, section 2 — ridge regression, here in its dual form
+    """
+    flat, pictures = features.flatten(1), images.flatten(1)
+    if len(flat) != len(pictures):
+        raise BadInput(f"ridge needs one image per feature, got {len(pictures)} and {len(flat)}")
+    if len(flat) < FEWEST:
+        raise BadInput(f"ridge needs at least {FEWEST} auxiliary images, got {len(flat)}; give more")
+    if not 0 < validation < 1 or not penalties or min(penalties) <= 0:
+        raise BadInput(
+            f"ridge needs a validation share in (0, 1) and positive penalties, got {validation}, {penalties}"
+        )
+    order = torch.randperm(len(flat), generator=torch.Generator().manual_seed(seed))
+    held = max(1, round(validation * len(flat)))
+    own, other = flat[order[held:].sort().values], flat[order[:held].sort().values]
+    x, x_other = (pictures[rows.sort().values].double().to(flat.device) for rows in (order[held:], order[:held]))
+    mean, x_mean = _mean(own), x.mean(0)
+    values, vectors = torch.linalg.eigh(_products(own, own, mean))
+    values = values.clamp_min(0)
+    turned = vectors.T @ (x - x_mean)  # (n, P)
+    against = _products(other, own, mean) @ vectors  # (held, n)
+    scale = float(values.mean())
+    if not scale > 0:
+        scale = 1.0  # constant features: any penalty gives the mean image
+    errors = _held_out_errors(values, turned, against, x_other - x_mean, [p * scale for p in penalties])
+    best = int(errors.argmin())
+    penalty = penalties[best] * scale
+    return Ridge(
+        features=own,
+        feature_mean=mean,
+        image_mean=x_mean,
+        dual=vectors @ (turned / (values + penalty)[:, None]),
+        penalty=penalty,
+        held_out_mse=float(errors[best]),
+        image_shape=tuple(images.shape[1:]),
+    )
+
+
+def _held_out_errors(
+    values: Tensor, turned: Tensor, against: Tensor, truth: Tensor, penalties: Sequence[float]
+) -> Tensor:
+    """Mean squared error of B·diag(s)·C against the truth T for each s = 1/(values + λ), with B, C computed once.
+
+    ‖T - B diag(s) C‖² = ‖T‖² - 2 Σ_k s_k (Bᵀ T Cᵀ)_kk + sᵀ((BᵀB) ∘ (C Cᵀ)) s, so that a λ costs n².
+    """
+    cross = (against * (truth @ turned.T)).sum(0)
+    square = (against.T @ against) * (turned @ turned.T)
+    whole = truth.square().sum()
+    errors = []
+    for penalty in penalties:
+        s = 1 / (values + penalty)
+        errors.append((whole - 2 * (s @ cross) + s @ square @ s) / truth.numel())
+    return torch.stack(errors)
+
+
+def _blocks(width: int, rows: int) -> Iterator[slice]:
+    step = max(1, AT_ONCE // max(1, rows))
+    return (slice(start, start + step) for start in range(0, width, step))
+
+
+def _mean(features: Tensor) -> Tensor:
+    return torch.cat(
+        [_numbers(features[:, block]).double().mean(0) for block in _blocks(features.shape[1], len(features))]
+    )
+
+
+def _products(a: Tensor, b: Tensor, mean: Tensor) -> Tensor:
+    """(a - mean)(b - mean)ᵀ in float64, summed over blocks of dimensions."""
+    found = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
+    for block in _blocks(a.shape[1], len(a) + len(b)):
+        centre = mean[block].to(_numbers(a[:1, block]).dtype)
+        left = _numbers(a[:, block]) - centre
+        right = left if a is b else _numbers(b[:, block]) - centre
+        found += (left @ right.T).double()
+    return found
+
+
+def _numbers(values: Tensor) -> Tensor:
+    """Half precision is stored, not computed with."""
+    return values if values.dtype == torch.float64 else values.float()

@@ -1,0 +1,151 @@
+"""Features of many images at many cuts, computed once and kept: in memory, or on disk where they are too many."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leakgauge.channels import Features
+from leakgauge.core import Defense, Victim, defended
+from leakgauge.errors import BadInput
+from leakgauge.graphs import find, trace_of
+
+IN_MEMORY = 1 << 31
+"""Bytes that features may take in memory."""
+
+STORED: dict[torch.dtype, Any] = {torch.bfloat16: np.uint16, torch.float16: np.float16, torch.float32: np.float32}
+"""NumPy has no bfloat16; its bits are stored as whole numbers."""
+
+
+def cache_features(
+    victim: Victim,
+    images: Tensor,
+    cuts: Sequence[str],
+    *,
+    defenses: Sequence[Defense] = (),
+    folder: Path | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    batch: int = 256,
+    seed: int = 0,
+    in_memory: int = IN_MEMORY,
+) -> dict[str, Tensor]:
+    """What is sent of ``images`` (N, C, H, W) in [0, 1] at each cut after ``defenses``, by the given names, as ``dtype``.
+
+    All cuts share one forward pass, which ends at the deepest of them. A cut of several tensors gives one matrix of them
+    side by side. With a ``folder`` each cut is one file, named after the cut, the weights, the images and the settings: a
+    second call with the same opens it (memory-mapped) and does not run the model. A file appears under its name only when
+    it is whole. Without a folder, features of more than ``in_memory`` bytes are refused.
+    """
+    if dtype not in STORED:
+        raise BadInput(f"features are kept as bfloat16, float16 or float32, got {dtype}")
+    if len(images) == 0 or tuple(images.shape[1:]) != tuple(victim.space.shape):
+        raise BadInput(f"features need images of shape {victim.space.shape}, got {tuple(images.shape)}")
+    shapes = {name: sent_shape(victim, name) for name in dict.fromkeys(cuts)}
+    if folder is None:
+        needed = feature_bytes(victim, list(shapes), len(images), dtype=dtype)
+        if needed > in_memory:
+            raise BadInput(
+                f"features of {len(shapes)} cuts and {len(images)} images take {needed / 2**30:.1f} GiB; give a folder "
+                "to keep them on disk, fewer cuts or fewer images"
+            )
+        kept = {name: torch.empty(len(images), *shape, dtype=dtype) for name, shape in shapes.items()}
+        _fill(victim, images, kept, defenses, batch, seed)
+        return kept
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = _fingerprint(victim, images, defenses, dtype, batch, seed)
+    files = {name: folder / f"{_slug(name)}-{mark}.npy" for name in shapes}
+    missing = {name: file for name, file in files.items() if not file.is_file()}
+    if missing:
+        _write(victim, images, {n: shapes[n] for n in missing}, missing, defenses, dtype, batch, seed)
+    return {name: _opened(file, dtype) for name, file in files.items()}
+
+
+def sent_shape(victim: Victim, cut: str) -> tuple[int, ...]:
+    """Shape of what one sample sends: the tensor's, or one long vector where there are several."""
+    point = find(trace_of(victim), cut)
+    if len(point.tensors) == 1:
+        return point.tensors[0].shape
+    return (sum(spec.elements for spec in point.tensors),)
+
+
+def feature_bytes(victim: Victim, cuts: Sequence[str], count: int, *, dtype: torch.dtype = torch.bfloat16) -> int:
+    """Bytes that the features of ``count`` images at the cuts take."""
+    return sum(torch.Size(sent_shape(victim, name)).numel() for name in cuts) * count * dtype.itemsize
+
+
+def _write(
+    victim: Victim,
+    images: Tensor,
+    shapes: dict[str, tuple[int, ...]],
+    files: dict[str, Path],
+    defenses: Sequence[Defense],
+    dtype: torch.dtype,
+    batch: int,
+    seed: int,
+) -> None:
+    partial = {name: file.with_name(f".{file.name}.{os.getpid()}.partial") for name, file in files.items()}
+    try:
+        kept = {
+            name: torch.from_numpy(
+                np.lib.format.open_memmap(partial[name], mode="w+", dtype=STORED[dtype], shape=(len(images), *shape))
+            ).view(dtype)
+            for name, shape in shapes.items()
+        }
+        _fill(victim, images, kept, defenses, batch, seed)
+        del kept  # what is mapped is written out
+        for name, file in files.items():
+            partial[name].replace(file)
+    finally:
+        for file in partial.values():
+            file.unlink(missing_ok=True)
+
+
+def _opened(file: Path, dtype: torch.dtype) -> Tensor:
+    try:
+        mapped = np.load(file, mmap_mode="c")  # changes would stay in memory
+    except (ValueError, EOFError) as error:
+        raise BadInput(f"{file} is damaged; delete it and run again") from error
+    return torch.from_numpy(mapped).view(dtype)
+
+
+@torch.no_grad()
+def _fill(
+    victim: Victim, images: Tensor, kept: dict[str, Tensor], defenses: Sequence[Defense], batch: int, seed: int
+) -> None:
+    traced = trace_of(victim)
+    points = {name: find(traced, name) for name in kept}
+    for start in range(0, len(images), batch):
+        x = victim.space.encode(images[start : start + batch].to(victim.device, victim.dtype))
+        values = traced.values(x, list(dict.fromkeys(point.name for point in points.values())))
+        for name, point in points.items():
+            signal = dict(zip((spec.name for spec in point.tensors), values[point.name], strict=True))
+            rng = torch.Generator().manual_seed(seed + start)  # each batch its own, whatever other cuts are asked for
+            sent = list(defended(victim, Features(point.name), signal, defenses, rng=rng).values())
+            one = sent[0] if len(sent) == 1 else torch.cat([value.flatten(1) for value in sent], 1)
+            kept[name][start : start + batch] = one.to(kept[name].dtype)
+
+
+def _fingerprint(
+    victim: Victim, images: Tensor, defenses: Sequence[Defense], dtype: torch.dtype, batch: int, seed: int
+) -> str:
+    """Of everything that the features depend on."""
+    told = hashlib.sha256(f"{victim.space!r} {tuple(defenses)!r} {dtype} {seed} {batch if defenses else ''}".encode())
+    for name, value in victim.model.state_dict().items():
+        told.update(name.encode())
+        told.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    told.update(f"{tuple(images.shape)} {images.dtype}".encode())
+    for part in images.split(1024):
+        told.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return told.hexdigest()[:16]
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)

@@ -1,0 +1,155 @@
+"""Every place where a model can be cut between edge and cloud, with what would be sent there and what the edge would do."""
+
+from __future__ import annotations
+
+import copy
+import io
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from leakgauge.core import Pixels, Space, Victim
+from leakgauge.errors import BadInput
+from leakgauge.graphs import Cost, Point, TensorSpec, example_of, find, trace_of
+
+BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
+"""Bytes of one number."""
+
+JPEG_QUALITY = 90
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of one sample as it is without any model: raw, one byte a value, and as JPEG (mean; None without images)."""
+
+    raw_image: int
+    jpeg: float | None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One place to cut. ``tensors`` are what is sent; with more than one the cut is a multi-tensor cut.
+
+    ``edge_share`` is the part of the model's parameters that the edge holds, ``edge_flops`` what it computes for one
+    sample, ``edge_time_share`` its part of the time of the whole forward pass (None if it was not measured).
+    ``depth`` is the cut's place among those of one tensor, in (0, 1]; 1 is the model's output.
+    """
+
+    name: str
+    tensors: tuple[TensorSpec, ...]
+    operation: str
+    aliases: tuple[str, ...]
+    edge_parameters: int
+    edge_share: float
+    edge_flops: int
+    edge_time_share: float | None
+    depth: float
+    image: Sizes
+
+    @property
+    def single(self) -> bool:
+        """Whether exactly one tensor crosses."""
+        return len(self.tensors) == 1
+
+    @property
+    def elements(self) -> int:
+        """Numbers sent per sample."""
+        return sum(tensor.elements for tensor in self.tensors)
+
+    def bytes(self, numbers: str = "fp32") -> int:
+        """Bytes sent per sample when a number is sent as ``fp32``, ``fp16`` or ``int8``."""
+        if numbers not in BYTES:
+            raise BadInput(f"numbers are sent as {', '.join(BYTES)}, got {numbers!r}")
+        return BYTES[numbers] * self.elements
+
+    def saves_bandwidth(self, numbers: str = "fp32") -> bool:
+        """Whether less is sent than the raw image would need."""
+        return self.bytes(numbers) < self.image.raw_image
+
+
+def cuts(
+    model: Victim | nn.Module,
+    space: Space | tuple[int, int, int] | None = None,
+    *,
+    multi_tensor: bool = False,
+    images: Tensor | None = None,
+    time_repeats: int = 0,
+) -> tuple[Cut, ...]:
+    """All cuts of a model, from the input to the output.
+
+    A bare module needs its input ``space``, or the shape of an image. Cuts at which several tensors cross (inside a
+    residual block, for example) are listed with ``multi_tensor=True``. ``images`` (N, C, H, W) in [0, 1] give the size of a
+    JPEG to compare with. With ``time_repeats`` the edge's share of the time is measured over so many forward passes.
+    """
+    victim = as_victim(model, space)
+    traced = trace_of(victim)
+    costs = traced.costs(example_of(victim, 1 if not traced.any_batch else 2), repeats=time_repeats)
+    total = sum(parameter.numel() for parameter in victim.model.parameters())
+    sizes = Sizes(torch.Size(victim.space.shape).numel(), None if images is None else jpeg_bytes(images))
+    singles = [name for name, point in traced.points.items() if len(point.tensors) == 1]
+    shown = [point for point in traced.points.values() if multi_tensor or len(point.tensors) == 1]
+    passed, found = 0, []
+    for point in shown:
+        passed += point.name in singles[passed : passed + 1]
+        found.append(_cut(point, costs[point.name], total, passed / max(1, len(singles)), sizes))
+    return tuple(found)
+
+
+def _cut(point: Point, cost: Cost, parameters: int, depth: float, sizes: Sizes) -> Cut:
+    return Cut(
+        name=point.name,
+        tensors=point.tensors,
+        operation=point.operation,
+        aliases=point.aliases,
+        edge_parameters=cost.parameters,
+        edge_share=cost.parameters / parameters,
+        edge_flops=cost.flops,
+        edge_time_share=cost.time_share,
+        depth=depth,
+        image=sizes,
+    )
+
+
+def cut_named(found: tuple[Cut, ...], name: str, victim: Victim) -> Cut:
+    """The cut of that name, or that ends with the module of that name; the nearest names are suggested if there is none."""
+    point = find(trace_of(victim), name)
+    for cut in found:
+        if cut.name == point.name:
+            return cut
+    raise BadInput(
+        f"the cut {name!r} sends {len(point.tensors)} tensors; ask for cuts with multi_tensor=True to see it"
+    )
+
+
+def as_victim(model: Victim | nn.Module, space: Space | tuple[int, int, int] | None = None) -> Victim:
+    """The victim itself, or one made around a bare module, in eval mode."""
+    if isinstance(model, Victim):
+        return model
+    if space is None:
+        raise BadInput("a bare model needs its input: give a space such as Pixels((3, 64, 64)), or that shape")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        model = copy.deepcopy(model).requires_grad_(True)  # frozen weights are no obstacle to cutting
+    return Victim(model, Pixels(space) if isinstance(space, tuple) else space)
+
+
+def how_traced(model: Victim) -> str:
+    """Which way of following the model worked, and why the better ones did not."""
+    return trace_of(model).how
+
+
+def jpeg_bytes(images: Tensor, *, quality: int = JPEG_QUALITY, most: int = 64) -> float:
+    """Mean number of bytes of an image (N, C, H, W) in [0, 1] as JPEG, over the first ``most`` of them."""
+    if images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise BadInput(f"JPEG needs grey or colour images (N, 1 or 3, H, W), got shape {tuple(images.shape)}")
+    pixels = (images[:most].clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    sizes = []
+    for picture in pixels:
+        file = io.BytesIO()
+        Image.fromarray(np.squeeze(picture, 2) if picture.shape[2] == 1 else picture).save(
+            file, "JPEG", quality=quality
+        )
+        sizes.append(file.tell())
+    return float(np.mean(sizes))

@@ -1,0 +1,195 @@
+"""Writes the two halves of a cut as .pt2 and ONNX files and proves, by running the files, that together they are the model."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from leakgauge.core import Victim
+from leakgauge.errors import BadInput, Inapplicable, MissingExtra
+from leakgauge.graphs import example_of
+from leakgauge.graphs.captured import OneByOne
+from leakgauge.graphs.hooked import Hooked
+from leakgauge.graphs.subgraph import CloudHalf
+from leakgauge.graphs.trace import trace_of
+from leakgauge.split.halves import Halves, difference, halves
+
+FORMATS = ("pt2", "onnx")
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Exported:
+    """``files`` that were written, and for each format the largest difference of cloud(edge(x)) from the model's output,
+    relative to its largest value, over the ``checked`` batch sizes. ``any_batch``: whether the files take every batch size.
+    """
+
+    cut: str
+    files: tuple[Path, ...]
+    errors: dict[str, float]
+    checked: tuple[int, ...]
+    any_batch: bool
+
+
+def export_halves(
+    victim: Victim,
+    cut: str,
+    folder: Path,
+    *,
+    formats: Sequence[str] = FORMATS,
+    tolerance: float = TOLERANCE,
+) -> Exported:
+    """Writes ``edge.pt2``, ``cloud.pt2``, ``edge.onnx``, ``cloud.onnx`` and ``split.json`` into ``folder``, checked.
+
+    The files are loaded again and run, edge then cloud, ONNX in onnxruntime, on batches of several sizes; if their output
+    is not the model's, nothing is left under these names. Files take every batch size where the model could be traced so,
+    else one sample at a time.
+    """
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown or not formats:
+        raise BadInput(f"halves are written as {' and '.join(FORMATS)}, got {', '.join(unknown) or 'nothing'}")
+    if isinstance(trace_of(victim), Hooked):
+        raise Inapplicable(f"the halves of {victim.name} have no graph to write: it could only be cut by module hooks")
+    pair = halves(victim, cut, tolerance=tolerance)
+    sizes = (1, 2, 5) if pair.any_batch else (1,)
+    folder.mkdir(parents=True, exist_ok=True)
+    programs = _programs(pair, example_of(victim, 3 if pair.any_batch else 1))
+    errors: dict[str, float] = {}
+    written: list[tuple[Path, Path]] = []
+    try:
+        for kind in formats:
+            partial = [folder / f".partial-{half}.{kind}" for half in ("edge", "cloud")]
+            written += [(path, folder / path.name.removeprefix(".partial-")) for path in partial]
+            for program, path in zip(programs, partial, strict=True):
+                _WRITE[kind](program, path)
+            errors[kind] = _checked(victim, [_LOAD[kind](path) for path in partial], sizes)
+            if not errors[kind] <= tolerance:
+                raise BadInput(
+                    f"the {kind} halves at {pair.point.name} differ from the model by {errors[kind]:.1e} of its largest "
+                    f"output, more than {tolerance:g}; nothing was written"
+                )
+        for path, final in written:
+            path.replace(final)
+    finally:
+        for path, _ in written:
+            path.unlink(missing_ok=True)
+    found = Exported(pair.point.name, tuple(final for _, final in written), errors, sizes, pair.any_batch)
+    _describe(found, pair, folder)
+    return found
+
+
+def _programs(pair: Halves, x: Tensor) -> tuple[torch.export.ExportedProgram, ...]:
+    edge, cloud = (half.inner if isinstance(half, OneByOne) else half for half in (pair.edge, pair.cloud))
+    with torch.no_grad():
+        sent = edge(x)
+    return _program(edge, (x,), pair.any_batch), _program(cloud, tuple(sent), pair.any_batch)
+
+
+def _program(half: nn.Module, inputs: tuple[Tensor, ...], any_batch: bool) -> torch.export.ExportedProgram:
+    batch = {0: torch.export.Dim.DYNAMIC}
+    shapes: Any = {"sent": tuple(batch for _ in inputs)} if isinstance(half, CloudHalf) else {"x": batch}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.export.export(half, inputs, dynamic_shapes=shapes if any_batch else None)
+
+
+def _write_pt2(program: torch.export.ExportedProgram, path: Path) -> None:
+    with path.open("wb") as file:
+        torch.export.save(program, file)
+
+
+def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
+    for package in ("onnxscript", "onnx"):
+        if find_spec(package) is None:
+            raise MissingExtra(package, "split")
+    with _quiet():
+        made = torch.onnx.export(program, (), dynamo=True, verbose=False)
+        assert made is not None
+        made.save(path, external_data=False)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Holds back the exporter's account of its steps; what fails is raised."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+Run = Callable[..., Any]
+"""A loaded half: tensors in, tensors out."""
+
+
+def _load_pt2(path: Path) -> Run:
+    with path.open("rb") as file:
+        module = torch.export.load(file).module()
+    return lambda *tensors: module(*tensors)
+
+
+def _load_onnx(path: Path) -> Run:
+    runtime = _onnxruntime()
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [entry.name for entry in session.get_inputs()]
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        given = {name: value.detach().cpu().numpy() for name, value in zip(names, tensors, strict=True)}
+        return tuple(torch.from_numpy(value) for value in session.run(None, given))
+
+    return run
+
+
+def _onnxruntime() -> ModuleType:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise MissingExtra("onnxruntime", "split") from error
+    return onnxruntime
+
+
+_WRITE: dict[str, Callable[[torch.export.ExportedProgram, Path], None]] = {"pt2": _write_pt2, "onnx": _write_onnx}
+_LOAD: dict[str, Callable[[Path], Run]] = {"pt2": _load_pt2, "onnx": _load_onnx}
+
+
+@torch.no_grad()
+def _checked(victim: Victim, loaded: Sequence[Run], sizes: Sequence[int]) -> float:
+    edge, cloud = loaded
+    largest = 0.0
+    for size in sizes:
+        x = example_of(victim, size)
+        found, whole = cloud(*edge(x)), victim(x)
+        if isinstance(found, tuple) and isinstance(whole, Tensor):  # ONNX knows lists of outputs only
+            found = found[0]
+        elif isinstance(found, tuple):
+            whole = pytree.tree_leaves(whole)
+        largest = max(largest, difference(found, whole))
+    return largest
+
+
+def _describe(found: Exported, pair: Halves, folder: Path) -> None:
+    """A small file for whoever deploys the halves: what is sent, and what was checked."""
+    told = asdict(found) | {"files": [path.name for path in found.files]}
+    told["tensors"] = [
+        {"name": spec.name, "shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch.")}
+        for spec in pair.point.tensors
+    ]
+    partial = folder / ".partial-split.json"
+    partial.write_text(json.dumps(told, indent=1), encoding="utf-8")
+    partial.replace(folder / "split.json")

@@ -1,0 +1,44 @@
+"""How features are turned back into images: what a scan trains at a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from leakgauge.measures.ridge import fit_ridge
+
+Decode = Callable[[Tensor], Tensor]
+"""Features (N, ...) to images (N, C, H, W) in [0, 1]."""
+
+
+class Inverter(Protocol):
+    """Learns from features and images that the adversary owns; more ``epochs`` are more effort.
+
+    A learned decoder fits in one line: ``lambda z, x, *, epochs, seed: fit_on(z, x, epochs=epochs, seed=seed).decode``.
+    Raises ``Inapplicable`` where it cannot be trained.
+    """
+
+    def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int, seed: int) -> Decode: ...
+
+
+@dataclass(frozen=True)
+class RidgeInverter:
+    """Ridge regression in closed form, see :func:`leakgauge.measures.ridge.fit_ridge`; effort makes no difference.
+
+    It is an attack, and a weak one at shallow cuts: it shows that at least so much leaks, never that no more does.
+    """
+
+    most: int | None = None
+    """Auxiliary images used (default: 4000 on a GPU, 1000 elsewhere); time grows with their square, and at last cube."""
+
+    def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int = 1, seed: int = 0) -> Decode:
+        most = self.most or (4000 if features.device.type == "cuda" else 1000)
+        fitted = fit_ridge(features[:most], images[:most], seed=seed)
+
+        def decode(sent: Tensor) -> Tensor:
+            return fitted(sent).clamp(0, 1)
+
+        return decode

@@ -1,0 +1,262 @@
+"""Attacks a model at every cut and puts risk and cost side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels import Features
+from leakgauge.core import Defense, Victim
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.graphs import find, trace_of
+from leakgauge.measures.bootstrap import ratio_interval
+from leakgauge.measures.bounds import decision_entropy, feature_entropy
+from leakgauge.measures.entropy import covariance_spectrum, effective_rank
+from leakgauge.measures.explained import class_mean_images, mean_image, most_exposed, mse_per_pixel, psnr_of_batches
+from leakgauge.measures.image import mse, ssim
+from leakgauge.measures.radius import class_radii
+from leakgauge.measures.reidentification import rank
+from leakgauge.split.cache import IN_MEMORY, cache_features, feature_bytes
+from leakgauge.split.cuts import Cut
+from leakgauge.split.envelope import envelope, kinks
+from leakgauge.split.inverters import Inverter, RidgeInverter
+
+FEWEST_AUXILIARY = 50
+SPECTRUM_FROM = 500
+"""Samples that the effective rank is estimated from."""
+DOES_NOTHING = {"dropout", "identity"}
+"""Operations that, in eval mode, pass on what they get; their cuts repeat the one before."""
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images (N, C, H, W) in [0, 1] and, where they are known, their labels (N,)."""
+
+    images: Tensor
+    labels: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class CutRisk:
+    """What an attack reconstructed at one cut, on images that it was not fitted on.
+
+    ``fvu`` is against the mean auxiliary image, ``fvu_of_class_mean`` what the class-mean image of the true class leaves,
+    the score of an attack that learned the class and nothing else. ``worst_mse`` is the mean over the 5 % of samples that were
+    reconstructed best. ``mse_per_pixel`` and ``psnr_of_batches`` are in the units of the split-inference paper. ``accuracy`` is the
+    model's on what was really sent. ``within``, ``radius``, ``effective_rank`` and the entropies describe the features of the
+    test images; the entropies are trend indicators, not guarantees. A cut whose attack refused has a ``refusal`` and no scores.
+    """
+
+    cut: str
+    fvu: float = float("nan")
+    fvu_low: float = float("nan")
+    fvu_high: float = float("nan")
+    fvu_of_class_mean: float | None = None
+    mse: float = float("nan")
+    psnr: float = float("nan")
+    ssim: float = float("nan")
+    mse_per_pixel: float = float("nan")
+    psnr_of_batches: float = float("nan")
+    worst_mse: float = float("nan")
+    reidentified: float = float("nan")
+    accuracy: float | None = None
+    radius: float | None = None
+    within: float | None = None
+    effective_rank: float = float("nan")
+    feature_entropy_per_dimension: float | None = None
+    decision_entropy_per_dimension: float | None = None
+    seconds: float = 0.0
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Rows by depth, shallowest first. ``attack`` and the counts say with what effort; ``envelope`` is the FVU that the
+    best attack on this or any deeper cut reaches, and ``kinks`` the cuts whose own attack does worse than that.
+    """
+
+    rows: tuple[CutRisk, ...]
+    attack: str
+    auxiliary: int
+    tested: int
+    defenses: tuple[str, ...]
+    envelope: Mapping[str, float] = field(default_factory=dict)
+    kinks: tuple[str, ...] = ()
+
+
+def scan(
+    victim: Victim,
+    auxiliary: Images,
+    test: Images,
+    cuts: Sequence[Cut | str],
+    *,
+    inverter: Inverter | None = None,
+    epochs: int = 1,
+    defenses: Sequence[Defense] = (),
+    folder: Path | None = None,
+    in_memory: int = IN_MEMORY,
+    known: Mapping[str, CutRisk] | None = None,
+    on_cut: Callable[[CutRisk], None] | None = None,
+    seed: int = 0,
+) -> Scan:
+    """Fits ``inverter`` (default: ridge) at every cut on ``auxiliary`` images and scores it on ``test`` images.
+
+    Features are computed in as few forward passes as memory allows, or once into ``folder``. Rows in ``known`` (of an earlier,
+    interrupted scan) are taken over; ``on_cut`` gets each new row at once. A cut where the attack refuses is a row with its
+    reason; the others go on. Cuts behind an operation that does nothing in eval mode are left out.
+    """
+    _check(victim, auxiliary, test)
+    inverter = inverter or RidgeInverter()
+    names = list(_names(victim, cuts))
+    found = {name: row for name, row in (known or {}).items() if name in names}
+    todo = [name for name in names if name not in found]
+    per_image = [feature_bytes(victim, [name], 1) for name in todo]
+    count = len(auxiliary.images) + len(test.images)
+    for group in _groups(todo, per_image, count, in_memory if folder is None else None):
+        sent = [
+            cache_features(victim, part.images, group, defenses=defenses, folder=folder, in_memory=in_memory, seed=s)
+            for part, s in ((auxiliary, seed), (test, seed + 1))
+        ]
+        for name in group:
+            row = _row(victim, name, sent[0][name], sent[1][name], auxiliary, test, inverter, epochs, seed)
+            found[name] = row
+            if on_cut is not None:
+                on_cut(row)
+    rows = tuple(found[name] for name in names)
+    errors = [row.fvu for row in rows]
+    return Scan(
+        rows=rows,
+        attack=f"{inverter!r}, {epochs} epochs" if not isinstance(inverter, RidgeInverter) else repr(inverter),
+        auxiliary=len(auxiliary.images),
+        tested=len(test.images),
+        defenses=tuple(repr(defense) for defense in defenses),
+        envelope=dict(zip(names, envelope(errors), strict=True)),
+        kinks=kinks(names, errors),
+    )
+
+
+def _names(victim: Victim, cuts: Sequence[Cut | str]) -> Iterator[str]:
+    """Names in the order of depth, without the cuts that repeat another."""
+    traced = trace_of(victim)
+    asked = {find(traced, cut if isinstance(cut, str) else cut.name).name for cut in cuts}
+    if not asked:
+        raise BadInput("a scan needs at least one cut; list them with leakgauge.split.cuts")
+    for name, point in traced.points.items():
+        if name in asked and (point.operation not in DOES_NOTHING or len(asked) == 1):
+            yield name
+
+
+def _groups(names: list[str], sizes: list[int], count: int, limit: int | None) -> Iterator[list[str]]:
+    """Cuts whose features fit into memory together; all of them where they go to disk."""
+    group: list[str] = []
+    used = 0
+    for name, size in zip(names, sizes, strict=True):
+        if group and limit is not None and used + size * count > limit:
+            yield group
+            group, used = [], 0
+        group.append(name)
+        used += size * count
+    if group:
+        yield group
+
+
+def _check(victim: Victim, auxiliary: Images, test: Images) -> None:
+    if len(auxiliary.images) < FEWEST_AUXILIARY:
+        raise BadInput(
+            f"a scan needs at least {FEWEST_AUXILIARY} auxiliary images to fit an attack on, got {len(auxiliary.images)}; "
+            "an attack on fewer would look weaker than a real one"
+        )
+    if len(test.images) < 2:
+        raise BadInput(f"a scan needs at least 2 test images, got {len(test.images)}")
+    for part in (auxiliary, test):
+        if part.labels is not None and part.labels.shape != (len(part.images),):
+            raise BadInput(f"a scan needs one label per image, got {tuple(part.labels.shape)} for {len(part.images)}")
+    if auxiliary.labels is not None and test.labels is not None:
+        missing = sorted(set(test.labels.tolist()) - set(auxiliary.labels.tolist()))
+        if missing:
+            raise BadInput(f"the auxiliary images lack class {missing[0]} of the test images; give some of every class")
+
+
+def _row(
+    victim: Victim,
+    name: str,
+    features: Tensor,
+    sent: Tensor,
+    auxiliary: Images,
+    test: Images,
+    inverter: Inverter,
+    epochs: int,
+    seed: int,
+) -> CutRisk:
+    began = time.perf_counter()
+    try:
+        if not bool(torch.isfinite(sent).all()):
+            raise Inapplicable("the features hold NaN or infinity")
+        features, sent = (_near(part, victim) for part in (features, sent))
+        made = inverter(features, auxiliary.images, epochs=epochs, seed=seed)(sent).detach().cpu().double().clamp(0, 1)
+        if not bool(torch.isfinite(made).all()):
+            raise Inapplicable("the decoder diverged: its images hold NaN")
+    except Inapplicable as refusal:
+        return CutRisk(name, refusal=str(refusal), seconds=time.perf_counter() - began)
+    truths = test.images.cpu().double()
+    guess = mean_image(auxiliary.images.cpu())
+    errors, baseline = mse(made, truths), mse(guess.expand_as(truths), truths)
+    fvu = ratio_interval(errors, baseline, seed=seed)
+    radii = None if test.labels is None else class_radii(sent, test.labels)
+    return CutRisk(
+        cut=name,
+        fvu=fvu.value,
+        fvu_low=fvu.low,
+        fvu_high=fvu.high,
+        fvu_of_class_mean=_class_mean_fvu(auxiliary, test, baseline),
+        mse=float(errors.mean()),
+        psnr=float((-10 * torch.log10(errors)).mean()),
+        ssim=float(ssim(made, truths).mean()),
+        mse_per_pixel=float(mse_per_pixel(made, truths).mean()),
+        psnr_of_batches=psnr_of_batches(made, truths),
+        worst_mse=most_exposed(errors),
+        reidentified=float((rank(made, truths, truths) == 1).double().mean()),
+        accuracy=_accuracy(victim, name, sent, test.labels),
+        radius=None if radii is None else radii.mean,
+        within=None if radii is None else radii.within,
+        effective_rank=effective_rank(covariance_spectrum(sent[:SPECTRUM_FROM])),
+        feature_entropy_per_dimension=None if radii is None else feature_entropy(radii).nats_per_dimension,
+        decision_entropy_per_dimension=None if radii is None else decision_entropy(radii).nats_per_dimension,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _near(features: Tensor, victim: Victim) -> Tensor:
+    """On the victim's GPU, if it has one with room to spare: there a fit takes a fraction of the time."""
+    if victim.device.type != "cuda":
+        return features
+    free, _ = torch.cuda.mem_get_info(victim.device)
+    return features.to(victim.device) if features.numel() * features.element_size() < free // 8 else features
+
+
+def _class_mean_fvu(auxiliary: Images, test: Images, baseline: Tensor) -> float | None:
+    if auxiliary.labels is None or test.labels is None:
+        return None
+    means = class_mean_images(auxiliary.images.cpu(), auxiliary.labels.cpu(), of=test.labels.cpu())
+    return float(mse(means, test.images.cpu()).sum() / baseline.sum())
+
+
+@torch.no_grad()
+def _accuracy(victim: Victim, name: str, sent: Tensor, labels: Tensor | None) -> float | None:
+    """Of the cloud on the tensors that were sent; None where there are no labels or no class scores."""
+    channel = Features(name)
+    if labels is None or len(channel.like(victim, 1)) != 1:
+        return None
+    right = 0
+    for start in range(0, len(sent), 256):
+        rows = sent[start : start + 256].to(victim.device, victim.dtype)
+        scores = channel.resumed(victim, {name: rows})
+        if not isinstance(scores, Tensor) or scores.dim() != 2:
+            return None
+        right += int((scores.argmax(1).cpu() == labels[start : start + 256].cpu()).sum())
+    return right / len(sent)

@@ -1,0 +1,207 @@
+"""Tracing by every way: the points found, and that the halves at each of them are the model."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.core import Pixels, Victim
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.graphs import Traced, example_of, find, trace, trace_of
+from leakgauge.graphs.exporting import exported
+from leakgauge.graphs.hooked import Hooked, alike
+from leakgauge.graphs.symbolic import symbolic
+from leakgauge.models.seeded import seeded
+from leakgauge.models.vit import ViT
+from leakgauge.testing import untouched
+
+SPACE = Pixels((1, 8, 8))
+
+
+class Residual(nn.Module):
+    """In-place activations, an in-place addition, one module called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(0):
+            self.stem = nn.Conv2d(1, 4, 3, padding=1)
+            self.a, self.b = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+            self.act = nn.ReLU(inplace=True)
+            self.head = nn.Linear(4 * 64, 3)
+
+    def forward(self, x):
+        x = self.act(self.stem(x))
+        y = self.b(self.act(self.a(x)))
+        y += x
+        return self.head(y.view(y.size(0), -1))
+
+
+class Branching(Residual):
+    """Asks for a value while it runs: no tracer can follow, hooks can."""
+
+    def forward(self, x):
+        x = self.act(self.stem(x))
+        if float(x.detach().sum()) > 1e9:
+            x = x * 2
+        return self.head(self.b(self.a(x)).flatten(1))
+
+
+class Folded(nn.Module):
+    """Needs the batch size deep inside, where x is no longer at hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(0):
+            self.first, self.second = nn.Linear(64, 6), nn.Linear(6, 3)
+            self.token = nn.Parameter(torch.randn(1, 6))
+
+    def forward(self, x):
+        batch = x.shape[0]
+        z = self.first(x.reshape(batch, 64)).relu()
+        return self.second(z + self.token.expand(batch, 6))
+
+
+def every_half_is_the_model(traced: Traced, victim: Victim) -> None:
+    x = example_of(victim, 5).requires_grad_()
+    whole = victim(x)
+    assert traced.points
+    for name in traced.points:
+        sent = traced.edge(name)(x)
+        assert [tuple(z.shape[1:]) for z in sent] == [spec.shape for spec in traced.points[name].tensors], name
+        assert alike(traced.cloud(name)(*(z.detach() for z in sent)), whole), name
+    together = traced.values(x, list(traced.points))
+    for name, values in together.items():
+        for one, other in zip(values, traced.edge(name)(x), strict=True):
+            torch.testing.assert_close(one, other)
+    (slope,) = torch.autograd.grad(sent[0].square().sum(), x)
+    assert slope.abs().sum() > 0
+
+
+def ways(model: nn.Module) -> dict[str, Traced]:
+    victim = Victim(model, SPACE)
+    x = example_of(victim, 3)
+    return {
+        "any batch": exported(victim.model, x, any_batch=True),
+        "one sample": exported(victim.model, x, any_batch=False),
+        "fx": symbolic(victim.model, x),
+        "hooks": Hooked(victim.model, x),
+    }
+
+
+@pytest.mark.parametrize("model", [Residual, Folded])
+@pytest.mark.parametrize("way", ["any batch", "one sample", "fx", "hooks"])
+def test_halves_of_every_way(way, model):
+    victim = Victim(model(), SPACE)
+    every_half_is_the_model(ways(model())[way], victim)
+
+
+def test_what_crosses_a_residual_block():
+    for way in ("any batch", "one sample", "fx"):
+        points = ways(Residual())[way].points
+        singles = [name for name, point in points.items() if len(point.tensors) == 1]
+        assert len(singles) == 5, (way, singles)  # stem, its activation, the sum, the flat one, the head
+        crossing = points["b"].tensors  # behind the second convolution, the block's input is needed too
+        assert [spec.shape for spec in crossing] == [(4, 8, 8), (4, 8, 8)], way
+
+
+def test_hooks_find_what_determines_the_output():
+    points = ways(Residual())["hooks"].points
+    assert list(points) == ["stem", "head"]  # a and b do not: the sum needs x too; act is called twice
+
+
+def test_an_operation_of_several_outputs_has_one_name():
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm2d(1), nn.Linear(64, 2)
+
+        def forward(self, x):
+            return self.head(self.norm(x).mul(2).relu_().flatten(1))
+
+    points = ways(InPlace())["any batch"].points  # writing in place makes the graph take another batch_norm
+    assert list(points)[:3] == ["norm", "mul", "relu"]
+    assert points["norm"].operation == "batch_norm"
+
+
+def test_a_module_that_is_called_twice_has_two_names():
+    points = ways(Residual())["any batch"].points
+    assert {"act", "act_1"} <= set(points)
+
+
+def test_costs_are_those_of_the_layers():
+    stem, a = 9 * 4 + 4, 9 * 4 * 4 + 4
+    for way, traced in ways(Residual()).items():
+        costs = traced.costs(example_of(Victim(Residual(), SPACE), 1), repeats=1)
+        assert costs["stem"].parameters == stem, way
+        assert costs["stem"].flops == 2 * 64 * 9 * 4, way
+        whole = costs["head"]
+        assert whole.parameters == stem + 2 * a + 256 * 3 + 3, way
+        assert whole.flops == 2 * (64 * 9 * 4 + 2 * 64 * 9 * 16 + 256 * 3), way
+        assert costs["stem"].time_share is not None
+        assert 0 < costs["stem"].time_share < 1, way
+
+
+def test_costs_without_time():
+    assert ways(Folded())["any batch"].costs(torch.randn(2, 1, 8, 8), repeats=0)["second"].time_share is None
+
+
+def test_a_model_that_asks_for_values_is_cut_by_hooks(capfd):
+    victim = Victim(Branching(), SPACE)
+    traced = trace(victim)
+    assert traced.how.startswith("module hooks; torch.export: ")
+    assert "torch.fx: TypeError" in traced.how
+    assert list(traced.points) == ["stem", "act", "a", "b", "head"]
+    with untouched(victim):
+        every_half_is_the_model(traced, victim)
+    assert capfd.readouterr() == ("", "")  # torch's own account of the failure is in ``how``
+
+
+def test_a_fixed_batch_is_mapped():
+    victim = Victim(ViT(side=8, in_channels=1, patch=4, width=8, depth=1, heads=2, classes=3), SPACE)
+    traced = trace(victim)
+    assert not traced.any_batch  # the model takes len(x)
+    assert traced.how.startswith("torch.export of one sample; torch.export: ")
+    every_half_is_the_model(traced, victim)
+
+
+def test_a_model_that_cannot_be_cut():
+    class Opaque(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(64, 2))
+
+        def forward(self, x):
+            return x.flatten(1) @ self.weight * float(x.detach().sum() > -1e9)
+
+    with pytest.raises(
+        Inapplicable, match=r"cannot be cut: no module's output alone determines the result; torch.export"
+    ):
+        trace(Victim(Opaque(), SPACE))
+
+
+def test_what_the_model_does_not_take_is_said():
+    with pytest.raises(BadInput, match="does not take samples of shape 3x8x8"):
+        trace(Victim(Residual(), Pixels((3, 8, 8))))
+    with pytest.raises(BadInput, match="eval mode"):
+        trace(Victim(Residual(), SPACE, mode="train"))
+
+
+def test_names():
+    traced = ways(nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), nn.ReLU(), nn.Linear(4, 2)))["any batch"]
+    assert list(traced.points) == ["0.0", "0.1", "1", "2"]
+    assert find(traced, "0").name == "0.1"
+    with pytest.raises(BadInput, match=r"there is no cut '0.2'; did you mean 0"):
+        find(traced, "0.2")
+
+
+def test_a_trace_is_kept_as_long_as_its_victim():
+    victim = Victim(Folded(), SPACE)
+    assert trace_of(victim) is trace_of(victim)
+    gone = weakref.ref(victim.model)
+    del victim
+    gc.collect()
+    assert gone() is None

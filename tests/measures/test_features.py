@@ -1,0 +1,123 @@
+"""Radii, entropies, bounds and Fisher leakage against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from leakgauge.errors import BadInput
+from leakgauge.measures import entropy, radius
+from leakgauge.measures.bounds import (
+    NOT_A_GUARANTEE,
+    conditional_entropy,
+    decision_entropy,
+    feature_entropy,
+    quantised,
+)
+from leakgauge.measures.entropy import covariance_spectrum, effective_rank, gaussian_channel, rounding_noise
+from leakgauge.measures.fisher import fisher_leakage
+from leakgauge.measures.radius import class_radii
+
+BY_HAND = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0], [0.0, 4.0], [0.0, 10.0]])
+LABELS = torch.tensor([7, 7, 3, 3, 3])
+
+
+def test_radii_by_hand():
+    found = class_radii(BY_HAND, LABELS)
+    # class 7: centre (1, 0), both at distance 1; class 3: centre (0, 6), distances 2, 2, 4
+    assert found.per_class == {3: pytest.approx(8.0), 7: pytest.approx(1.0)}
+    assert found.mean == pytest.approx(4.5)
+    assert found.largest == pytest.approx(8.0)
+    # mean (0.4, 3.6); squared deviations: (0.16*4 + 2.56) + (12.96*2 + 0.16*2 + 40.96) = 3.2 + 67.2
+    assert found.total == pytest.approx(70.4 / 5)
+    assert found.within == pytest.approx((2 + 24) / 70.4)
+    assert found.dimensions == 2
+
+
+def test_radii_in_blocks_and_of_any_shape(monkeypatch):
+    z, y = torch.randn(12, 3, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    whole = class_radii(z, y)
+    monkeypatch.setattr(radius, "AT_ONCE", 30)
+    parts = class_radii(z, y)
+    assert parts.within == pytest.approx(whole.within)
+    assert parts.per_class == pytest.approx(whole.per_class)
+    with pytest.raises(BadInput, match="one label per feature"):
+        class_radii(z, y[:3])
+
+
+def test_no_variance_within_a_class():
+    found = class_radii(torch.tensor([[1.0], [1.0], [3.0]]), torch.tensor([0, 0, 1]))
+    assert found.within == 0
+    assert decision_entropy(found).nats == -math.inf
+
+
+def test_bounds_by_hand():
+    found = class_radii(BY_HAND, LABELS)
+    features, decision = feature_entropy(found), decision_entropy(found)
+    assert features.nats == pytest.approx(math.log(2 * math.pi * math.e * 14.08 / 2))
+    assert decision.nats == pytest.approx(math.log(2 * math.pi * math.e * 8 / 2) + math.log(2))
+    assert conditional_entropy(-1.0, features) == pytest.approx(-1.0 - features.nats)
+    assert quantised(features, step=0.5).nats == pytest.approx(features.nats + 2 * math.log(2))
+    assert features.meaning == quantised(decision, step=0.1).meaning == NOT_A_GUARANTEE
+    with pytest.raises(BadInput, match="positive step"):
+        quantised(features, step=0.0)
+
+
+def test_the_feature_bound_is_reached_by_a_round_gaussian():
+    z = 3.0 * torch.randn(4000, 2, generator=torch.Generator().manual_seed(0))
+    exact = 2 * 0.5 * math.log(2 * math.pi * math.e * 9)
+    assert feature_entropy(class_radii(z, torch.zeros(4000, dtype=torch.long))).nats == pytest.approx(exact, abs=0.05)
+
+
+@pytest.mark.parametrize("count", [5, 50])
+def test_spectrum_and_rank(count, monkeypatch):
+    z = torch.randn(count, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = torch.linalg.eigvalsh(torch.cov(z.T, correction=0)).flip(0)
+    torch.testing.assert_close(covariance_spectrum(z)[:5], expected[:5])
+    monkeypatch.setattr(entropy, "AT_ONCE", 12)
+    torch.testing.assert_close(covariance_spectrum(z)[:5], expected[:5])
+    assert effective_rank(torch.tensor([2.0, 2.0, 2.0, 2.0])) == pytest.approx(4)
+    assert effective_rank(torch.zeros(3)) == 0
+    with pytest.raises(BadInput, match="at least 2 samples"):
+        covariance_spectrum(z[:1])
+
+
+def test_gaussian_channel_by_hand():
+    spectrum = torch.tensor([3.0, 8.0])
+    assert gaussian_channel(spectrum, noise=1.0) == pytest.approx(0.5 * math.log(4 * 9))
+    assert gaussian_channel(spectrum, noise=2.0) == pytest.approx(0.5 * math.log(7 / 4 * 3))
+    with pytest.raises(BadInput, match="infinite information"):
+        gaussian_channel(spectrum, noise=0.0)
+
+
+def test_rounding_noise_is_that_of_the_defense():
+    from leakgauge.defenses import Quantize
+
+    z = 2 * torch.rand(20000, generator=torch.Generator().manual_seed(0)) - 1
+    z[0] = 1.0
+    sent = Quantize(5)({"z": z}, rng=torch.Generator())["z"]
+    assert float((sent - z).std()) == pytest.approx(rounding_noise(1.0, bits=5), rel=0.02)
+    with pytest.raises(BadInput, match="at least 2 bits"):
+        rounding_noise(1.0, bits=1)
+
+
+def test_fisher_leakage_of_a_linear_edge():
+    weight = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    scales = torch.tensor([1.0, 2.0, 0.5])
+
+    def edge(x):
+        return scales[:, None] * (x @ weight.T)
+
+    found = fisher_leakage(edge, torch.randn(3, 4), noise=0.1, probes=500)
+    exact = scales.double() ** 2 * float(weight.square().sum()) / (4 * 0.01)
+    torch.testing.assert_close(found, exact, rtol=0.1, atol=0)
+    with pytest.raises(BadInput, match="positive noise"):
+        fisher_leakage(edge, torch.randn(3, 4), noise=0.0)
+
+
+def test_fisher_leakage_is_exact_for_a_diagonal_edge():
+    x = torch.rand(2, 1, 3, 3)
+    found = fisher_leakage(lambda v: 5 * v, x, noise=0.5, probes=1)
+    torch.testing.assert_close(found, torch.full((2,), 100.0, dtype=torch.float64))

@@ -1,0 +1,89 @@
+"""Halves as files: loaded again, run one after the other, they are the model; otherwise there are no files."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from leakgauge.core import Pixels, Victim
+from leakgauge.errors import BadInput, Inapplicable, MissingExtra
+from leakgauge.models.resnet import ResNet18
+from leakgauge.models.vit import ViT
+from leakgauge.split import export
+from leakgauge.split.export import export_halves
+
+
+@pytest.fixture(scope="module")
+def written(victim, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("halves")
+    return folder, export_halves(victim, "features.pool1", folder)
+
+
+def test_both_formats_are_the_model(written):
+    folder, found = written
+    assert {path.name for path in folder.iterdir()} == {
+        "edge.pt2", "cloud.pt2", "edge.onnx", "cloud.onnx", "split.json",
+    }  # fmt: skip
+    assert set(found.errors) == {"pt2", "onnx"}
+    assert max(found.errors.values()) < 1e-5
+    assert found.checked == (1, 2, 5)
+    told = json.loads((folder / "split.json").read_text())
+    assert told["tensors"] == [{"name": "features.pool1", "shape": [6, 4, 4], "dtype": "float32"}]
+    assert told["files"] == ["edge.pt2", "cloud.pt2", "edge.onnx", "cloud.onnx"]
+
+
+def test_the_files_need_nothing_of_us(written, victim):
+    folder, _ = written
+    x = np.random.default_rng(0).random((7, 1, 8, 8), dtype=np.float32)  # a batch size that was not checked
+    edge, cloud = (onnxruntime.InferenceSession(str(folder / f"{half}.onnx")) for half in ("edge", "cloud"))
+    sent = edge.run(None, {edge.get_inputs()[0].name: x})
+    scores = cloud.run(None, {cloud.get_inputs()[0].name: sent[0]})[0]
+    assert sent[0].shape == (7, 6, 4, 4)
+    with torch.no_grad():
+        np.testing.assert_allclose(scores, victim(torch.from_numpy(x)).numpy(), atol=1e-5)
+    first, second = (torch.export.load(folder / f"{half}.pt2").module() for half in ("edge", "cloud"))
+    torch.testing.assert_close(
+        second(*first(torch.from_numpy(x))).detach(), torch.from_numpy(scores), atol=1e-5, rtol=0
+    )
+
+
+def test_several_tensors_and_a_fixed_batch(tmp_path):
+    inside = Victim(ResNet18(classes=3), Pixels((3, 16, 16)))
+    found = export_halves(inside, "layer1.0.conv1", tmp_path / "two", formats=["pt2"])
+    assert found.errors["pt2"] < 1e-5
+    assert len(json.loads((tmp_path / "two" / "split.json").read_text())["tensors"]) == 2
+    fixed = Victim(ViT(side=8, patch=4, width=8, depth=1, heads=2, classes=3), Pixels((1, 8, 8)))
+    found = export_halves(fixed, "blocks.0", tmp_path / "one", formats=["pt2"])
+    assert not found.any_batch
+    assert found.checked == (1,)
+
+
+def test_halves_that_are_not_the_model_are_not_left(victim, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "_checked", lambda *given: 0.5)
+    with pytest.raises(BadInput, match=r"pt2 halves at features.pool1 differ from the model by 5.0e-01"):
+        export_halves(victim, "features.pool1", tmp_path, formats=["pt2"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refusals(victim, tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match="pt2 and onnx, got tflite"):
+        export_halves(victim, "features.pool1", tmp_path, formats=["tflite"])
+    with pytest.raises(BadInput, match="there is no cut"):
+        export_halves(victim, "features.pool9", tmp_path)
+
+    class Asking(torch.nn.Sequential):
+        def forward(self, x):
+            return super().forward(x) * float(x.detach().sum() > -1e9)
+
+    asking = Victim(Asking(torch.nn.Flatten(), torch.nn.Linear(64, 3)), Pixels((1, 8, 8)))
+    with pytest.raises(Inapplicable, match="only be cut by module hooks"):
+        export_halves(asking, "0", tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'leakgauge\[split\]'"):
+        export_halves(victim, "features.pool1", tmp_path, formats=["onnx"])
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,163 @@
+"""Zone search against exhaustive training on curves whose answer is known, and questions to a scan."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakgauge.errors import BadInput
+from leakgauge.split import Attacker, RidgeInverter, cuts, scan
+from leakgauge.split.query import Offer, Wanted, choose, offers, pareto, wanted
+from leakgauge.split.zone import bisect, crossing, exhaustive, find_zone
+
+NAMES = [f"cut{i:02}" for i in range(20)]
+RUNGS = (1, 3, 12, 50)
+
+
+def attack_on(final: list[float], speed: float = 1.0):
+    """A decoder whose FVU falls towards ``final`` as it is trained."""
+
+    def attacked(name: str, epochs: int) -> float:
+        value = final[NAMES.index(name)]
+        return value + (1 - value) / (1 + speed * epochs)
+
+    return attacked
+
+
+RAMP = [i / 20 for i in range(20)]
+
+
+def test_finds_what_exhaustive_training_finds_with_less():
+    attacked = attack_on(RAMP)
+    ridge = [min(1.0, value + 0.15) for value in RAMP]
+    zone, reference = (
+        find_zone(NAMES, ridge, attacked, threshold=0.7, rungs=RUNGS),
+        exhaustive(NAMES, attacked, threshold=0.7, epochs=50),
+    )
+    assert zone.recommended == reference.recommended
+    assert zone.bracket == reference.bracket
+    assert zone.exhaustive == reference.spent == 1000
+    assert zone.spent <= 200
+    assert bisect(NAMES, attacked, threshold=0.7, epochs=50).recommended == zone.recommended
+    assert zone.sentence().startswith(f"Recommended cut: {zone.recommended} (FVU 0.7")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0.01, 0.99), min_size=20, max_size=20),
+    st.floats(0.05, 0.95),
+    st.floats(0.1, 5),
+    st.floats(0, 0.3),
+    st.integers(1, 5),
+)
+def test_on_any_rising_curve(final, threshold, speed, weaker, ahead):
+    attacked = attack_on(sorted(final), speed)
+    ridge = [attacked(name, 50) + weaker for name in NAMES]  # an attack that is no better than the decoder
+    zone = find_zone(NAMES, ridge, attacked, threshold=threshold, rungs=RUNGS, ahead=ahead)
+    reference = exhaustive(NAMES, attacked, threshold=threshold, epochs=50)
+    assert zone.recommended == reference.recommended
+    assert zone.spent <= sum(RUNGS) * 20
+
+
+def test_no_cut_holds():
+    zone = find_zone(NAMES, RAMP, attack_on([0.1] * 20), threshold=0.7, rungs=RUNGS)
+    assert zone.recommended is None
+    assert zone.bracket[1] is None
+    assert zone.sentence().startswith("No cut keeps an FVU of 0.7")
+    assert find_zone(NAMES, [0.1] * 20, attack_on(RAMP), threshold=0.7).trials == ()
+    assert bisect(NAMES, attack_on([0.1] * 20), threshold=0.7).recommended is None
+
+
+def test_the_first_cut_holds_already():
+    zone = find_zone(NAMES, [0.9] * 20, attack_on([0.9] * 20), threshold=0.7, rungs=RUNGS)
+    assert zone.recommended == "cut00"
+    assert zone.bracket == (None, "cut00")
+
+
+def test_a_training_that_refuses_proves_nothing():
+    plain = attack_on(RAMP)
+
+    def attacked(name: str, epochs: int) -> float:
+        return float("nan") if name == "cut14" else plain(name, epochs)
+
+    assert find_zone(NAMES, RAMP, attacked, threshold=0.69, rungs=RUNGS).recommended == "cut15"
+    assert bisect(NAMES, attacked, threshold=0.69).recommended == "cut15"
+
+
+def test_crossing_goes_by_the_envelope():
+    assert crossing("abcd", [0.2, 0.8, 0.5, 0.9], threshold=0.7) == 3
+    assert crossing("ab", [0.1, 0.2], threshold=0.7) == 2
+    with pytest.raises(BadInput, match="one FVU per cut"):
+        crossing("abc", [0.1], threshold=0.7)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"), [({"rungs": (3, 1)}, "rising"), ({"threshold": 0.0}, "positive"), ({"ahead": 0}, "ahead")]
+)
+def test_bad_search(options, why):
+    with pytest.raises(BadInput, match=why):
+        find_zone(NAMES, RAMP, attack_on(RAMP), **options)
+
+
+def test_a_search_with_real_attacks(victim, some, tmp_path):
+    @dataclasses.dataclass(frozen=True)
+    class Growing:
+        """Ridge on more images the more effort is allowed."""
+
+        def __call__(self, features, images, /, *, epochs, seed):
+            return RidgeInverter(most=20 * epochs)(features, images, epochs=epochs, seed=seed)
+
+    names = [cut.name for cut in cuts(victim) if cut.operation in ("relu", "max_pool2d", "linear")]
+    auxiliary, test = some(160), some(40, seed=1)
+    cheap = [row.fvu for row in scan(victim, auxiliary, test, names, inverter=Growing(), epochs=2).rows]
+    attacker = Attacker(victim, auxiliary, test, Growing(), folder=tmp_path)
+    zone = find_zone(names, cheap, attacker, threshold=0.1, rungs=(2, 4, 8))
+    reference = exhaustive(names, Attacker(victim, auxiliary, test, Growing()), threshold=0.1, epochs=8)
+    assert zone.recommended == reference.recommended is not None
+    assert zone.spent < reference.spent
+    assert [(epochs, row.cut) for epochs, row in attacker.rows] == [(t.epochs, t.cut) for t in zone.trials]
+    assert len(list(tmp_path.iterdir())) == 2 * len({trial.cut for trial in zone.trials})  # auxiliary and test, once
+
+
+SHOP = (
+    Offer("a", 0.1, 4000, 10, 0.1),
+    Offer("b", 0.5, 8000, 20, 0.2),
+    Offer("c", 0.7, 2000, 50, 0.5),
+    Offer("d", 0.7, 2000, 90, 0.9),
+)
+
+
+def test_questions():
+    assert choose(SHOP, Wanted(fvu=0.4)) == SHOP[1]
+    assert choose(SHOP, Wanted(fvu=0.4, bytes=5000)) == SHOP[2]
+    assert choose(SHOP, Wanted(fvu=0.4, flops=30, bytes=5000)) is None
+    assert choose(SHOP, wanted("FVU >= 0.6, <= 50 % of the parameters")) == SHOP[2]
+    assert pareto(SHOP) == SHOP[:3]
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("FVU >= 0.7, <= 64 KiB, <= 1 GFLOP on the edge", Wanted(0.7, 65536, 1e9)),
+        ("fvu≥0.5", Wanted(0.5)),
+        ("<= 2.5 MB per sample,<= 300 MFLOPs", Wanted(None, 2.5e6, 3e8)),
+        ("<= 12.5 %", Wanted(share=0.125)),
+    ],
+)
+def test_constraints_as_people_write_them(text, meaning):
+    assert wanted(text) == meaning
+
+
+@pytest.mark.parametrize("text", ["", "FVU <= 0.7", "<= 3", "<= 3 parsecs", "FVU >= 0.1, FVU >= 0.2"])
+def test_constraints_that_are_none(text):
+    with pytest.raises(BadInput):
+        wanted(text)
+
+
+def test_offers_of_real_cuts(victim):
+    listed = cuts(victim)
+    found = offers(listed, {"head": 0.9, "features.pool1": float("inf")}, numbers="int8")
+    assert found == (Offer("head", 0.9, 4, listed[-1].edge_flops, 1.0),)
