@@ -31,6 +31,7 @@ PAPERS: dict[str, str] = {
     "Kingma and Ba 2015": "Kingma, Ba: *Adam: A Method for Stochastic Optimization*. ICLR 2015, arXiv:1412.6980",
     "Lewis 1995": "Lewis: *Fast Template Matching*. Vision Interface 1995",
     "Lin et al. 2018": "Lin, Han, Mao, Wang, Dally: *Deep Gradient Compression*. ICLR 2018, arXiv:1712.01887",
+    "Liu and Zhu 2025": "Liu, Zhu: *Golden Partition Zone: Rethinking Neural Network Partitioning Under Inversion Threats in Collaborative Inference*. 2025, arXiv:2506.15412",
     "Loshchilov and Hutter 2019": "Loshchilov, Hutter: *Decoupled Weight Decay Regularization*. ICLR 2019, arXiv:1711.05101",
     "McMahan et al. 2017": "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: *Communication-Efficient Learning of Deep Networks from Decentralized Data*. AISTATS 2017, arXiv:1602.05629",
     "Phong et al. 2018": "Phong, Aono, Hayashi, Wang, Moriai: *Privacy-Preserving Deep Learning via Additively Homomorphic Encryption*. IEEE Transactions on Information Forensics and Security, 2018",
