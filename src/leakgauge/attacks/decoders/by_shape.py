@@ -1,0 +1,32 @@
+"""The decoder one takes without looking: whichever fits the shape of the feature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from leakgauge.attacks.decoders.residual import Residual
+from leakgauge.attacks.decoders.shapes import Decoder, Shape
+from leakgauge.attacks.decoders.tokens import TokenGrid
+from leakgauge.attacks.decoders.vector import Vector
+from leakgauge.errors import Inapplicable
+
+
+def _residual_grid() -> Decoder:
+    return TokenGrid(decoder=Residual())
+
+
+@dataclass(frozen=True)
+class ByShape:
+    """``maps`` for (channels, height, width), ``tokens`` for (tokens, width), ``vector`` for (values,)."""
+
+    maps: Decoder = field(default_factory=Residual)
+    tokens: Decoder = field(default_factory=_residual_grid)
+    vector: Decoder = field(default_factory=Vector)
+
+    def __call__(self, feature: Shape, image: Shape, /) -> nn.Module:
+        fitting = {3: self.maps, 2: self.tokens, 1: self.vector}.get(len(feature))
+        if fitting is None:
+            raise Inapplicable(f"there is no decoder for a feature of shape {feature}; give one that fits")
+        return fitting(feature, image)
