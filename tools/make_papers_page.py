@@ -36,6 +36,7 @@ PAPERS: dict[str, str] = {
     "Loshchilov and Hutter 2019": "Loshchilov, Hutter: *Decoupled Weight Decay Regularization*. ICLR 2019, arXiv:1711.05101",
     "McMahan et al. 2017": "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: *Communication-Efficient Learning of Deep Networks from Decentralized Data*. AISTATS 2017, arXiv:1602.05629",
     "Phong et al. 2018": "Phong, Aono, Hayashi, Wang, Moriai: *Privacy-Preserving Deep Learning via Additively Homomorphic Encryption*. IEEE Transactions on Information Forensics and Security, 2018",
+    "Szegedy et al. 2016": "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna: *Rethinking the Inception Architecture for Computer Vision*. CVPR 2016, arXiv:1512.00567",
     "Wainakh et al. 2022": "Wainakh, Ventola, Müßig, Keim, Garcia Cordero, Zimmer, Grube, Kersting, Mühlhäuser: *User-Level Label Leakage from Gradients in Federated Learning*. PoPETs 2022, arXiv:2105.09369",
     "Wang 2004": "Wang, Bovik, Sheikh, Simoncelli: *Image Quality Assessment: From Error Visibility to Structural Similarity*. IEEE Transactions on Image Processing, 2004",
     "Yang et al. 2019": "Yang, Zhang, Chang: *Neural Network Inversion in Adversarial Setting via Background Knowledge Alignment*. CCS 2019, arXiv:1902.08552",
