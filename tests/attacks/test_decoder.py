@@ -165,6 +165,15 @@ def test_one_cycle_ends_at_almost_nothing():
     assert isinstance(steps.optimizer, torch.optim.AdamW)
 
 
+@pytest.mark.parametrize("total", range(1, 25))
+def test_a_cycle_of_any_length_can_be_run(total):
+    steps = OneCycle(epochs=1).begin([nn.Parameter(torch.zeros(1))], total)
+    for _ in range(total):
+        assert 0 < steps.optimizer.param_groups[0]["lr"] <= 2e-3 + 1e-12
+        steps.optimizer.step()
+        steps.after_step()
+
+
 def test_progress_is_told():
     told = []
     with watching(lambda done, total: told.append((done, total))):

@@ -19,6 +19,9 @@ from leakgauge.inversion import progress
 FEWEST = 16
 """Public images below which nothing can be learned, not even a mean."""
 
+SHORTEST_CYCLE = 4
+"""Steps below which a rate cannot rise and fall; it stays where it is."""
+
 CHUNK = 256
 """Images decoded at a time outside of training."""
 
@@ -46,7 +49,10 @@ class Training(Protocol):
 
 @dataclass(frozen=True)
 class OneCycle:
-    """AdamW whose rate rises to ``lr`` and falls to nothing once: a dozen epochs do what the paper's recipe does in many."""
+    """AdamW whose rate rises to ``lr`` and falls to nothing once, its momentum the other way round.
+
+    A dozen epochs do what the paper's recipe does in many.
+    """
 
     epochs: int = 12
     lr: float = 2e-3
@@ -56,27 +62,28 @@ class OneCycle:
     def begin(self, parameters: Iterable[nn.Parameter], steps_an_epoch: int, /) -> Steps:
         optimizer = torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)
         total = self.epochs * steps_an_epoch
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, total))
+        if total < SHORTEST_CYCLE:
+            return _Constant(optimizer)
+        rising = 0.2 if total >= 10 else 0.5  # torch divides by zero where the rising part has a single step
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.lr, total, pct_start=rising)
         return _OneCycleSteps(optimizer, schedule)
 
 
-def one_cycle(step: int, total: int, *, rising: float = 0.2, first: float = 0.04, last: float = 1e-4) -> float:
-    """Share of the highest rate at ``step`` of ``total``: half a cosine up over the share ``rising``, half a cosine down.
+@dataclass(frozen=True)
+class _Constant:
+    optimizer: torch.optim.Optimizer
 
-    torch's own schedule divides by zero when the rising part has a single step.
+    def after_step(self) -> None:
+        pass
 
-    >>> [round(one_cycle(step, 10), 3) for step in (0, 2, 6, 10)]
-    [0.04, 1.0, 0.5, 0.0]
-    """
-    up = rising * total
-    low, done = (first, step / up) if step < up else (last, 1 - (step - up) / max(total - up, 1e-9))
-    return low + (1 - low) * (1 - math.cos(math.pi * max(0.0, done))) / 2
+    def after_epoch(self, held_out: float) -> None:
+        pass
 
 
 @dataclass(frozen=True)
 class _OneCycleSteps:
     optimizer: torch.optim.Optimizer
-    schedule: torch.optim.lr_scheduler.LambdaLR
+    schedule: torch.optim.lr_scheduler.OneCycleLR
 
     def after_step(self) -> None:
         self.schedule.step()
