@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from splits import Part, Splits, as_input
+from splits import Part, Splits, as_input, in_bfloat16
 from torch import Tensor, nn
 
 from leakgauge.attacks import FittedDecoder, fit_on
@@ -32,7 +32,7 @@ def features_at(model: nn.Module, cuts: list[str], images: Tensor) -> dict[str, 
     handles = [model.get_submodule(name).register_forward_hook(keep(name)) for name in cuts]
     try:
         for piece in images.split(512):
-            with torch.autocast(piece.device.type, torch.bfloat16):
+            with in_bfloat16(piece.device):
                 found[OUTPUT].append(model.eval()(as_input(piece)).float())
     finally:
         for handle in handles:

@@ -73,7 +73,7 @@ class Study:
 
     def cifar(self) -> Splits:
         if self.coloured is None and self.quick:
-            self.coloured = split("quick", embedded(72, self.device), shares=(0.4, 0.35, 0.25))
+            self.coloured = split("quick", embedded(48, self.device), shares=(0.34, 0.4, 0.26))
         elif self.coloured is None and self.files.cifar is not None:
             self.coloured = split("cifar10", load(self.files.cifar, self.device), shares=(4 / 6, 1 / 6, 1 / 6))
         if self.coloured is None:
@@ -82,7 +82,7 @@ class Study:
 
     def grey(self, file: Path | None, name: str, shares: tuple[float, float, float]) -> Splits | None:
         if self.quick:
-            return split(f"quick-{name}", embedded(72, self.device, grey=True), shares=shares)
+            return split(f"quick-{name}", embedded(80, self.device, grey=True), shares=shares)
         return None if file is None else split(name, load(file, self.device), shares=shares)
 
     def target(self, network: str, splits: Splits, labels: str, seed: int, *, watch: Watch | None = None) -> Target:
@@ -111,10 +111,19 @@ class Study:
         self.ledger.add(key, {**about, **row})
         print(f"{key}: FVU {row.get('fvu', float('nan')):.3f}, {row.get('seconds', 0)} s", flush=True)
 
+    @property
+    def short(self) -> int:
+        """Epochs of a one-cycle training, which needs few."""
+        return min(12, self.decoder_epochs)
+
+    @property
+    def strong(self) -> Residual:
+        return Residual(width=8 if self.quick else 64)
+
     def basic(self) -> list[Attempt]:
         return [
             Attempt("deconvolution, paper", Deconvolution(), self.decoder_epochs),
-            Attempt("residual, one-cycle", Residual(width=8 if self.quick else 64), min(12, self.decoder_epochs), paper=False),
+            Attempt("residual, one-cycle", self.strong, self.short, paper=False),
         ]  # fmt: skip
 
     def papers(self, name: str, decoder: Decoder) -> Attempt:
@@ -186,7 +195,7 @@ def vit_curve(study: Study) -> None:
             about = {"part": "vit-curve", "network": "vit", "labels": labels, "seed": 0, "block": block}
             attempts = [
                 study.papers("token grid", TokenGrid()),
-                Attempt("token grid, residual", TokenGrid(Residual(width=8 if study.quick else 64)), 12, paper=False),
+                Attempt("token grid, residual", TokenGrid(study.strong), study.short, paper=False),
                 study.papers("class token", ClassToken(Vector(width=width))),
             ]
             if block in (1, 6):

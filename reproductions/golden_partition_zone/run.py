@@ -36,18 +36,17 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="trainings of VGG19 that differ in their seed alone")
     parser.add_argument("--target-epochs", type=int, help="epochs of every target; else 40, 40 and 100 (ViT)")
     parser.add_argument("--decoder-epochs", type=int, default=50, help="the paper trains 100")
-    parser.add_argument("--batch", type=int, default=512, help="batch of the target's training")
+    parser.add_argument("--batch", type=int, default=256, help="batch of the target's training")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--weights", type=Path, default=Path("leakgauge-runs/golden_partition_zone"))
     parser.add_argument("--quick", action="store_true", help="a few embedded images, one epoch; results go nowhere")
     return parser.parse_args(arguments)
 
 
-def study_of(options: argparse.Namespace) -> Study:
+def study_of(options: argparse.Namespace, scratch: Path) -> Study:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if options.quick:
-        folder = Path(tempfile.mkdtemp(prefix="gpz-quick-"))
-        shelf, results, epochs, seeds = Shelf(folder, device, 14, 1), folder / "run.jsonl", 1, 1
+        shelf, results, epochs, seeds = Shelf(scratch, device, 8, 1), scratch / "run.jsonl", 1, 1
     else:
         shelf = Shelf(options.weights, device, options.batch, options.target_epochs)
         results, epochs, seeds = options.results, options.decoder_epochs, options.seeds
@@ -55,18 +54,19 @@ def study_of(options: argparse.Namespace) -> Study:
     return Study(files, shelf, Ledger(results), device, seeds, epochs, options.quick)
 
 
-def main(arguments: list[str] | None = None) -> Study:
+def main(arguments: list[str] | None = None) -> Ledger:
     options = options_of(arguments)
-    study = study_of(options)
-    for name in options.part or PARTS:
-        began = time.monotonic()
-        study.deadline = began + options.budget
-        try:
-            PARTS[name](study)
-            print(f"== {name}: complete after {time.monotonic() - began:.0f} s", flush=True)
-        except BudgetSpent:
-            print(f"== {name}: budget spent after {time.monotonic() - began:.0f} s; run again to go on", flush=True)
-    return study
+    with tempfile.TemporaryDirectory() as scratch:  # a quick try leaves nothing behind
+        study = study_of(options, Path(scratch))
+        for name in options.part or PARTS:
+            began = time.monotonic()
+            study.deadline = began + options.budget
+            try:
+                PARTS[name](study)
+                print(f"== {name}: complete after {time.monotonic() - began:.0f} s", flush=True)
+            except BudgetSpent:
+                print(f"== {name}: budget spent after {time.monotonic() - began:.0f} s; run again to go on", flush=True)
+    return study.ledger
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from splits import Part, Splits, as_input
+from splits import Part, Splits, as_input, in_bfloat16
 from torch import Tensor, nn
 
 from leakgauge.models import IR152, VGG19, SplitViT
@@ -94,7 +94,7 @@ def train(
             order = torch.randperm(count, generator=rng, device=device)
             for rows in order[: steps * batch].split(batch):
                 x = as_input(augmented(part.images[rows], rng))
-                with torch.autocast(device.type, torch.bfloat16):
+                with in_bfloat16(device):
                     logits = model(x)
                 value = loss(logits.float(), part.labels[rows])
                 optimizer.zero_grad(set_to_none=True)
@@ -123,6 +123,6 @@ def accuracy(model: nn.Module, part: Part) -> float:
     model.eval()
     hits = 0
     for images, labels in zip(part.images.split(512), part.labels.split(512), strict=True):
-        with torch.autocast(images.device.type, torch.bfloat16):
+        with in_bfloat16(images.device):
             hits += int((model(as_input(images)).argmax(1) == labels).sum())
     return hits / len(part.labels)
