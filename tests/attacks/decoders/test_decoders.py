@@ -14,6 +14,7 @@ from leakgauge.attacks.decoders import (
     Enhanced,
     Flattened,
     Logarithm,
+    Narrowed,
     Power,
     PredictionVector,
     Residual,
@@ -40,6 +41,7 @@ FEATURES = {
     "flattened": (17, 8),
     "class_token": (17, 8),
     "vector": (10,),
+    "narrowed": (40,),
     "prediction_vector": (10,),
 }
 
@@ -181,6 +183,8 @@ def test_class_token_reads_one_token_only():
 def test_by_shape_takes_what_fits():
     for feature, same in [((16, 4, 4), Residual()), ((17, 8), TokenGrid(Residual())), ((10,), Vector())]:
         assert count(on_meta(ByShape(), feature)) == count(on_meta(same, feature))
+    long = on_meta(ByShape(), (100_000,))
+    assert count(long) == 256 * 100_000 + 2 * 256 + count(on_meta(Vector(), (256,)))
     with pytest.raises(Inapplicable, match="no decoder"):
         ByShape()((2, 3, 4, 5), IMAGE)
 
@@ -253,6 +257,7 @@ def test_prediction_vector_takes_logits_or_probabilities():
         (Deconvolution(), (257, 128)),
         (Residual(), (10,)),
         (Vector(), (8, 4, 4)),
+        (Narrowed(), (8, 4, 4)),
         (TokenGrid(before=3), (257, 8)),
         (TokenGrid(), (8, 4, 4)),
         (ClassToken(index=7), (5, 6)),
@@ -272,9 +277,10 @@ def test_a_feature_of_another_kind_is_refused(decoder, feature):
         lambda: Deconvolution("relu"),
         lambda: Vector(activation="relu"),
         lambda: Residual(width=0),
+        lambda: Narrowed(values=0),
         lambda: PredictionVector(Logarithm(top=0)),
     ],
-    ids=["deconvolution", "vector", "residual", "logarithm"],
+    ids=["deconvolution", "vector", "residual", "narrowed", "logarithm"],
 )
 def test_wrong_options_are_refused(make):
     with pytest.raises(BadInput):

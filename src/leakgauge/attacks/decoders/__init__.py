@@ -11,7 +11,7 @@ from leakgauge.attacks.decoders.residual import Residual
 from leakgauge.attacks.decoders.reversed_ir import ReversedIR
 from leakgauge.attacks.decoders.shapes import Activation, Calibrated, Decoder, Shape
 from leakgauge.attacks.decoders.tokens import ClassToken, Flattened, TokenGrid
-from leakgauge.attacks.decoders.vector import Vector
+from leakgauge.attacks.decoders.vector import Narrowed, Vector
 
 DECODERS: dict[str, Callable[..., Decoder]] = {
     "by_shape": ByShape,
@@ -23,6 +23,7 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
     "flattened": Flattened,
     "class_token": ClassToken,
     "vector": Vector,
+    "narrowed": Narrowed,
     "prediction_vector": PredictionVector,
 }
 
@@ -43,6 +44,7 @@ __all__ = [
     "Learned",
     "Logarithm",
     "MultiHead",
+    "Narrowed",
     "Normalise",
     "Placement",
     "Power",

@@ -9,7 +9,7 @@ from torch import nn
 from leakgauge.attacks.decoders.residual import Residual
 from leakgauge.attacks.decoders.shapes import Decoder, Shape
 from leakgauge.attacks.decoders.tokens import TokenGrid
-from leakgauge.attacks.decoders.vector import Vector
+from leakgauge.attacks.decoders.vector import Narrowed, Vector
 from leakgauge.errors import Inapplicable
 
 
@@ -17,16 +17,25 @@ def _residual_grid() -> Decoder:
     return TokenGrid(decoder=Residual())
 
 
+LONG = 4096
+"""Values from which on a vector is narrowed first."""
+
+
 @dataclass(frozen=True)
 class ByShape:
-    """``maps`` for (channels, height, width), ``tokens`` for (tokens, width), ``vector`` for (values,)."""
+    """``maps`` for (channels, height, width), ``tokens`` for (tokens, width), ``vector`` or ``long`` for (values,).
+
+    A vector counts as long above 4096 values, such as the tensors of a cut through a residual unit side by side.
+    """
 
     maps: Decoder = field(default_factory=Residual)
     tokens: Decoder = field(default_factory=_residual_grid)
     vector: Decoder = field(default_factory=Vector)
+    long: Decoder = field(default_factory=Narrowed)
 
     def __call__(self, feature: Shape, image: Shape, /) -> nn.Module:
-        fitting = {3: self.maps, 2: self.tokens, 1: self.vector}.get(len(feature))
+        vector = self.long if len(feature) == 1 and feature[0] > LONG else self.vector
+        fitting = {3: self.maps, 2: self.tokens, 1: vector}.get(len(feature))
         if fitting is None:
             raise Inapplicable(f"there is no decoder for a feature of shape {feature}; give one that fits")
         return fitting(feature, image)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
-from leakgauge.attacks.decoders.shapes import Activation, Resize, Shape, activation, doublings
+from leakgauge.attacks.decoders.shapes import Activation, Decoder, Resize, Shape, activation, doublings
 from leakgauge.errors import BadInput, Inapplicable
 
 FIRST = 4
@@ -47,3 +47,24 @@ class Vector:
             layers.append(nn.ConvTranspose2d(channels, narrower, 4, 2, 1))
             channels = narrower
         return nn.Sequential(*layers, Resize(*image[1:]), nn.Sigmoid())
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """A linear layer from a long vector to ``values`` numbers, batch normalisation, then ``decoder``.
+
+    The first layer of :class:`Vector` has 16 · 8g weights per input; a vector of 100,000 values would take 800 million.
+    """
+
+    decoder: Decoder = field(default_factory=Vector)
+    values: int = 256
+
+    def __post_init__(self) -> None:
+        if self.values < 1:
+            raise BadInput(f"Narrowed needs at least one value to pass on, got {self.values}")
+
+    def __call__(self, feature: Shape, image: Shape, /) -> nn.Module:
+        if len(feature) != 1:
+            raise Inapplicable(f"Narrowed reads a feature of one dimension, got {feature}")
+        narrow = nn.Linear(feature[0], self.values, bias=False)
+        return nn.Sequential(narrow, nn.BatchNorm1d(self.values), self.decoder((self.values,), image))
