@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoder import FittedDecoder, Weights, fit_decoder, fit_on, only_tensor, public_features
+from leakgauge.attacks.decoder import (
+    DecoderInverter,
+    FittedDecoder,
+    Weights,
+    fit_decoder,
+    fit_on,
+    only_tensor,
+    public_features,
+)
 from leakgauge.attacks.decoder_training import History, OneCycle, Plateau, train_decoder
 from leakgauge.attacks.decoders import Deconvolution, Enhanced, Learned, Normalise, Residual
 from leakgauge.core import Attack, Pixels, Victim, share
@@ -295,3 +303,12 @@ def test_the_network_is_the_one_that_was_trained(fitted):
 def test_recipes_are_parts():
     check_part(OneCycle())
     check_part(Plateau())
+
+
+def test_an_inverter_for_scans_is_fit_on_in_short():
+    images = pictures(32)
+    inverter = DecoderInverter(Deconvolution(), lr=0.01, batch=16)
+    decode = inverter(images, images, epochs=2, seed=3)
+    same = fit_on(images, images, decoder=Deconvolution(), lr=0.01, batch=16, epochs=2, seed=3)
+    assert torch.equal(decode(images), same.decode(images))
+    check_part(inverter)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from leakgauge.attacks.april import april
 from leakgauge.attacks.april_closed_form import april_closed_form
-from leakgauge.attacks.decoder import FittedDecoder, fit_decoder, fit_on
+from leakgauge.attacks.decoder import DecoderInverter, FittedDecoder, fit_decoder, fit_on
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
@@ -27,6 +27,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
 
 __all__ = [
     "ATTACKS",
+    "DecoderInverter",
     "FittedDecoder",
     "april",
     "april_closed_form",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -218,6 +218,30 @@ def fit_on(
     )
     few = (f"only {len(features)} public images: an attacker with more would do better",) if len(features) < FEW else ()
     return FittedDecoder(decoder, feature, image, Weights(state), history, training, notes=few)
+
+
+@dataclass(frozen=True)
+class DecoderInverter:
+    """A decoder as what a scan trains at every cut: features and images in, a function from features to images out."""
+
+    decoder: Decoder = field(default_factory=ByShape)
+    lr: float | None = None
+    batch: int | None = None
+    paper: bool = False
+
+    def __call__(
+        self, features: Tensor, images: Tensor, /, *, epochs: int = 12, seed: int = 0
+    ) -> Callable[[Tensor], Tensor]:
+        return fit_on(
+            features,
+            images,
+            decoder=self.decoder,
+            epochs=epochs,
+            lr=self.lr,
+            batch=self.batch,
+            paper=self.paper,
+            seed=seed,
+        ).decode
 
 
 @torch.no_grad()
