@@ -181,7 +181,11 @@ def test_class_token_reads_one_token_only():
 
 
 def test_by_shape_takes_what_fits():
-    for feature, same in [((16, 4, 4), Residual()), ((17, 8), TokenGrid(Residual())), ((10,), Vector())]:
+    for feature, same in [
+        ((16, 4, 4), Deconvolution("prelu")),
+        ((17, 8), TokenGrid(Deconvolution("prelu"))),
+        ((10,), Vector()),
+    ]:
         assert count(on_meta(ByShape(), feature)) == count(on_meta(same, feature))
     long = on_meta(ByShape(), (100_000,))
     assert count(long) == 256 * 100_000 + 2 * 256 + count(on_meta(Vector(), (256,)))

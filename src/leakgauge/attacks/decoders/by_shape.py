@@ -6,15 +6,19 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from leakgauge.attacks.decoders.residual import Residual
+from leakgauge.attacks.decoders.deconvolution import Deconvolution
 from leakgauge.attacks.decoders.shapes import Decoder, Shape
 from leakgauge.attacks.decoders.tokens import TokenGrid
 from leakgauge.attacks.decoders.vector import Narrowed, Vector
 from leakgauge.errors import Inapplicable
 
 
-def _residual_grid() -> Decoder:
-    return TokenGrid(decoder=Residual())
+def _map() -> Decoder:
+    return Deconvolution("prelu")
+
+
+def _grid() -> Decoder:
+    return TokenGrid(decoder=Deconvolution("prelu"))
 
 
 LONG = 4096
@@ -25,11 +29,12 @@ LONG = 4096
 class ByShape:
     """``maps`` for (channels, height, width), ``tokens`` for (tokens, width), ``vector`` or ``long`` for (values,).
 
+    Maps and tokens are deconvolved with PReLU, which gave away most for its time in ``docs/decoders.md``.
     A vector counts as long above 4096 values, such as the tensors of a cut through a residual unit side by side.
     """
 
-    maps: Decoder = field(default_factory=Residual)
-    tokens: Decoder = field(default_factory=_residual_grid)
+    maps: Decoder = field(default_factory=_map)
+    tokens: Decoder = field(default_factory=_grid)
     vector: Decoder = field(default_factory=Vector)
     long: Decoder = field(default_factory=Narrowed)
 
