@@ -282,6 +282,34 @@ def test_refusals_of_the_attack(victim, fitted):
         fitted(victim, replace(seen, signal={"early": torch.full((2, 6, 6, 6), math.nan)}))
 
 
+@dataclass(frozen=True)
+class Waves:
+    """A space that is not one of images."""
+
+    shape: tuple[int, ...] = (1, SIDE, SIDE)
+
+    def start(self, n, rng):
+        return torch.randn(n, *self.shape, generator=rng)
+
+    def project(self, x):
+        return x
+
+    encode = decode = project
+
+
+def test_a_space_without_images_is_refused(victim):
+    with pytest.raises(Inapplicable, match="a decoder makes images"):
+        fit_decoder(Victim(victim.model, Waves()), FirstLayer(), pictures(20))
+
+
+def test_a_network_without_classes_misses_none(victim):
+    model = nn.Sequential(*victim.model[:2])
+    fitted = fit_decoder(
+        Victim(model, victim.space), FirstLayer(), (pictures(20), torch.zeros(20, dtype=torch.long)), epochs=1
+    )
+    assert not any("no public image" in note for note in fitted.notes)
+
+
 def test_weights_are_compared_by_value():
     state = {"a": torch.ones(3), "b": torch.tensor(1)}
     assert Weights(state) == Weights({name: value.clone() for name, value in state.items()})
@@ -312,3 +340,17 @@ def test_an_inverter_for_scans_is_fit_on_in_short():
     same = fit_on(images, images, decoder=Deconvolution(), lr=0.01, batch=16, epochs=2, seed=3)
     assert torch.equal(decode(images), same.decode(images))
     check_part(inverter)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_learns_as_well_and_its_decoder_runs_anywhere():
+    images = pictures(256)
+    features = nn.functional.avg_pool2d(images, 2)
+    options = {
+        "decoder": Enhanced(Deconvolution("prelu"), (Normalise(), Learned(dropout=0.0))),
+        "epochs": 8,
+        "lr": 0.01,
+    }
+    here, there = fit_on(features, images, **options), fit_on(features.cuda(), images.cuda(), **options)
+    assert there.history.held_out_mse == pytest.approx(here.history.held_out_mse, rel=0.3)
+    torch.testing.assert_close(there.decode(features), there.decode(features.cuda()).cpu(), atol=0.03, rtol=0.03)

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -130,6 +131,26 @@ def test_a_part_runs_and_is_not_measured_twice(scripts, monkeypatch, tmp_path):
     again = scripts["run"].study_of(options, tmp_path)
     scripts["parts"].predictions(again)
     assert (tmp_path / "run.jsonl").read_text() == before
+
+
+def test_own_data_from_an_npz_at_full_length(scripts, monkeypatch, tmp_path):
+    """Everything but the size of the network and the number of epochs is as in the real study."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=rng.integers(0, 256, (120, 32, 32, 3), dtype=np.uint8), y=np.arange(120) % 10)
+    small = partial(IR152, units=(1, 1), widths=(4, 8), embedding=8)
+    monkeypatch.setitem(scripts["targets"].NETWORKS, "ir152", small)
+    files = ["--data", "data.npz", "--results", "out/run.jsonl", "--weights", "weights"]
+    files = [str(tmp_path / word) if not word.startswith("--") else word for word in files]
+    settings = ["--target-epochs", "1", "--decoder-epochs", "1", "--batch", "16", "--part", "predictions"]
+    ledger = scripts["run"].main([*files, *settings])
+    assert {row["auxiliary_images"] for row in ledger.done.values() if "fvu" in row} == {20}
+    assert len((tmp_path / "out" / "run.jsonl").read_text().splitlines()) == 3 + 5
+    assert len(list((tmp_path / "weights").iterdir())) == 3
+
+
+def test_a_part_without_its_data_says_so(scripts, tmp_path):
+    with pytest.raises(SystemExit, match="--data"):
+        scripts["run"].main(["--part", "predictions", "--results", str(tmp_path / "run.jsonl")])
 
 
 def test_a_spent_budget_stops_a_part_and_keeps_what_is_there(scripts, capsys):

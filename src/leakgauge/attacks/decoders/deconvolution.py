@@ -30,7 +30,8 @@ class Deconvolution:
     Deviations: a feature already as large as the image gets one step of 3 × 3 with stride 1; where doubling misses the
     image's size, the last map is resized bilinearly. ``least_width`` only matters for networks narrower than the paper's.
 
-    Ref: Yang et al. 2019, section 4.2 — inversion model; Liu and Zhu 2025, section 4.1 — PReLU in place of tanh
+    Ref: Yang et al. 2019, inversion model — image from features by transposed convolutions; Liu and Zhu 2025, section 4.1 —
+    PReLU in place of tanh
     """
 
     activation: Activation = "mixed"

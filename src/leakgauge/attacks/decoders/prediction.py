@@ -39,7 +39,7 @@ class Logarithm:
 
     Only the ``top`` largest probabilities are kept (all if None); the others become 0.
 
-    Ref: Yang et al. 2019, section 4.3 — truncated prediction vectors; Liu and Zhu 2025, Table 3 — Log
+    Ref: Yang et al. 2019, truncation — logarithm of the largest probabilities; Liu and Zhu 2025, Table 3 — Log
     """
 
     top: int | None = None

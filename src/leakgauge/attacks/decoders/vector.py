@@ -23,7 +23,7 @@ class Vector:
 
     Deviations: where doubling misses the image's size, the last map is resized bilinearly before the sigmoid.
 
-    Ref: Yang et al. 2019, section 4.2 — inversion model
+    Ref: Yang et al. 2019, inversion model — image from features by transposed convolutions
     """
 
     width: int = 64
