@@ -140,6 +140,30 @@ def test_the_first_best_of_two_equal_epochs_is_named():
     assert History(10, 2, (1.0, 1.0), (0.5, 0.5), 1.0).best_epoch == 1
 
 
+class Flat(nn.Module):
+    """Always grey; its one parameter only shrinks by weight decay, so it tells the epoch whose weights it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.age = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return torch.full_like(x, 0.5) + 0 * self.age
+
+
+def test_of_equally_good_epochs_the_first_is_kept():
+    network = Flat()
+    weights, history = train_decoder(network, pictures(32), pictures(32), training=OneCycle(epochs=4, lr=0.1))
+    assert len(set(history.held_out)) == 1
+    assert history.best_epoch == 1
+    assert weights["age"] > network.age
+
+
+def test_fitting_works_where_a_caller_has_switched_gradients_off():
+    with torch.no_grad():
+        assert fit_on(pictures(20), pictures(20), decoder=Deconvolution(), epochs=1).history.training
+
+
 def test_patience_ends_a_training_that_gets_no_better():
     """Noise in place of features: the held-out loss soon rises, long before 60 epochs."""
     rng = torch.Generator().manual_seed(0)

@@ -188,7 +188,8 @@ def train_decoder(
     losses: list[float] = []
     checks: list[float] = []
     best: dict[str, Tensor] = {}
-    with private_randomness(seed, device), torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
+    precision = torch.autocast(device.type, torch.bfloat16, enabled=on_gpu)
+    with private_randomness(seed, device), precision, torch.enable_grad():  # a caller may be scoring, without gradients
         for epoch in range(training.epochs):
             network.train()
             total = torch.zeros((), device=device)
@@ -208,7 +209,7 @@ def train_decoder(
                     f"the decoder diverged in epoch {epoch + 1} of {training.epochs} (loss {losses[-1]}, held out "
                     f"{checks[-1]}); a lower rate than {training.lr} may hold it"
                 )
-            if checks[-1] == min(checks):
+            if checks[-1] < min(checks[:-1], default=math.inf):
                 best = {name: value.detach().clone() for name, value in network.state_dict().items()}
             state.after_epoch(checks[-1])
             progress.report(epoch + 1, training.epochs)
