@@ -1,4 +1,7 @@
-"""Attacks of the papers, one file each; ``ATTACKS`` names them all."""
+"""Attacks of the papers, one file each; ``ATTACKS`` names all that need nothing but options.
+
+A decoder is an attack that has to be trained first: :func:`fit_decoder` makes one from public images.
+"""
 
 from collections.abc import Callable
 
@@ -7,6 +10,7 @@ from leakgauge.attacks.april_closed_form import april_closed_form
 from leakgauge.attacks.april_from_closed_form import april_from_closed_form
 from leakgauge.attacks.april_text import april_text
 from leakgauge.attacks.bag_of_tokens import bag_of_tokens
+from leakgauge.attacks.decoder import DecoderInverter, FittedDecoder, fit_decoder, fit_on
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.gradinversion import gradinversion
 from leakgauge.attacks.feature_matching import feature_matching
@@ -44,6 +48,13 @@ __all__ = [
     "gradinversion",
     "dlg",
     "feature_matching",
+    "DecoderInverter",
+    "FittedDecoder",
+    "april",
+    "april_closed_form",
+    "dlg",
+    "fit_decoder",
+    "fit_on",
     "idlg",
     "inverting_gradients",
     "linear",

@@ -1,12 +1,28 @@
 """The papers' own networks, built from a seed, and the trained victims that travel with the package."""
 
 from leakgauge.models.cnn import CNN
+from leakgauge.models.ir152 import IR152
 from leakgauge.models.lenet import LeNet
 from leakgauge.models.mlp import MLP
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 from leakgauge.models.resnet import ResNet18
+from leakgauge.models.split_vit import SplitViT
 from leakgauge.models.text import TextTransformer
 from leakgauge.models.vgg import VGG
+from leakgauge.models.vgg19 import VGG19
 from leakgauge.models.vit import ViT
 
-__all__ = ["CNN", "MLP", "PRETRAINED", "VGG", "LeNet", "ResNet18", "TextTransformer", "ViT", "pretrained"]
+__all__ = [
+    "CNN",
+    "IR152",
+    "MLP",
+    "PRETRAINED",
+    "VGG",
+    "VGG19",
+    "LeNet",
+    "ResNet18",
+    "SplitViT",
+    "TextTransformer",
+    "ViT",
+    "pretrained",
+]

@@ -1,0 +1,192 @@
+"""The networks of the split-inference paper: sizes, numbering and edge shares of its tables, without any arithmetic done."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.errors import BadInput
+from leakgauge.models import IR152, VGG, VGG19, SplitViT, ir152, vgg19
+from leakgauge.models.ir152 import Unit
+from leakgauge.models.split_vit import FreeAttention
+
+SMALL = {
+    "ir152": (IR152, {"units": (1, 2), "widths": (8, 16), "embedding": 12, "side": 16}, (3, 16, 16)),
+    "split-vit": (SplitViT, {"width": 32, "heads": 4, "depth": 2, "side": 16}, (3, 16, 16)),
+}
+
+
+def count(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+def shape_at(model, name):
+    """Shape of one image's output of the named layer, on tensors without values."""
+    seen = []
+    handle = model.get_submodule(name).register_forward_hook(lambda _m, _i, out: seen.append(tuple(out.shape[1:])))
+    model(torch.zeros(2, 3, 64, 64, device="meta"))
+    handle.remove()
+    return seen[0]
+
+
+@pytest.fixture(scope="module")
+def on_meta():
+    with torch.device("meta"):
+        return {
+            "ir152": IR152(),
+            "vit": SplitViT(),
+            **{head: VGG19(head=head) for head in ("authors", "torchvision", "gap")},
+        }
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_seed_global_generator_and_use_of_every_parameter(name):
+    make, options, shape = SMALL[name]
+    state = torch.get_rng_state()
+    model, same, other = make(seed=5, **options), make(seed=5, **options), make(seed=6, **options)
+    assert torch.get_rng_state().equal(state)
+    assert all(a.equal(b) for a, b in zip(model.parameters(), same.parameters(), strict=True))
+    assert not all(a.equal(b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    out = model(torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)))
+    assert out.shape == (2, 10)
+    out.square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("ir152", 62_091_978),
+        ("authors", 45_250_378),
+        ("torchvision", 139_622_218),
+        ("gap", 20_040_522),
+        ("vit", 1_230_474),
+    ],
+)
+def test_number_of_parameters(on_meta, name, parameters):
+    assert count(on_meta[name]) == parameters
+
+
+def test_features_of_vgg19_are_torchvisions():
+    """Sixteen 3 × 3 convolutions with bias, each followed by two vectors of batch normalisation."""
+    widths = [3, 64, 64, 128, 128, *[256] * 4, *[512] * 8]
+    assert sum(9 * a * b + 3 * b for a, b in itertools.pairwise(widths)) == 20_035_392
+
+
+@pytest.mark.parametrize(
+    ("block", "shape", "shares"),
+    [
+        (13, (128, 32, 32), (0.6, 0.2, 1.3)),
+        (17, (256, 16, 16), (1.2, 0.4, 2.8)),
+        (26, (256, 16, 16), (5.1, 1.7, 11.6)),
+        (30, (512, 8, 8), (7.8, 2.5, 17.5)),
+        (39, (512, 8, 8), (23.4, 7.6, 52.9)),
+        (43, (512, 4, 4), (28.6, 9.3, 64.6)),
+        (52, (512, 4, 4), (44.3, 14.3, 100.0)),
+    ],
+)
+def test_vgg19_blocks_are_slice_ends(on_meta, block, shape, shares):
+    for head, share in zip(("authors", "torchvision", "gap"), shares, strict=True):
+        model = on_meta[head]
+        assert shape_at(model, model.cut(block)) == shape
+        assert isinstance(model.get_submodule(model.cut(block)), nn.ReLU)
+        assert 100 * count(model.features[:block]) / count(model) == pytest.approx(share, abs=0.051)
+
+
+def test_pools_of_vgg19_stand_where_the_paper_leaves_them_out():
+    with torch.device("meta"):
+        pools = [i for i, layer in enumerate(VGG19().features) if isinstance(layer, nn.MaxPool2d)]
+    assert pools == [6, 13, 26, 39, 52]
+    assert vgg19.BLOCKS == (13, 17, 26, 30, 39, 43, 52)
+
+
+@pytest.mark.parametrize(
+    ("block", "shape", "share"),
+    [
+        (3, (64, 32, 32), 0.24),
+        (8, (128, 16, 16), 2.16),
+        (25, (256, 8, 8), 28.37),
+        (40, (256, 8, 8), 56.89),
+        (48, (256, 8, 8), 72.11),
+        (49, (512, 4, 4), 78.03),
+        (50, (512, 4, 4), 85.63),
+        (51, (512, 4, 4), 93.23),
+    ],
+)
+def test_ir152_blocks(on_meta, block, shape, share):
+    model = on_meta["ir152"]
+    assert shape_at(model, model.cut(block)) == shape
+    edge = sum(count(model.get_submodule(model.cut(b))) for b in range(1, block + 1))
+    assert 100 * edge / count(model) == pytest.approx(share, abs=0.006)
+    assert block in ir152.BLOCKS
+
+
+def test_ir152_has_a_stem_and_fifty_units(on_meta):
+    blocks = list(on_meta["ir152"].blocks)
+    assert len(blocks) == 51
+    assert [i + 1 for i, unit in enumerate(blocks) if isinstance(unit, Unit) and unit.residual[3].stride == (2, 2)] == [
+        2, 5, 13, 49,
+    ]  # fmt: skip
+
+
+def test_shortcut_of_a_unit_is_the_identity_or_every_second_pixel():
+    x = torch.rand(1, 4, 6, 6, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(Unit(4, 4, stride=1).shortcut(x), x)
+    assert torch.equal(Unit(4, 4, stride=2).shortcut(x), x[:, :, ::2, ::2])
+
+
+def test_vit_sends_257_tokens_at_every_block(on_meta):
+    model = on_meta["vit"]
+    assert [shape_at(model, model.cut(b)) for b in (1, 6)] == [(257, 128)] * 2
+
+
+def test_ten_heads_need_a_dim_head():
+    with pytest.raises(BadInput, match="dim_head"):
+        SplitViT(heads=10)
+    with torch.device("meta"):
+        model = SplitViT(heads=10, dim_head=64)
+    assert model.blocks[0].attn.qkv.weight.shape == (3 * 640, 128)
+    assert model.blocks[0].attn.proj.weight.shape == (128, 640)
+
+
+def test_free_attention_equals_its_equation():
+    attention = FreeAttention(12, heads=3, dim_head=5, dropout=0.0).eval()
+    x = torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(0))
+    q, k, v = attention.qkv(x).chunk(3, dim=2)
+    heads = [
+        (a @ b.mT / 5**0.5).softmax(2) @ c for a, b, c in zip(q.split(5, 2), k.split(5, 2), v.split(5, 2), strict=True)
+    ]
+    torch.testing.assert_close(attention(x), attention.proj(torch.cat(heads, 2)), atol=1e-6, rtol=1e-5)
+
+
+def test_dropout_acts_in_training_only():
+    model = SplitViT(width=32, heads=4, depth=1, side=16, dropout=0.5)
+    x = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(model.eval()(x), model(x))
+    assert not torch.equal(model.train()(x), model(x))
+
+
+def test_the_eight_convolution_vgg_has_twelve_cuts():
+    """Layers after which one tensor of a new kind leaves: eight activations and four pools."""
+    with torch.device("meta"):
+        model = VGG(side=32, stages=((16, 16), (32, 32), (64, 64), (64, 64)))
+    cuts = [layer for layer in model.features if isinstance(layer, nn.ReLU | nn.MaxPool2d)]
+    assert len(cuts) == 12
+    assert model(torch.zeros(1, 1, 32, 32, device="meta")).shape == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [(VGG19, {"side": 48}), (VGG19, {"head": "big"}), (IR152, {"side": 40}), (SplitViT, {"side": 30})],
+)
+def test_refusals(make, options):
+    with torch.device("meta"), pytest.raises(BadInput):
+        make(**options)
+
+
+@pytest.mark.parametrize("name", ["ir152", "authors", "vit"])
+def test_a_block_that_does_not_exist_is_refused(on_meta, name):
+    for block in (0, 60):
+        with pytest.raises(BadInput, match="has the blocks 1 to"):
+            on_meta[name].cut(block)
