@@ -53,7 +53,8 @@ OptionOption = Annotated[
     list[str] | None, typer.Option("--option", help="Option of the attack, e.g. steps=1000 or restarts=4. Repeatable.")
 ]
 RevealOption = Annotated[
-    list[str] | None, typer.Option("--reveal", help="Give the adversary labels, buffers or noisy_copy:0.5. Repeatable.")
+    list[str] | None,
+    typer.Option("--reveal", help="Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable."),
 ]
 ClassesOption = Annotated[
     int | None, typer.Option("--classes", help="Number of classes to build a timm or hf model for.")

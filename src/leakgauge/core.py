@@ -211,6 +211,7 @@ class Observation:
     labels: Targets | None = None
     buffers: Signal | None = None
     near: Tensor | None = None
+    auxiliary: Tensor | None = None
     assumptions: tuple[Assumption, ...] = ()
 
 
@@ -274,6 +275,23 @@ class NoisyCopy:
         noise = torch.randn(x.shape, generator=rng)
         near = torch.where(mask.to(x.device), noise.to(x), x)
         return _told(seen, f"start near the truth (noise on {self.p:.0%} of the pixels)", "diagnostic", near=near)
+
+
+@dataclass(frozen=True, eq=False)
+class Auxiliary:
+    """Other images (model space) that the server holds: of the same kind as the client's, but not the client's."""
+
+    images: Tensor
+
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
+        if tuple(self.images.shape[1:]) != tuple(victim.space.shape) or len(self.images) == 0:
+            raise BadInput(
+                f"Auxiliary needs images of shape {tuple(victim.space.shape)}, got {tuple(self.images.shape)}"
+            )
+        what = f"server holds {len(self.images)} auxiliary images of the same kind"
+        return _told(seen, what, "deployable", auxiliary=self.images)
 
 
 def share(

@@ -16,6 +16,8 @@ HOME = {
     "linear": ("mlp", {}),
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),
+    "feasibility": ("cnn", {"steps": 150}),
+    "huang": ("cnn", {"steps": 150}),
 }
 DEFENSE_SETTINGS = {
     "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from leakgauge.attacks.april import april
 from leakgauge.attacks.april_closed_form import april_closed_form
 from leakgauge.attacks.dlg import dlg
+from leakgauge.attacks.feasibility import feasibility, huang
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
@@ -19,6 +20,19 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "linear": linear,
     "april": april,
     "april_closed_form": april_closed_form,
+    "feasibility": feasibility,
+    "huang": huang,
 }
 
-__all__ = ["ATTACKS", "april", "april_closed_form", "dlg", "idlg", "inverting_gradients", "linear", "tag"]
+__all__ = [
+    "ATTACKS",
+    "april",
+    "april_closed_form",
+    "dlg",
+    "feasibility",
+    "huang",
+    "idlg",
+    "inverting_gradients",
+    "linear",
+    "tag",
+]

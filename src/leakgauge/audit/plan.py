@@ -106,7 +106,7 @@ def _seconds_per_step(case: Case, load: Load) -> float | None:
     x, y = setup.private(case)
     try:
         seen = share(
-            setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), reveal=case.build_reveal()
+            setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), reveal=setup.reveal(case)
         )
 
         def seconds(steps: int) -> float:

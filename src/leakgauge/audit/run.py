@@ -126,7 +126,7 @@ def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
         x,
         y,
         defenses=case.build_defenses(),
-        reveal=case.build_reveal(),
+        reveal=setup.reveal(case),
         seed=case.seed,
     )
     result = attack(victim, seen, seed=case.seed)

@@ -1,13 +1,16 @@
 """The parts that optimisation attacks are made of, and the one loop that runs them."""
 
 from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, Named
+from leakgauge.inversion.guided import Guided
 from leakgauge.inversion.halving import Halving
+from leakgauge.inversion.knowledge import ExactStatistics, ProxyStatistics, RunningStatistics, Strongest
 from leakgauge.inversion.labels import BiasCounts, FirstThatApplies, Joint, MinimumEntry, RowSum, SignRule, inferred
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.priors import BatchNormStatistics, Norm, TotalVariation
 from leakgauge.inversion.progress import watching
 from leakgauge.inversion.solvers import LBFGS, Adam, AdamW, CosineDecay, Descent, Sign, Steady, StepDecay
-from leakgauge.inversion.starts import Constant, FromSpace, Given, NearTruth, Normal, Uniform
+from leakgauge.inversion.starts import Constant, FromSpace, Given, NearTruth, Normal, Revealed, Uniform
+from leakgauge.inversion.statistics import Moments, NormStatistics
 
 __all__ = [
     "L1",
@@ -23,22 +26,30 @@ __all__ = [
     "Decaying",
     "Descent",
     "Equal",
+    "ExactStatistics",
     "FirstThatApplies",
     "FromSpace",
     "Given",
+    "Guided",
     "Halving",
     "Joint",
     "Matching",
     "MinimumEntry",
+    "Moments",
     "Named",
     "NearTruth",
     "Norm",
+    "NormStatistics",
     "Normal",
+    "ProxyStatistics",
+    "Revealed",
     "RowSum",
+    "RunningStatistics",
     "Sign",
     "SignRule",
     "Steady",
     "StepDecay",
+    "Strongest",
     "TotalVariation",
     "Uniform",
     "inferred",

@@ -152,6 +152,14 @@ def readable(rule: LabelRule, victim: Victim, seen: Observation, *, seed: int) -
         return None
 
 
+def class_labels(rule: LabelRule, victim: Victim, seen: Observation, *, rng: torch.Generator) -> Tensor | None:
+    """The labels that were revealed, else what the rule reads."""
+    known = rule(victim, seen, rng=rng) if seen.labels is None else seen.labels
+    if known is not None and not isinstance(known, Tensor):
+        raise Inapplicable("matching handles class labels; structured targets need an attack of their own")
+    return known
+
+
 def batch_size(seen: Observation) -> int:
     """The size the adversary was told."""
     if seen.size is None:
