@@ -22,6 +22,7 @@ PAPERS: dict[str, str] = {
     "Abadi et al. 2016": "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: *Deep Learning with Differential Privacy*. CCS 2016, arXiv:1607.00133",
     "APRIL (Lu et al. 2022)": "Lu, Zhang, Zhao, He, Cheng: *APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers*. CVPR 2022, arXiv:2112.14087",
     "Deng et al. 2021": "Deng, Wang, Li, Wang, Shang, Liu, Rajasekaran, Ding: *TAG: Gradient Attack on Transformer-based Language Models*. Findings of EMNLP 2021, arXiv:2103.06819",
+    "Dimitrov et al. 2022": "Dimitrov, Balunović, Konstantinov, Vechev: *Data Leakage in Federated Averaging*. Transactions on Machine Learning Research 2022, arXiv:2206.12395",
     "Geiping et al. 2020": "Geiping, Bauermeister, Dröge, Moeller: *Inverting Gradients: How easy is it to break privacy in federated learning?* NeurIPS 2020, arXiv:2003.14053",
     "He et al. 2015": "He, Zhang, Ren, Sun: *Deep Residual Learning for Image Recognition*. CVPR 2016, arXiv:1512.03385",
     "He et al. 2016": "He, Zhang, Ren, Sun: *Identity Mappings in Deep Residual Networks*. ECCV 2016, arXiv:1603.05027",

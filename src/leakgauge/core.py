@@ -177,6 +177,13 @@ class SharesBuffers(Protocol):
     def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal: ...
 
 
+@runtime_checkable
+class KeepsSecrets(Protocol):
+    """A channel with something that stays with the client; ``public`` is what the adversary knows of it."""
+
+    def public(self) -> Channel: ...
+
+
 class Defense(Protocol):
     """Changes what leaves the device, and only that. What changes how it is computed is a channel."""
 
@@ -325,7 +332,7 @@ def share(
     for known in reveal:
         with private_randomness(seed, victim.device):  # the same dropout masks as the signal's
             seen = known(seen, victim, x, y, rng=rng)
-    return seen
+    return replace(seen, channel=channel.public()) if isinstance(channel, KeepsSecrets) else seen
 
 
 @contextmanager

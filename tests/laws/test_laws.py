@@ -4,7 +4,7 @@ import pytest
 
 from leakgauge import testing
 from leakgauge.attacks import ATTACKS
-from leakgauge.channels import CHANNELS, FedAvg, Gradient
+from leakgauge.channels import CHANNELS, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.defenses import DEFENSES, Clip, GaussianNoise, LaplacianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
 
@@ -18,6 +18,7 @@ HOME = {
     "april_closed_form": ("vit_a", {}),
     "feasibility": ("cnn", {"steps": 150}),
     "huang": ("cnn", {"steps": 150}),
+    "federated_averaging": ("cnn", {"steps": 150}),
 }
 DEFENSE_SETTINGS = {
     "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),
@@ -30,6 +31,7 @@ DEFENSE_SETTINGS = {
 CHANNEL_SETTINGS = {
     "gradient": (Gradient(),),
     "fedavg": (FedAvg(), FedAvg(steps=3, lr=0.05, minibatch=1, order=(1, 0), momentum=0.9)),
+    "shuffled_fedavg": (ShuffledFedAvg(epochs=2, lr=0.05, minibatch=1, seed=3),),
 }
 
 

@@ -6,6 +6,7 @@ from leakgauge.attacks.april import april
 from leakgauge.attacks.april_closed_form import april_closed_form
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.feasibility import feasibility, huang
+from leakgauge.attacks.federated_averaging import federated_averaging
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
@@ -22,6 +23,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "april_closed_form": april_closed_form,
     "feasibility": feasibility,
     "huang": huang,
+    "federated_averaging": federated_averaging,
 }
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "april_closed_form",
     "dlg",
     "feasibility",
+    "federated_averaging",
     "huang",
     "idlg",
     "inverting_gradients",

@@ -19,7 +19,7 @@ from leakgauge.inversion import (
 
 
 def feasibility(
-    *, tv: float = 0.01, statistics: float = 0.001, lr: float = 0.1, steps: int = 4800, restarts: int = 1
+    *, tv: float = 0.01, statistics: float = 0.01, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:
     """Valadi et al. 2026: inverting gradients, held to the client's normalisation statistics as well as they are known.
 
@@ -39,7 +39,7 @@ def feasibility(
 
 
 def huang(
-    *, tv: float = 0.01, statistics: float = 0.001, lr: float = 0.1, steps: int = 4800, restarts: int = 1
+    *, tv: float = 0.01, statistics: float = 0.01, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:
     """Huang et al. 2021: the same with the running statistics as they are, in place of the batch's: the paper's baseline.
 

@@ -2,11 +2,16 @@
 
 from collections.abc import Callable
 
+from leakgauge.channels.epochs import ShuffledFedAvg
 from leakgauge.channels.fedavg import FedAvg
 from leakgauge.channels.gradient import Gradient
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Channel
 
-CHANNELS: dict[str, Callable[..., Channel]] = {"gradient": Gradient, "fedavg": FedAvg}
+CHANNELS: dict[str, Callable[..., Channel]] = {
+    "gradient": Gradient,
+    "fedavg": FedAvg,
+    "shuffled_fedavg": ShuffledFedAvg,
+}
 
-__all__ = ["CHANNELS", "FedAvg", "Gradient", "twice_differentiable"]
+__all__ = ["CHANNELS", "FedAvg", "Gradient", "ShuffledFedAvg", "twice_differentiable"]

@@ -1,6 +1,7 @@
 """The parts that optimisation attacks are made of, and the one loop that runs them."""
 
 from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, Named
+from leakgauge.inversion.epochs import EpochsAgree, OverEpochs
 from leakgauge.inversion.guided import Guided
 from leakgauge.inversion.halving import Halving
 from leakgauge.inversion.knowledge import ExactStatistics, ProxyStatistics, RunningStatistics, Strongest
@@ -25,6 +26,7 @@ __all__ = [
     "CosineDecay",
     "Decaying",
     "Descent",
+    "EpochsAgree",
     "Equal",
     "ExactStatistics",
     "FirstThatApplies",
@@ -41,6 +43,7 @@ __all__ = [
     "Norm",
     "NormStatistics",
     "Normal",
+    "OverEpochs",
     "ProxyStatistics",
     "Revealed",
     "RowSum",

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from leakgauge.channels import FedAvg
+from leakgauge.channels import FedAvg, ShuffledFedAvg
 from leakgauge.core import Observation, Signal, Victim
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
@@ -80,9 +80,9 @@ class ExactStatistics:
 def _updates(seen: Observation) -> tuple[int, int]:
     """Samples in a local step, and number of local steps."""
     size = batch_size(seen)
-    if not isinstance(seen.channel, FedAvg):
+    channel = seen.channel.unrolled(size) if isinstance(seen.channel, ShuffledFedAvg) else seen.channel
+    if not isinstance(channel, FedAvg):
         return size, 1
-    channel = seen.channel
     in_step = min(channel.minibatch or size, size)
     if channel.steps > 1 and in_step < size:
         raise Inapplicable("local steps on different minibatches: their statistics cannot be told apart")
