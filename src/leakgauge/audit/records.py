@@ -20,7 +20,8 @@ class Record:
     """Everything one case produced.
 
     ``metrics``, ``null`` and ``baseline`` map a metric name (mse, psnr, ssim, lpips, reid, labels) to its summary
-    ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured. ``restarts`` maps a metric name
+    ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured; so does ``start``, for a start that
+    was revealed. ``restarts`` maps a metric name
     to its value for each restart (mean over the batch). ``pictures`` maps truth / reconstruction / null / baseline to a
     PNG strip (images side by side, 1 pixel gap) relative to the run folder, and ``progress`` lists
     ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``. ``finished`` is the time
@@ -42,6 +43,7 @@ class Record:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     null: Mapping[str, Any] = field(default_factory=dict)
     baseline: Mapping[str, Any] = field(default_factory=dict)
+    start: Mapping[str, Any] = field(default_factory=dict)
     restarts: Mapping[str, list[float]] = field(default_factory=dict)
     verdict: str | None = None
     rule: str = ""

@@ -22,7 +22,7 @@ from leakgauge.audit import records
 from leakgauge.audit.case import Case
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.records import Record
-from leakgauge.audit.scoring import Perceptual, score, score_images, trivial_baseline
+from leakgauge.audit.scoring import Perceptual, Scores, score, score_images, score_images_in_order, trivial_baseline
 from leakgauge.audit.setup import Load, Setup, check_fits
 from leakgauge.audit.verdict import judge
 from leakgauge.core import Attack, Blindable, Observation, Reconstruction, Victim, share
@@ -142,6 +142,7 @@ def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
         "metrics": scores.summary(),
         "null": null.summary(),
         "baseline": trivial.summary(),
+        "start": {} if seen.near is None else _start_scores(seen.near, truths, victim).summary(),
         "restarts": _spread(result, truths, victim, lpips),
         "verdict": verdict.outcome,
         "rule": f"{verdict.rule} ({verdict.kind})",
@@ -167,6 +168,10 @@ def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int) ->
     signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}
     blank = Observation(signal=signal, channel=seen.channel, size=seen.size)
     return attack(victim, blank, seed=seed)
+
+
+def _start_scores(near: Tensor, truths: Tensor, victim: Victim) -> Scores:
+    return score_images_in_order(victim.space.decode(near).cpu(), truths)
 
 
 def _spread(result: Reconstruction, truths: Tensor, victim: Victim, lpips: Perceptual | None) -> dict[str, list[float]]:
