@@ -86,7 +86,7 @@ def fit_budget(cases: Sequence[Case], seconds: float, *, load: Load) -> list[Cas
 
 
 def _fitted(case: Case, seconds: float, load: Load) -> Case:
-    if "steps" not in _accepted(case):
+    if "steps" not in accepted_options(case):
         return case
     cost = _seconds_per_step(case, load)
     if cost is None:
@@ -94,9 +94,11 @@ def _fitted(case: Case, seconds: float, load: Load) -> Case:
     return replace(case, options={**case.options, "steps": _rounded_down(seconds / cost)})
 
 
-def _accepted(case: Case) -> Mapping[str, object]:
+def accepted_options(case: Case) -> Mapping[str, object]:
+    """The options that the case's attack takes, with their defaults; none for an attack that is not registered."""
     factory: Callable[..., object] | None = ATTACKS.get(case.attack.partition(":")[0])
-    return {} if factory is None else inspect.signature(factory).parameters
+    taken = {} if factory is None else inspect.signature(factory).parameters
+    return {name: parameter.default for name, parameter in taken.items()}
 
 
 def _seconds_per_step(case: Case, load: Load) -> float | None:
