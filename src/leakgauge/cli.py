@@ -106,6 +106,12 @@ def audit(
     ] = None,
     out: OutOption = None,
     seed: SeedOption = 0,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Try single changes of one set-up (train mode, batch of 4) that flip its verdict."
+        ),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -119,6 +125,7 @@ def audit(
     from leakgauge import console
     from leakgauge.audit import plan
     from leakgauge.audit.case import Case
+    from leakgauge.audit.explain import ladder
     from leakgauge.integrations.setups import find
 
     folder = out or Path("leakgauge-runs/audit")
@@ -129,8 +136,11 @@ def audit(
             model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
         )  # fmt: skip
         plain = model is data is mode is batch_size is None and not defense
-        plain = plain and base == replace(Case(), seed=seed, device=device)
-        if plain:
+        plain = plain and not explain and base == replace(Case(), seed=seed, device=device)
+        if explain:
+            fixed: dict[str, Any] = {"mode": mode or "train", "batch_size": batch_size or 4}
+            cases = ladder(replace(base, name="", defenses=tuple(defense or ()), **fixed))
+        elif plain:
             cases = plan.default_cases(seed=seed, device=device)
         else:
             cases = plan.variants(base, mode=mode, batch_size=batch_size, defenses=defense or [])
@@ -140,7 +150,10 @@ def audit(
         if budget is not None:
             cases = plan.fit_budget(cases, plan.seconds_of(budget), load=find)
         plan.save(folder, cases)
-    raise typer.Exit(console.run(cases, folder=folder, load=find, resume=resume, quiet=quiet))
+    code = console.run(cases, folder=folder, load=find, resume=resume, quiet=quiet)
+    if explain:
+        console.show_explanation(folder, quiet=quiet)
+    raise typer.Exit(code)
 
 
 @app.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ from rich.table import Table
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit import records
 from leakgauge.audit.case import REVEALS, Case
+from leakgauge.audit.explain import as_text, explain
 from leakgauge.audit.pictures import FOLDER as PICTURES
+from leakgauge.audit.pictures import write_whole
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import run_all
 from leakgauge.audit.setup import Load
@@ -110,8 +113,20 @@ def _table(found: Sequence[Record]) -> Table:
         )  # fmt: skip
         colour = COLOURS[record.verdict]
         verdict = f"[{colour}]{record.verdict.replace('_', ' ')}[/]"
-        table.add_row(name, f"{psnr:.1f} dB", f"{null:.1f} dB", f"{ssim:.3f}", verdict)
+        table.add_row(name, f"{psnr:.1f} dB", f"{null:.1f} dB", f"{ssim:.3f}{_spread(record)}", verdict)
     return table
+
+
+def show_explanation(folder: Path, *, quiet: bool) -> None:
+    """Writes and prints which single changes flip the verdict of the run's first case."""
+    found = explain(records.read(folder))
+    write_whole(folder / "explanation.json", json.dumps(found.summary(), indent=1).encode())
+    Console(quiet=quiet).print(escape(as_text(found)), soft_wrap=True, highlight=False)
+
+
+def _spread(record: Record) -> str:
+    found = record.intervals.get("ssim")
+    return "" if not found else f" ({found['n']} restarts: {found['low']:.3f} to {found['high']:.3f})"
 
 
 def show_registries() -> None:

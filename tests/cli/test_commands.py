@@ -262,3 +262,15 @@ def test_a_real_interrupt(tmp_path):
     assert "Traceback" not in said
     assert len(records.read(tmp_path / "run")) == 1
     assert not list((tmp_path / "run").rglob("*.part"))
+
+
+def test_explain_walks_the_ladder(leakgauge, tmp_path):
+    said = leakgauge("audit", "cnn", "--explain", "--batch-size", 2, *FAST, "--out", "run")
+    assert said.code == 0, said.err
+    found = json.loads((tmp_path / "run/explanation.json").read_text())
+    assert found["case"]["mode"] == "train"
+    assert {"eval mode", "batch of 1", "running statistics shared"} <= {s["change"] for s in found["steps"]}
+    assert "changes that flip the verdict:" in said.out
+    (tmp_path / "run/explanation.json").unlink()
+    assert leakgauge("audit", "--explain", "--resume", "--out", "run", "-q").code == 0
+    assert json.loads((tmp_path / "run/explanation.json").read_text()) == found

@@ -146,11 +146,12 @@ def read(folder: Path) -> list[Case]:
     if not path.is_file():
         raise BadInput(f"nothing to resume: {folder} has no {FILE}; start the audit without --resume")
     try:
-        return [_restored(fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
+        return [restored(fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{path} is damaged; start the audit anew without --resume") from error
 
 
-def _restored(fields: dict[str, Any]) -> Case:
+def restored(fields: dict[str, Any]) -> Case:
+    """The case that was written down as these fields."""
     lists = {name: tuple(fields[name]) for name in ("defenses", "reveal")}
     return Case(**{**fields, **lists})

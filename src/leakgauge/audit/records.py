@@ -20,12 +20,12 @@ class Record:
     """Everything one case produced.
 
     ``metrics``, ``null`` and ``baseline`` map a metric name (mse, psnr, ssim, lpips, reid, labels) to its summary
-    ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured; so does ``start``, for a start that
-    was revealed. ``restarts`` maps a metric name
-    to its value for each restart (mean over the batch). ``pictures`` maps truth / reconstruction / null / baseline to a
-    PNG strip (images side by side, 1 pixel gap) relative to the run folder, and ``progress`` lists
-    ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``. ``finished`` is the time
-    (UTC, ISO 8601) at which the case was done.
+    ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured; so does ``start``, where a start
+    was revealed. ``restarts`` maps a metric name to its value for each restart (mean over the batch), ``intervals`` to
+    the mean over restarts ``{"mean", "low", "high", "n", "level"}`` where there are several. ``pictures`` maps truth /
+    reconstruction / null / baseline to a PNG strip (images side by side, 1 pixel gap) relative to the run folder, and
+    ``progress`` lists ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``.
+    ``finished`` is the time (UTC, ISO 8601) at which the case was done.
     """
 
     key: str
@@ -45,6 +45,7 @@ class Record:
     baseline: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, Any] = field(default_factory=dict)
     restarts: Mapping[str, list[float]] = field(default_factory=dict)
+    intervals: Mapping[str, Any] = field(default_factory=dict)
     verdict: str | None = None
     rule: str = ""
     reason: str = ""

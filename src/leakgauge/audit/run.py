@@ -20,6 +20,7 @@ from torch import Tensor
 import leakgauge
 from leakgauge.audit import records
 from leakgauge.audit.case import Case
+from leakgauge.audit.intervals import interval
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Perceptual, Scores, score, score_images, score_images_in_order, trivial_baseline
@@ -136,6 +137,7 @@ def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
     null = score(nothing, x, y, space=victim.space, pool=pool, lpips=lpips)
     trivial = trivial_baseline(truths, lpips=lpips)
     verdict = judge(scores, null, trivial, seen.assumptions)
+    spread = _spread(result, truths, victim, lpips)
     return {
         "status": "done",
         "assumptions": tuple(asdict(a) for a in seen.assumptions),
@@ -143,7 +145,8 @@ def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
         "null": null.summary(),
         "baseline": trivial.summary(),
         "start": {} if seen.near is None else _start_scores(seen.near, truths, victim).summary(),
-        "restarts": _spread(result, truths, victim, lpips),
+        "restarts": spread,
+        "intervals": {name: asdict(found) for name, values in spread.items() if (found := interval(values))},
         "verdict": verdict.outcome,
         "rule": f"{verdict.rule} ({verdict.kind})",
         "notes": result.notes,
