@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from leakgauge.audit import Case, embedded, run_all
 from leakgauge.audit.scoring import Scores
-from leakgauge.audit.verdict import GLIMPSED, LESS_IS_BETTER, RECONSTRUCTED, SHARE_FOR_FEASIBLE, Check, judge
+from leakgauge.audit.verdict import GLIMPSED, LESS_IS_BETTER, RECONSTRUCTED, SEVERITY, SHARE_FOR_FEASIBLE, Check, judge
 from leakgauge.core import Assumption
 
 STEP = 1e-6
@@ -145,3 +146,14 @@ def test_assumptions_decide_the_kind():
     assert judge(scores(GOOD), scores(NULL), scores(BASELINE)).kind == "deployable"
     assert judge(scores(GOOD), scores(NULL), scores(BASELINE), (real,)).kind == "deployable"
     assert judge(scores(GOOD), scores(NULL), scores(BASELINE), (real, ideal)).kind == "diagnostic"
+
+
+def test_the_verdict_does_not_rise_with_noise_on_a_fixed_victim(tmp_path):
+    """The embedded network under four strengths of noise on one image: from a reconstruction to nothing, never back."""
+    noises = (0.0, 10.0, 30.0, 1000.0)
+    cases = [
+        Case(options={"steps": 200, "tv": 0.01}, defenses=(f"gaussian_noise:relative={noise}",)) for noise in noises
+    ]
+    found = [SEVERITY[record.verdict] for record in run_all(cases, load=embedded, folder=tmp_path)]
+    assert found == sorted(found, reverse=True)
+    assert (found[0], found[-1]) == (SEVERITY["feasible"], SEVERITY["infeasible_within_budget"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from leakgauge.audit.pictures import write_whole
 from leakgauge.errors import BadInput
 
 FILE = "records.jsonl"
@@ -116,6 +117,18 @@ def read(folder: Path) -> list[Record]:
             f"{folder} is not a run folder: it has no {FILE}; give the folder that `leakgauge audit --out` wrote"
         )
     return list(_parsed(path))
+
+
+def sort(folder: Path, keys: Sequence[str]) -> None:
+    """Puts the run's lines into the order of ``keys``, those of other keys last; whole or not at all."""
+    path = folder / FILE
+    if not path.is_file():
+        return
+    lines = path.read_bytes().split(b"\n")[:-1]
+    place = {key: i for i, key in enumerate(keys)}
+    ordered = sorted(lines, key=lambda line: place.get(json.loads(line).get("key"), len(place)))
+    if ordered != lines:
+        write_whole(path, b"".join(line + b"\n" for line in ordered))
 
 
 def _parsed(path: Path) -> Iterator[Record]:

@@ -7,11 +7,11 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy
 import torch
@@ -35,18 +35,36 @@ from leakgauge.measures.pairing import pair
 OnRecord = Callable[[Record], None]
 
 
+class Runner(Protocol):
+    """Runs one case; ``failed`` is the record of a case that could not be run to its end. It travels to other processes."""
+
+    def __call__(self, case: Case, /) -> Record: ...
+    def failed(self, case: Case, reason: str) -> Record: ...
+
+
+class CaseMap(Protocol):
+    """Runs every case, here or elsewhere, and gives the records in any order, each as soon as it is there."""
+
+    def __call__(self, run: Runner, cases: Sequence[Case], /) -> Iterable[Record]: ...
+
+
+def _here(run: Runner, cases: Sequence[Case]) -> Iterable[Record]:
+    return map(run, cases)
+
+
 def run_all(
     cases: Sequence[Case],
     *,
     load: Load,
     folder: Path,
     resume: bool = False,
-    map: Callable[[Callable[[Case], Record], Iterable[Case]], Iterable[Record]] = map,
+    map: CaseMap = _here,
     on_record: OnRecord | None = None,
 ) -> list[Record]:
     """Runs every case that has no record yet and appends its record as soon as it is done.
 
-    ``map`` may run cases elsewhere (processes, a cluster); records are written here, in order.
+    ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
+    order of the cases at the end, so that the file does not tell who was faster. A killed run loses what was under way.
     """
     done = (
         {record.key: record for record in records.read(folder)} if resume and (folder / records.FILE).exists() else {}
@@ -57,6 +75,7 @@ def run_all(
         done[record.key] = record
         if on_record is not None:
             on_record(record)
+    records.sort(folder, [case.key() for case in cases])
     return [done[case.key()] for case in cases]
 
 
@@ -67,6 +86,9 @@ class _Runner:
 
     def __call__(self, case: Case) -> Record:
         return run_case(case, load=self.load, folder=self.folder)
+
+    def failed(self, case: Case, reason: str) -> Record:
+        return _finished(_about(case), {"status": "error", "reason": reason}, began=time.perf_counter())
 
 
 def run_case(case: Case, *, load: Load, folder: Path) -> Record:
@@ -83,6 +105,10 @@ def run_case(case: Case, *, load: Load, folder: Path) -> Record:
         raise
     except Exception as crash:  # noqa: BLE001 - recorded with its traceback as an error, never as a score
         found = {"status": "error", "reason": f"{type(crash).__name__}: {crash}", "notes": (traceback.format_exc(),)}
+    return _finished(about, found, began=began)
+
+
+def _finished(about: Mapping[str, Any], found: Mapping[str, Any], *, began: float) -> Record:
     return Record(
         **{**about, **found},
         seconds=time.perf_counter() - began,
