@@ -33,7 +33,7 @@ ModelArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[MODEL]",
-        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME or hf:NAME.",
+        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME, timm32:NAME or hf:NAME.",
         show_default=False,
     ),
 ]
@@ -137,7 +137,7 @@ def audit(
     from leakgauge.audit import plan
     from leakgauge.audit.case import Case
     from leakgauge.audit.explain import ladder
-    from leakgauge.integrations.setups import find
+    from leakgauge.integrations.setups import find, smaller
 
     folder = out or Path("leakgauge-runs/audit")
     gate = console.Gate(fail_over, json, junit)
@@ -151,7 +151,7 @@ def audit(
         plain = plain and not explain and base == replace(Case(), seed=seed, device=device)
         if explain:
             fixed: dict[str, Any] = {"mode": mode or "train", "batch_size": batch_size or 4}
-            cases = ladder(replace(base, name="", defenses=tuple(defense or ()), **fixed))
+            cases = ladder(replace(base, name="", defenses=tuple(defense or ()), **fixed), models=smaller(base.model))
         elif plain:
             cases = plan.default_cases(seed=seed, device=device)
         else:

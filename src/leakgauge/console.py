@@ -30,6 +30,7 @@ from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
 from leakgauge.integrations.captured import captured_observation, captured_victim
 from leakgauge.integrations.ray import OnRay
+from leakgauge.integrations.setups import smaller
 from leakgauge.inversion import watching
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
@@ -175,7 +176,8 @@ def _table(found: Sequence[Record]) -> Table:
 
 def show_explanation(folder: Path, *, quiet: bool) -> None:
     """Writes and prints which single changes flip the verdict of the run's first case."""
-    found = explain(records.read(folder))
+    run = records.read(folder)
+    found = explain(run, models=smaller(str(run[0].case["model"])) if run else None)
     write_whole(folder / "explanation.json", json.dumps(found.summary(), indent=1).encode())
     Console(quiet=quiet).print(escape(as_text(found)), soft_wrap=True, highlight=False)
 
