@@ -1,6 +1,6 @@
 """What knowledge of normalisation statistics adds to a training-mode attack: exact, by proxy, naive or none.
 
-python benchmarks/norm_statistics.py [--steps 200] [--batches 3]
+python benchmarks/norm_statistics.py [--steps 200] [--batches 3] [--weight 0.1]
 
 The embedded CNN in train mode, batches of four held-out Fashion-MNIST images of different classes, labels given. One row per
 source of statistics: mean over the batches of PSNR, SSIM (paired) and of the mean over all pairs, which is what some public
@@ -34,7 +34,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--weight", type=float, default=0.1, help="of the statistics in the objective")
     given = parser.parse_args()
+    options = {"steps": given.steps, "statistics": given.weight}
     torch.set_num_threads(1)
     rows: dict[str, list[tuple[float, float, float]]] = {}
     ceiling: list[float] = []
@@ -46,9 +48,9 @@ def main() -> None:
         ceiling.append(all_pairs(victim, x, x))
         known: tuple[Reveal, ...] = (Size(), Labels())
         attacks: dict[str, tuple[Guided, tuple[Reveal, ...]]] = {
-            "exact (statistics shared)": (feasibility(steps=given.steps), (*known, Buffers())),
-            "proxy (not shared)": (feasibility(steps=given.steps), (*known, others)),
-            "running, naive (Huang)": (huang(steps=given.steps), (*known, Buffers())),
+            "exact (statistics shared)": (feasibility(**options), (*known, Buffers())),
+            "proxy (not shared)": (feasibility(**options), (*known, others)),
+            "running, naive (Huang)": (huang(**options), (*known, Buffers())),
             "none": (feasibility(steps=given.steps, statistics=0.0), known),
             "null run": (feasibility(steps=given.steps), known),
         }
@@ -57,9 +59,8 @@ def main() -> None:
             found = (attack.blind() if name == "null run" else attack)(victim, seen)
             means = score(found, x, y, space=victim.space).means()
             rows.setdefault(name, []).append((means["psnr"], means["ssim"], all_pairs(victim, found.x, x)))
-    print(
-        f"| statistics ({given.batches} batches of {SIZE}, {given.steps} steps) | PSNR | SSIM | SSIM over all pairs |"
-    )
+    print(f"{given.batches} batches of {SIZE}, {given.steps} steps, weight {given.weight:g}\n")
+    print("| statistics | PSNR | SSIM | SSIM over all pairs |")
     print("|---|---|---|---|")
     for name, values in rows.items():
         psnr, paired, every = (sum(column) / len(values) for column in zip(*values, strict=True))

@@ -19,7 +19,7 @@ from leakgauge.inversion import (
 
 
 def feasibility(
-    *, tv: float = 0.01, statistics: float = 0.01, lr: float = 0.1, steps: int = 4800, restarts: int = 1
+    *, tv: float = 0.01, statistics: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:
     """Valadi et al. 2026: inverting gradients, held to the client's normalisation statistics as well as they are known.
 
@@ -29,7 +29,8 @@ def feasibility(
     running statistics (reveal ``Buffers()``), else those of the best aligned auxiliary batch (reveal ``Auxiliary(…)``), else
     the public running statistics. The search starts at a revealed noisy copy of the target, if there is one.
 
-    Deviations: the paper gives ranges, not values (λ_TV 1e-6 to 1e-1, λ_BN 0, 1e-4 or 1e-2, η 1e-4 to 100); ours are chosen.
+    Deviations: the paper gives ranges, not values (λ_TV 1e-6 to 1e-1, λ_BN 0, 1e-4 or 1e-2, η 1e-4 to 100); ours are chosen,
+    λ_BN larger than the paper's because it did better with exact statistics on the embedded network.
     Labels are read off the gradient unless revealed (the paper gives them). Dropout is left out of the replay and stays in
     the client, unless the victim is made without it, as in the paper.
 
@@ -39,7 +40,7 @@ def feasibility(
 
 
 def huang(
-    *, tv: float = 0.01, statistics: float = 0.01, lr: float = 0.1, steps: int = 4800, restarts: int = 1
+    *, tv: float = 0.01, statistics: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:
     """Huang et al. 2021: the same with the running statistics as they are, in place of the batch's: the paper's baseline.
 
