@@ -26,7 +26,7 @@ def test_the_notes_name_the_statistics():
     for reveal, expected in [
         ((*KNOWS, Buffers()), "statistics: exact, of 2 layers"),
         ((*KNOWS, others), "statistics: proxy, best 1 of 32 auxiliary batches"),
-        (KNOWS, "statistics: running ones of the public model, of 2 layers"),
+        (KNOWS, "statistics: none (not shared: running statistics"),
     ]:
         found = feasibility(steps=2)(victim, share(victim, Gradient(), x, y, reveal=reveal))
         assert any(note.startswith(expected) for note in found.notes), found.notes

@@ -17,7 +17,7 @@ HOME = {
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),
     "feasibility": ("cnn", {"steps": 150}),
-    "huang": ("cnn", {"steps": 150}),
+    "huang": ("cnn", {"steps": 150, "statistics": 0.01}),
     "federated_averaging": ("cnn", {"steps": 150}),
 }
 DEFENSE_SETTINGS = {

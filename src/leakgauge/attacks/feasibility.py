@@ -26,8 +26,8 @@ def feasibility(
         x̂ = argmin_{x in box}  1 − cos(∇θ loss(x, ŷ), g*)  +  tv · TV(x)  +  statistics · Σ_l ‖μ_l − μ*_l‖ + ‖σ²_l − σ²*_l‖
 
     ``tv`` is λ_TV, ``statistics`` λ_BN, ``lr`` η of the paper. μ*, σ²* are the batch's own where the client shared its
-    running statistics (reveal ``Buffers()``), else those of the best aligned auxiliary batch (reveal ``Auxiliary(…)``), else
-    the public running statistics. The search starts at a revealed noisy copy of the target, if there is one.
+    running statistics (reveal ``Buffers()``), else those of the best aligned auxiliary batch (reveal ``Auxiliary(…)``); with
+    neither the last term is left out. The search starts at a revealed noisy copy of the target, if there is one.
 
     Deviations: the paper gives ranges, not values (λ_TV 1e-6 to 1e-1, λ_BN 0, 1e-4 or 1e-2, η 1e-4 to 100); ours are chosen,
     λ_BN larger than the paper's because it did better with exact statistics on the embedded network.

@@ -208,13 +208,16 @@ def measured_moments(victim: Victim, layers: tuple[str, ...], x: Tensor) -> dict
 
 @dataclass(frozen=True)
 class Strongest:
-    """The best that the observation allows: exact, else by proxy, else the public running statistics, else none."""
+    """The best that the observation allows: exact, else by proxy, else none.
+
+    Public running statistics are no third choice: where they are not the batch's, they pull the search away from it.
+    """
 
     proxy: ProxyStatistics = ProxyStatistics()
 
     def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
         reasons: list[str] = []
-        for source in (ExactStatistics(), self.proxy, RunningStatistics()):
+        for source in (ExactStatistics(), self.proxy):
             try:
                 return source(victim, seen, labels, rng=rng)
             except Inapplicable as reason:
