@@ -151,7 +151,8 @@ def audit(
         plain = plain and not explain and base == replace(Case(), seed=seed, device=device)
         if explain:
             fixed: dict[str, Any] = {"mode": mode or "train", "batch_size": batch_size or 4}
-            cases = ladder(replace(base, name="", defenses=tuple(defense or ()), **fixed), models=smaller(base.model))
+            subject = replace(base, name="", defenses=tuple(defense or ()), **fixed)
+            cases = ladder(subject, images=len(find(subject).images), models=smaller(base.model))
         elif plain:
             cases = plan.default_cases(seed=seed, device=device)
         else:

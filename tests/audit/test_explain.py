@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 
 from leakgauge.audit import run_all
 from leakgauge.audit.case import Case
-from leakgauge.audit.explain import RELAXATIONS, RESTRICTIONS, as_text, explain, ladder
+from leakgauge.audit.explain import RELAXATIONS, RESTRICTIONS, as_text, changes, explain, ladder
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
 
 HARD = Case(mode="train", batch_size=4, local_steps=2, defenses=("prune:0.9",), options={"steps": 7, "tv": 0.2})
 
 
-def test_every_relaxation_changes_one_thing():
-    cases = ladder(HARD)
-    assert cases[0] == HARD
-    changes = {}
-    for case in cases[1:]:
-        before, after = asdict(HARD), asdict(case)
-        changes[case.key()] = {name for name in before if before[name] != after[name] and name != "name"}
-    for name, change in {**RELAXATIONS, **RESTRICTIONS}.items():
-        changed = change(HARD)
-        if changed is None:
-            assert name == "train mode"  # it is so already
-        elif name in ("running statistics shared", "half of the pixels given"):
-            assert changes[changed.key()] == {"reveal", "attack"}  # with the attack that can use what is revealed
+def test_every_change_is_one_thing():
+    cases = ladder(HARD, images=99)
+    found = changes(HARD)
+    assert cases == [HARD, *[c.case for c in found]]
+    assert {c.name for c in found} == {*RELAXATIONS, *RESTRICTIONS} - {"train mode"}  # which it is already
+    for changed in found:
+        before, after = asdict(HARD), asdict(changed.case)
+        different = {name for name in before if before[name] != after[name]} - {"name"}
+        if changed.name in ("running statistics shared", "half of the pixels given"):
+            assert different == {"reveal", "attack"}  # with the attack that can use what is revealed
         else:
-            assert len(changes[changed.key()]) == 1, name
+            assert len(different) == 1, changed
+        assert changed.case.name.endswith(f"({changed.kind}: {changed.name})")
     assert RELAXATIONS["eval mode"](HARD).mode == "eval"
     assert RELAXATIONS["no defense"](HARD).defenses == ()
     guided = RELAXATIONS["running statistics shared"](HARD)
@@ -38,14 +36,17 @@ def test_every_relaxation_changes_one_thing():
 
 def test_an_easy_set_up_has_little_to_relax():
     easy = Case(reveal=("size", "labels", "noisy_copy:0.1"))
-    kept = [name for name, change in RELAXATIONS.items() if change(easy) is not None]
-    assert kept == []
-    assert len(ladder(easy)) == 1 + len(RESTRICTIONS)
+    assert [c.name for c in changes(easy)] == list(RESTRICTIONS)
+
+
+def test_no_more_images_than_there_are():
+    assert max(c.batch_size for c in ladder(HARD, images=16)) == 16
+    assert max(c.batch_size for c in ladder(HARD, images=15)) == 4
 
 
 def test_other_models_are_relaxations_too():
-    cases = ladder(HARD, models={"smaller stem": "my.py:small"})
-    assert cases[-1] == replace(HARD, name="", model="my.py:small")
+    (stem,) = [c for c in changes(HARD, models={"smaller stem": "my.py:small"}) if c.name == "smaller stem"]
+    assert (stem.kind, stem.case.model) == ("relaxation", "my.py:small")
 
 
 def record(case: Case, verdict: str | None) -> Record:
@@ -57,16 +58,16 @@ def record(case: Case, verdict: str | None) -> Record:
 
 
 def test_flips_are_those_that_leak_more_or_stop_the_leak():
-    cases = ladder(HARD, models={"stem": "my.py:small"})
+    models = {"stem": "my.py:small"}
     outcomes = {
         "eval mode": "feasible",
         "batch of 1": "partial",
         "no defense": None,
         "four local steps": "infeasible_within_budget",
     }
-    named = {c.key(): n for n, change in {**RELAXATIONS, **RESTRICTIONS}.items() if (c := change(HARD)) is not None}
-    run = [record(c, outcomes.get(named.get(c.key(), ""), "partial")) for c in cases]
-    found = explain(run, models={"stem": "my.py:small"})
+    run = [record(HARD, "partial")]
+    run += [record(c.case, outcomes.get(c.name, "partial")) for c in changes(HARD, models=models)]
+    found = explain(run, models=models)
     assert found.outcome == "partial"
     assert [s.change for s in found.steps if s.flips] == ["eval mode", "four local steps"]
     assert "stem" in [s.change for s in found.steps]
@@ -83,7 +84,7 @@ def test_flips_are_those_that_leak_more_or_stop_the_leak():
 
 def test_a_real_ladder(quick, load, tmp_path):
     base = quick(batch_size=2, mode="train", options={"steps": 2})
-    found = explain(run_all(ladder(base), load=load, folder=tmp_path))
+    found = explain(run_all(ladder(base, images=20), load=load, folder=tmp_path))
     tried = {step.change for step in found.steps}
     assert tried == {
         "eval mode", "batch of 1", "true labels given", "running statistics shared", "half of the pixels given",

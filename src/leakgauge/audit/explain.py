@@ -69,15 +69,34 @@ RESTRICTIONS: Mapping[str, Change] = {
 """What would make it harder: tried where the verdict is feasible already."""
 
 
-def ladder(case: Case, *, models: Mapping[str, str] | None = None) -> list[Case]:
-    """The case itself, then every single relaxation and restriction that changes it.
+@dataclass(frozen=True)
+class Changed:
+    """A single change, whether it makes the adversary's work easier (relaxation) or harder (restriction), and the new case."""
+
+    name: str
+    kind: str
+    case: Case
+
+
+def changes(case: Case, *, models: Mapping[str, str] | None = None) -> list[Changed]:
+    """Every single change that makes another case of this one; the case's name says which.
 
     ``models`` are relaxations of the network itself, as names of other models: a smaller stem, a lower resolution.
     """
-    changed = [change(case) for change in (*RELAXATIONS.values(), *RESTRICTIONS.values())]
-    others = [replace(case, name="", model=model) for model in (models or {}).values()]
-    found = {one.key(): one for one in (case, *[c for c in changed if c is not None], *others)}
-    return list(found.values())
+    tried = [(name, "relaxation", change(case)) for name, change in RELAXATIONS.items()]
+    tried += [(n, "relaxation", replace(case, name="", model=model)) for n, model in (models or {}).items()]
+    tried += [(name, "restriction", change(case)) for name, change in RESTRICTIONS.items()]
+    return [
+        Changed(name, kind, replace(changed, name=f"{changed.name} ({kind}: {name})"))
+        for name, kind, changed in tried
+        if changed is not None
+    ]
+
+
+def ladder(case: Case, *, images: int, models: Mapping[str, str] | None = None) -> list[Case]:
+    """The case itself, then all its single changes that do with the ``images`` that the data holds."""
+    every = [case, *(changed.case for changed in changes(case, models=models))]
+    return [one for one in every if one is case or one.first + one.batch_size <= images]
 
 
 @dataclass(frozen=True)
@@ -110,23 +129,20 @@ def explain(records: Sequence[Record], *, models: Mapping[str, str] | None = Non
         raise BadInput("there is no record to explain; run the audit with --explain first")
     base = restored(dict(records[0].case))
     by_key = {record.key: record for record in records}
-    steps: list[Step] = []
-    named: list[tuple[str, str, Case | None]] = [(n, "relaxation", c(base)) for n, c in RELAXATIONS.items()]
-    named += [(n, "relaxation", replace(base, name="", model=m)) for n, m in (models or {}).items()]
-    named += [(n, "restriction", c(base)) for n, c in RESTRICTIONS.items()]
-    for name, kind, case in named:
-        record = None if case is None else by_key.get(case.key())
-        if record is not None and record.key != records[0].key:
-            steps.append(_step(name, kind, record, records[0].verdict))
+    steps = [
+        _step(changed, by_key[changed.case.key()], records[0].verdict)
+        for changed in changes(base, models=models)
+        if changed.case.key() in by_key
+    ]
     return Explanation(records[0].case, records[0].verdict, described(records[0]), tuple(steps))
 
 
-def _step(name: str, kind: str, record: Record, base: str | None) -> Step:
+def _step(changed: Changed, record: Record, base: str | None) -> Step:
     flips = False
     if record.verdict is not None and base is not None:
         difference = SEVERITY[record.verdict] - SEVERITY[base]
-        flips = difference > 0 if kind == "relaxation" else difference < 0
-    return Step(name, kind, record.verdict, record.rule or f"{record.status}: {record.reason}", flips)
+        flips = difference > 0 if changed.kind == "relaxation" else difference < 0
+    return Step(changed.name, changed.kind, record.verdict, record.rule or f"{record.status}: {record.reason}", flips)
 
 
 def described(record: Record) -> str:
