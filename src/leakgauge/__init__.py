@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from leakgauge.core import (
         Assumption,
         Attack,
+        Auxiliary,
         Buffers,
         Channel,
         Defense,
@@ -34,7 +35,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "leakgauge.core": (
-        "Assumption", "Attack", "Buffers", "Channel", "Defense", "Labels", "NoisyCopy", "Observation", "Pixels",
+        "Assumption", "Attack", "Auxiliary", "Buffers", "Channel", "Defense", "Labels", "NoisyCopy", "Observation", "Pixels",
         "Reconstruction", "Signal", "Size", "Space", "Targets", "Tokens", "Victim", "share",
     ),
     "leakgauge.errors": ("BadInput", "Inapplicable", "LeakgaugeError"),
@@ -43,7 +44,7 @@ _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - in the order a reader meets them
     "Victim", "Pixels", "Tokens", "Space", "Signal", "Targets", "Channel", "Defense", "share", "Observation", "Assumption",
-    "Size", "Labels", "Buffers", "NoisyCopy", "Attack", "Reconstruction",
+    "Size", "Labels", "Buffers", "Auxiliary", "NoisyCopy", "Attack", "Reconstruction",
     "LeakgaugeError", "BadInput", "Inapplicable", "__version__",
 ]  # fmt: skip
 

@@ -10,7 +10,7 @@ import click
 import typer
 
 from leakgauge import __version__
-from leakgauge.errors import LeakgaugeError
+from leakgauge.errors import BadInput, LeakgaugeError
 
 if TYPE_CHECKING:
     from leakgauge.audit.case import Case
@@ -33,7 +33,7 @@ ModelArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[MODEL]",
-        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME or hf:NAME. "
+        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME, timm32:NAME or hf:NAME. "
         "attention_first: before it rearranges a vision transformer.",
         show_default=False,
     ),
@@ -54,7 +54,8 @@ OptionOption = Annotated[
     list[str] | None, typer.Option("--option", help="Option of the attack, e.g. steps=1000 or restarts=4. Repeatable.")
 ]
 RevealOption = Annotated[
-    list[str] | None, typer.Option("--reveal", help="Give the adversary labels, buffers or noisy_copy:0.5. Repeatable.")
+    list[str] | None,
+    typer.Option("--reveal", help="Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable."),
 ]
 ClassesOption = Annotated[
     int | None, typer.Option("--classes", help="Number of classes to build a timm or hf model for.")
@@ -63,6 +64,12 @@ ResizeOption = Annotated[bool, typer.Option("--resize", help="Resize the data to
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run. Default: leakgauge-runs/<command>.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Fixes every random number of the run.")]
+FailOption = Annotated[
+    str | None,
+    typer.Option("--fail-over", help="Exit with 3 if a verdict is worse than this: infeasible or partial."),
+]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the verdicts as JSON to this file.")]
+JunitOption = Annotated[Path | None, typer.Option("--junit", help="Write the verdicts as JUnit XML to this file.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -104,8 +111,19 @@ def audit(
         str | None,
         typer.Option(help=f"Time for the whole audit, e.g. 5m; planned into steps. Own model: {DEFAULT_BUDGET}."),
     ] = None,
+    fail_over: FailOption = None,
+    json: JsonOption = None,
+    junit: JunitOption = None,
     out: OutOption = None,
     seed: SeedOption = 0,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Try single changes of one set-up (train mode, batch of 4) that flip its verdict."
+        ),
+    ] = False,
+    workers: Annotated[int, typer.Option(help="Processes that run cases side by side.")] = 1,
+    ray: Annotated[bool, typer.Option("--ray", help="Run the cases as tasks of a Ray cluster.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -119,9 +137,11 @@ def audit(
     from leakgauge import console
     from leakgauge.audit import plan
     from leakgauge.audit.case import Case
-    from leakgauge.integrations.setups import find
+    from leakgauge.audit.explain import ladder
+    from leakgauge.integrations.setups import find, smaller
 
     folder = out or Path("leakgauge-runs/audit")
+    gate = console.Gate(fail_over, json, junit)
     if resume:
         cases = plan.read(folder)
     else:
@@ -129,8 +149,12 @@ def audit(
             model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
         )  # fmt: skip
         plain = model is data is mode is batch_size is None and not defense
-        plain = plain and base == replace(Case(), seed=seed, device=device)
-        if plain:
+        plain = plain and not explain and base == replace(Case(), seed=seed, device=device)
+        if explain:
+            fixed: dict[str, Any] = {"mode": mode or "train", "batch_size": batch_size or 4}
+            subject = replace(base, name="", defenses=tuple(defense or ()), **fixed)
+            cases = ladder(subject, images=len(find(subject).images), models=smaller(base.model))
+        elif plain:
             cases = plan.default_cases(seed=seed, device=device)
         else:
             cases = plan.variants(base, mode=mode, batch_size=batch_size, defenses=defense or [])
@@ -140,7 +164,12 @@ def audit(
         if budget is not None:
             cases = plan.fit_budget(cases, plan.seconds_of(budget), load=find)
         plan.save(folder, cases)
-    raise typer.Exit(console.run(cases, folder=folder, load=find, resume=resume, quiet=quiet))
+    code = console.run(
+        cases, folder=folder, load=find, resume=resume, quiet=quiet, judged_by=gate, workers=workers, ray=ray
+    )
+    if explain:
+        console.show_explanation(folder, quiet=quiet)
+    raise typer.Exit(code)
 
 
 @app.command(
@@ -162,11 +191,22 @@ def attack(
     resize: ResizeOption = False,
     device: DeviceOption = "cpu",
     first: Annotated[int, typer.Option(help="Index of the first private image in the data.")] = 0,
+    update: Annotated[
+        Path | None, typer.Option(help="A captured update (.safetensors or .pt) to attack instead of a made one.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="The weights the server had sent out, for --update.")] = None,
+    update_holds: Annotated[str, typer.Option(help="What --update holds: delta, gradient or weights.")] = "delta",
+    fail_over: FailOption = None,
+    json: JsonOption = None,
+    junit: JunitOption = None,
     out: OutOption = None,
     seed: SeedOption = 0,
     quiet: QuietOption = False,
 ) -> None:
-    """Run one attack on one set-up and write its record, pictures and report."""
+    """Run one attack on one set-up and write its record, pictures and report.
+
+    With --update: attack what a real client sent, as saved by a framework of federated learning.
+    """
     from dataclasses import replace
 
     from leakgauge import console
@@ -178,8 +218,15 @@ def attack(
     changes: dict[str, Any] = {"mode": mode or "eval", "batch_size": 1 if batch_size is None else batch_size}
     case = replace(base, name="", first=first, defenses=tuple(defense or ()), **changes)
     folder = out or Path("leakgauge-runs/attack")
+    gate = console.Gate(fail_over, json, junit)
+    if update is None and weights is not None:
+        raise BadInput("--weights belongs to --update; to load weights into your model do it in its factory")
+    if update is not None and (data is not None or defense or reveal or first or fail_over or json or junit):
+        raise BadInput("--update brings what the client sent; data, defenses, reveals and verdicts have no place there")
     console.prepare_folder(folder, replace_old=out is None)
-    raise typer.Exit(console.run([case], folder=folder, load=find, resume=False, quiet=quiet))
+    if update is not None:
+        raise typer.Exit(console.run_captured(case, update, weights, holds=update_holds, folder=folder, quiet=quiet))
+    raise typer.Exit(console.run([case], folder=folder, load=find, resume=False, quiet=quiet, judged_by=gate))
 
 
 def _base(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -13,15 +15,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit import records
+from leakgauge.audit import gate, records
 from leakgauge.audit.case import REVEALS, Case
+from leakgauge.audit.explain import as_text, explain
 from leakgauge.audit.pictures import FOLDER as PICTURES
+from leakgauge.audit.pictures import write_whole
+from leakgauge.audit.processes import Processes
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import run_all
 from leakgauge.audit.setup import Load
+from leakgauge.audit.unscored import attack_captured
 from leakgauge.channels import CHANNELS
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
+from leakgauge.integrations.captured import captured_observation, captured_victim
+from leakgauge.integrations.ray import OnRay
+from leakgauge.integrations.setups import smaller
 from leakgauge.inversion import watching
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
@@ -48,7 +57,42 @@ def prepare_folder(folder: Path, *, replace_old: bool = False) -> None:
         shutil.rmtree(folder / PICTURES, ignore_errors=True)
 
 
-def run(cases: Sequence[Case], *, folder: Path, load: Load, resume: bool, quiet: bool) -> int:
+@dataclass(frozen=True)
+class Gate:
+    """What continuous integration asks for: the worst verdict that passes, and files for machines."""
+
+    fail_over: str | None = None
+    json: Path | None = None
+    junit: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Mistakes are told before the first case runs, not after the last."""
+        if self.fail_over is not None:
+            gate.limit_of(self.fail_over)
+        for path in (self.json, self.junit):
+            if path is not None and not path.parent.is_dir():
+                raise BadInput(f"there is no folder {path.parent} to write {path.name} into")
+
+    def __call__(self, found: Sequence[Record]) -> int:
+        limit = None if self.fail_over is None else gate.limit_of(self.fail_over)
+        if self.json is not None:
+            write_whole(self.json, json.dumps(gate.summary(found, limit), indent=1).encode())
+        if self.junit is not None:
+            write_whole(self.junit, gate.junit(found, limit))
+        return gate.exit_code(found, limit)
+
+
+def run(
+    cases: Sequence[Case],
+    *,
+    folder: Path,
+    load: Load,
+    resume: bool,
+    quiet: bool,
+    judged_by: Gate | None = None,
+    workers: int = 1,
+    ray: bool = False,
+) -> int:
     """Runs the cases with a progress bar, writes the report, prints the verdicts. Returns the exit code."""
     screen = Console(quiet=quiet, stderr=False)
     with _progress(screen) as progress:
@@ -68,11 +112,27 @@ def run(cases: Sequence[Case], *, folder: Path, load: Load, resume: bool, quiet:
                 progress.update(bar, completed=len(cases) - len(waiting) + finished + within)
 
         with watching(on_step):
-            found = run_all(cases, load=load, folder=folder, resume=resume, on_record=on_record)
+            elsewhere = {"map": OnRay()} if ray else {"map": Processes(workers)} if workers != 1 else {}
+            found = run_all(cases, load=load, folder=folder, resume=resume, on_record=on_record, **elsewhere)
     path = html.write(folder)
     screen.print(_table(found))
     screen.print(f"report: {path}", soft_wrap=True)
-    return 1 if any(record.status == "error" for record in found) else 0
+    return (judged_by or Gate())(found)
+
+
+def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, folder: Path, quiet: bool) -> int:
+    """Attacks a captured update; without the truth there are pictures and the mismatch, but no verdict."""
+    victim = captured_victim(case, weights)
+    found = attack_captured(case, victim, captured_observation(victim, update, case, holds=holds), folder=folder)
+    screen = Console(quiet=quiet)
+    for name, value in (("reconstruction", found.mismatch), ("null run", found.null_mismatch)):
+        if value is not None:
+            screen.print(
+                f"{name}: its update differs from the captured one by {value:.3f} (1 - cosine)", soft_wrap=True
+            )
+    screen.print(f"labels: {found.labels}; no verdict, for the true data is not known here", soft_wrap=True)
+    screen.print(f"pictures: {folder / found.pictures['reconstruction']}", soft_wrap=True)
+    return 0
 
 
 def _done(folder: Path) -> set[str]:
@@ -110,8 +170,21 @@ def _table(found: Sequence[Record]) -> Table:
         )  # fmt: skip
         colour = COLOURS[record.verdict]
         verdict = f"[{colour}]{record.verdict.replace('_', ' ')}[/]"
-        table.add_row(name, f"{psnr:.1f} dB", f"{null:.1f} dB", f"{ssim:.3f}", verdict)
+        table.add_row(name, f"{psnr:.1f} dB", f"{null:.1f} dB", f"{ssim:.3f}{_spread(record)}", verdict)
     return table
+
+
+def show_explanation(folder: Path, *, quiet: bool) -> None:
+    """Writes and prints which single changes flip the verdict of the run's first case."""
+    run = records.read(folder)
+    found = explain(run, models=smaller(str(run[0].case["model"])) if run else None)
+    write_whole(folder / "explanation.json", json.dumps(found.summary(), indent=1).encode())
+    Console(quiet=quiet).print(escape(as_text(found)), soft_wrap=True, highlight=False)
+
+
+def _spread(record: Record) -> str:
+    found = record.intervals.get("ssim")
+    return "" if not found else f" ({found['n']} restarts: {found['low']:.3f} to {found['high']:.3f})"
 
 
 def show_registries() -> None:

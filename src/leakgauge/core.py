@@ -225,6 +225,13 @@ class PerSample(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsSecrets(Protocol):
+    """A channel with something that stays with the client; ``public`` is what the adversary knows of it."""
+
+    def public(self) -> Channel: ...
+
+
 class Defense(Protocol):
     """Changes what leaves the device, and only that. What changes how it is computed is a channel."""
 
@@ -266,6 +273,7 @@ class Observation:
     labels: Targets | None = None
     buffers: Signal | None = None
     near: Tensor | None = None
+    auxiliary: Tensor | None = None
     assumptions: tuple[Assumption, ...] = ()
 
 
@@ -333,6 +341,23 @@ class NoisyCopy:
         return _told(seen, f"start near the truth (noise on {self.p:.0%} of the pixels)", "diagnostic", near=near)
 
 
+@dataclass(frozen=True, eq=False)
+class Auxiliary:
+    """Other images (model space) that the server holds: of the same kind as the client's, but not the client's."""
+
+    images: Tensor
+
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
+        if tuple(self.images.shape[1:]) != tuple(victim.space.shape) or len(self.images) == 0:
+            raise BadInput(
+                f"Auxiliary needs images of shape {tuple(victim.space.shape)}, got {tuple(self.images.shape)}"
+            )
+        what = f"server holds {len(self.images)} auxiliary images of the same kind"
+        return _told(seen, what, "deployable", auxiliary=self.images)
+
+
 def share(
     victim: Victim,
     channel: Channel,
@@ -363,7 +388,7 @@ def share(
     for known in reveal:
         with private_randomness(seed, victim.device):  # the same dropout masks as the signal's
             seen = known(seen, victim, x, y, rng=rng)
-    return seen
+    return replace(seen, channel=channel.public()) if isinstance(channel, KeepsSecrets) else seen
 
 
 def defended(

@@ -89,3 +89,24 @@ def test_a_refusal_of_the_model_itself_is_passed_on(load, quick):
     setup = replace(load(quick()), victim=Victim(Refuses(1, 1), Pixels((1, 6, 6))))
     with pytest.raises(Inapplicable, match="not today"):
         check_fits(setup)
+
+
+def test_auxiliary_images_are_others_and_from_the_end(quick, load):
+    case = quick(first=17, batch_size=2, reveal=("size", "auxiliary:4"))
+    setup = load(case)
+    size, others = setup.reveal(case)
+    assert repr(size) == "Size()"
+    assert torch.equal(others.images, setup.victim.space.encode(setup.images[[14, 15, 16, 19]]))
+    with pytest.raises(BadInput, match="wants 30 auxiliary images, but the data holds 18"):
+        setup.reveal(quick(batch_size=2, reveal=("auxiliary:30",)))
+    with pytest.raises(BadInput, match="at least 1"):
+        quick(reveal=("auxiliary:0",)).build_reveal()
+
+
+def test_a_case_with_auxiliary_images_runs(quick, load, tmp_path):
+    from leakgauge.audit import run_case
+
+    case = quick(attack="feasibility", mode="train", batch_size=2, reveal=("size", "labels", "auxiliary:8"))
+    record = run_case(case, load=load, folder=tmp_path)
+    assert record.status == "done"
+    assert "server holds 8 auxiliary images of the same kind" in [a["what"] for a in record.assumptions]

@@ -6,38 +6,47 @@ import math
 
 import pytest
 
+from leakgauge.audit import Case, embedded, run_all
 from leakgauge.audit.scoring import Scores
-from leakgauge.audit.verdict import GLIMPSED, RECONSTRUCTED, SHARE_FOR_FEASIBLE, Check, judge
+from leakgauge.audit.verdict import GLIMPSED, LESS_IS_BETTER, RECONSTRUCTED, SEVERITY, SHARE_FOR_FEASIBLE, Check, judge
 from leakgauge.core import Assumption
 
 STEP = 1e-6
-NULL = {"ssim": 0.05, "psnr": 8.0}
-BASELINE = {"ssim": 0.3, "psnr": 15.0}
-GOOD = {"ssim": 0.95, "psnr": 40.0}
+NULL = {"ssim": 0.05, "psnr": 8.0, "lpips": 0.8, "reid": 90.0}
+BASELINE = {"ssim": 0.3, "psnr": 15.0, "lpips": 0.5, "reid": 1.0}
+GOOD = {"ssim": 0.95, "psnr": 40.0, "lpips": 0.01, "reid": 1.0}
 
 
 def scores(values: dict, count: int = 1) -> Scores:
-    return Scores(mse=(0.1,) * count, psnr=(values["psnr"],) * count, ssim=(values["ssim"],) * count)
+    columns = {name: (value,) * count for name, value in values.items()}
+    return Scores(mse=(0.1,) * count, **columns)
+
+
+def better(check: Check) -> int:
+    """The direction in which a metric is better."""
+    return -1 if check.metric in LESS_IS_BETTER else 1
 
 
 def bar_of(check: Check) -> float:
-    return {"zero": 0.0, "null": NULL[check.metric], "baseline": BASELINE[check.metric]}[check.above] + check.margin
+    if check.above == "zero":
+        return check.margin
+    return (NULL if check.above == "null" else BASELINE)[check.metric] + better(check) * check.margin
 
 
 def sides(check: Check) -> tuple[dict, dict, dict]:
     """Attack, null and baseline such that this check alone is passed exactly. Bars of the other checks lie far below."""
-    null, base = ({"ssim": -1.0, "psnr": -90.0} for _ in range(2))
+    null, base = ({"ssim": -1.0, "psnr": -90.0, "lpips": 9.0, "reid": 200.0} for _ in range(2))
     if check.above == "zero":
         return {**GOOD, check.metric: check.margin}, null, base
     bar = {"null": null, "baseline": base}[check.above]
-    bar[check.metric] = GOOD[check.metric] - check.margin
+    bar[check.metric] = GOOD[check.metric] - better(check) * check.margin
     return dict(GOOD), null, base
 
 
 @pytest.mark.parametrize("check", RECONSTRUCTED, ids=str)
 def test_both_sides_of_every_check_of_reconstructed(check):
     attack, null, base = sides(check)
-    above, below = ({**attack, check.metric: attack[check.metric] + d} for d in (STEP, -STEP))
+    above, below = ({**attack, check.metric: attack[check.metric] + better(check) * d} for d in (STEP, -STEP))
     verdict = judge(scores(above), scores(null), scores(base))
     assert (verdict.outcome, verdict.rule) == ("feasible", "1 of 1 images pass every check")
     verdict = judge(scores(below), scores(null), scores(base))
@@ -64,7 +73,7 @@ def test_both_sides_of_every_check_of_glimpsed(check):
 def test_a_check_is_inclusive(check):
     exact = {**GOOD, check.metric: bar_of(check)}
     assert check.passes(0, scores(exact), scores(NULL), scores(BASELINE))
-    less = {**GOOD, check.metric: bar_of(check) - STEP}
+    less = {**GOOD, check.metric: bar_of(check) - better(check) * STEP}
     assert not check.passes(0, scores(less), scores(NULL), scores(BASELINE))
 
 
@@ -75,12 +84,30 @@ def test_the_tables_are_what_the_documents_say():
         ("psnr", 3.0, "null"),
         ("ssim", 0.02, "baseline"),
         ("psnr", 0.5, "baseline"),
+        ("lpips", 0.02, "baseline"),
+        ("reid", 1, "zero"),
     ]
     assert [(c.metric, c.margin, c.above) for c in GLIMPSED] == [("ssim", 0.05, "null"), ("psnr", 1.0, "null")]
     assert SHARE_FOR_FEASIBLE == 0.5
     assert str(RECONSTRUCTED[0]) == "SSIM at least 0.5"
     assert str(RECONSTRUCTED[2]) == "PSNR at least 3 dB above the null run"
     assert str(RECONSTRUCTED[4]) == "PSNR at least 0.5 dB above the trivial baseline"
+    assert str(RECONSTRUCTED[5]) == "LPIPS at least 0.02 below the trivial baseline"
+    assert str(RECONSTRUCTED[6]) == "re-identified at rank 1 or better"
+
+
+@pytest.mark.parametrize("missing", ["lpips", "reid"])
+def test_what_was_not_measured_decides_nothing(missing):
+    known = {name: value for name, value in GOOD.items() if name != missing}
+    assert judge(scores(known), scores(NULL), scores(BASELINE)).outcome == "feasible"
+    bar = {name: value for name, value in BASELINE.items() if name != missing}
+    assert judge(scores(GOOD), scores(NULL), scores(bar)).outcome == "feasible"
+
+
+def test_another_image_that_looks_more_alike_makes_it_partial():
+    """Colours alone can raise SSIM; if the true image is not the closest of the pool it is not reconstructed."""
+    verdict = judge(scores({**GOOD, "reid": 2.0}), scores(NULL), scores(BASELINE))
+    assert (verdict.outcome, verdict.rule.rpartition("missed: ")[2]) == ("partial", "re-identified at rank 1 or better")
 
 
 @pytest.mark.parametrize(
@@ -119,3 +146,14 @@ def test_assumptions_decide_the_kind():
     assert judge(scores(GOOD), scores(NULL), scores(BASELINE)).kind == "deployable"
     assert judge(scores(GOOD), scores(NULL), scores(BASELINE), (real,)).kind == "deployable"
     assert judge(scores(GOOD), scores(NULL), scores(BASELINE), (real, ideal)).kind == "diagnostic"
+
+
+def test_the_verdict_does_not_rise_with_noise_on_a_fixed_victim(tmp_path):
+    """The embedded network under four strengths of noise on one image: from a reconstruction to nothing, never back."""
+    noises = (0.0, 10.0, 30.0, 1000.0)
+    cases = [
+        Case(options={"steps": 200, "tv": 0.01}, defenses=(f"gaussian_noise:relative={noise}",)) for noise in noises
+    ]
+    found = [SEVERITY[record.verdict] for record in run_all(cases, load=embedded, folder=tmp_path)]
+    assert found == sorted(found, reverse=True)
+    assert (found[0], found[-1]) == (SEVERITY["feasible"], SEVERITY["infeasible_within_budget"])

@@ -288,3 +288,52 @@ def test_a_real_interrupt(tmp_path):
     assert "Traceback" not in said
     assert len(records.read(tmp_path / "run")) == 1
     assert not list((tmp_path / "run").rglob("*.part"))
+
+
+def test_explain_walks_the_ladder(leakgauge, tmp_path):
+    said = leakgauge("audit", "cnn", "--explain", "--batch-size", 2, *FAST, "--out", "run")
+    assert said.code == 0, said.err
+    found = json.loads((tmp_path / "run/explanation.json").read_text())
+    assert found["case"]["mode"] == "train"
+    assert {"eval mode", "batch of 1", "running statistics shared"} <= {s["change"] for s in found["steps"]}
+    assert "changes that flip the verdict:" in said.out
+    (tmp_path / "run/explanation.json").unlink()
+    assert leakgauge("audit", "--explain", "--resume", "--out", "run", "-q").code == 0
+    assert json.loads((tmp_path / "run/explanation.json").read_text()) == found
+
+
+def test_a_captured_update(leakgauge, tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
+    from leakgauge.models.pretrained import pretrained
+
+    model = pretrained("cnn")
+    save_file(model.state_dict(), tmp_path / "global.safetensors")
+    rng = torch.Generator().manual_seed(0)
+    noise = {n: 0.01 * torch.randn(p.shape, generator=rng) for n, p in model.named_parameters()}
+    save_file(noise, tmp_path / "client.safetensors")
+    captured = ("attack", "cnn", "--update", "client.safetensors", "--weights", "global.safetensors")
+    said = leakgauge(*captured, "--mode", "train", "--batch-size", 2, "--local-steps", 2, *FAST, "--out", "run")
+    assert said.code == 0, said.err
+    assert "no verdict, for the true data is not known here" in said.out
+    found = json.loads((tmp_path / "run/result.json").read_text())
+    assert found["channel"].startswith("FedAvg(steps=2")
+    assert found["verdict"] is None
+    assert "have no place there" in leakgauge(*captured, "--data", "x").sentence
+    assert "--weights belongs to --update" in leakgauge("attack", "--weights", "global.safetensors").sentence
+    assert "takes infeasible or partial" in leakgauge("attack", "--fail-over", "never").sentence
+    assert "no folder nowhere" in leakgauge("attack", "--json", "nowhere/x.json").sentence
+
+
+def test_the_gate(leakgauge, tmp_path):
+    words = ("audit", "cnn", "--mode", "eval", "--batch-size", 1, "--option", "tv=0.01", "-q")
+    files = ("--json", "gate.json", "--junit", "gate.xml")
+    said = leakgauge(*words, "--option", "steps=200", "--fail-over", "partial", *files, "--out", "leaks")
+    assert said.code == 3
+    found = json.loads((tmp_path / "gate.json").read_text())
+    assert [c["verdict"] for c in found["cases"]] == ["feasible"]
+    assert 'failures="1"' in (tmp_path / "gate.xml").read_text()
+    calm = ("--defense", "gaussian_noise:relative=1000.0")
+    attack = ("attack", "cnn", *calm, *FAST, "--fail-over", "infeasible", "--out", "calm", "-q")
+    assert leakgauge(*attack).code == 0

@@ -4,7 +4,7 @@ import pytest
 
 from leakgauge import testing
 from leakgauge.attacks import ATTACKS
-from leakgauge.channels import CHANNELS, Features, FedAvg, Gradient
+from leakgauge.channels import CHANNELS, Features, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import share
 from leakgauge.defenses import (
     DEFENSES,
@@ -34,6 +34,9 @@ HOME = {
     "bag_of_tokens": ("text", {}),
     "token_positions": ("text", {}),
     "feature_matching": ("cnn", {"steps": 100}),
+    "feasibility": ("cnn", {"steps": 150}),
+    "huang": ("cnn", {"steps": 150, "statistics": 0.01}),
+    "federated_averaging": ("cnn", {"steps": 150}),
 }
 SEEN_THROUGH = {"feature_matching": Features("features.5")}
 DEFENSE_SETTINGS = {
@@ -50,6 +53,7 @@ CHANNEL_SETTINGS = {
     "gradient": (Gradient(),),
     "features": (),  # a cut is a place in one model: FEATURES
     "fedavg": (FedAvg(), FedAvg(steps=3, lr=0.05, minibatch=1, order=(1, 0), momentum=0.9)),
+    "shuffled_fedavg": (ShuffledFedAvg(epochs=2, lr=0.05, minibatch=1, seed=3),),
 }
 ALL_TINY = (*testing.TINY, *testing.TINY_TEXT)
 SHORT = Training(batch=32, steps=200, shifts=31)

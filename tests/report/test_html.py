@@ -325,3 +325,10 @@ def test_report_imports_records_and_errors_only():
             for name in names:
                 known = name in allowed or name.split(".")[0] in allowed | sys.stdlib_module_names
                 assert known or name.startswith("leakgauge.report"), f"{path.name} imports {name}"
+
+
+def test_the_interval_over_restarts_is_shown_where_there_is_one(tmp_path: Path, one):
+    found = {"mean": 0.2, "low": 0.125, "high": 0.275, "n": 3, "level": 0.95}
+    record = replace(one, restarts={"ssim": [0.1, 0.2, 0.3]}, intervals={"ssim": found})
+    assert "0.125 to 0.275" in text_of(render([record], folder=tmp_path, title="t"))
+    assert " to 0.275" not in text_of(render([replace(record, intervals={})], folder=tmp_path, title="t"))

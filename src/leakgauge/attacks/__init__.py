@@ -12,8 +12,10 @@ from leakgauge.attacks.april_text import april_text
 from leakgauge.attacks.bag_of_tokens import bag_of_tokens
 from leakgauge.attacks.decoder import DecoderInverter, FittedDecoder, fit_decoder, fit_on
 from leakgauge.attacks.dlg import dlg
-from leakgauge.attacks.gradinversion import gradinversion
+from leakgauge.attacks.feasibility import feasibility, huang
 from leakgauge.attacks.feature_matching import feature_matching
+from leakgauge.attacks.federated_averaging import federated_averaging
+from leakgauge.attacks.gradinversion import gradinversion
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
@@ -35,26 +37,28 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "bag_of_tokens": bag_of_tokens,
     "token_positions": token_positions,
     "feature_matching": feature_matching,
+    "feasibility": feasibility,
+    "huang": huang,
+    "federated_averaging": federated_averaging,
 }
 
 __all__ = [
     "ATTACKS",
+    "DecoderInverter",
+    "FittedDecoder",
     "april",
     "april_closed_form",
     "april_from_closed_form",
     "april_text",
     "bag_of_tokens",
     "dlg",
-    "gradinversion",
-    "dlg",
+    "feasibility",
     "feature_matching",
-    "DecoderInverter",
-    "FittedDecoder",
-    "april",
-    "april_closed_form",
-    "dlg",
+    "federated_averaging",
     "fit_decoder",
     "fit_on",
+    "gradinversion",
+    "huang",
     "idlg",
     "inverting_gradients",
     "linear",

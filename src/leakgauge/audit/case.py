@@ -17,7 +17,25 @@ from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
 from leakgauge.models.pretrained import PRETRAINED
 
-REVEALS: dict[str, Any] = {"size": Size, "labels": Labels, "buffers": Buffers, "noisy_copy": NoisyCopy}
+
+@dataclass(frozen=True)
+class AuxiliaryImages:
+    """Other images of the same data, as many as ``count``; the set-up, which has the data, puts them in."""
+
+    count: int = 64
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count, int) or self.count < 1:
+            raise BadInput(f"auxiliary needs a number of images of at least 1, got {self.count!r}")
+
+
+REVEALS: dict[str, Any] = {
+    "size": Size,
+    "labels": Labels,
+    "buffers": Buffers,
+    "noisy_copy": NoisyCopy,
+    "auxiliary": AuxiliaryImages,
+}
 
 
 REARRANGED = "attention_first:"
@@ -85,7 +103,7 @@ class Case:
     def build_defenses(self) -> tuple[Defense, ...]:
         return tuple(made_from(spec, DEFENSES, kind="defense") for spec in self.defenses)
 
-    def build_reveal(self) -> tuple[Reveal, ...]:
+    def build_reveal(self) -> tuple[Reveal | AuxiliaryImages, ...]:
         return tuple(made_from(spec, REVEALS, kind="knowledge to reveal") for spec in self.reveal)
 
     def build_channel(self) -> Channel:

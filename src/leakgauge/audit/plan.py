@@ -86,7 +86,7 @@ def fit_budget(cases: Sequence[Case], seconds: float, *, load: Load) -> list[Cas
 
 
 def _fitted(case: Case, seconds: float, load: Load) -> Case:
-    if "steps" not in _accepted(case):
+    if "steps" not in accepted_options(case):
         return case
     cost = _seconds_per_step(case, load)
     if cost is None:
@@ -94,9 +94,11 @@ def _fitted(case: Case, seconds: float, load: Load) -> Case:
     return replace(case, options={**case.options, "steps": _rounded_down(seconds / cost)})
 
 
-def _accepted(case: Case) -> Mapping[str, object]:
+def accepted_options(case: Case) -> Mapping[str, object]:
+    """The options that the case's attack takes, with their defaults; none for an attack that is not registered."""
     factory: Callable[..., object] | None = ATTACKS.get(case.attack.partition(":")[0])
-    return {} if factory is None else inspect.signature(factory).parameters
+    taken = {} if factory is None else inspect.signature(factory).parameters
+    return {name: parameter.default for name, parameter in taken.items()}
 
 
 def _seconds_per_step(case: Case, load: Load) -> float | None:
@@ -106,7 +108,7 @@ def _seconds_per_step(case: Case, load: Load) -> float | None:
     x, y = setup.private(case)
     try:
         seen = share(
-            setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), reveal=case.build_reveal()
+            setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), reveal=setup.reveal(case)
         )
 
         def seconds(steps: int) -> float:
@@ -144,11 +146,12 @@ def read(folder: Path) -> list[Case]:
     if not path.is_file():
         raise BadInput(f"nothing to resume: {folder} has no {FILE}; start the audit without --resume")
     try:
-        return [_restored(fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
+        return [restored(fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{path} is damaged; start the audit anew without --resume") from error
 
 
-def _restored(fields: dict[str, Any]) -> Case:
+def restored(fields: dict[str, Any]) -> Case:
+    """The case that was written down as these fields."""
     lists = {name: tuple(fields[name]) for name in ("defenses", "reveal")}
     return Case(**{**fields, **lists})

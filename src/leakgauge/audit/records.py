@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from leakgauge.audit.pictures import write_whole
 from leakgauge.errors import BadInput
 
 FILE = "records.jsonl"
@@ -20,12 +21,13 @@ class Record:
     """Everything one case produced.
 
     ``metrics``, ``null`` and ``baseline`` map a metric name (mse, psnr, ssim, lpips, reid, labels) to its summary
-    ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured. ``restarts`` maps a metric name
-    to its value for each restart (mean over the batch). ``pictures`` maps truth / reconstruction / null / baseline to a
-    PNG strip (images side by side, 1 pixel gap) relative to the run folder, and ``progress`` lists
-    ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``.
-    ``stated`` is what the attack said could be recovered before it solved anything. ``finished`` is the time
-    (UTC, ISO 8601) at which the case was done.
+    ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured; so does ``start``, where a start
+    was revealed. ``restarts`` maps a metric name to its value for each restart (mean over the batch), ``intervals`` to
+    the mean over restarts ``{"mean", "low", "high", "n", "level"}`` where there are several. ``pictures`` maps truth /
+    reconstruction / null / baseline to a PNG strip (images side by side, 1 pixel gap) relative to the run folder, and
+    ``progress`` lists ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``.
+    ``stated`` is what the attack said could be recovered before it solved anything. ``finished`` is the time (UTC,
+    ISO 8601) at which the case was done.
     """
 
     key: str
@@ -43,7 +45,9 @@ class Record:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     null: Mapping[str, Any] = field(default_factory=dict)
     baseline: Mapping[str, Any] = field(default_factory=dict)
+    start: Mapping[str, Any] = field(default_factory=dict)
     restarts: Mapping[str, list[float]] = field(default_factory=dict)
+    intervals: Mapping[str, Any] = field(default_factory=dict)
     verdict: str | None = None
     rule: str = ""
     reason: str = ""
@@ -115,6 +119,18 @@ def read(folder: Path) -> list[Record]:
             f"{folder} is not a run folder: it has no {FILE}; give the folder that `leakgauge audit --out` wrote"
         )
     return list(_parsed(path))
+
+
+def sort(folder: Path, keys: Sequence[str]) -> None:
+    """Puts the run's lines into the order of ``keys``, those of other keys last; whole or not at all."""
+    path = folder / FILE
+    if not path.is_file():
+        return
+    lines = path.read_bytes().split(b"\n")[:-1]
+    place = {key: i for i, key in enumerate(keys)}
+    ordered = sorted(lines, key=lambda line: place.get(json.loads(line).get("key"), len(place)))
+    if ordered != lines:
+        write_whole(path, b"".join(line + b"\n" for line in ordered))
 
 
 def _parsed(path: Path) -> Iterator[Record]:

@@ -7,11 +7,11 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy
 import torch
@@ -20,9 +20,10 @@ from torch import Tensor
 import leakgauge
 from leakgauge.audit import records
 from leakgauge.audit.case import Case
+from leakgauge.audit.intervals import interval
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.records import Record
-from leakgauge.audit.scoring import Perceptual, score, score_images, trivial_baseline
+from leakgauge.audit.scoring import Perceptual, Scores, score, score_images, score_images_in_order, trivial_baseline
 from leakgauge.audit.setup import Load, Setup, check_fits
 from leakgauge.audit.verdict import judge
 from leakgauge.core import Attack, Blindable, Observation, Reconstruction, Victim, share
@@ -34,18 +35,36 @@ from leakgauge.measures.pairing import pair
 OnRecord = Callable[[Record], None]
 
 
+class Runner(Protocol):
+    """Runs one case; ``failed`` is the record of a case that could not be run to its end. It travels to other processes."""
+
+    def __call__(self, case: Case, /) -> Record: ...
+    def failed(self, case: Case, reason: str) -> Record: ...
+
+
+class CaseMap(Protocol):
+    """Runs every case, here or elsewhere, and gives the records in any order, each as soon as it is there."""
+
+    def __call__(self, run: Runner, cases: Sequence[Case], /) -> Iterable[Record]: ...
+
+
+def _here(run: Runner, cases: Sequence[Case]) -> Iterable[Record]:
+    return map(run, cases)
+
+
 def run_all(
     cases: Sequence[Case],
     *,
     load: Load,
     folder: Path,
     resume: bool = False,
-    map: Callable[[Callable[[Case], Record], Iterable[Case]], Iterable[Record]] = map,
+    map: CaseMap = _here,
     on_record: OnRecord | None = None,
 ) -> list[Record]:
     """Runs every case that has no record yet and appends its record as soon as it is done.
 
-    ``map`` may run cases elsewhere (processes, a cluster); records are written here, in order.
+    ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
+    order of the cases at the end, so that the file does not tell who was faster. A killed run loses what was under way.
     """
     done = (
         {record.key: record for record in records.read(folder)} if resume and (folder / records.FILE).exists() else {}
@@ -56,6 +75,7 @@ def run_all(
         done[record.key] = record
         if on_record is not None:
             on_record(record)
+    records.sort(folder, [case.key() for case in cases])
     return [done[case.key()] for case in cases]
 
 
@@ -66,6 +86,9 @@ class _Runner:
 
     def __call__(self, case: Case) -> Record:
         return run_case(case, load=self.load, folder=self.folder)
+
+    def failed(self, case: Case, reason: str) -> Record:
+        return _finished(_about(case), {"status": "error", "reason": reason}, began=time.perf_counter())
 
 
 def run_case(case: Case, *, load: Load, folder: Path) -> Record:
@@ -82,6 +105,10 @@ def run_case(case: Case, *, load: Load, folder: Path) -> Record:
         raise
     except Exception as crash:  # noqa: BLE001 - recorded with its traceback as an error, never as a score
         found = {"status": "error", "reason": f"{type(crash).__name__}: {crash}", "notes": (traceback.format_exc(),)}
+    return _finished(about, found, began=began)
+
+
+def _finished(about: Mapping[str, Any], found: Mapping[str, Any], *, began: float) -> Record:
     return Record(
         **{**about, **found},
         seconds=time.perf_counter() - began,
@@ -126,7 +153,7 @@ def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
         x,
         y,
         defenses=case.build_defenses(),
-        reveal=case.build_reveal(),
+        reveal=setup.reveal(case),
         seed=case.seed,
     )
     result = attack(victim, seen, seed=case.seed)
@@ -136,13 +163,16 @@ def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
     null = score(nothing, x, y, space=victim.space, pool=pool, lpips=lpips)
     trivial = trivial_baseline(truths, lpips=lpips)
     verdict = judge(scores, null, trivial, seen.assumptions)
+    spread = _spread(result, truths, victim, lpips)
     return {
         "status": "done",
         "assumptions": tuple(asdict(a) for a in seen.assumptions),
         "metrics": scores.summary(),
         "null": null.summary(),
         "baseline": trivial.summary(),
-        "restarts": _spread(result, truths, victim, lpips),
+        "start": {} if seen.near is None else _start_scores(seen.near, truths, victim).summary(),
+        "restarts": spread,
+        "intervals": {name: asdict(found) for name, values in spread.items() if (found := interval(values))},
         "verdict": verdict.outcome,
         "rule": f"{verdict.rule} ({verdict.kind})",
         "notes": result.notes,
@@ -168,6 +198,10 @@ def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int) ->
     signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}
     blank = Observation(signal=signal, channel=seen.channel, size=seen.size)
     return attack(victim, blank, seed=seed)
+
+
+def _start_scores(near: Tensor, truths: Tensor, victim: Victim) -> Scores:
+    return score_images_in_order(victim.space.decode(near).cpu(), truths)
 
 
 def _spread(result: Reconstruction, truths: Tensor, victim: Victim, lpips: Perceptual | None) -> dict[str, list[float]]:

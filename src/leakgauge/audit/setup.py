@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.audit.case import Case
-from leakgauge.core import Pixels, Victim
+from leakgauge.audit.case import AuxiliaryImages, Case
+from leakgauge.core import Auxiliary, Pixels, Reveal, Victim
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.models.pretrained import PRETRAINED, pretrained
@@ -42,6 +42,22 @@ class Setup:
         rows = torch.arange(len(self.images))
         others = (rows < case.first) | (rows >= case.first + case.batch_size)
         return self.images[others][:POOL]
+
+    def reveal(self, case: Case) -> tuple[Reveal, ...]:
+        """What the case reveals; auxiliary images come from the end of the data, the pool from its beginning."""
+        return tuple(
+            Auxiliary(self._auxiliary(case, known.count)) if isinstance(known, AuxiliaryImages) else known
+            for known in case.build_reveal()
+        )
+
+    def _auxiliary(self, case: Case, count: int) -> Tensor:
+        rows = torch.arange(len(self.images))
+        others = rows[(rows < case.first) | (rows >= case.first + case.batch_size)]
+        if len(others) < count:
+            raise BadInput(
+                f"the case wants {count} auxiliary images, but the data holds {len(others)} besides the private ones"
+            )
+        return self.victim.space.encode(self.images[others[-count:]]).to(self.victim.device)
 
 
 Load = Callable[[Case], Setup]

@@ -8,7 +8,7 @@ no signal) and a trivial picture of the truth (mean colour, or a 4×4 blur).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,23 +17,46 @@ from leakgauge.core import Assumption
 
 Outcome = Literal["feasible", "partial", "infeasible_within_budget"]
 
+SEVERITY: Mapping[str, int] = {"infeasible_within_budget": 0, "partial": 1, "feasible": 2}
+"""Outcomes in the order of how much leaks."""
+
+
+LESS_IS_BETTER = ("lpips", "reid")
+
 
 @dataclass(frozen=True)
 class Check:
-    """``metric`` must be at least ``margin``, or at least ``margin`` above the null run or the trivial baseline."""
+    """``metric`` must be at least ``margin``, or at least ``margin`` above the null run or the trivial baseline.
 
-    metric: Literal["ssim", "psnr"]
+    Where less is better (LPIPS, the rank of re-identification) it must be at most, or below. A metric that was not
+    measured, on either side, decides nothing.
+    """
+
+    metric: Literal["ssim", "psnr", "lpips", "reid"]
     margin: float
     above: Literal["zero", "null", "baseline"]
 
     def passes(self, image: int, attack: Scores, null: Scores, baseline: Scores) -> bool:
-        value = getattr(attack, self.metric)[image]
+        bars = {"zero": attack, "null": null, "baseline": baseline}[self.above]
+        values, others = getattr(attack, self.metric), getattr(bars, self.metric)
+        if values is None or others is None:
+            return True
+        value = values[image]
+        less = self.metric in LESS_IS_BETTER
         if self.above == "zero":
-            return value >= self.margin
-        bar = getattr(null if self.above == "null" else baseline, self.metric)[image]
-        return math.isfinite(bar) and value >= bar + self.margin  # a bar at ∞ cannot be passed
+            return value <= self.margin if less else value >= self.margin
+        bar = others[image]
+        if not math.isfinite(bar):  # a bar at ∞ cannot be passed
+            return False
+        return value <= bar - self.margin if less else value >= bar + self.margin
 
     def __str__(self) -> str:
+        if self.metric == "reid":
+            return f"re-identified at rank {self.margin:g} or better"
+        if self.metric == "lpips":
+            return (
+                f"LPIPS at least {self.margin:g} below the {'null run' if self.above == 'null' else 'trivial baseline'}"
+            )
         unit = " dB" if self.metric == "psnr" else ""
         if self.above == "zero":
             return f"{self.metric.upper()} at least {self.margin:g}{unit}"
@@ -47,6 +70,8 @@ RECONSTRUCTED = (
     Check("psnr", 3.0, above="null"),
     Check("ssim", 0.02, above="baseline"),
     Check("psnr", 0.5, above="baseline"),
+    Check("lpips", 0.02, above="baseline"),
+    Check("reid", 1, above="zero"),
 )
 GLIMPSED = (
     Check("ssim", 0.05, above="null"),

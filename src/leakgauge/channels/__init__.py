@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 
+from leakgauge.channels.epochs import ShuffledFedAvg
 from leakgauge.channels.features import Features
 from leakgauge.channels.fedavg import FedAvg
 from leakgauge.channels.gradient import Gradient
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Channel
 
-CHANNELS: dict[str, Callable[..., Channel]] = {"gradient": Gradient, "fedavg": FedAvg, "features": Features}
+CHANNELS: dict[str, Callable[..., Channel]] = {
+    "gradient": Gradient,
+    "fedavg": FedAvg,
+    "shuffled_fedavg": ShuffledFedAvg,
+    "features": Features,
+}
 
-__all__ = ["CHANNELS", "Features", "FedAvg", "Gradient", "twice_differentiable"]
+__all__ = ["CHANNELS", "Features", "FedAvg", "Gradient", "ShuffledFedAvg", "twice_differentiable"]

@@ -15,7 +15,7 @@ from leakgauge.families.nearest import nearest
 from leakgauge.integrations import huggingface, timm
 from leakgauge.integrations.user_code import import_file, import_package, one_line
 
-FORMS = "file.py:factory, package.module:factory, timm:NAME or hf:NAME"
+FORMS = "file.py:factory, package.module:factory, timm:NAME, timm32:NAME (adapted to 32×32 images) or hf:NAME"
 
 
 def load_model(spec: str, *, seed: int = 0, classes: int | None = None) -> tuple[nn.Module, Pixels | None]:
@@ -33,6 +33,9 @@ def load_model(spec: str, *, seed: int = 0, classes: int | None = None) -> tuple
     source, _, name = spec.rpartition(":")
     if spec.startswith("timm:") and name:
         return timm.load(spec.removeprefix("timm:"), classes=classes, seed=seed)
+    if spec.startswith("timm32:") and name:
+        adapted = timm.stem_adapted(name, classes=classes or 10, seed=seed)
+        return adapted.model, adapted.space
     if spec.startswith("hf:") and name:
         name = spec.removeprefix("hf:")
         return huggingface.load(name, classes=classes, seed=seed, pretrained=huggingface.has_weights(name))

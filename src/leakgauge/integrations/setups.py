@@ -16,6 +16,7 @@ from leakgauge.data.fit import Shape, fit
 from leakgauge.data.reader import read
 from leakgauge.errors import BadInput
 from leakgauge.integrations.resolve import load_model, rearranged
+from leakgauge.integrations.timm import adaptable
 from leakgauge.models.pretrained import PRETRAINED
 
 EMBEDDED_DATA = ("fashion", "photographs")
@@ -41,6 +42,14 @@ def find(case: Case) -> Setup:
         space = Pixels(tuple(images.shape[1:]))
     victim = Victim(model.to(case.device), space, mode=case.mode, name=case.model)
     return Setup(victim, images, labels if case.data != "photographs" else _made_up(images, labels, victim))
+
+
+def smaller(model: str) -> dict[str, str]:
+    """Relaxations of the network itself, by name: timm's models with a stem for 32×32 images where one is known."""
+    name = model.removeprefix("timm:")
+    if name == model or not adaptable(name):
+        return {}
+    return {"stem and resolution of 32×32": f"timm32:{name}"}
 
 
 def _data(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor]:

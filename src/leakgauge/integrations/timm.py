@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,6 +40,77 @@ def load(
         _fill(model, Path(pretrained), name)
     settings: dict[str, Any] = model.pretrained_cfg  # type: ignore[assignment]  # torch types attributes as modules
     return model, Pixels(tuple(settings["input_size"]), mean=tuple(settings["mean"]), std=tuple(settings["std"]))
+
+
+SMALL = 32
+"""Side of the images that stem-adapted models take."""
+
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+_ADAPTED_OPTIONS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "swin_": (
+        {"img_size": SMALL, "patch_size": 2, "window_size": 4},
+        ("patches of 2 × 2 pixels instead of 4 × 4", "attention windows of 4 × 4 tokens"),
+    ),
+    "swinv2_": (
+        {"img_size": SMALL, "patch_size": 2, "window_size": 4},
+        ("patches of 2 × 2 pixels instead of 4 × 4", "attention windows of 4 × 4 tokens"),
+    ),
+    "vit_": ({"img_size": SMALL, "patch_size": 4}, ("patches of 4 × 4 pixels", "64 patch positions")),
+    "maxvit_": (
+        {"img_size": SMALL, "transformer_window_size": (2, 2)},
+        ("first convolution of the stem with stride 1 instead of 2", "attention windows and grids of 2 × 2 tokens"),
+    ),
+    "convnext_": ({}, ("stem of 3 × 3, stride 1, instead of 4 × 4, stride 4",)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A model for 32×32 images, what it takes, and what was changed in it, in words."""
+
+    model: nn.Module
+    space: Pixels
+    changes: tuple[str, ...]
+
+
+def adaptable(name: str) -> bool:
+    """Whether :func:`stem_adapted` knows this model's family."""
+    return any(name.startswith(prefix) for prefix in _ADAPTED_OPTIONS)
+
+
+def stem_adapted(name: str, *, classes: int = 10, seed: int = 0) -> Adapted:
+    """The timm model ``name`` with tokenisation and attention windows fit for 32×32 images; depth and width stay.
+
+    Known are ConvNeXt, MaxViT, Swin, SwinV2 and ViT. Weights are drawn from ``seed``: pretrained ones do not fit a new stem.
+
+    Ref: Valadi et al. 2026, section 4.5.3 — resolution alignment and architectural adaptation
+    """
+    timm = _timm()
+    if name not in timm.list_models():
+        raise BadInput(f"timm has no model {name!r}; {nearest(name, timm.list_models())}")
+    prefix = next((p for p in _ADAPTED_OPTIONS if name.startswith(p)), None)
+    if prefix is None or "_tf_" in name:
+        known = ", ".join(f"{p}…" for p in _ADAPTED_OPTIONS)
+        raise BadInput(f"no adaptation to 32×32 images is known for {name}; known are {known} (but not _tf_ variants)")
+    options, changes = _ADAPTED_OPTIONS[prefix]
+    with private_randomness(seed, torch.device("cpu")):
+        model: nn.Module = timm.create_model(name, pretrained=False, num_classes=classes, **options)
+        if prefix == "convnext_":
+            _replace_stem(model)
+        if prefix == "maxvit_":
+            first = model.get_submodule("stem.conv1")
+            assert isinstance(first, nn.Conv2d)
+            first.stride = (1, 1)
+    return Adapted(model, Pixels((3, SMALL, SMALL), mean=CIFAR_MEAN, std=CIFAR_STD), ("images of 32 × 32", *changes))
+
+
+def _replace_stem(model: nn.Module) -> None:
+    stem = model.get_submodule("stem")
+    old = stem.get_submodule("0")
+    assert isinstance(stem, nn.Sequential)
+    assert isinstance(old, nn.Conv2d)
+    stem[0] = nn.Conv2d(old.in_channels, old.out_channels, 3, stride=1, padding=1, bias=old.bias is not None)
 
 
 def _timm() -> ModuleType:

@@ -2,7 +2,10 @@
 
 from leakgauge.inversion.consistency import GroupConsistency, Registration, Shift
 from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, LayerNorms, Named, RelativeL2
+from leakgauge.inversion.epochs import EpochsAgree, OverEpochs
+from leakgauge.inversion.guided import Guided
 from leakgauge.inversion.halving import Halving
+from leakgauge.inversion.knowledge import ExactStatistics, ProxyStatistics, RunningStatistics, Strongest
 from leakgauge.inversion.labels import (
     BiasCounts,
     CloudPrediction,
@@ -17,7 +20,8 @@ from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.priors import BatchNormStatistics, Norm, TotalVariation
 from leakgauge.inversion.progress import watching
 from leakgauge.inversion.solvers import LBFGS, Adam, AdamW, CosineDecay, Descent, Sign, Steady, StepDecay
-from leakgauge.inversion.starts import Constant, FromSpace, Given, NearTruth, Normal, Uniform
+from leakgauge.inversion.starts import Constant, FromSpace, Given, NearTruth, Normal, Revealed, Uniform
+from leakgauge.inversion.statistics import Moments, NormStatistics
 
 __all__ = [
     "L1",
@@ -33,28 +37,38 @@ __all__ = [
     "CosineDecay",
     "Decaying",
     "Descent",
+    "EpochsAgree",
     "Equal",
+    "ExactStatistics",
     "FirstThatApplies",
     "FromSpace",
     "Given",
     "GroupConsistency",
+    "Guided",
     "Halving",
     "Joint",
     "LayerNorms",
     "Matching",
     "MinimumEntry",
+    "Moments",
     "Named",
     "NearTruth",
     "Norm",
+    "NormStatistics",
     "Normal",
+    "OverEpochs",
+    "ProxyStatistics",
     "Registration",
     "RelativeL2",
+    "Revealed",
     "RowSum",
+    "RunningStatistics",
     "Shift",
     "Sign",
     "SignRule",
     "Steady",
     "StepDecay",
+    "Strongest",
     "TotalVariation",
     "Uniform",
     "inferred",

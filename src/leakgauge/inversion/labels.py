@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.channels import Features, FedAvg
+from leakgauge.channels import Features, FedAvg, ShuffledFedAvg
 from leakgauge.core import Observation, Victim
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
@@ -169,6 +169,14 @@ def readable(rule: LabelRule, victim: Victim, seen: Observation, *, seed: int) -
         return None
 
 
+def class_labels(rule: LabelRule, victim: Victim, seen: Observation, *, rng: torch.Generator) -> Tensor | None:
+    """The labels that were revealed, else what the rule reads."""
+    known = rule(victim, seen, rng=rng) if seen.labels is None else seen.labels
+    if known is not None and not isinstance(known, Tensor):
+        raise Inapplicable("matching handles class labels; structured targets need an attack of their own")
+    return known
+
+
 def batch_size(seen: Observation) -> int:
     """The size the adversary was told."""
     if seen.size is None:
@@ -199,7 +207,7 @@ def head_gradient(victim: Victim, seen: Observation, which: str) -> Tensor:
     if name not in seen.signal:
         raise Inapplicable(f"not shared: {name}")
     # a weight update points against the gradient; over several steps this is the first-order estimate
-    factor = -1.0 if isinstance(seen.channel, FedAvg) else 1.0
+    factor = -1.0 if isinstance(seen.channel, FedAvg | ShuffledFedAvg) else 1.0
     return factor * seen.signal[name].double()
 
 

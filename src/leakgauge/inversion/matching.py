@@ -12,11 +12,11 @@ from torch import Tensor
 from leakgauge.channels.twice import explaining_once_only
 from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Victim, private_randomness
 from leakgauge.engine import Exact, Observed, Precision
-from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors import BadInput
 from leakgauge.inversion import progress
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.halving import Halving
-from leakgauge.inversion.labels import Joint, LabelRule, batch_size, classes, inferred
+from leakgauge.inversion.labels import Joint, LabelRule, batch_size, class_labels, classes, inferred
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, Start
@@ -208,7 +208,9 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         )  # anew, so that an observation's result does not depend on its company
         size = batch_size(one)
         starts.append(attack.start(victim.space, one, attack.restarts, size, rng=rng))
-        known = _labels(attack, victim, one, rng)  # after the start, which must not depend on what was observed
+        known = class_labels(
+            attack.labels, victim, one, rng=rng
+        )  # after the start, which must not depend on what was observed
         labels += [known] * attack.restarts
         if known is None:
             logits.append(torch.randn(attack.restarts, size, classes(victim), generator=rng))
@@ -234,13 +236,6 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         torch.cat(starts).to(device, victim.dtype),
         torch.cat(logits).to(device, victim.dtype) if logits else None,
     )
-
-
-def _labels(attack: Matching, victim: Victim, seen: Observation, rng: torch.Generator) -> Tensor | None:
-    known = attack.labels(victim, seen, rng=rng) if seen.labels is None else seen.labels
-    if known is not None and not isinstance(known, Tensor):
-        raise Inapplicable("matching handles class labels; structured targets need an attack of their own")
-    return known
 
 
 @dataclass(frozen=True, eq=False)

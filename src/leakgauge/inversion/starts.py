@@ -1,4 +1,4 @@
-"""Where the search for the data begins. All but ``NearTruth`` know nothing about the target."""
+"""Where the search for the data begins. All but ``NearTruth`` and ``Revealed`` know nothing about the target."""
 
 from __future__ import annotations
 
@@ -76,3 +76,12 @@ class NearTruth:
         if seen.near is None:
             raise Inapplicable("no noisy copy of the target was revealed; share with reveal=(Size(), NoisyCopy(p))")
         return seen.near.detach().cpu().expand(rows, *seen.near.shape).clone()
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """The noisy copy of the target where one was revealed (a diagnostic), else the space's own start."""
+
+    def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
+        start = FromSpace() if seen.near is None else NearTruth()
+        return start(space, seen, rows, size, rng=rng)

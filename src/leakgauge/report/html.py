@@ -283,9 +283,18 @@ def _restart_table(record: Record) -> list[dict[str, str]]:
                     "low": write(min(found)),
                     "middle": write(middle),
                     "high": write(max(found)),
+                    "interval": _interval(record, metric),
                 }
             )
     return rows
+
+
+def _interval(record: Record, metric: str) -> str:
+    found = record.intervals.get(metric)
+    if not found:
+        return ""
+    write = partial(words.number, metric, unit=False)
+    return f"{write(found['low'])} to {write(found['high'])}"
 
 
 def _json(record: Record) -> str:

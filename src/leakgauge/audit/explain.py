@@ -1,0 +1,171 @@
+"""Why a verdict is what it is: the single changes of the set-up that flip it, found by trying each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from leakgauge.audit.case import Case
+from leakgauge.audit.plan import accepted_options, restored
+from leakgauge.audit.records import Record
+from leakgauge.audit.verdict import SEVERITY
+from leakgauge.errors import BadInput
+
+Change = Callable[[Case], Case | None]
+"""The changed case, or None where the set-up already is so."""
+
+
+def _with(**changes: Any) -> Change:
+    def change(case: Case) -> Case | None:
+        changed = replace(case, name="", **changes)
+        return None if replace(changed, name=case.name) == case else changed
+
+    return change
+
+
+def _revealed(spec: str, *, guided: bool = False) -> Change:
+    """Reveals one more thing; ``guided`` switches to the attack that can use it, with the options they have in common."""
+
+    def change(case: Case) -> Case | None:
+        if spec.partition(":")[0] in {known.partition(":")[0] for known in case.reveal}:
+            return None
+        changed = replace(case, name="", reveal=(*case.reveal, spec))
+        if guided and case.attack.partition(":")[0] not in ("feasibility", "huang"):
+            changed = replace(changed, name="", attack="feasibility", options={})
+            common = {k: v for k, v in case.options.items() if k in accepted_options(changed)}
+            changed = replace(changed, name="", options=common)
+        return changed
+
+    return change
+
+
+def _statistics_shared(case: Case) -> Case | None:
+    return _revealed("buffers", guided=True)(case) if case.mode == "train" else None
+
+
+RELAXATIONS: Mapping[str, Change] = {
+    "eval mode": _with(mode="eval"),
+    "batch of 1": _with(batch_size=1),
+    "one local step": _with(local_steps=1),
+    "no defense": _with(defenses=()),
+    "true labels given": _revealed("labels"),
+    "running statistics shared": _statistics_shared,
+    "half of the pixels given": _revealed("noisy_copy:0.5", guided=True),
+}
+"""What would make the adversary's work easier, one thing at a time."""
+
+
+def _larger_batch(case: Case) -> Case:
+    return replace(case, name="", batch_size=4 * case.batch_size)
+
+
+RESTRICTIONS: Mapping[str, Change] = {
+    "train mode": _with(mode="train"),
+    "batch four times as large": _larger_batch,
+    "four local steps": _with(local_steps=4),
+    "noise ten times as long as the gradient": _with(defenses=("gaussian_noise:relative=10.0",)),
+}
+"""What would make it harder: tried where the verdict is feasible already."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A single change, whether it makes the adversary's work easier (relaxation) or harder (restriction), and the new case."""
+
+    name: str
+    kind: str
+    case: Case
+
+
+def changes(case: Case, *, models: Mapping[str, str] | None = None) -> list[Changed]:
+    """Every single change that makes another case of this one; the case's name says which.
+
+    ``models`` are relaxations of the network itself, as names of other models: a smaller stem, a lower resolution.
+    """
+    tried = [(name, "relaxation", change(case)) for name, change in RELAXATIONS.items()]
+    tried += [(n, "relaxation", replace(case, name="", model=model)) for n, model in (models or {}).items()]
+    tried += [(name, "restriction", change(case)) for name, change in RESTRICTIONS.items()]
+    return [
+        Changed(name, kind, replace(changed, name=f"{changed.name} ({kind}: {name})"))
+        for name, kind, changed in tried
+        if changed is not None
+    ]
+
+
+def ladder(case: Case, *, images: int, models: Mapping[str, str] | None = None) -> list[Case]:
+    """The case itself, then all its single changes that do with the ``images`` that the data holds."""
+    every = [case, *(changed.case for changed in changes(case, models=models))]
+    return [one for one in every if one is case or one.first + one.batch_size <= images]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One single change, what it led to (None where the case was refused or failed), and whether that flips the verdict."""
+
+    change: str
+    kind: str
+    outcome: str | None
+    reason: str
+    flips: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The verdict of the set-up itself and what each single change makes of it."""
+
+    case: Mapping[str, Any]
+    outcome: str | None
+    described: str
+    steps: tuple[Step, ...]
+
+    def summary(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def explain(records: Sequence[Record], *, models: Mapping[str, str] | None = None) -> Explanation:
+    """Reads a run of :func:`ladder`, whose first record is the set-up itself."""
+    if not records:
+        raise BadInput("there is no record to explain; run the audit with --explain first")
+    base = restored(dict(records[0].case))
+    by_key = {record.key: record for record in records}
+    steps = [
+        _step(changed, by_key[changed.case.key()], records[0].verdict)
+        for changed in changes(base, models=models)
+        if changed.case.key() in by_key
+    ]
+    return Explanation(records[0].case, records[0].verdict, described(records[0]), tuple(steps))
+
+
+def _step(changed: Changed, record: Record, base: str | None) -> Step:
+    flips = False
+    if record.verdict is not None and base is not None:
+        difference = SEVERITY[record.verdict] - SEVERITY[base]
+        flips = difference > 0 if changed.kind == "relaxation" else difference < 0
+    return Step(changed.name, changed.kind, record.verdict, record.rule or f"{record.status}: {record.reason}", flips)
+
+
+def described(record: Record) -> str:
+    """One sentence: under which conditions, for which budget, with which outcome."""
+    case = record.case
+    revealed = ", ".join(case["reveal"]) or "nothing"
+    kind = "diagnostic" if any(a["kind"] == "diagnostic" for a in record.assumptions) else "deployable"
+    spent = f"{case['options'].get('steps', 'default')} steps, {case['options'].get('restarts', 1)} restart(s)"
+    outcome = (record.verdict or f"{record.status}: {record.reason}").replace("_", " ")
+    return (
+        f"{outcome}: {case['model']} in {case['mode']} mode, batch of {case['batch_size']}, "
+        f"{case['local_steps']} local step(s), known to the adversary: {revealed}; {kind}; "
+        f"{spent}, {record.seconds:.0f} s"
+    )
+
+
+def as_text(found: Explanation) -> str:
+    """The explanation as lines: the set-up, then each change that was tried, those that flip the verdict marked."""
+    lines = [found.described]
+    for step in found.steps:
+        mark = "flips" if step.flips else "     "
+        outcome = (step.outcome or "not judged").replace("_", " ")
+        lines.append(f"  {mark}  {step.kind} {step.change}: {outcome} ({step.reason})")
+    flipping = [step.change for step in found.steps if step.flips]
+    lines.append(f"changes that flip the verdict: {', '.join(flipping) or 'none of those tried'}")
+    return "\n".join(lines)

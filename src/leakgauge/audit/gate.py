@@ -1,0 +1,94 @@
+"""A gate for continuous integration: which verdicts are worse than allowed, for machines to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from leakgauge.audit.records import Record
+from leakgauge.audit.verdict import SEVERITY
+from leakgauge.errors import BadInput
+
+EXIT_CODE = 3
+"""What a command returns when a verdict is over the limit; 1 is an unexpected error, 2 a user's mistake."""
+
+
+def limit_of(text: str) -> str:
+    """The worst outcome that is still allowed, as written on the command line.
+
+    >>> limit_of("infeasible")
+    'infeasible_within_budget'
+    """
+    allowed = {"infeasible": "infeasible_within_budget", "partial": "partial"}
+    written = {**allowed, "infeasible_within_budget": "infeasible_within_budget"}
+    if text not in written:
+        raise BadInput(f"--fail-over takes {' or '.join(allowed)}, the worst verdict that passes, got {text!r}")
+    return written[text]
+
+
+def over(records: Sequence[Record], limit: str) -> list[Record]:
+    """Records whose verdict leaks more than ``limit``. A refusal or an error has no verdict and is not among them."""
+    return [r for r in records if r.verdict is not None and SEVERITY[r.verdict] > SEVERITY[limit]]
+
+
+def exit_code(records: Sequence[Record], limit: str | None) -> int:
+    """0 passed; 1 a case failed unexpectedly; 3 a verdict is over the limit, or no case was judged at all."""
+    if limit is not None and (over(records, limit) or not any(r.verdict for r in records)):
+        return EXIT_CODE
+    return 1 if any(r.status == "error" for r in records) else 0
+
+
+def summary(records: Sequence[Record], limit: str | None) -> dict[str, Any]:
+    """The run in a few fields per case."""
+    failing = {r.key for r in over(records, limit)} if limit is not None else set()
+    return {
+        "fail_over": limit,
+        "exit_code": exit_code(records, limit),
+        "cases": [
+            {
+                "name": r.case["name"],
+                "key": r.key,
+                "status": r.status,
+                "verdict": r.verdict,
+                "rule": r.rule,
+                "reason": r.reason,
+                "over_limit": r.key in failing,
+                "psnr": _mean(r, "psnr"),
+                "ssim": _mean(r, "ssim"),
+                "seconds": round(r.seconds, 3),
+                "command": r.command,
+            }
+            for r in records
+        ],
+    }
+
+
+def _mean(record: Record, metric: str) -> float | str | None:
+    value = (record.metrics.get(metric) or {}).get("mean")
+    return "inf" if value == float("inf") else value
+
+
+def junit(records: Sequence[Record], limit: str | None) -> bytes:
+    """The run as JUnit XML: over the limit is a failure, a crash an error, a refusal skipped."""
+    failing = {r.key for r in over(records, limit)} if limit is not None else set()
+    suite = ElementTree.Element(
+        "testsuite",
+        name="leakgauge",
+        tests=str(len(records)),
+        failures=str(len(failing)),
+        errors=str(sum(r.status == "error" for r in records)),
+        skipped=str(sum(r.status == "refused" for r in records)),
+        time=f"{sum(r.seconds for r in records):.3f}",
+    )
+    for r in records:
+        case = ElementTree.SubElement(
+            suite, "testcase", name=r.case["name"], classname=r.case["model"], time=f"{r.seconds:.3f}"
+        )
+        if r.key in failing:
+            ElementTree.SubElement(case, "failure", message=f"{r.verdict}: {r.rule}").text = r.command
+        elif r.status == "error":
+            ElementTree.SubElement(case, "error", message=r.reason).text = "\n".join(r.notes)
+        elif r.status == "refused":
+            ElementTree.SubElement(case, "skipped", message=r.reason)
+    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)

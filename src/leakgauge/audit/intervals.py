@@ -1,0 +1,39 @@
+"""How sure a mean over restarts is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Mean of ``n`` restarts and the interval that holds the mean of all restarts with probability ``level``."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    level: float
+
+
+def interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None:
+    """Student's interval of the mean; None for fewer than two finite values, which say nothing about a spread.
+
+        mean ± t_{(1+level)/2, n−1} · s / √n
+
+    >>> found = interval([0.1, 0.2, 0.3])
+    >>> round(found.low, 3), round(found.high, 3)
+    (-0.048, 0.448)
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    n = len(finite)
+    if n < 2:
+        return None
+    mean = sum(finite) / n
+    spread = math.sqrt(sum((value - mean) ** 2 for value in finite) / (n - 1))
+    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * spread / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, n, level)

@@ -1,0 +1,64 @@
+"""The weight update after several local epochs, each in an order that the client draws and tells nobody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels.fedavg import FedAvg
+from leakgauge.core import Signal, Targets, Victim
+from leakgauge.errors import BadInput
+
+
+@dataclass(frozen=True)
+class ShuffledFedAvg:
+    """``epochs`` passes over the client's samples in minibatches of ``minibatch``, in a new order each time.
+
+    The orders are drawn from ``seed``, which stays with the client: an observation holds the channel with seed None, that
+    is, with every epoch in the order as given. The number of samples must be a multiple of ``minibatch``.
+
+    Ref: McMahan et al. 2017, Algorithm 1 — ClientUpdate with E epochs and batches of size B
+    """
+
+    epochs: int = 1
+    lr: float = 0.1
+    minibatch: int | None = None
+    momentum: float = 0.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise BadInput(f"ShuffledFedAvg needs at least 1 epoch, got {self.epochs}")
+        FedAvg(lr=self.lr, minibatch=self.minibatch, momentum=self.momentum)  # refuses what it would refuse
+
+    def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
+        rows = self._rows(len(x)).to(x.device)
+        return self.unrolled(len(x))(victim, x[rows], _taken(y, rows))
+
+    def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
+        """Buffers after the last local step."""
+        rows = self._rows(len(x)).to(x.device)
+        return self.unrolled(len(x)).buffers(victim, x[rows], _taken(y, rows))
+
+    def public(self) -> ShuffledFedAvg:
+        """The channel as the server knows it: without the orders."""
+        return replace(self, seed=None)
+
+    def unrolled(self, samples: int) -> FedAvg:
+        """The same training as one pass over epochs · samples samples, epoch after epoch."""
+        size = self.minibatch or samples
+        if samples % size:
+            raise BadInput(f"ShuffledFedAvg needs a multiple of {size} samples (its minibatch), got {samples}")
+        return FedAvg(steps=self.epochs * samples // size, lr=self.lr, minibatch=size, momentum=self.momentum)
+
+    def _rows(self, samples: int) -> Tensor:
+        if self.seed is None:
+            return torch.arange(samples).repeat(self.epochs)
+        rng = torch.Generator().manual_seed(self.seed)
+        return torch.cat([torch.randperm(samples, generator=rng) for _ in range(self.epochs)])
+
+
+def _taken(y: Targets, rows: Tensor) -> Targets:
+    return y[rows] if isinstance(y, Tensor) else {name: value[rows] for name, value in y.items()}

@@ -1,0 +1,68 @@
+"""Runs cases on a Ray cluster, with the same records as here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from leakgauge.audit.case import Case
+from leakgauge.audit.records import Record
+from leakgauge.audit.run import Runner
+from leakgauge.errors import BadInput, MissingExtra
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """A map for ``run_all``: every case is one Ray task with ``cpus`` and ``gpus``; records come as they are done.
+
+    Without ``address`` a cluster that is already connected is used, else a local one is started and stopped again. A
+    worker that dies is retried by Ray ``retries`` times, then its case becomes an error record. Pictures are written by the
+    workers, so the run folder must be one that all nodes see.
+    """
+
+    address: str | None = None
+    cpus: float = 1
+    gpus: float = 0
+    retries: int = 1
+
+    def __post_init__(self) -> None:
+        if self.cpus < 0 or self.gpus < 0 or self.retries < 0:
+            raise BadInput(f"OnRay needs resources and retries that are not negative, got {self}")
+
+    def __call__(self, run: Runner, cases: Iterable[Case]) -> Iterator[Record]:
+        ray = _ray()
+        ours = not ray.is_initialized()
+        if ours:
+            ray.init(address=self.address, log_to_driver=False, logging_level="warning", include_dashboard=False)
+        try:
+            task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=self.retries)(_run)
+            shared = ray.put(run)
+            under_way: dict[Any, Case] = {task.remote(shared, case): case for case in cases}
+            while under_way:
+                done, _ = ray.wait(list(under_way), num_returns=1)
+                case = under_way.pop(done[0])
+                try:
+                    record = ray.get(done[0])
+                except ray.exceptions.RayTaskError as error:  # the case raised it: a plain map would raise it too
+                    raise error.cause from None
+                except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as lost:
+                    record = run.failed(case, f"its worker died ({type(lost).__name__})")
+                yield record
+        finally:
+            if ours:
+                ray.shutdown()
+
+
+def _run(run: Runner, case: Case) -> Record:
+    return run(case)
+
+
+def _ray() -> ModuleType:
+    try:
+        import ray
+        import ray.exceptions
+    except ModuleNotFoundError as error:
+        raise MissingExtra("ray", "ray") from error
+    return ray

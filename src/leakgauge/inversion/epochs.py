@@ -1,0 +1,96 @@
+"""Several local epochs in unknown orders: each epoch gets images of its own, and all epochs must hold the same ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels import ShuffledFedAvg
+from leakgauge.core import Observation, Reconstruction, Space, Trace, Victim
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion.labels import batch_size, class_labels
+from leakgauge.inversion.matching import Matching
+from leakgauge.inversion.terms import Candidate, Term, per_restart
+from leakgauge.measures.pairing import pair
+
+
+@dataclass(frozen=True)
+class EpochsAgree(Term):
+    """1/E² Σ_{e,e'} mean (g(X_e) − g(X_e'))² with g the mean image of an epoch, which no order changes.
+
+    X_e are the images of epoch e of E; candidates hold all epochs one after another.
+
+    Ref: Dimitrov et al. 2022, section 4.3 — order-invariant prior over epochs
+    """
+
+    epochs: int
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        means = at.x.unflatten(1, (self.epochs, -1)).mean(2)
+        return 2 * per_restart(means.var(1, unbiased=False))
+
+
+@dataclass(frozen=True)
+class OverEpochs:
+    """``matching`` on separate images for every epoch, with ``weight`` · ``EpochsAgree``; the epochs are averaged at the end.
+
+    Labels are dealt to the places of each epoch at random, since nobody knows in which step a sample was used. Before
+    averaging, each epoch's images are paired with the first epoch's. Any other channel is left to ``matching`` alone.
+    """
+
+    matching: Matching
+    weight: float
+
+    def __post_init__(self) -> None:
+        if not self.weight >= 0:
+            raise BadInput(f"the weight of the prior over epochs must not be negative, got {self.weight}")
+
+    def blind(self) -> Matching:
+        return self.matching.blind()
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        channel = seen.channel
+        if not isinstance(channel, ShuffledFedAvg) or channel.epochs == 1:
+            found = self.matching(victim, seen, seed=seed)
+            return replace(found, made_by=repr(self))
+        rng = torch.Generator().manual_seed(seed)
+        size, epochs = batch_size(seen), channel.epochs
+        labels = class_labels(self.matching.labels, victim, seen, rng=rng)
+        if labels is None:
+            raise Inapplicable("several epochs need labels, and none could be read")
+        places = torch.stack([torch.randperm(size, generator=rng) for _ in range(epochs)])
+        unrolled = replace(
+            seen,
+            channel=channel.unrolled(size),
+            size=epochs * size,
+            labels=labels[places.flatten().to(labels.device)],
+            near=None,
+        )
+        attack = replace(self.matching, objective=self.matching.objective + self.weight * EpochsAgree(epochs))
+        found = attack(victim, unrolled, seed=seed)
+        back = torch.argsort(places, 1)
+
+        def folded(x: Tensor) -> Tensor:
+            return _folded(x, back.to(x.device), victim.space)
+
+        candidates = torch.stack([folded(x) for x in found.candidates])
+        snapshots = torch.stack([folded(x) for x in found.trace.snapshots])
+        return replace(
+            found,
+            x=folded(found.x),
+            y=labels,
+            candidates=candidates,
+            made_by=repr(self),
+            trace=Trace(found.trace.steps, found.trace.losses, found.trace.snapshot_steps, snapshots),
+            notes=(*found.notes, f"{epochs} epochs of {size} images in unknown orders, paired and averaged"),
+        )
+
+
+def _folded(x: Tensor, back: Tensor, space: Space) -> Tensor:
+    """Mean over epochs of x (E·N, ...), each epoch in the order of the labels (``back``), then paired with the first."""
+    epochs = [images[order] for images, order in zip(x.unflatten(0, back.shape), back, strict=True)]
+    first = epochs[0]
+    orders = [torch.argsort(pair(space.decode(images), space.decode(first))) for images in epochs]
+    return torch.stack([images[order] for images, order in zip(epochs, orders, strict=True)]).mean(0)

@@ -1,0 +1,225 @@
+"""Where an adversary gets the client's normalisation statistics from: exactly, by proxy, or naively."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels import FedAvg, ShuffledFedAvg
+from leakgauge.core import Observation, Signal, Victim
+from leakgauge.engine.reference import capturing
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion.labels import batch_size
+from leakgauge.inversion.statistics import (
+    Moments,
+    batch_moments,
+    layer_moments,
+    normalisation_layers,
+    retained_weight,
+    tracking_layers,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What the adversary takes for the client's statistics, by layer, and one sentence that says where it is from."""
+
+    moments: Mapping[str, Moments]
+    note: str
+
+
+class StatisticsSource(Protocol):
+    """Finds statistics in what was observed. ``labels`` are the adversary's own, or None where it has none."""
+
+    def __call__(
+        self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator
+    ) -> Known: ...
+
+
+@dataclass(frozen=True)
+class ExactStatistics:
+    """The batch's own statistics, solved from the running statistics before (public) and after (shared) the update.
+
+    Momentum is read from every layer; momentum None (a plain average) is known too. Several local steps on the one
+    batch give the average of the steps' statistics, which the note says; steps on different minibatches are refused.
+
+    Ref: Valadi et al. 2026, section 4.3.2 — exact batch statistic inference via shared running statistics
+    """
+
+    def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
+        if seen.buffers is None:
+            raise Inapplicable("not shared: running statistics after the update")
+        if victim.mode != "train":
+            raise Inapplicable("the client runs in eval mode, where running statistics do not move")
+        layers = tracking_layers(victim)
+        if not layers:
+            raise Inapplicable("the model has no batch normalisation with running statistics")
+        size, updates = _updates(seen)
+        values = _values_per_channel(victim, layers, size, rng)
+        before = victim.buffers()
+        found = {}
+        for name in layers:
+            momentum = getattr(victim.model.get_submodule(name), "momentum", None)
+            if momentum == 0:
+                raise Inapplicable(f"{name} has momentum 0, so its running statistics tell nothing about the batch")
+            tracked = before.get(f"{name}.num_batches_tracked")
+            weight = retained_weight(momentum, updates=updates, tracked=0 if tracked is None else int(tracked))
+            found[name] = batch_moments(
+                _running(before, name), _running(seen.buffers, name), retained=weight, n=values[name]
+            )
+        note = f"statistics: exact, of {len(found)} layers"
+        if updates > 1:
+            note = f"statistics: averaged over {updates} local steps, of {len(found)} layers (an approximation)"
+        return Known(found, note)
+
+
+def _updates(seen: Observation) -> tuple[int, int]:
+    """Samples in a local step, and number of local steps."""
+    size = batch_size(seen)
+    channel = seen.channel.unrolled(size) if isinstance(seen.channel, ShuffledFedAvg) else seen.channel
+    if not isinstance(channel, FedAvg):
+        return size, 1
+    in_step = min(channel.minibatch or size, size)
+    if channel.steps > 1 and in_step < size:
+        raise Inapplicable("local steps on different minibatches: their statistics cannot be told apart")
+    return in_step, channel.steps
+
+
+def _values_per_channel(victim: Victim, layers: tuple[str, ...], size: int, rng: torch.Generator) -> dict[str, int]:
+    """n = B·H·W of each layer, from a pass of noise through the public model; a layer used twice is refused."""
+    probe = victim.space.start(size, rng).to(victim.device, victim.dtype)
+    before, after = victim.buffers(), victim.buffers()
+    with torch.no_grad(), capturing(victim.model, layers) as inputs:
+        victim(probe, buffers=after)
+    for name in layers:
+        count = f"{name}.num_batches_tracked"
+        if name not in inputs or (count in after and int(after[count] - before[count]) != 1):
+            raise Inapplicable(f"{name} is not used exactly once in a pass, so its updates cannot be told apart")
+    return {name: inputs[name].numel() // inputs[name].shape[1] for name in layers}
+
+
+def _running(buffers: Signal, name: str) -> Moments:
+    try:
+        return Moments(buffers[f"{name}.running_mean"], buffers[f"{name}.running_var"])
+    except KeyError as missing:
+        raise Inapplicable(f"not shared: {missing.args[0]}") from missing
+
+
+@dataclass(frozen=True)
+class RunningStatistics:
+    """The running statistics themselves, as if they were the batch's: those shared after the update, else the public ones.
+
+    Ref: Huang et al. 2021, section 3.2 — running statistics in place of the batch's
+    """
+
+    def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
+        layers = tracking_layers(victim)
+        if not layers:
+            raise Inapplicable("the model has no batch normalisation with running statistics")
+        shared = seen.buffers is not None
+        buffers = victim.buffers() if seen.buffers is None else seen.buffers
+        which = "shared after the update" if shared else "of the public model"
+        return Known(
+            {name: _running(buffers, name) for name in layers},
+            f"statistics: running ones {which}, of {len(layers)} layers",
+        )
+
+
+@dataclass(frozen=True)
+class ProxyStatistics:
+    """Statistics of those auxiliary batches whose gradient points most nearly where the observed one does.
+
+    ``candidates`` batches are drawn from the revealed auxiliary images and sent through the channel with the
+    adversary's labels; the statistics of the ``keep`` best aligned (largest cosine) are averaged. They serve for batch
+    normalisation as for layers that normalise each sample by itself.
+
+    Ref: Valadi et al. 2026, section 4.3.3 — proxy normalisation statistics
+    """
+
+    candidates: int = 32
+    keep: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.keep <= self.candidates:
+            raise BadInput(
+                f"ProxyStatistics needs to keep between 1 and all {self.candidates} candidates, got {self.keep}"
+            )
+
+    def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
+        layers = normalisation_layers(victim)
+        if not layers:
+            raise Inapplicable("the model has no normalisation layer, so there are no statistics to imitate")
+        if seen.auxiliary is None:
+            raise Inapplicable("no auxiliary images to take proxy statistics from; reveal some")
+        if labels is None:
+            raise Inapplicable("proxy batches need labels to be compared by gradient, and none could be read")
+        batches = drawn_batches(len(seen.auxiliary), batch_size(seen), self.candidates, rng=rng)
+        images = seen.auxiliary.to(victim.device, victim.dtype)
+        scores = torch.stack([gradient_alignment(victim, seen, images[rows], labels) for rows in batches])
+        best = scores.argsort(descending=True)[: self.keep].tolist()
+        found = [measured_moments(victim, layers, images[batches[i]]) for i in best]
+        mean = {
+            name: Moments(
+                torch.stack([one[name].mean for one in found]).mean(0),
+                torch.stack([one[name].var for one in found]).mean(0),
+            )
+            for name in found[0]
+        }
+        return Known(
+            mean,
+            f"statistics: proxy, best {len(best)} of {len(batches)} auxiliary batches "
+            f"(cosine {float(scores.max()):.3f}, median {float(scores.median()):.3f})",
+        )
+
+
+def drawn_batches(images: int, size: int, count: int, *, rng: torch.Generator) -> list[Tensor]:
+    """``count`` batches of ``size`` different indices below ``images``."""
+    if images < size:
+        raise Inapplicable(f"a proxy batch needs {size} auxiliary images, there are {images}")
+    return [torch.randperm(images, generator=rng)[:size] for _ in range(count)]
+
+
+def gradient_alignment(victim: Victim, seen: Observation, x: Tensor, y: Tensor) -> Tensor:
+    """cos(channel(victim, x, y), g*) over the shared tensors: how well a batch explains the observation.
+
+    Ref: Valadi et al. 2026, section 4.3.3 — alignment of a proxy batch's gradient
+    """
+    with torch.no_grad():
+        signal = seen.channel(victim, x, y)
+    pairs = [(signal[name].flatten(), target.to(signal[name]).flatten()) for name, target in seen.signal.items()]
+    dot, own, wanted = (
+        torch.stack([f(g, t) for g, t in pairs]).sum()
+        for f in (torch.dot, lambda g, t: torch.dot(g, g), lambda g, t: torch.dot(t, t))
+    )
+    return dot / (own.sqrt() * wanted.sqrt()).clamp_min(1e-30)
+
+
+def measured_moments(victim: Victim, layers: tuple[str, ...], x: Tensor) -> dict[str, Moments]:
+    """Moments of one batch x (B, ...) at each layer that it reaches, in the victim's mode."""
+    with torch.no_grad(), capturing(victim.model, layers) as inputs:
+        victim(x)
+    found = {name: layer_moments(victim.model.get_submodule(name), inputs[name][None]) for name in inputs}
+    return {name: Moments(m.mean[0], m.var[0]) for name, m in found.items()}
+
+
+@dataclass(frozen=True)
+class Strongest:
+    """The best that the observation allows: exact, else by proxy, else none.
+
+    Public running statistics are no third choice: where they are not the batch's, they pull the search away from it.
+    """
+
+    proxy: ProxyStatistics = ProxyStatistics()
+
+    def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
+        reasons: list[str] = []
+        for source in (ExactStatistics(), self.proxy):
+            try:
+                return source(victim, seen, labels, rng=rng)
+            except Inapplicable as reason:
+                reasons.append(str(reason))
+        return Known({}, f"statistics: none ({', '.join(reasons)})")

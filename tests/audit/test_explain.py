@@ -1,0 +1,98 @@
+"""The ladder of single changes: each differs from the set-up in one thing, and a flip is found by running it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from leakgauge.audit import run_all
+from leakgauge.audit.case import Case
+from leakgauge.audit.explain import RELAXATIONS, RESTRICTIONS, as_text, changes, explain, ladder
+from leakgauge.audit.records import Record
+from leakgauge.errors import BadInput
+
+HARD = Case(mode="train", batch_size=4, local_steps=2, defenses=("prune:0.9",), options={"steps": 7, "tv": 0.2})
+
+
+def test_every_change_is_one_thing():
+    cases = ladder(HARD, images=99)
+    found = changes(HARD)
+    assert cases == [HARD, *[c.case for c in found]]
+    assert {c.name for c in found} == {*RELAXATIONS, *RESTRICTIONS} - {"train mode"}  # which it is already
+    for changed in found:
+        before, after = asdict(HARD), asdict(changed.case)
+        different = {name for name in before if before[name] != after[name]} - {"name"}
+        if changed.name in ("running statistics shared", "half of the pixels given"):
+            assert different == {"reveal", "attack"}  # with the attack that can use what is revealed
+        else:
+            assert len(different) == 1, changed
+        assert changed.case.name.endswith(f"({changed.kind}: {changed.name})")
+    assert RELAXATIONS["eval mode"](HARD).mode == "eval"
+    assert RELAXATIONS["no defense"](HARD).defenses == ()
+    guided = RELAXATIONS["running statistics shared"](HARD)
+    assert (guided.attack, guided.options) == ("feasibility", {"steps": 7, "tv": 0.2})
+
+
+def test_an_easy_set_up_has_little_to_relax():
+    easy = Case(reveal=("size", "labels", "noisy_copy:0.1"))
+    assert [c.name for c in changes(easy)] == list(RESTRICTIONS)
+
+
+def test_no_more_images_than_there_are():
+    assert max(c.batch_size for c in ladder(HARD, images=16)) == 16
+    assert max(c.batch_size for c in ladder(HARD, images=15)) == 4
+
+
+def test_other_models_are_relaxations_too():
+    (stem,) = [c for c in changes(HARD, models={"smaller stem": "my.py:small"}) if c.name == "smaller stem"]
+    assert (stem.kind, stem.case.model) == ("relaxation", "my.py:small")
+
+
+def record(case: Case, verdict: str | None) -> Record:
+    return Record(
+        key=case.key(), status="done" if verdict else "refused", case=asdict(case), victim={}, attack="", channel="",
+        defenses=(), assumptions=({"what": "size", "kind": "deployable"},), versions={}, seed=0, seconds=3.0, peak_bytes=0,
+        verdict=verdict, rule="rule" if verdict else "", reason="" if verdict else "no such role",
+    )  # fmt: skip
+
+
+def test_flips_are_those_that_leak_more_or_stop_the_leak():
+    models = {"stem": "my.py:small"}
+    outcomes = {
+        "eval mode": "feasible",
+        "batch of 1": "partial",
+        "no defense": None,
+        "four local steps": "infeasible_within_budget",
+    }
+    run = [record(HARD, "partial")]
+    run += [record(c.case, outcomes.get(c.name, "partial")) for c in changes(HARD, models=models)]
+    found = explain(run, models=models)
+    assert found.outcome == "partial"
+    assert [s.change for s in found.steps if s.flips] == ["eval mode", "four local steps"]
+    assert "stem" in [s.change for s in found.steps]
+    refused = next(s for s in found.steps if s.change == "no defense")
+    assert (refused.outcome, refused.reason) == (None, "refused: no such role")
+    lines = as_text(found).splitlines()
+    assert lines[0] == (
+        "partial: cnn in train mode, batch of 4, 2 local step(s), known to the adversary: size; deployable; "
+        "7 steps, 1 restart(s), 3 s"
+    )
+    assert "  flips  relaxation eval mode: feasible (rule)" in lines
+    assert lines[-1] == "changes that flip the verdict: eval mode, four local steps"
+
+
+def test_a_real_ladder(quick, load, tmp_path):
+    base = quick(batch_size=2, mode="train", options={"steps": 2})
+    found = explain(run_all(ladder(base, images=20), load=load, folder=tmp_path))
+    tried = {step.change for step in found.steps}
+    assert tried == {
+        "eval mode", "batch of 1", "true labels given", "running statistics shared", "half of the pixels given",
+        "batch four times as large", "four local steps", "noise ten times as long as the gradient",
+    }  # fmt: skip
+    assert found.case["mode"] == "train"
+
+
+def test_nothing_to_explain():
+    with pytest.raises(BadInput, match="no record to explain"):
+        explain([])

@@ -1,0 +1,88 @@
+"""The gate: what fails, with which code, and files that other programs can read."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from leakgauge.audit import gate
+from leakgauge.audit.records import Record
+from leakgauge.errors import BadInput
+
+INFEASIBLE, PARTIAL, FEASIBLE = "infeasible_within_budget", "partial", "feasible"
+
+
+def record(verdict: str | None, *, status: str = "done", number: int = 0) -> Record:
+    return Record(
+        key=f"k{number}", status=status, case={"name": f"case {number} <&>", "model": "cnn"}, victim={}, attack="",
+        channel="", defenses=(), assumptions=(), versions={}, seed=0, seconds=1.5, peak_bytes=0, verdict=verdict,
+        rule="why", reason="" if verdict else "boom", command="leakgauge attack", notes=("Traceback …",),
+        metrics={"psnr": {"mean": float("inf")}, "ssim": {"mean": 0.5}} if verdict else {},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdict", "code"),
+    [
+        ("infeasible", INFEASIBLE, 0),
+        ("infeasible", PARTIAL, 3),
+        ("infeasible", FEASIBLE, 3),
+        ("partial", INFEASIBLE, 0),
+        ("partial", PARTIAL, 0),
+        ("partial", FEASIBLE, 3),
+        (None, FEASIBLE, 0),
+    ],
+)
+def test_a_verdict_over_the_limit_fails(limit, verdict, code):
+    limit = None if limit is None else gate.limit_of(limit)
+    assert gate.exit_code([record(INFEASIBLE), record(verdict)], limit) == code
+
+
+def test_errors_and_refusals():
+    error, refused = record(None, status="error"), record(None, status="refused")
+    assert gate.exit_code([error, record(PARTIAL)], PARTIAL) == 1
+    assert gate.exit_code([error, record(FEASIBLE)], PARTIAL) == 3
+    assert gate.exit_code([refused, record(PARTIAL)], PARTIAL) == 0
+    assert gate.exit_code([refused], PARTIAL) == 3  # nothing was judged: the gate cannot vouch for it
+    assert gate.exit_code([refused], None) == 0
+
+
+def test_the_words():
+    assert gate.limit_of("partial") == PARTIAL
+    for wrong in ("feasible", "bad"):
+        with pytest.raises(BadInput, match="infeasible or partial"):
+            gate.limit_of(wrong)
+
+
+RUN = [
+    record(FEASIBLE, number=0),
+    record(PARTIAL, number=1),
+    record(None, status="error", number=2),
+    record(None, status="refused", number=3),
+]
+
+
+def test_json():
+    found = json.loads(json.dumps(gate.summary(RUN, PARTIAL), allow_nan=False))
+    assert (found["fail_over"], found["exit_code"]) == (PARTIAL, 3)
+    assert [c["over_limit"] for c in found["cases"]] == [True, False, False, False]
+    assert found["cases"][0]["psnr"] == "inf"
+    assert found["cases"][2]["reason"] == "boom"
+
+
+def test_junit():
+    suite = ElementTree.fromstring(gate.junit(RUN, PARTIAL))
+    assert {k: suite.get(k) for k in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "4", "failures": "1", "errors": "1", "skipped": "1",
+    }  # fmt: skip
+    names = [(case.get("name"), [child.tag for child in case]) for case in suite]
+    assert names == [
+        ("case 0 <&>", ["failure"]),
+        ("case 1 <&>", []),
+        ("case 2 <&>", ["error"]),
+        ("case 3 <&>", ["skipped"]),
+    ]
+    assert suite[0][0].get("message") == "feasible: why"
+    assert ElementTree.fromstring(gate.junit(RUN, None)).get("failures") == "0"

@@ -1,0 +1,148 @@
+"""The search for settings: what it looks at, that it is repeatable, and that a killed one goes on as if nothing was."""
+
+from __future__ import annotations
+
+import pytest
+
+from leakgauge.attacks import ATTACKS
+from leakgauge.audit.across import as_markdown, tune_across, vulnerable_image
+from leakgauge.audit.tune import PAPER, LogUniform, OneOf, Trial, tune
+from leakgauge.errors import BadInput, Inapplicable
+
+optuna = pytest.importorskip("optuna")
+
+
+@pytest.fixture
+def base(quick):
+    return quick(attack="feasibility", options={"steps": 8, "restarts": 2}, reveal=("size", "labels"))
+
+
+def test_the_papers_space_is_the_default():
+    assert PAPER["tv"] == LogUniform(1e-6, 1e-1)
+    assert PAPER["statistics"] == OneOf((0.0, 1e-4, 1e-2))
+    assert PAPER["lr"] == LogUniform(1e-4, 1e2)
+
+
+def test_settings_lie_in_the_space_and_the_best_is_the_adversarys(base, load, tmp_path):
+    found = tune(base, load=load, folder=tmp_path, trials=6, images=(0, 3, 5), seed=1)
+    assert len(found.trials) == 6
+    assert not found.oracle
+    for trial in found.trials:
+        assert 1e-6 <= trial.options["tv"] <= 1e-1
+        assert 1e-4 <= trial.options["lr"] <= 1e2
+        assert trial.options["statistics"] in (0.0, 1e-4, 1e-2)
+        assert trial.first in (0, 3, 5)
+        assert trial.best_ssim >= trial.ssim
+    finished = [t for t in found.trials if t.ended == "finished"]
+    assert found.best.mismatch == min(t.mismatch for t in finished)
+    tuned = found.tuned_case()
+    assert tuned.options == {"steps": 8, "restarts": 2, **found.best.options}
+    assert tuned.first == found.best.first
+
+
+def test_the_oracle_looks_at_the_truth(base, load, tmp_path):
+    found = tune(base, load=load, folder=tmp_path, trials=6, oracle=True, seed=1)
+    assert found.oracle
+    assert found.best.best_ssim == max(t.best_ssim for t in found.trials if t.ended == "finished")
+
+
+def test_the_mismatch_is_that_of_the_reconstruction(base, load, tmp_path):
+    """At the truth the signals agree: a search that starts there finds a mismatch of zero."""
+    from dataclasses import replace
+
+    there = replace(base, name="", reveal=("size", "labels", "noisy_copy:0.0"))
+    found = tune(there, load=load, folder=tmp_path, trials=1, space={"lr": LogUniform(1e-6, 2e-6)})
+    assert found.best.mismatch == pytest.approx(0, abs=1e-4)
+    assert found.best.ssim == pytest.approx(1, abs=1e-3)
+
+
+def test_a_killed_search_ends_as_an_undisturbed_one(base, load, tmp_path):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    whole = tune(base, load=load, folder=tmp_path / "whole", trials=6, seed=3)
+    loads = 0
+
+    def dies(case):
+        nonlocal loads
+        loads += 1
+        if loads == 4:
+            raise KeyboardInterrupt  # the trial under way is left as running, as after SIGKILL
+        return load(case)
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(base, load=dies, folder=tmp_path / "cut", trials=6, seed=3)
+    assert tune(base, load=load, folder=tmp_path / "cut", trials=6, seed=3).trials == whole.trials
+
+    def never(case):
+        raise AssertionError("everything was done")
+
+    assert tune(base, load=never, folder=tmp_path / "cut", trials=6, seed=3).best == whole.best
+
+
+def test_other_searches_share_a_folder_but_nothing_else(base, load, tmp_path):
+    first = tune(base, load=load, folder=tmp_path, trials=2, seed=0)
+    other = tune(base, load=load, folder=tmp_path, trials=2, seed=1)
+    assert first.trials != other.trials
+    assert len(tune(base, load=load, folder=tmp_path, trials=2, oracle=True).trials) == 2
+
+
+def test_hopeless_settings_are_given_up(base, load, tmp_path):
+    """With a useless learning rate among good ones, some trial ends after a quarter of its steps."""
+    space = {"lr": OneOf((1e-9, 0.1))}
+    found = tune(base, load=load, folder=tmp_path, trials=12, space=space, startup=2, seed=5)
+    pruned = [t for t in found.trials if t.ended == "pruned"]
+    assert pruned
+    assert all(t.options["lr"] == 1e-9 for t in pruned)
+    assert found.best.options["lr"] == 0.1
+
+
+def test_a_refused_setting_has_no_score_and_a_crash_is_raised(base, load, tmp_path, monkeypatch):
+    whole = ATTACKS["feasibility"]
+
+    def picky(*, tv=0.01, lr=0.1, steps=4, restarts=1):
+        if lr > 0.5:
+            raise Inapplicable("too fast")
+        return whole(tv=tv, lr=lr, steps=steps, restarts=restarts)
+
+    monkeypatch.setitem(ATTACKS, "feasibility", picky)
+    found = tune(base, load=load, folder=tmp_path, trials=6, space={"lr": OneOf((0.1, 1.0))}, seed=2)
+    refused = [t for t in found.trials if t.ended == "too fast"]
+    assert refused
+    assert refused[0] == Trial({"lr": 1.0}, 0, None, None, None, "too fast")
+    with pytest.raises(Inapplicable, match="none of 1 settings could be tried; the first: too fast"):
+        tune(base, load=load, folder=tmp_path, trials=1, space={"lr": OneOf((2.0,))})
+
+    def breaks(case):
+        raise ZeroDivisionError("a crash")
+
+    with pytest.raises(ZeroDivisionError):
+        tune(base, load=breaks, folder=tmp_path, trials=1, seed=9)
+
+
+def test_what_cannot_be_tuned(quick, base, load, tmp_path):
+    with pytest.raises(BadInput, match="has none of the options"):
+        tune(quick(attack="linear", options={}), load=load, folder=tmp_path)
+    with pytest.raises(BadInput, match="at least 1 trial"):
+        tune(base, load=load, folder=tmp_path, trials=0)
+    with pytest.raises(BadInput, match="rungs that grow"):
+        tune(base, load=load, folder=tmp_path, rungs=(1.0, 0.5))
+
+
+def test_optuna_speaks_as_before(base, load, tmp_path):
+    before = optuna.logging.get_verbosity()
+    tune(base, load=load, folder=tmp_path, trials=1)
+    assert optuna.logging.get_verbosity() == before
+
+
+def test_one_image_across_models_with_both_choices_side_by_side(base, load, tmp_path):
+    images = (0, 4)
+    rows = tune_across(["a", "b"], reference=base, images=images, load=load, folder=tmp_path, trials=2)
+    first = vulnerable_image(base, images, load=load, folder=tmp_path, trials=2)
+    assert [row.model for row in rows] == ["a", "b"]
+    for row in rows:
+        assert row.attacker.best.first == row.oracle.best.first == first
+        assert not row.attacker.oracle
+        assert row.oracle.oracle
+    lines = as_markdown(rows).splitlines()
+    assert "oracle (upper bound): SSIM" in lines[0]
+    assert lines[2].startswith(f"| a | {first} | 2 + 2 |")

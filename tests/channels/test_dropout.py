@@ -1,0 +1,58 @@
+"""A victim without dropout: deterministic in train mode, its batch normalisation untouched."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from leakgauge.channels import Gradient
+from leakgauge.channels.dropout import dropping_layers, without_dropout
+from leakgauge.testing import untouched
+
+
+class DropPath(nn.Module):
+    """Stochastic depth as timm names it."""
+
+    def __init__(self, drop_prob: float) -> None:
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, x):
+        keep = torch.rand(len(x), 1, 1, 1) >= self.drop_prob
+        return x * keep if self.training and self.drop_prob else x
+
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(6, 2, dropout=0.5, batch_first=True), nn.Linear(36, 4)
+
+    def forward(self, x):
+        x = x[:, 0]
+        return self.head(self.attention(x, x, x)[0].flatten(1))
+
+
+def test_which_layers_drop():
+    model = nn.Sequential(nn.Dropout(0.0), nn.Dropout2d(0.2), DropPath(0.1), Attends(), nn.Linear(2, 2))
+    assert dropping_layers(model) == ("1", "2", "3.attention")
+
+
+def test_without_dropout_two_calls_agree_and_the_victim_stays(tiny, victim_of, batch_of, same):
+    for model in (tiny(dropout=0.5), nn.Sequential(DropPath(0.5), tiny(norm=True)), Attends()):
+        victim, (x, y) = victim_of(model, mode="train"), batch_of(4)
+        first, second = Gradient()(victim, x, y), Gradient()(victim, x, y)
+        assert any((first[n] - second[n]).abs().max() > 1e-6 for n in first)
+        with untouched(victim):
+            calm = without_dropout(victim)
+        same(Gradient()(calm, x, y), Gradient()(calm, x, y))
+        assert calm.mode == "train"
+        assert calm.name == victim.name
+        assert dropping_layers(calm.model) == ()
+
+
+def test_the_rest_is_the_same(tiny, victim_of, batch_of, same):
+    x, y = batch_of(4)
+    calm, never = without_dropout(victim_of(dropout=0.5, mode="train")), victim_of(mode="train")
+    same(Gradient()(calm, x, y), Gradient()(never, x, y))
+    same(Gradient().buffers(calm, x, y), Gradient().buffers(never, x, y))
+    assert without_dropout(never) is never
