@@ -12,7 +12,7 @@ from torch import Tensor
 from leakgauge.channels.twice import explaining_once_only
 from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Victim, private_randomness
 from leakgauge.engine import Exact, Observed, Precision
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.halving import Halving
