@@ -192,7 +192,7 @@ def test_the_features_of_an_untrained_model_are_too_small_for_the_critic():
     spread = {}
 
     def keep(sub_epoch, model):
-        spread[sub_epoch] = float(model.body(data()[0]).flatten(1).std(0).mean())
+        spread[sub_epoch] = float(model.body(data()[0]).detach().flatten(1).std(0).mean())
 
     measured(training=CriticTraining(steps=1), token=AutoencoderToken(8, 4), controls=False, on_checkpoint=keep)
     assert spread[3] > 5 * spread[0]
