@@ -2,9 +2,9 @@
 
 The benchmark runs on JAX, which stays out of this project's environment. Make one beside it, with Python 3.11 or 3.12:
 
-    python -m venv /tmp/bmi
-    /tmp/bmi/bin/pip install benchmark-mi==0.1.3 "jax<0.4.24" "jaxlib<0.4.24" "scipy<1.13" "jaxtyping<0.2.29" "numpy<2"
-    /tmp/bmi/bin/python tools/make_bmi_fixtures.py
+    python -m venv bmi-env
+    bmi-env/bin/pip install benchmark-mi==0.1.3 "jax<0.4.24" "jaxlib<0.4.24" "scipy<1.13" "jaxtyping<0.2.29" "numpy<2"
+    bmi-env/bin/python tools/make_bmi_fixtures.py
 
 Samples are stored in half precision: its ten bits are finer than anything an estimator sees at this number of samples.
 """

@@ -185,3 +185,14 @@ def test_schedules_and_trainings_are_checked():
         Schedule(iterations=0)
     with pytest.raises(BadInput, match="fraction"):
         CriticTraining(fraction=0.0)
+
+
+def test_the_features_of_an_untrained_model_are_too_small_for_the_critic():
+    """A gap of 0 at initialisation says little: there the features barely vary, and fixed learning rates cannot make up for it."""
+    spread = {}
+
+    def keep(sub_epoch, model):
+        spread[sub_epoch] = float(model.body(data()[0]).detach().flatten(1).std(0).mean())
+
+    measured(training=CriticTraining(steps=1), token=AutoencoderToken(8, 4), controls=False, on_checkpoint=keep)
+    assert spread[3] > 5 * spread[0]
