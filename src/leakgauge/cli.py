@@ -266,9 +266,56 @@ def _base(
     return case
 
 
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="Examples: **leakgauge monitor** · **leakgauge monitor --watch** · **leakgauge monitor --every 20 train.py "
+    "--epochs 3** (what follows the script is the script's own)",
+)
+def monitor(
+    script: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SCRIPT]", help="Training script, run as by python. Default: embedded training."),
+    ] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the script.", show_default=False)
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Serve a live page to browsers on this machine.")] = False,
+    port: Annotated[int, typer.Option(help="Port of the live page; 0 takes any that is free.")] = 8673,
+    every: Annotated[int, typer.Option(help="Optimizer steps between two reports and probes.")] = 25,
+    view: Annotated[str, typer.Option(help="Which gradient: raw, clipped or released.")] = "released",
+    steps: Annotated[int | None, typer.Option(help="Steps of the embedded training.", show_default="1500")] = None,
+    out: OutOption = None,
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Measure, while a model trains, what its gradients tell about the batches; live, with controls and an alarm.
+
+    Without SCRIPT a small network is trained on embedded images. A script needs no change: the monitor attaches to the
+    first torch optimizer that steps. Reports go to monitor.jsonl as they come, and into report.html at the end.
+    """
+    from leakgauge.monitor_command import command
+
+    code = command.run(
+        script,
+        arguments or (),
+        folder=out or Path("leakgauge-runs/monitor"),
+        replace_old=out is None,
+        every=every,
+        view=view,
+        steps=steps,
+        port=port if watch else None,
+        seed=seed,
+        quiet=quiet,
+    )
+    if code == INTERRUPTED:
+        _complain("interrupted; what was measured until then is kept, with its report")
+        sys.exit(INTERRUPTED)
+    raise typer.Exit(code)
+
+
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that audit or attack wrote.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that audit, attack or monitor wrote.")],
     quiet: QuietOption = False,
 ) -> None:
     """Write the report of a run anew from its records."""

@@ -38,8 +38,8 @@ from leakgauge.report import html
 COLOURS = {"feasible": "bold red", "partial": "yellow", "infeasible_within_budget": "green"}
 
 
-def prepare_folder(folder: Path, *, replace_old: bool = False) -> None:
-    """Makes the run folder and checks that it can be written to and holds no other run."""
+def make_folder(folder: Path) -> None:
+    """Makes the run folder and checks that it can be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as trouble:
@@ -48,6 +48,11 @@ def prepare_folder(folder: Path, *, replace_old: bool = False) -> None:
         ) from trouble
     if not os.access(folder, os.W_OK):
         raise BadInput(f"cannot write to the output folder {folder}; choose another with --out")
+
+
+def prepare_folder(folder: Path, *, replace_old: bool = False) -> None:
+    """Makes the run folder and checks that it can be written to and holds no other run."""
+    make_folder(folder)
     if (folder / records.FILE).exists():
         if not replace_old:
             raise BadInput(

@@ -87,10 +87,14 @@ def _restored(value: Any) -> Any:
 
 def append(folder: Path, record: Record) -> None:
     """Adds the record to the run, whole or not at all: if the disk is full the file is cut back to what it was."""
-    line = to_line(record).encode()
-    descriptor = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT, 0o644)
+    append_line(folder / FILE, to_line(record).encode())
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Adds ``line`` to a file of lines, whole or not at all."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
-        _drop_half_line(folder / FILE, descriptor)
+        _drop_half_line(path, descriptor)
         before = os.lseek(descriptor, 0, os.SEEK_END)
         try:
             written = 0
@@ -106,9 +110,13 @@ def append(folder: Path, record: Record) -> None:
 
 def _drop_half_line(path: Path, descriptor: int) -> None:
     """A killed process may have left a last line without its newline; it never counted."""
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        os.ftruncate(descriptor, content.rfind(b"\n") + 1)
+    with path.open("rb") as file:  # the last byte alone is read: a long run appends often
+        if file.seek(0, os.SEEK_END) == 0:
+            return
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) == b"\n":
+            return
+    os.ftruncate(descriptor, path.read_bytes().rfind(b"\n") + 1)
 
 
 def read(folder: Path) -> list[Record]:

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from leakgauge.audit import monitor_records
 from leakgauge.audit import records as store
+from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
 from leakgauge.report import words
 from leakgauge.report.figures import Panel, Picture, bars_svg, curve_svg, pictures
+from leakgauge.report.monitor_section import section as monitored_section
+from leakgauge.report.templating import environment
 
 FILE = "report.html"
 _ROWS = (("metrics", "Attack"), ("null", "Null run"), ("baseline", "Trivial baseline"))
@@ -37,8 +40,18 @@ _AT_MOST = 4  # images side by side: what a phone shows without scrolling
 
 
 def write(folder: Path) -> Path:
-    """Makes ``report.html`` from the records of a run folder. A reader never meets a half-written file."""
-    page = render(store.read(folder), folder=folder, title=f"Audit of {folder.resolve().name}")
+    """Makes ``report.html`` from what a run folder holds: records of attacks, a monitored training, or both.
+
+    A reader never meets a half-written file.
+    """
+    monitored = monitor_records.read(folder) if monitor_records.exists(folder) else None
+    attacked = monitored is None or (folder / store.FILE).is_file()
+    page = render(
+        store.read(folder) if attacked else [],
+        folder=folder,
+        title=f"{'Audit' if attacked else 'Monitoring'} of {folder.resolve().name}",
+        monitored=monitored,
+    )
     target = folder / FILE
     draft = folder / f".{FILE}.{os.getpid()}.tmp"
     try:
@@ -49,46 +62,52 @@ def write(folder: Path) -> Path:
     return target
 
 
-def render(records: Sequence[Record], *, folder: Path, title: str, made: datetime | None = None) -> str:
-    """The page for ``records``, with pictures from ``folder``. ``made`` is the time to print on it (default: now)."""
-    if not records:
+def render(
+    records: Sequence[Record],
+    *,
+    folder: Path,
+    title: str,
+    made: datetime | None = None,
+    monitored: MonitorRun | None = None,
+) -> str:
+    """The page for ``records``, with pictures from ``folder``, and for a ``monitored`` training where there is one.
+
+    ``made`` is the time to print on it (default: now).
+    """
+    if not records and monitored is None:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
     latest = list({r.key: r for r in records}.values())  # a case that was run again counts once, as it ended last
     cases = [_case(number, record, folder) for number, record in enumerate(latest, start=1)]
     count = Counter(case["outcome"].key for case in cases)
-    return _template().render(
-        title=title,
-        made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
-        versions=_versions(latest),
-        headline=words.headline(latest),
-        qualifiers=words.qualifiers(latest),
-        tally=[(o, count[k]) for k, o in words.OUTCOMES.items() if count[k] or k in _ALWAYS],
-        total=len(latest),
-        replaced=len(records) - len(latest),
-        cases=cases,
-        private=any(case["shows_truth"] for case in cases),
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            title=title,
+            made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
+            versions=_versions([*(r.versions for r in latest), *([] if monitored is None else [_known(monitored)])]),
+            headline=words.headline(latest),
+            qualifiers=words.qualifiers(latest),
+            tally=[(o, count[k]) for k, o in words.OUTCOMES.items() if count[k] or k in _ALWAYS],
+            total=len(latest),
+            replaced=len(records) - len(latest),
+            cases=cases,
+            private=any(case["shows_truth"] for case in cases),
+            monitored=None if monitored is None else monitored_section(monitored),
+        )
     )
 
 
-def _template() -> Any:
-    here = Path(__file__).parent / "templates"
-    environment = Environment(
-        loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["breakable"] = _breakable
-    return environment.get_template("report.html.j2")
+def _known(run: MonitorRun) -> Mapping[str, str]:
+    found = run.about.get("versions")
+    return found if isinstance(found, Mapping) else {}
 
 
-def _breakable(text: object) -> Markup:
-    """Escaped text that may break after ``_``, ``(`` and ``=`` in a word: a long identifier must not widen a column."""
-    return Markup(re.sub(r"(?<=\w)([_(=])(?=[^\s)])", r"\1<wbr>", str(escape(text))))
-
-
-def _versions(records: Sequence[Record]) -> list[tuple[str, str]]:
+def _versions(each: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
     """Every version the run was made with; a run resumed after an upgrade shows both."""
     seen: dict[str, list[str]] = {}
-    for record in records:
-        for name, version in record.versions.items():
+    for versions in each:
+        for name, version in versions.items():
             known = seen.setdefault(name, [])
             if str(version) not in known:
                 known.append(str(version))

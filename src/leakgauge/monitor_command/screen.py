@@ -1,0 +1,120 @@
+"""The live view in a terminal: the newest numbers beside their controls, the alarm, and the layers that tell most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from leakgauge.audit.monitor_records import MonitorRun
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+LAYERS = 6
+PAUSE = 0.2
+"""Seconds between two drawings at least; the training has better things to do."""
+
+
+class Screen:
+    """Draws the run in place while it goes on. Where there is no terminal, or in quiet, it draws nothing."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._drawn = 0.0
+
+    def __enter__(self) -> Screen:
+        if self._console.is_terminal and not self._console.quiet:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, run: MonitorRun) -> None:
+        if self._live is not None and time.monotonic() - self._drawn > PAUSE:
+            self._live.update(view(run), refresh=True)
+            self._drawn = time.monotonic()
+
+
+def view(run: MonitorRun) -> RenderableType:
+    """What a terminal shows of the run."""
+    about = run.about
+    title = f"{about.get('model', '?')}, {about.get('optimizer', '?')}, view {about.get('view', '?')}"
+    if not run.reports:
+        return Text(f"leakgauge monitor: {title}: waiting for the first report")
+    newest = run.reports[-1]
+    return Group(
+        Text(f"leakgauge monitor: {title}, step {newest['step']}", style="bold"),
+        _numbers(run),
+        _alarm(newest),
+        _layers(newest),
+        Text("A value near 0 does not say that nothing leaks. Ctrl-C ends with what was measured.", style="dim"),
+    )
+
+
+def _numbers(run: MonitorRun) -> Table:
+    newest = run.reports[-1]["scalars"]
+    table = Table(box=None, padding=(0, 1))
+    for heading in ("", "now", "95 % interval", "over the run", "read it as"):
+        table.add_column(heading, no_wrap=True)
+    rows = (
+        ("white-box AUC", "whitebox/auc", (0.5, 1.0), "0.5 is guessing, 1 tells every member"),
+        (
+            "InfoNCE, nats",
+            "infonce_nats",
+            (0.0, newest.get("privacy/infonce_ceiling", 1.0)),
+            "counts above its controls",
+        ),
+        ("  control null", "control/null_nats", (0.0, 1.0), "must be about 0"),
+        ("  control decoy", "control/decoy_nats", (0.0, 1.0), "must not be above 0"),
+        ("  control noise 10x", "control/noise_10x_nats", (0.0, 1.0), "must fall"),
+    )
+    for label, name, limits, reading in rows:
+        values = [report["scalars"].get(f"privacy/{name}") for report in run.reports]
+        low, high = (newest.get(f"privacy/{name}_{end}") for end in ("low", "high"))
+        interval = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+        table.add_row(label, _number(values[-1]), interval, sparkline(values, *limits), reading)
+    return table
+
+
+def _alarm(newest: Mapping[str, Any]) -> Text:
+    rate = f"false alarms at most {newest['alpha']:g} over any length"
+    if newest.get("alarm_at") is not None:
+        return Text(
+            f"ALARM: the gradients tell about their batches, since step {newest['alarm_at']} ({rate})", "bold red"
+        )
+    wealth = newest["scalars"].get("privacy/log_wealth") or 0.0
+    return Text(f"alarm silent, log wealth {wealth:+.2f} ({rate})")
+
+
+def _layers(newest: Mapping[str, Any]) -> Table:
+    table = Table(box=None, padding=(0, 1), show_header=False)
+    ranked = sorted(newest["layers"].items(), key=lambda item: -(item[1] or 0.0))[:LAYERS]
+    top = max([value or 0.0 for _, value in ranked], default=0.0)
+    for name, value in ranked:
+        share = 0 if top <= 0 else round(24 * max(value or 0.0, 0.0) / top)
+        table.add_row(escape(name), _number(value), "█" * share)
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def sparkline(values: list[float | None], low: float, high: float, width: int = 28) -> str:
+    """
+    >>> sparkline([0.0, 0.5, None, 1.0], 0.0, 1.0)
+    '▁▅ █'
+    """
+    shown = values if len(values) <= width else [values[i * (len(values) - 1) // (width - 1)] for i in range(width)]
+    steps = len(BLOCKS) - 2
+    level = [None if v is None else min(max((v - low) / (high - low), 0.0), 1.0) for v in shown]
+    return "".join(" " if v is None else BLOCKS[1 + round(v * steps)] for v in level)

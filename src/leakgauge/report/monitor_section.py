@@ -1,0 +1,335 @@
+"""The report's section on a monitored training: sentences in plain words, figures, numbers beside their controls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.report import words
+from leakgauge.report.monitor_figures import Curve, Level, curves_svg, layer_bars_svg, layer_map_svg
+
+_NAME = "privacy/"
+_ROWS = (
+    ("whitebox/auc", "White-box AUC", "who was in the batch, for one with the weights and candidates; 0.5 is guessing"),
+    ("whitebox/tpr_at_1pct_fpr", "White-box true positives", "members found while 1 % of the others are accused"),
+    ("infonce_nats", "Critic (InfoNCE), nats", "which of the candidate batches it was; counts above its controls only"),
+    ("top1", "Critic, first choice right", "share of steps"),
+    ("control/null_nats", "Control null, nats", "shuffled pairs; must be about 0"),
+    ("control/decoy_nats", "Control decoy, nats", "a wrong batch declared true; must not be above 0"),
+    ("control/noise_1x_nats", "Control noise 1×, nats", "noise as long as the gradient; must fall"),
+    ("control/noise_10x_nats", "Control noise 10×, nats", "noise ten times as long; must be about 0"),
+    ("whitebox/upper_nats", "At most, nats", "about membership, by the noise on the gradient"),
+    ("epsilon", "ε so far", "from the accountant"),
+)
+
+
+def section(run: MonitorRun) -> dict[str, Any]:
+    """All that the template shows of a monitored training."""
+    reports = run.reports
+    newest = reports[-1] if reports else {}
+    return {
+        "title": _title(run),
+        "alarmed": newest.get("alarm_at") is not None,
+        "badge": _badge(run),
+        "sentences": _sentences(run),
+        "ended": _ending(run),
+        "figures": _figures(run) if reports else [],
+        "numbers": _numbers(newest) if reports else [],
+        "curve": _curve_table(reports),
+        "notes": [*map(str, newest.get("notes", ())), *_skipped(newest)],
+        "facts": _facts(run),
+        "command": str(run.about.get("command") or ""),
+    }
+
+
+def _title(run: MonitorRun) -> str:
+    about = run.about
+    training = about.get("training")
+    what = "Embedded training" if training == "embedded" else str(training or "Training")
+    parts = [what, *[str(about[key]) for key in ("model", "optimizer") if about.get(key)]]
+    return ", ".join(parts)
+
+
+def _badge(run: MonitorRun) -> str:
+    if not run.reports:
+        return "No report yet"
+    fired = run.reports[-1].get("alarm_at")
+    return "Alarm silent" if fired is None else f"Alarm at step {fired}"
+
+
+def _sentences(run: MonitorRun) -> list[str]:
+    """What was found, in plain words; nothing is concluded from what was not measured."""
+    if not run.reports:
+        return ["Nothing was measured yet, so nothing can be said."]
+    newest = run.reports[-1]
+    said = [_members(run.reports), _alarm(newest)]
+    peak = max(run.reports, key=lambda report: _of(report, "infonce_nats", -1.0))
+    value = _of(peak, "infonce_nats")
+    if value is not None:
+        controls = [_of(peak, f"control/{name}_nats") for name in ("null", "decoy")]
+        beside = ", ".join(f"{n} {_number(v)}" for n, v in zip(("null", "decoy"), controls, strict=True))
+        said.append(
+            f"The critic read most at step {peak['step']}: {_number(value)} nats of at most "
+            f"{_number(_of(peak, 'infonce_ceiling'))} ({beside} at that step)"
+            + (f", and {_number(_of(newest, 'infonce_nats'))} at the end." if peak is not newest else ".")
+        )
+    else:
+        said.append("Too few steps were seen for the critic to be scored.")
+    return said
+
+
+def _members(reports: Sequence[Mapping[str, Any]]) -> str:
+    seen = [v for report in reports if (v := _of(report, "whitebox/auc")) is not None]
+    if not seen:
+        return "Whether members of a batch can be told was not measured: the white-box probe was off (see the notes)."
+    newest = next(report for report in reversed(reports) if _of(report, "whitebox/auc") is not None)
+    auc, low = _of(newest, "whitebox/auc"), _of(newest, "whitebox/auc_low", 0.0)
+    spread = f"AUC {_number(auc)} at the last look, {_number(min(seen))} to {_number(max(seen))} over the run"
+    if _number(min(seen)) == _number(max(seen)):
+        spread = f"AUC {_number(auc)} at every look"
+    who = "someone who holds the weights and a list of candidates"
+    if low is not None and low > 0.5:
+        how = (
+            "could tell almost all members of a batch from others"
+            if low > 0.8
+            else "told members better than by guessing"
+        )
+        return f"From a gradient, {who} {how} ({spread})."
+    return (
+        f"At the last look {who} was not shown to do better than guessing ({spread}); that is no proof that one cannot."
+    )
+
+
+def _alarm(newest: Mapping[str, Any]) -> str:
+    rate = f"{100 * float(newest.get('alpha') or 0.05):g} %"
+    fired = newest.get("alarm_at")
+    if fired is not None:
+        return (
+            f"The alarm fired at step {fired}: by then a critic had picked the true batches too often for chance. "
+            f"Where nothing leaks it fires in at most {rate} of trainings, however long they are."
+        )
+    return f"The alarm did not fire in {newest['step']} steps. It errs on the side of silence: this is no evidence of safety."
+
+
+def _ending(run: MonitorRun) -> str:
+    how, step = run.end.get("how"), run.end.get("step")
+    if how == "finished":
+        return ""
+    if how == "interrupted":
+        return f"The training was interrupted after {step} steps; this is what was measured until then."
+    if how:
+        return f"The training broke off after {step} steps ({run.end.get('why') or 'no reason given'})."
+    return "The end of the training is not on record: it still runs, or it was killed."
+
+
+def _figures(run: MonitorRun) -> list[dict[str, Any]]:
+    reports = run.reports
+    steps = [report["step"] for report in reports]
+    fired = reports[-1].get("alarm_at")
+    event = None if fired is None else (int(fired), f"alarm, step {fired}")
+    found = []
+    if _any(reports, "whitebox/auc"):
+        found.append(_probe_figure(reports, steps))
+    if _any(reports, "infonce_nats"):
+        found += _critic_figures(reports, steps, event)
+    found += [*_paper_figure(run), _alarm_figure(reports, steps, event), *_layer_figures(reports, steps)]
+    return [{"heading": heading, "svg": Markup(svg), "note": note} for heading, svg, note in found]
+
+
+def _probe_figure(reports: Sequence[Mapping[str, Any]], steps: Sequence[int]) -> tuple[str, str, str]:
+    svg = curves_svg(
+        steps,
+        (
+            _line(reports, "whitebox/tpr_at_1pct_fpr", "true positives", "second"),
+            _line(reports, "whitebox/auc", "AUC", "main"),
+        ),
+        uid="monitor-whitebox",
+        title="White-box probe over the training",
+        y_label="share",
+        levels=(Level(0.5, "guessing (AUC)"),),
+        limits=(0.0, 1.02),
+    )
+    note = (
+        "Nothing is trained here: the gradient is regressed on the candidates’ own gradients. True positives: members "
+        "found while 1 % of the others are accused."
+    )
+    return "Who was in the batch", svg, note
+
+
+def _critic_figures(
+    reports: Sequence[Mapping[str, Any]], steps: Sequence[int], event: tuple[int, str] | None
+) -> list[tuple[str, str, str]]:
+    """The critic with its interval and the alarm; and the same line beside the controls."""
+    value = _line(reports, "infonce_nats", "critic", "main")
+    ceiling = _of(reports[-1], "infonce_ceiling")
+    levels = () if ceiling is None else (Level(ceiling, "most that can be told"),)
+    near = 2 * max(v for v in value.values if v is not None) > (ceiling or math.inf)  # else it would flatten the curve
+    alone = curves_svg(
+        steps,
+        (value,),
+        uid="monitor-critic",
+        title="Leakage found by the critic",
+        y_label="nats",
+        event=event,
+        levels=levels if near else (),
+    )
+    controls = (
+        value,
+        _line(reports, "control/null_nats", "null", "null"),
+        _line(reports, "control/decoy_nats", "decoy", "decoy"),
+        _line(reports, "control/noise_1x_nats", "noise 1×", "noise1"),
+        _line(reports, "control/noise_10x_nats", "noise 10×", "noise10"),
+    )
+    beside = curves_svg(steps, controls, uid="monitor-controls", title="The critic beside its controls", y_label="nats")
+    most = "" if ceiling is None else f" Its most is {ceiling:.2f} nats."
+    return [
+        (
+            "Leakage curve with its interval",
+            alone,
+            f"A lower bound over the last scored steps, each scored before it is learned from.{most}",
+        ),
+        (
+            "The critic beside its controls",
+            beside,
+            "Where the critic is not above null and decoy it has found nothing. Noise must bring it down.",
+        ),
+    ]
+
+
+def _alarm_figure(
+    reports: Sequence[Mapping[str, Any]], steps: Sequence[int], event: tuple[int, str] | None
+) -> tuple[str, str, str]:
+    svg = curves_svg(
+        steps,
+        (_line(reports, "log_wealth", "evidence", "main"),),
+        uid="monitor-alarm",
+        title="Evidence of the alarm",
+        y_label="log of the fortune",
+        event=event,
+        levels=(Level(-math.log(float(reports[-1].get("alpha") or 0.05)), "fires here"),),
+    )
+    note = "A fortune that bets on telling the true batch; where nothing leaks it does not grow in the mean."
+    return "The alarm stayed silent" if event is None else "When the alarm fired", svg, note
+
+
+def _layer_figures(reports: Sequence[Mapping[str, Any]], steps: Sequence[int]) -> list[tuple[str, str, str]]:
+    newest = reports[-1].get("layers") or {}
+    if not newest:
+        return []
+    over_time = [(str(name), [(report.get("layers") or {}).get(name) for report in reports]) for name in newest]
+    bars = layer_bars_svg(
+        over_time,
+        uid="monitor-layers",
+        title="Leakage by layer at the last report",
+        now="last report",
+        before="highest of the run",
+    )
+    grid = layer_map_svg(steps, over_time, uid="monitor-map", title="Leakage by layer over the training")
+    return [
+        ("Which layer tells", bars, "Nats of a critic that sees this layer’s gradient alone. Layers do not add up."),
+        ("Which layer tells, over time", grid, "The stronger a cell, the more this layer told by itself."),
+    ]
+
+
+def _paper_figure(run: MonitorRun) -> list[tuple[str, str, str]]:
+    """The privacy-token paper's number beside what the same recipe reads where nothing can have leaked."""
+    if len(run.paper) < 2:
+        return []
+    lines = (
+        ("collected", "paper’s gap", "main"),
+        ("decoy", "decoy", "decoy"),
+        ("null", "null", "null"),
+        ("held_out", "held out", "noise10"),
+    )
+    svg = curves_svg(
+        [int(row["sub_epoch"]) for row in run.paper],
+        [Curve(label, f"line-{css}", [row.get(key) for row in run.paper]) for key, label, css in lines],
+        uid="monitor-paper",
+        title="The published measure beside its controls",
+        y_label="critic gap",
+        x_label="sub-epoch",
+    )
+    note = (
+        "A critic gap, not mutual information. Decoy: features of other data. Where it follows the gap, the critic tells "
+        "the time, not the data."
+    )
+    return [("The privacy-token paper’s gap", svg, note)]
+
+
+def _numbers(newest: Mapping[str, Any]) -> list[dict[str, str]]:
+    rows = []
+    for key, name, meaning in _ROWS:
+        value = _of(newest, key)
+        if value is None and key in ("whitebox/upper_nats", "epsilon"):
+            continue
+        low, high = _of(newest, f"{key}_low"), _of(newest, f"{key}_high")
+        interval = "" if low is None or high is None else f"{_number(low)} to {_number(high)}"
+        rows.append({"name": name, "meaning": meaning, "value": _number(value), "interval": interval})
+    return rows
+
+
+def _curve_table(reports: Sequence[Mapping[str, Any]], most: int = 24) -> list[list[str]]:
+    """Step, AUC, nats, null, decoy, noise 10× and evidence: at most a page of rows, the last one always."""
+    keys = (
+        "whitebox/auc",
+        "infonce_nats",
+        "control/null_nats",
+        "control/decoy_nats",
+        "control/noise_10x_nats",
+        "log_wealth",
+    )
+    every = max(1, -(-len(reports) // most))
+    return [[str(report["step"]), *(_number(_of(report, key)) for key in keys)] for report in reports[::-every][::-1]]
+
+
+def _skipped(newest: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{words.plural(int(count), 'step')} not scored: {what}"
+        for what, count in (newest.get("skipped") or {}).items()
+    ]
+
+
+def _facts(run: MonitorRun) -> list[tuple[str, str]]:
+    about = run.about
+    return [
+        ("Training", _title(run)),
+        ("Parameters", f"{about['parameters']:,}".replace(",", "\u202f") if about.get("parameters") else "–"),
+        ("Loss", str(about.get("loss") or "not seen")),
+        (
+            "View",
+            {"released": "released: what the optimizer applies"}.get(
+                str(about.get("view")), str(about.get("view") or "–")
+            ),
+        ),
+        ("Report every", words.plural(int(about["every"]), "step") if about.get("every") else "–"),
+        ("Candidate batches", str(about.get("choices") or "–")),
+        ("Seed", str(about.get("seed", "–"))),
+        ("Steps", str(run.end.get("step") or (run.reports[-1]["step"] if run.reports else 0))),
+        ("Time", words.duration(float(run.end["seconds"])) if run.end.get("seconds") is not None else "–"),
+    ]
+
+
+def _line(reports: Sequence[Mapping[str, Any]], key: str, label: str, css: str) -> Curve:
+    values, low, high = ([_of(report, f"{key}{end}") for report in reports] for end in ("", "_low", "_high"))
+    bounded = any(v is not None for v in low)
+    return Curve(label, f"line-{css}", values, low if bounded else (), high if bounded else ())
+
+
+def _of(report: Mapping[str, Any], key: str, default: float | None = None) -> Any:
+    value = report["scalars"].get(_NAME + key)
+    return default if value is None else float(value)
+
+
+def _any(reports: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return any(_of(report, key) is not None for report in reports)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return words.MISSING
+    text = f"{value:.3f}"
+    return (text.lstrip("-") if float(text) == 0 else text).replace("-", "−")
