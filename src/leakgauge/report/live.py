@@ -16,7 +16,7 @@ from leakgauge.report.templating import environment
 
 def section(run: MonitorRun) -> str:
     """The section as markup; everything that comes from the run is escaped."""
-    return environment().get_template("monitor.html.j2").render(monitored=facts(run))
+    return environment().get_template("monitor.html.j2").render(monitored=facts(run, live=True))
 
 
 @cache

@@ -13,6 +13,8 @@ from leakgauge.report import words
 from leakgauge.report.monitor_figures import Curve, Level, curves_svg, layer_bars_svg, layer_map_svg
 
 _NAME = "privacy/"
+_FEW = 8
+"""Scored steps below which an estimate of the critic is too rough to be drawn."""
 _ROWS = (
     ("whitebox/auc", "White-box AUC", "who was in the batch, for one with the weights and candidates; 0.5 is guessing"),
     ("whitebox/tpr_at_1pct_fpr", "White-box true positives", "members found while 1 % of the others are accused"),
@@ -27,8 +29,8 @@ _ROWS = (
 )
 
 
-def section(run: MonitorRun) -> dict[str, Any]:
-    """All that the template shows of a monitored training."""
+def section(run: MonitorRun, *, live: bool = False) -> dict[str, Any]:
+    """All that the template shows of a monitored training; ``live`` is one that still runs."""
     reports = run.reports
     newest = reports[-1] if reports else {}
     return {
@@ -36,7 +38,7 @@ def section(run: MonitorRun) -> dict[str, Any]:
         "alarmed": newest.get("alarm_at") is not None,
         "badge": _badge(run),
         "sentences": _sentences(run),
-        "ended": _ending(run),
+        "ended": "" if live and not run.end else _ending(run),
         "figures": _figures(run) if reports else [],
         "numbers": _numbers(newest) if reports else [],
         "curve": _curve_table(reports),
@@ -67,7 +69,8 @@ def _sentences(run: MonitorRun) -> list[str]:
         return ["Nothing was measured yet, so nothing can be said."]
     newest = run.reports[-1]
     said = [_members(run.reports), _alarm(newest)]
-    peak = max(run.reports, key=lambda report: _of(report, "infonce_nats", -1.0))
+    settled = [report for report in run.reports if _of(report, "pairs", 0.0) >= _FEW] or [newest]
+    peak = max(settled, key=lambda report: _of(report, "infonce_nats", -math.inf))
     value = _of(peak, "infonce_nats")
     if value is not None:
         controls = [_of(peak, f"control/{name}_nats") for name in ("null", "decoy")]
@@ -75,7 +78,7 @@ def _sentences(run: MonitorRun) -> list[str]:
         said.append(
             f"The critic read most at step {peak['step']}: {_number(value)} nats of at most "
             f"{_number(_of(peak, 'infonce_ceiling'))} ({beside} at that step)"
-            + (f", and {_number(_of(newest, 'infonce_nats'))} at the end." if peak is not newest else ".")
+            + (f", and {_number(_of(newest, 'infonce_nats'))} at the last report." if peak is not newest else ".")
         )
     else:
         said.append("Too few steps were seen for the critic to be scored.")
@@ -164,7 +167,7 @@ def _critic_figures(
     reports: Sequence[Mapping[str, Any]], steps: Sequence[int], event: tuple[int, str] | None
 ) -> list[tuple[str, str, str]]:
     """The critic with its interval and the alarm; and the same line beside the controls."""
-    value = _line(reports, "infonce_nats", "critic", "main")
+    value = _critic_line(reports, "infonce_nats", "critic", "main")
     ceiling = _of(reports[-1], "infonce_ceiling")
     levels = () if ceiling is None else (Level(ceiling, "most that can be told"),)
     near = 2 * max(v for v in value.values if v is not None) > (ceiling or math.inf)  # else it would flatten the curve
@@ -179,10 +182,10 @@ def _critic_figures(
     )
     controls = (
         value,
-        _line(reports, "control/null_nats", "null", "null"),
-        _line(reports, "control/decoy_nats", "decoy", "decoy"),
-        _line(reports, "control/noise_1x_nats", "noise 1×", "noise1"),
-        _line(reports, "control/noise_10x_nats", "noise 10×", "noise10"),
+        _critic_line(reports, "control/null_nats", "null", "null"),
+        _critic_line(reports, "control/decoy_nats", "decoy", "decoy"),
+        _critic_line(reports, "control/noise_1x_nats", "noise 1×", "noise1"),
+        _critic_line(reports, "control/noise_10x_nats", "noise 10×", "noise10"),
     )
     beside = curves_svg(steps, controls, uid="monitor-controls", title="The critic beside its controls", y_label="nats")
     most = "" if ceiling is None else f" Its most is {ceiling:.2f} nats."
@@ -190,7 +193,7 @@ def _critic_figures(
         (
             "Leakage curve with its interval",
             alone,
-            f"A lower bound over the last scored steps, each scored before it is learned from.{most}",
+            f"A lower bound over the last scored steps, each scored before it is learned from; drawn from {_FEW} of them on.{most}",
         ),
         (
             "The critic beside its controls",
@@ -311,6 +314,13 @@ def _facts(run: MonitorRun) -> list[tuple[str, str]]:
         ("Steps", str(run.end.get("step") or (run.reports[-1]["step"] if run.reports else 0))),
         ("Time", words.duration(float(run.end["seconds"])) if run.end.get("seconds") is not None else "–"),
     ]
+
+
+def _critic_line(reports: Sequence[Mapping[str, Any]], key: str, label: str, css: str) -> Curve:
+    """The line of a number that rests on scored steps; without those reports that had hardly any."""
+    enough = [_of(report, "pairs", 0.0) >= _FEW for report in reports]
+    bare = [report if ok else {"scalars": {}} for report, ok in zip(reports, enough, strict=True)]
+    return _line(bare if any(enough) else reports, key, label, css)
 
 
 def _line(reports: Sequence[Mapping[str, Any]], key: str, label: str, css: str) -> Curve:
