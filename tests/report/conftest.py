@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,40 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
+from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record, append
 
 SIZE = 32
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+# Smallest contrast of text against what lies behind it, with the text, over all visible text of the page.
+CONTRAST = """() => {
+  const parse = c => { const m = c.match(/[\\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((s, v, i) => s + v * [.2126, .7152, .0722][i], 0);
+  const behind = e => { for (; e; e = e.parentElement) {
+    const c = parse(getComputedStyle(e).backgroundColor); if (c[3] === 1) return c; } return [255, 255, 255, 1]; };
+  let worst = {ratio: 99}; let seen = 0;
+  for (const e of document.querySelectorAll('body *')) {
+    const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !e.checkVisibility() || ['TITLE', 'DESC'].includes(e.tagName.toUpperCase())) continue;
+    const style = getComputedStyle(e);
+    const ink = parse(e instanceof SVGElement ? style.fill : style.color);
+    const [a, b] = [light(ink), light(behind(e))].sort((x, y) => y - x);
+    const ratio = (a + .05) / (b + .05); seen++;
+    if (ratio < worst.ratio) worst = {ratio, text: e.textContent.trim().slice(0, 60), css: String(e.className)};
+  }
+  return {...worst, seen};
+}"""
 
 
 def drawing(seed: int, size: int = SIZE) -> Image.Image:
@@ -301,3 +333,73 @@ def one(tmp_path: Path) -> Record:
 @pytest.fixture
 def eight(tmp_path: Path) -> list[Record]:
     return build(tmp_path)
+
+
+def make_monitored(*, reports: int = 30, alarm: bool = True, probe: bool = True, name: str = "body.0.weight"):
+    """A monitored training by hand: leakage that falls, controls around 0, three layers, an alarm at step 60."""
+    lines = []
+    for i in range(1, reports + 1):
+        step, nats = 25 * i, 1.2 * math.exp(-i / 8)
+        scalars: dict[str, float | None] = {
+            "privacy/alarm": float(alarm and step >= 60),
+            "privacy/log_wealth": 0.4 * i if alarm else -0.01 * i,
+            "privacy/infonce_ceiling": math.log(16),
+            "privacy/pairs": float(min(10 * i, 256)),
+        }
+        if i > 1:
+            bounded = {
+                "infonce_nats": nats,
+                "top1": nats / 2,
+                "control/null_nats": 0.01,
+                "control/decoy_nats": -nats / 2,
+            }
+            for key, value in bounded.items():
+                ends = {"": value, "_low": value - 0.1, "_high": value + 0.1}
+                scalars |= {f"privacy/{key}{end}": v for end, v in ends.items()}
+            scalars |= {"privacy/control/noise_1x_nats": nats / 3, "privacy/control/noise_10x_nats": 0.0}
+        if probe:
+            for key in ("auc", "tpr_at_1pct_fpr"):
+                scalars |= {
+                    f"privacy/whitebox/{key}{end}": v for end, v in (("", 0.98), ("_low", 0.85), ("_high", 1.0))
+                }
+        lines.append(
+            {
+                "step": step, "view": "released", "choices": 16, "alpha": 0.05,
+                "alarm_at": 60 if alarm and step >= 60 else None, "scalars": scalars,
+                "layers": {name: nats, "body.2.weight": nats / 2, "fc.bias": -0.01} if i > 1 else {},
+                "whitebox_step": step if probe else None, "notes": ["probe reads 2 of 8"], "skipped": {"no input": 3},
+            }
+        )  # fmt: skip
+    about = {
+        "training": "train.py", "model": "LeNet", "parameters": 13426, "optimizer": "Adam", "loss": "CrossEntropyLoss",
+        "every": 25, "view": "released", "seed": 0, "alpha": 0.05, "choices": 16, "command": "leakgauge monitor train.py",
+        "versions": VERSIONS,
+    }  # fmt: skip
+    end = {"how": "finished", "why": "", "step": 25 * reports, "seconds": 12.5}
+    return MonitorRun(about=about, reports=tuple(lines), end=end)
+
+
+@pytest.fixture(scope="session")
+def monitored() -> Callable[..., MonitorRun]:
+    """:func:`make_monitored`, given as a fixture."""
+    return make_monitored
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One Chromium for all tests of this folder."""
+    from playwright.sync_api import sync_playwright
+
+    found = shutil.which("chromium")
+    if not found:
+        pytest.fail("these tests need Chromium; install it with: apt-get install chromium", pytrace=False)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def contrast() -> str:
+    """JavaScript that gives the smallest contrast of text against what lies behind it, over all visible text."""
+    return CONTRAST

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,50 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from leakgauge.report.html import write
-
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-# Smallest contrast of text against what lies behind it, with the text, over all visible text of the page.
-CONTRAST = """() => {
-  const parse = c => { const m = c.match(/[\\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
-  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
-    .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((s, v, i) => s + v * [.2126, .7152, .0722][i], 0);
-  const behind = e => { for (; e; e = e.parentElement) {
-    const c = parse(getComputedStyle(e).backgroundColor); if (c[3] === 1) return c; } return [255, 255, 255, 1]; };
-  let worst = {ratio: 99}; let seen = 0;
-  for (const e of document.querySelectorAll('body *')) {
-    const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
-    if (!own || !e.checkVisibility() || ['TITLE', 'DESC'].includes(e.tagName.toUpperCase())) continue;
-    const style = getComputedStyle(e);
-    const ink = parse(e instanceof SVGElement ? style.fill : style.color);
-    const [a, b] = [light(ink), light(behind(e))].sort((x, y) => y - x);
-    const ratio = (a + .05) / (b + .05); seen++;
-    if (ratio < worst.ratio) worst = {ratio, text: e.textContent.trim().slice(0, 60), css: String(e.className)};
-  }
-  return {...worst, seen};
-}"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    from playwright.sync_api import sync_playwright
-
-    found = shutil.which("chromium")
-    if not found:
-        pytest.fail("these tests need Chromium; install it with: apt-get install chromium", pytrace=False)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +79,10 @@ def test_overview_fits_a_desk_and_scrolls_in_its_own_box_on_a_phone(visit):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_all_text_has_contrast(visit, scheme: str, width: int):
+def test_all_text_has_contrast(visit, contrast: str, scheme: str, width: int):
     page, _ = visit(width, scheme)
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    worst = page.evaluate(CONTRAST)
+    worst = page.evaluate(contrast)
     assert worst["seen"] > 300
     assert worst["ratio"] >= 4.5, worst
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 28)"
@@ -161,7 +115,7 @@ def test_structure_is_semantic(visit):
     assert page.evaluate("document.documentElement.lang") == "en"
 
 
-def test_prints_on_white_with_details_closed(visit, tmp_path: Path):
+def test_prints_on_white_with_details_closed(visit, contrast: str, tmp_path: Path):
     page, _ = visit(scheme="dark")
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     data = page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
@@ -170,4 +124,4 @@ def test_prints_on_white_with_details_closed(visit, tmp_path: Path):
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("details.json pre").first.is_hidden()
-    assert page.evaluate(CONTRAST)["ratio"] >= 4.5
+    assert page.evaluate(contrast)["ratio"] >= 4.5

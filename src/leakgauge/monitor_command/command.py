@@ -40,6 +40,9 @@ def run(
     """Trains under the monitor, writes the report and returns the exit code. ``port`` is None without a live page."""
     if training is not None and steps is not None:
         raise BadInput("--steps belongs to the embedded training; a script ends by itself")
+    count = embedded.STEPS if steps is None else steps
+    if count < 1:
+        raise BadInput(f"--steps must be at least 1, got {count}")
     if every < 1:
         raise BadInput(f"--every counts optimizer steps between reports, at least 1; got {every}")
     chosen: View | None = next((known for known in VIEWS if known == view), None)
@@ -49,7 +52,7 @@ def run(
         raise BadInput(f"there is no file {training}; give a training script, or nothing for the embedded training")
     screen = Console(quiet=quiet)
     said = ["leakgauge", "monitor", "--every", str(every), "--view", chosen, "--seed", str(seed)]
-    said += ["--steps", str(steps or embedded.STEPS)] if training is None else [str(training), *arguments]
+    said += ["--steps", str(count)] if training is None else [str(training), *arguments]
     settings = Settings(
         every=every,
         view=chosen,
@@ -69,7 +72,7 @@ def run(
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", MonitorWarning)  # what they say stands among the notes of every report
         if training is None:
-            code = _end(recording, lambda: embedded.train(recording, steps=steps or embedded.STEPS, seed=seed))
+            code = _end(recording, lambda: embedded.train(recording, steps=count, seed=seed))
         else:
             code = _end(recording, lambda: script.run(recording, training, arguments))
     screen.print(recording.text, soft_wrap=True, highlight=False, markup=False)
@@ -100,4 +103,5 @@ def _prepare(folder: Path, *, replace_old: bool) -> None:
     old = folder / monitor_records.FILE
     if old.exists() and not replace_old:
         raise BadInput(f"{folder} already holds a monitored training; choose another folder with --out")
-    old.unlink(missing_ok=True)
+    for stale in (old, folder / html.FILE):
+        stale.unlink(missing_ok=True)

@@ -83,7 +83,6 @@ class LivePage:
 
 class _Handler(BaseHTTPRequestHandler):
     page: LivePage
-    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         if self.headers.get("Host") not in (f"{HOST}:{self.page.port}", f"localhost:{self.page.port}"):
