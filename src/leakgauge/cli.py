@@ -293,12 +293,14 @@ def monitor(
     Without SCRIPT a small network is trained on embedded images. A script needs no change: the monitor attaches to the
     first torch optimizer that steps. Reports go to monitor.jsonl as they come, and into report.html at the end.
     """
+    from leakgauge.audit import monitor_records
     from leakgauge.monitor_command import command
 
+    folder = out or Path("leakgauge-runs/monitor")
     code = command.run(
         script,
         arguments or (),
-        folder=out or Path("leakgauge-runs/monitor"),
+        folder=folder,
         replace_old=out is None,
         every=every,
         view=view,
@@ -308,7 +310,12 @@ def monitor(
         quiet=quiet,
     )
     if code == INTERRUPTED:
-        _complain("interrupted; what was measured until then is kept, with its report")
+        kept = (
+            f"what was measured until then lies in {folder}"
+            if monitor_records.exists(folder)
+            else "nothing was measured"
+        )
+        _complain(f"interrupted; {kept}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(code)
 

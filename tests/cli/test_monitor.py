@@ -140,10 +140,23 @@ def test_a_script_that_breaks_off_keeps_what_was_seen(leakgauge, script, tmp_pat
 def test_ctrl_c_ends_with_what_was_measured(leakgauge, script, tmp_path):
     said = leakgauge("monitor", "--every", 10, "--out", "run", script("if step == 33: raise KeyboardInterrupt"))
     assert said.code == 130
-    assert said.err == "leakgauge: interrupted; what was measured until then is kept, with its report\n"
+    assert said.err == "leakgauge: interrupted; what was measured until then lies in run\n"
     assert "InfoNCE" in said.out
     assert monitor_records.read(tmp_path / "run").end["how"] == "interrupted"
     assert "interrupted after 34 steps" in (tmp_path / "run/report.html").read_text("utf-8")
+
+
+def test_ctrl_c_before_the_first_step(leakgauge, tmp_path):
+    (tmp_path / "slow.py").write_text("raise KeyboardInterrupt\n")
+    said = leakgauge("monitor", "--out", "run", "slow.py")
+    assert (said.code, said.out, said.err) == (130, "", "leakgauge: interrupted; nothing was measured\n")
+
+
+def test_a_failed_start_leaves_the_report_of_attacks_alone(leakgauge, tmp_path):
+    (tmp_path / "none.py").write_text("x = 1\n")
+    assert leakgauge("attack", "--option", "steps=2", "--out", "run", "-q").code == 0
+    assert leakgauge("monitor", "--out", "run", "none.py").code == 2
+    assert (tmp_path / "run/report.html").is_file()
 
 
 def test_a_real_ctrl_c_while_the_page_is_served(tmp_path):

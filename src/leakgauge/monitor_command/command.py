@@ -75,8 +75,9 @@ def run(
             code = _end(recording, lambda: embedded.train(recording, steps=count, seed=seed))
         else:
             code = _end(recording, lambda: script.run(recording, training, arguments))
-    screen.print(recording.text, soft_wrap=True, highlight=False, markup=False)
-    screen.print(f"report: {folder / html.FILE}", soft_wrap=True)
+    if recording.monitor is not None:
+        screen.print(recording.text, soft_wrap=True, highlight=False, markup=False)
+        screen.print(f"report: {folder / html.FILE}", soft_wrap=True)
     return code
 
 
@@ -103,5 +104,6 @@ def _prepare(folder: Path, *, replace_old: bool) -> None:
     old = folder / monitor_records.FILE
     if old.exists() and not replace_old:
         raise BadInput(f"{folder} already holds a monitored training; choose another folder with --out")
-    for stale in (old, folder / html.FILE):
-        stale.unlink(missing_ok=True)
+    if replace_old:
+        for stale in (old, folder / html.FILE):
+            stale.unlink(missing_ok=True)
