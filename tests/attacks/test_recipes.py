@@ -10,7 +10,7 @@ from leakgauge.attacks import ATTACKS, dlg, idlg, inverting_gradients, tag
 from leakgauge.audit import Case, embedded, score
 from leakgauge.audit.plan import default_cases
 from leakgauge.audit.run import null_run
-from leakgauge.channels import Gradient
+from leakgauge.channels import Features, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.errors import Inapplicable
@@ -130,6 +130,9 @@ def test_restarts_and_steps_reach_the_loop(name):
     if name == "april":
         victim, x, y = testing.tiny_case("vit")
         seen = share(victim, Gradient(), x, y)
+    elif name == "feature_matching":
+        victim, x, y = testing.tiny_case("lenet")
+        seen = share(victim, Features("body.1"), x, y)
     else:
         victim, seen, _, _ = lenet_case(1)
     result = attack(victim, seen)
