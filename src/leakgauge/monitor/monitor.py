@@ -153,7 +153,10 @@ class Monitor:
             self.guard.say("gradient", "leakgauge monitor: a step had no gradient at all and was not scored")
         elif batch is None:
             self._skipped["no input"] += 1
-            self.guard.say("input", "leakgauge monitor: a step came without a forward pass of the model; not scored")
+            self.guard.say(
+                "input",
+                "leakgauge monitor: a step came without a forward pass of the model, or with an empty batch; not scored",
+            )
         else:
             self._take(batch, shared)
         if self._prober is not None:
@@ -277,7 +280,6 @@ class Monitor:
         """Removes all hooks and lets go of all buffers. Reports stay readable."""
         if self._on_close is not None:
             self._on_close()
-            self._on_close = None
         self._plan, self._stream, self._prober = None, None, None
         self._features = BatchFeatures(self.seed)
 
