@@ -61,6 +61,8 @@ MUTANTS = (
     Mutant("relative noise: root missing", "defenses/noise.py", "norm / math.sqrt(", "norm / (", "TestDefenses"),
     Mutant("verdict: sign of the margin", "audit/verdict.py", "bar + self.margin", "bar - self.margin", "TestVerdict"),
     Mutant("verdict: absolute bar turned", "audit/verdict.py", "value >= self.margin", "value <= self.margin", "TestVerdict"),
+    Mutant("batch statistics: Bessel's factor turned", "inversion/statistics.py", "((n - 1) / n)", "(n / (n - 1))", "TestStatistics"),
+    Mutant("batch statistics: average of one too many", "inversion/statistics.py", "return tracked / (", "return 1 / (", "TestStatistics"),
     Mutant("matching: the worst is kept", "inversion/search.py", "better = losses < self", "better = losses > self", "TestMatching"),
 )  # fmt: skip
 

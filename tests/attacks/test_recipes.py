@@ -10,7 +10,7 @@ from leakgauge.attacks import ATTACKS, dlg, idlg, inverting_gradients, tag
 from leakgauge.audit import Case, embedded, score
 from leakgauge.audit.plan import default_cases
 from leakgauge.audit.run import null_run
-from leakgauge.channels import Gradient
+from leakgauge.channels import Features, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.errors import Inapplicable
@@ -133,6 +133,9 @@ def test_restarts_and_steps_reach_the_loop(name):
     if name.startswith("april") or name == "huang":  # which need a position embedding, and batch normalisation
         victim, x, y = testing.tiny_case("cnn" if name == "huang" else "vit")
         seen = share(victim, Gradient(), x, y)
+    elif name == "feature_matching":
+        victim, x, y = testing.tiny_case("lenet")
+        seen = share(victim, Features("body.1"), x, y)
     else:
         victim, seen, _, _ = lenet_case(1)
     result = attack(victim, seen)

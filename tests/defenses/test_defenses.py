@@ -201,13 +201,17 @@ EXPECTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", EXPECTED)
 def test_withhold_by_role(role, transformer):
     x, y = torch.rand(1, 1, 8, 8), torch.tensor([0])
     everything = share(transformer, Gradient(), x, y).signal
     left = share(transformer, Gradient(), x, y, defenses=(Withhold((role,)),)).signal
     assert set(everything) - set(left) == EXPECTED[role]
     assert all(torch.equal(left[n], everything[n]) for n in left)
+
+
+def test_every_role_of_images_is_withheld_above():
+    assert set(EXPECTED) == set(ROLES) - {"token_embedding"}  # which a text model has: tests/families/test_text.py
 
 
 def test_withhold_several_roles_and_one_written_alone(transformer):

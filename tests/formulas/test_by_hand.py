@@ -245,3 +245,17 @@ class TestMatching:
         replayed = Gradient()(victim, found.x, found.y)
         again = sum(float((replayed[n] - seen.signal[n]).square().sum()) for n in replayed)
         assert again == pytest.approx(found.loss, rel=1e-3, abs=1e-9)
+
+
+class TestStatistics:
+    """A batch of the values 1 and 3: mean 2, variance 1, unbiased variance 2. Momentum 1/2 from mean 0 and variance 1."""
+
+    def test_batch_from_running_statistics(self):
+        from leakgauge.inversion.statistics import Moments, batch_moments, retained_weight
+
+        before = Moments(torch.tensor([0.0]), torch.tensor([1.0]))
+        after = Moments(torch.tensor([1.0]), torch.tensor([1.5]))
+        found = batch_moments(before, after, retained=0.5, n=2)
+        assert (found.mean.tolist(), found.var.tolist()) == ([2.0], [1.0])
+        assert retained_weight(0.25, updates=2, tracked=9) == 0.75**2
+        assert retained_weight(None, updates=1, tracked=4) == 0.8

@@ -1,4 +1,4 @@
-"""Driven by transformers' own callback handler, with an optimizer wrapped as accelerate wraps it."""
+"""Driven by transformers' own callback handler, and in a real Trainer."""
 
 import pytest
 import torch
@@ -65,3 +65,44 @@ def test_attaches_at_the_beginning_and_sees_clipped_gradients_of_all_parts(handl
     events.call_event("on_train_end", None, None, None)
     assert not model._forward_pre_hooks
     assert callback.monitor.compute().step == 2
+
+
+def test_in_a_real_trainer(tmp_path):
+    """With accumulation and clipping: one look per optimizer step, at the gradient as it is applied."""
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=8, num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    rng = torch.Generator().manual_seed(0)
+    rows = [
+        {"input_ids": torch.randint(30, (6,), generator=rng), "labels": torch.tensor(i % 2)} for i in range(24)
+    ]  # 24 rows, 3 at a time, 2 such parts a step: 4 steps an epoch
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.BertForSequenceClassification(config)
+    callback = trainer_monitor(every=1, strict=True)
+    seen = []
+
+    class Spy(transformers.TrainerCallback):
+        def on_train_begin(self, args, state, control, **given):
+            finish = callback.monitor.finish
+
+            def look(signal):
+                norm = torch.stack([g.square().sum() for g in signal.values()]).sum().sqrt()
+                seen.append((float(norm), callback.monitor._features.size))
+                finish(signal)
+
+            callback.monitor.finish = look
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), per_device_train_batch_size=3, gradient_accumulation_steps=2, num_train_epochs=2,
+        max_grad_norm=0.05, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no", logging_strategy="no",
+    )  # fmt: skip
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[callback, Spy()])
+    trainer.train()
+    assert trainer.state.global_step == 8
+    assert callback.monitor.compute().step == 8
+    assert [size for _, size in seen] == [6] * 8
+    assert all(norm == pytest.approx(0.05, rel=1e-2) for norm, _ in seen)

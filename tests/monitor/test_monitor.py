@@ -274,11 +274,13 @@ def test_close_removes_hooks_and_frees_what_it_held(model_of, train):
 
 
 def test_tokens_are_features_too():
-    model = nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Linear(24, 3))
+    with torch.random.fork_rng():
+        torch.manual_seed(5)  # of eight seeds this one alarms among the earliest, at step 26; all do by step 64
+        model = nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Linear(24, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     monitor = watch(model, optimizer, strict=True)
     rng = torch.Generator().manual_seed(0)
-    for _ in range(120):
+    for _ in range(240):
         optimizer.zero_grad()
         model(torch.randint(50, (2, 6), generator=rng)).sum().backward()
         optimizer.step()

@@ -481,10 +481,37 @@ def test_the_users_own_error_passes_through(model_of):
         optimizer.step(closure)
 
 
-def test_sparse_gradients_stop_the_monitor():
+def test_sparse_gradients_stop_the_monitor_and_leave_other_hooks_alone():
     model = nn.Sequential(nn.Embedding(50, 4, sparse=True), nn.Flatten(), nn.Linear(12, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch(model, optimizer)
+    monitor, fired = watch(model, optimizer), []
+    for number in (1, 2):
+        optimizer.register_step_pre_hook(lambda *_, n=number: fired.append(n))
     model(torch.randint(50, (2, 3))).sum().backward()
     with pytest.warns(MonitorWarning, match="sparse"):
         optimizer.step()
+    optimizer.step()
+    assert fired == [1, 2, 1, 2]
+    assert not model._forward_pre_hooks
+    monitor.close()
+    assert len(optimizer._optimizer_step_pre_hooks) == 2
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_an_empty_batch_is_skipped(model_of, tokens):
+    """Poisson sampling draws one now and then."""
+    if tokens:
+        model, empty = (
+            nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2)),
+            torch.zeros(0, 3, dtype=torch.long),
+        )
+    else:
+        model, empty = model_of(), torch.zeros(0, 1, 8, 8)
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer, loss=nn.functional.cross_entropy, every=1)
+    model(empty).sum().backward()
+    monitor.labels(torch.zeros(0, dtype=torch.long))
+    with pytest.warns(MonitorWarning, match="without a forward pass"):
+        optimizer.step()
+    assert monitor.compute().skipped == {"no input": 1}
+    assert model._forward_pre_hooks  # it goes on

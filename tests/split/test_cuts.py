@@ -14,7 +14,7 @@ from leakgauge.integrations import huggingface, timm
 from leakgauge.models.resnet import ResNet18
 from leakgauge.models.vgg import VGG
 from leakgauge.split import cuts, halves
-from leakgauge.split.cuts import as_victim, cut_named, how_traced, jpeg_bytes
+from leakgauge.split.cuts import as_victim, cut_named, jpeg_bytes
 
 PLAN = (64, 64, "M", 128, 128, "M", 256, 256, 256, 256, "M", 512, 512, 512, 512, "M", 512, 512, 512, 512, "M")
 TABLE = {  # block: channels, side, KiB in fp32, edge parameters in millions; shares in % by head (2048-4096-4096, pooled)
@@ -113,7 +113,7 @@ def test_multi_tensor_cuts_are_hidden_by_default():
     with pytest.raises(BadInput, match=r"there is no cut 'layer1.0.conv3'; did you mean"):
         cut_named(every, "layer1.0.conv3", victim)
     assert cut_named(plain, "layer2", victim).name == "layer2.1"
-    assert how_traced(victim) == "torch.export"
+    assert halves(victim, "layer2").how == "torch.export"
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet"])

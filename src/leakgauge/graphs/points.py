@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -50,10 +50,6 @@ class Cost:
     time_share: float | None
 
 
-Half = Callable[..., Any]
-"""``edge(x) -> tuple of tensors`` or ``cloud(*tensors) -> the model's output``."""
-
-
 class Traced(Protocol):
     """A model that was followed through its computation."""
 
@@ -72,8 +68,13 @@ class Traced(Protocol):
         """All points by name, from the input to the output."""
         ...
 
-    def edge(self, name: str) -> nn.Module: ...
-    def cloud(self, name: str) -> nn.Module: ...
+    def edge(self, name: str) -> nn.Module:
+        """x to a tuple of tensors."""
+        ...
+
+    def cloud(self, name: str) -> nn.Module:
+        """These tensors, one argument each, to the model's output."""
+        ...
 
     def values(self, x: Tensor, names: Sequence[str]) -> dict[str, tuple[Tensor, ...]]:
         """The tensors at several points from one forward pass, which ends at the last of them."""

@@ -57,7 +57,7 @@ class ViT(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.patch_embed(x)
         if self.cls_token is not None:
-            tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), tokens], dim=1)
+            tokens = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), tokens], dim=1)
         tokens = self.norm(self.blocks(tokens + self.pos_embed))
         return self.head(tokens.mean(1) if self.cls_token is None else tokens[:, 0])
 

@@ -66,7 +66,7 @@ class BatchFeatures:
 
     def _tokens(self, x: Tensor) -> Tensor:
         hashed = (x.reshape(-1).long() * 48_271 + 11 + self._seed) % PRIME * 69_621 % PRIME
-        signs = (hashed // WIDTH % 2 * 2 - 1).float() / max(1, x[0].numel())
+        signs = (hashed // WIDTH % 2 * 2 - 1).float() / max(1, math.prod(x.shape[1:]))
         return torch.zeros(WIDTH, device=x.device).index_add_(0, hashed % WIDTH, signs)
 
 
@@ -77,9 +77,9 @@ def _is_tokens(x: Tensor) -> bool:
 def batch_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """The batch in the arguments of a forward pass: the first tensor with a batch dimension, positional ones first."""
     for tensor in _tensors([*args, *kwargs.values()]):
-        if tensor.ndim > 0 and len(tensor):
+        if tensor.ndim > 0:
             return tensor
-    raise Inapplicable("the model's forward pass got no tensor with samples in it")
+    raise Inapplicable("the model's forward pass got no tensor with a batch dimension")
 
 
 def only_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -72,8 +72,11 @@ class Monitor:
         if log is not None and not isinstance(log, ScalarWriter) and not callable(log):
             raise BadInput(f"log must be a callable log(scalars, step) or a SummaryWriter, got {type(log).__name__}")
         self.view: View = view
-        self.every, self.alpha, self.choices, self.seed = every, alpha, choices, seed
-        self.guard = Guard(strict=strict)
+        self.every: int = every
+        self.alpha: float = alpha
+        self.choices: int = choices
+        self.seed: int = seed
+        self.guard: Guard = Guard(strict=strict)
         self._log: Log | None = _writing(log) if isinstance(log, ScalarWriter) else log
         self._sketch: Sketch = SignBucket() if sketch is None else sketch
         self._prober: Prober | None = None
@@ -84,8 +87,8 @@ class Monitor:
 
     def reset(self) -> None:
         """Forgets all that was seen. Hooks stay attached."""
-        self.step = 0
-        self.looking = True
+        self.step: int = 0
+        self.looking: bool = True
         """Whether the step under way is looked at: by the stream, which samples steps, or by the probe."""
         self._plan: Plan | None = None
         self._layers: tuple[str, ...] = ()
@@ -95,7 +98,7 @@ class Monitor:
         self._window: Ring | None = None
         self._history: Thinning[dict[str, Any]] = Thinning()
         self._whitebox: WhiteBox | None = None
-        self._skipped = {"no gradient": 0, "no input": 0}
+        self._skipped: dict[str, int] = {"no gradient": 0, "no input": 0}
         if self._prober is not None:
             self._prober.forget()
 
@@ -150,7 +153,10 @@ class Monitor:
             self.guard.say("gradient", "leakgauge monitor: a step had no gradient at all and was not scored")
         elif batch is None:
             self._skipped["no input"] += 1
-            self.guard.say("input", "leakgauge monitor: a step came without a forward pass of the model; not scored")
+            self.guard.say(
+                "input",
+                "leakgauge monitor: a step came without a forward pass of the model, or with an empty batch; not scored",
+            )
         else:
             self._take(batch, shared)
         if self._prober is not None:
@@ -274,7 +280,6 @@ class Monitor:
         """Removes all hooks and lets go of all buffers. Reports stay readable."""
         if self._on_close is not None:
             self._on_close()
-            self._on_close = None
         self._plan, self._stream, self._prober = None, None, None
         self._features = BatchFeatures(self.seed)
 

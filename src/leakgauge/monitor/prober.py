@@ -92,6 +92,9 @@ class Prober:
             )
             return None
         members = torch.cat(x), torch.cat(y)
+        if not len(members[0]):
+            self.off = "the batch was empty"
+            return None
         if not self.due(step):
             self._keep(members)
             return None

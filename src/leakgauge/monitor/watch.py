@@ -125,6 +125,8 @@ class _Attached:
         self._own = monitor.view == "raw" and not isinstance(optimizer, PrivateOptimizer)
         self._read = reader(monitor.view, parameters, optimizer)
         self._handles: list[Any] = []
+        self._step_handle: Any = None
+        self._in_step_hook, self._dead = False, False
         self._seen_training = False
         self._raw: dict[str, Tensor] = {}
         monitor.plan({n: tuple(p.shape) for n, p in parameters.items()}, next(iter(parameters.values())).device)
@@ -132,7 +134,8 @@ class _Attached:
     def attach(self, criterion: nn.Module | None, *, forward: bool) -> None:
         if forward:
             self._handles.append(self._model.register_forward_pre_hook(self._forward, with_kwargs=True))
-        self._handles.append(stepping(self._optimizer).register_step_pre_hook(self._before_step))
+        self._step_handle = stepping(self._optimizer).register_step_pre_hook(self._before_step)
+        self._handles.append(self._step_handle)
         if criterion is not None:
             self._handles.append(criterion.register_forward_pre_hook(self._criterion, with_kwargs=True))
         if self._own:
@@ -140,9 +143,16 @@ class _Attached:
                 self._handles.append(parameter.register_hook(self._own_gradient(name, parameter)))
 
     def detach(self) -> None:
+        """Removes the hooks. From within the step's own hook that one stays, doing nothing, until the next call.
+
+        torch goes through its step hooks without a copy: to remove one there would break the step of the user's loop.
+        """
+        self._dead, self._raw = True, {}
+        staying = [self._step_handle] if self._in_step_hook else []
         for handle in self._handles:
-            handle.remove()
-        self._handles, self._raw = [], {}
+            if handle not in staying:
+                handle.remove()
+        self._handles = staying
 
     def _forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._monitor.looking:
@@ -171,6 +181,8 @@ class _Attached:
         """Collects what this process computes, before it is accumulated, averaged over processes or clipped."""
 
         def hook(gradient: Tensor) -> None:
+            if not self._monitor.looking:
+                return
             if parameter.grad is None or name not in self._raw:  # the first of a step, or what was there is thrown away
                 self._raw[name] = gradient.detach().clone()
             else:
@@ -181,9 +193,15 @@ class _Attached:
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if self._dead:
+            return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer itself
         if closure is None:
-            self._step()
+            self._in_step_hook = True
+            try:
+                self._step()
+            finally:
+                self._in_step_hook = False
             return None
         # the gradient of step(closure) does not exist yet: it is read right after the closure has made it
         read = self._after_first(closure)
@@ -196,6 +214,8 @@ class _Attached:
             nonlocal calls
             value = closure()
             calls += 1
+            if self._dead:
+                return value
             if calls == 1:
                 self._step()
             else:

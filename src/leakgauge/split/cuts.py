@@ -135,11 +135,6 @@ def as_victim(model: Victim | nn.Module, space: Space | tuple[int, int, int] | N
     return Victim(model, Pixels(space) if isinstance(space, tuple) else space)
 
 
-def how_traced(model: Victim) -> str:
-    """Which way of following the model worked, and why the better ones did not."""
-    return trace_of(model).how
-
-
 def jpeg_bytes(images: Tensor, *, quality: int = JPEG_QUALITY, most: int = 64) -> float:
     """Mean number of bytes of an image (N, C, H, W) in [0, 1] as JPEG, over the first ``most`` of them."""
     if images.ndim != 4 or images.shape[1] not in (1, 3):
