@@ -277,9 +277,8 @@ def test_private_randomness_draws_as_a_plain_seed_and_restores_even_after_an_err
     before = torch.get_rng_state()
     with private_randomness(seed, torch.device("cpu")):
         drawn = torch.rand(5)
-    with pytest.raises(RuntimeError, match="inside"), private_randomness(seed, torch.device("cpu")):
-        torch.rand(1)
-        raise RuntimeError("inside")
+    with pytest.raises(BadInput), private_randomness(seed, torch.device("cpu")):
+        Pixels((1, 2, 2), std=(torch.rand(1).item() - 2,))  # draws, then raises
     assert torch.equal(drawn, expected)
     assert torch.equal(torch.get_rng_state(), before)
 
