@@ -20,6 +20,8 @@ PAGE = Path("docs/papers.md")
 
 PAPERS: dict[str, str] = {
     "Abadi et al. 2016": "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: *Deep Learning with Differential Privacy*. CCS 2016, arXiv:1607.00133",
+    "Andrew et al. 2021": "Andrew, Thakkar, McMahan, Ramaswamy: *Differentially Private Learning with Adaptive Clipping*. NeurIPS 2021, arXiv:1905.03871",
+    "Andrew et al. 2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: *One-shot Empirical Privacy Estimation for Federated Learning*. ICLR 2024, arXiv:2302.03098",
     "APRIL (Lu et al. 2022)": "Lu, Zhang, Zhao, He, Cheng: *APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers*. CVPR 2022, arXiv:2112.14087",
     "Belghazi et al. 2018": "Belghazi, Baratin, Rajeswar, Ozair, Bengio, Courville, Hjelm: *MINE: Mutual Information Neural Estimation*. ICML 2018, arXiv:1801.04062",
     "Boucheron, Lugosi, Massart 2013": "Boucheron, Lugosi, Massart: *Concentration Inequalities*. Oxford University Press, 2013",
