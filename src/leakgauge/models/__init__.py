@@ -1,5 +1,6 @@
 """The papers' own networks, built from a seed, and the trained victims that travel with the package."""
 
+from leakgauge.models.cifar_resnet import CifarResNet, load_cifar_resnet
 from leakgauge.models.cnn import CNN
 from leakgauge.models.ir152 import IR152
 from leakgauge.models.lenet import LeNet
@@ -19,10 +20,12 @@ __all__ = [
     "PRETRAINED",
     "VGG",
     "VGG19",
+    "CifarResNet",
     "LeNet",
     "ResNet18",
     "SplitViT",
     "TextTransformer",
     "ViT",
+    "load_cifar_resnet",
     "pretrained",
 ]
