@@ -8,6 +8,7 @@ from leakgauge.models.mlp import MLP
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 from leakgauge.models.resnet import ResNet18
 from leakgauge.models.split_vit import SplitViT
+from leakgauge.models.swin import Swin
 from leakgauge.models.text import TextTransformer
 from leakgauge.models.vgg import VGG
 from leakgauge.models.vgg19 import VGG19
@@ -24,6 +25,7 @@ __all__ = [
     "LeNet",
     "ResNet18",
     "SplitViT",
+    "Swin",
     "TextTransformer",
     "ViT",
     "load_cifar_resnet",
