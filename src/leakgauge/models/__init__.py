@@ -2,6 +2,7 @@
 
 from leakgauge.models.cifar_resnet import CifarResNet, load_cifar_resnet
 from leakgauge.models.cnn import CNN
+from leakgauge.models.detection_loss import DetectionLoss
 from leakgauge.models.ir152 import IR152
 from leakgauge.models.lenet import LeNet
 from leakgauge.models.mlp import MLP
@@ -13,6 +14,7 @@ from leakgauge.models.text import TextTransformer
 from leakgauge.models.vgg import VGG
 from leakgauge.models.vgg19 import VGG19
 from leakgauge.models.vit import ViT
+from leakgauge.models.yolo import YOLO
 
 __all__ = [
     "CNN",
@@ -21,7 +23,9 @@ __all__ = [
     "PRETRAINED",
     "VGG",
     "VGG19",
+    "YOLO",
     "CifarResNet",
+    "DetectionLoss",
     "LeNet",
     "ResNet18",
     "SplitViT",
