@@ -113,7 +113,11 @@ def attacked(
     y = y.to(victim.device) if isinstance(y, Tensor) else {name: value.to(victim.device) for name, value in y.items()}
     seen = share(victim, Gradient(), x, y, reveal=[Size(), Labels(), *reveal], seed=seed)
     truths = victim.space.decode(x)
-    trial_steps, steps = effort.steps(_per_step(victim, seen, make, effort, seed))
+
+    def some(count: int) -> Reconstruction:
+        return configured(make, DEFAULTS, steps=count, restarts=effort.restarts)(victim, seen, seed=seed)
+
+    trial_steps, steps = effort.steps(1.0 if effort.quick else seconds_per_step(some, victim.device))
     tried: list[tuple[dict[str, float], float]] = []
     trials: list[dict[str, Any]] = []
     for _ in range(effort.trials if tune else 0):
@@ -157,26 +161,19 @@ def attacked(
     return numbers, {name: value.detach().cpu() for name, value in pictures.items()}
 
 
-def _per_step(victim: Victim, seen: Observation, make: Make, effort: Effort, seed: int) -> float:
-    """Seconds of one step, from five after a warm-up."""
-    if effort.quick:
-        return 1.0
-    times: list[float] = []
-    for steps in (2, 7):
-        attack = configured(make, DEFAULTS, steps=steps, restarts=effort.restarts)
+def seconds_per_step(run: Callable[[int], object], device: torch.device) -> float:
+    """What one more step costs, from runs of 2 and of 7 steps after a warm-up."""
+
+    def timed(steps: int) -> float:
         began = time.perf_counter()
-        attack(victim, seen, seed=seed)
-        _settle(victim)
-        times.append(time.perf_counter() - began)
-    began = time.perf_counter()
-    configured(make, DEFAULTS, steps=2, restarts=effort.restarts)(victim, seen, seed=seed)
-    _settle(victim)
-    return max(1e-4, (times[1] - (time.perf_counter() - began)) / 5)
+        run(steps)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - began
 
-
-def _settle(victim: Victim) -> None:
-    if victim.device.type == "cuda":
-        torch.cuda.synchronize(victim.device)
+    timed(2)
+    short, long = timed(2), timed(7)
+    return max(1e-4, (long - short) / 5)
 
 
 def _mean_ssim(victim: Victim, guesses: Tensor, truths: Tensor) -> float:

@@ -7,12 +7,11 @@ All shares run as one batch of observations. Beside each stands its null run: th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import setting
 import torch
-from attacking import DEFAULTS, configured
+from attacking import DEFAULTS, configured, seconds_per_step
 from drawing import Line, Panel, grid, svg
 from ledger import Ledger, Pictures, Row
 from networks import Network
@@ -24,6 +23,7 @@ from leakgauge.audit.scoring import score_images_in_order
 from leakgauge.channels import Gradient
 from leakgauge.core import Labels, NoisyCopy, Size, share
 from leakgauge.errors import Inapplicable
+from leakgauge.inversion import Matching
 
 PAPER = {
     "maxvit_t": (0.52, 0.45, 0.40, 0.34, 0.30, 0.36, 0.19, 0.22, 0.14, 0.14, 0.07),
@@ -54,11 +54,10 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
             for p, i in reveals
         ]
         truths = torch.cat([x[i : i + 1] for _, i in reveals])
-        began = {"steps": 4}
+        attack = at_once(4)
         if not options.quick:
-            began["steps"] = 600 if key in ("swin_t", "swinv2_t", "vit_b") else 400
-        attack = configured(feasibility, DEFAULTS, steps=began["steps"], restarts=1).matching
-        attack = replace(attack, objective=attack.objective)
+            per_step = seconds_per_step(lambda steps: at_once(steps).many(victim, seen, seed=options.seed), options.device)
+            attack = at_once(max(60, min(1200, int(options.scale * plan[key] / per_step))))
         starts = [victim.space.project(one.near) for one in seen if one.near is not None]
         made = {"start": starts, "attack": [one.x for one in attack.many(victim, seen, seed=options.seed)]}
         made["null"] = [one.x for one in attack.blind().many(victim, seen, seed=options.seed)]
@@ -69,10 +68,16 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
             found[kind] = [sum(scores[i : i + IMAGES]) / IMAGES for i in range(0, len(scores), IMAGES)]
             ledger.keep(f"{key}/{kind}", first_of_each(shown))
         paper = PAPER[key] if len(shares) == 11 else ()
-        ledger.add(key, trained=is_trained, data=images.name, images=IMAGES, shares=list(shares), paper=list(paper), **began, **found)
+        ledger.add(key, trained=is_trained, data=images.name, images=IMAGES, shares=list(shares), paper=list(paper), steps=attack.solver.steps, **found)
+
+
+def at_once(steps: int) -> Matching:
+    """The attack without statistics, which many observations can share."""
+    return configured(feasibility, DEFAULTS, steps=steps, restarts=1).matching
 
 
 def first_of_each(shown: Tensor) -> Tensor:
+    """The first image at every share."""
     return shown[::IMAGES]
 
 

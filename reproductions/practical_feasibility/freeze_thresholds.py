@@ -33,6 +33,8 @@ from leakgauge.models.cifar_resnet import CifarResNet, load_cifar_resnet
 DEPTHS = (20, 56)
 CASES = {f"resnet{depth}, {mode} mode": (depth, mode) for depth in DEPTHS for mode in ("eval", "train")}
 PLAN: Plan = dict.fromkeys(CASES, 20.0)
+PERFECT = 60.0
+"""PSNR of a perfect copy, which has none."""
 METRICS = ("ssim", "ssim_above_null", "psnr_above_null")
 
 
@@ -68,7 +70,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         known = recognised(judge, judged_space, shown["attack"], [i for _, i in tried], images, pool=500)
         null_known = recognised(judge, judged_space, shown["null"], [i for _, i in tried], images, pool=500)
         ledger.add(
-            key, trained=is_trained, data=images.name, shares=[p for p, _ in tried], steps=attack.solver.steps,
+            key, trained=is_trained, data=images.name, shares=[p for p, _ in tried], images=[i for _, i in tried], steps=attack.solver.steps,
             ssim=scores["attack"].ssim, psnr=scores["attack"].psnr, null_ssim=scores["null"].ssim, null_psnr=scores["null"].psnr,
             recognised=known, null_recognised=null_known,
         )  # fmt: skip
@@ -93,12 +95,18 @@ class Sample:
 
 
 def samples(rows: Sequence[Row]) -> list[Sample]:
+    """Every reconstruction, compared with the null run that starts from noise alone, as those of the other parts do."""
     found: list[Sample] = []
     for row in rows:
         if row["case"] in CASES:
-            columns = (row[name] for name in ("ssim", "psnr", "null_ssim", "null_psnr", "recognised"))
-            for ssim, psnr, null_ssim, null_psnr, shows in zip(*columns, strict=True):
-                values = {"ssim": ssim, "ssim_above_null": ssim - null_ssim, "psnr_above_null": psnr - null_psnr}
+            from_noise = {i: at for at, (p, i) in enumerate(zip(row["shares"], row["images"], strict=True)) if p == 1}
+            for at, (i, shows) in enumerate(zip(row["images"], row["recognised"], strict=True)):
+                null = from_noise[i]
+                values = {
+                    "ssim": row["ssim"][at],
+                    "ssim_above_null": row["ssim"][at] - row["null_ssim"][null],
+                    "psnr_above_null": min(row["psnr"][at], PERFECT) - row["null_psnr"][null],
+                }
                 found.append(Sample(values, shows))
     return found
 
@@ -126,7 +134,8 @@ def best_threshold(values: Sequence[float], positive: Sequence[bool]) -> tuple[f
         halfway = at if i == 0 else (at + ordered[i - 1]) / 2
         right = sum(p and v >= at for v, p in zip(values, positive, strict=True)) / yes
         wrong = sum(not p and v >= at for v, p in zip(values, positive, strict=True)) / no
-        best = max(best, (right - wrong, halfway))
+        if right - wrong > best[0] + 1e-12:
+            best = (right - wrong, halfway)
     return best[1], best[0]
 
 

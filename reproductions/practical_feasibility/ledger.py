@@ -48,7 +48,7 @@ class Ledger:
         return any(row["case"] == case for row in self.rows)
 
     def add(self, case: str, **values: Any) -> None:
-        row = {"case": case, **values}
+        row = _plain({"case": case, **values})
         self.rows.append(row)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(row))
