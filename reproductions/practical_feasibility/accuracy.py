@@ -27,7 +27,14 @@ NETWORKS = {
         Network("vit_b", patch=16), Network("maxvit_t"),
     )
 }  # fmt: skip
-SECONDS = {"resnet18_pre": 30.0, "resnet18_post": 30.0, "swin_t": 110.0, "convnext_t": 110.0, "swinv2_t": 50.0, "maxvit_t": 50.0}
+SECONDS = {
+    "resnet18_pre": 30.0,
+    "resnet18_post": 30.0,
+    "swin_t": 110.0,
+    "convnext_t": 110.0,
+    "swinv2_t": 50.0,
+    "maxvit_t": 50.0,
+}
 PLAN: Plan = {key: SECONDS.get(key, 20.0) for key in NETWORKS}
 QUICK = ("resnet18_pre", "convnext_t", "convnext_t_imagenet_stem", "vit_b_patch8", "maxvit_t")
 
@@ -55,9 +62,17 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     reached = {row["case"]: row["accuracy"] for row in rows if "accuracy" in row}
-    ladder = [(patch, reached[key]) for patch in (2, 4, 8, 16) if (key := "vit_b" if patch == 4 else f"vit_b_patch{patch}") in reached]
+    ladder = [
+        (patch, reached[key])
+        for patch in (2, 4, 8, 16)
+        if (key := "vit_b" if patch == 4 else f"vit_b_patch{patch}") in reached
+    ]
     lines = [Line("ViT-B", ladder)] if ladder else []
-    svg(out / "accuracy.svg", [Panel("Patch size", "pixels", "accuracy", lines, log_x=True)], title="Accuracy by patch size")
+    svg(
+        out / "accuracy.svg",
+        [Panel("Patch size", "pixels", "accuracy", lines, log_x=True)],
+        title="Accuracy by patch size",
+    )
 
 
 def table(rows: list[Row]) -> str:

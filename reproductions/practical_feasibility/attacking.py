@@ -63,7 +63,9 @@ def propose(tried: Sequence[tuple[Mapping[str, float], float]], *, seed: int) ->
         return _drawn(number)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     floats, choice = optuna.distributions.FloatDistribution, optuna.distributions.CategoricalDistribution
-    space = {n: floats(c.low, c.high, log=True) if isinstance(c, LogUniform) else choice(c.values) for n, c in PAPER.items()}
+    space = {
+        n: floats(c.low, c.high, log=True) if isinstance(c, LogUniform) else choice(c.values) for n, c in PAPER.items()
+    }
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=number, n_startup_trials=4))
     for options, value in tried[1:]:  # the defaults are not in the space
         study.add_trial(optuna.trial.create_trial(params=dict(options), distributions=space, value=value))
@@ -143,7 +145,11 @@ def attacked(
     null = attack.blind()(victim, seen, seed=seed)
     every = [_mean_ssim(victim, one, truths) for one in found.candidates]
     upper = [_mean_ssim(victim, one, truths) for one in other.candidates]
-    best = other.candidates[upper.index(max(upper))] if max(upper) >= max(every) else found.candidates[every.index(max(every))]
+    best = (
+        other.candidates[upper.index(max(upper))]
+        if max(upper) >= max(every)
+        else found.candidates[every.index(max(every))]
+    )
     show = victim.space.decode
     numbers = {
         "mode": victim.mode, "batch": len(x), "steps": steps, "trial_steps": trial_steps, "restarts": effort.restarts,
@@ -188,7 +194,7 @@ def all_pairs_ssim(guesses: Tensor, truths: Tensor) -> float:
 
 def most_vulnerable(victim: Victim, x: Tensor, y: Tensor, *, effort: Effort, seed: int = 0) -> tuple[int, list[float]]:
     """Which of the candidate images (model space) is reconstructed best, and the SSIM of each: the paper's choice, by the truth."""
-    steps = 4 if effort.quick else 200
+    steps = 4 if effort.quick else 100
     attack = replace(feasibility(steps=steps, restarts=1).matching, precision=TF32())
     x, y = x.to(victim.device), y.to(victim.device)
     seen = [share(victim, Gradient(), x[i : i + 1], y[i : i + 1], reveal=[Size(), Labels()]) for i in range(len(x))]

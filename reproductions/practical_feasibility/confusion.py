@@ -2,8 +2,8 @@
 
     python reproductions/practical_feasibility/confusion.py [--out FOLDER]
 
-Reads the results of the parts ``small``, ``large`` and ``detection``. Feasible and partial verdicts are told apart; against the paper's two words
-*feasible* counts as Yes, the other two as No, and a second count takes *partial* for Yes too.
+Reads the results of the parts ``small``, ``large`` and ``detection``. Feasible and partial verdicts are told apart; against the
+paper's two words *feasible* counts as Yes, the other two as No, and a second count takes *partial* for Yes too.
 """
 
 from __future__ import annotations
@@ -69,9 +69,16 @@ def table(folder: Path) -> str:
     lines += ["| case | paper | ours | oracle | SSIM | decided by |", "|---|---|---|---|---|---|"]
     for row in found:
         name = row["case"] + ("" if row["trained"] else " (untrained)")
-        lines.append(
-            f"| {row['part']}: {name} | {row['paper'] or ''} | {row['verdict']} ({row['kind']}) | {row['oracle']} | {row['ssim']:.3f} | {row['rule']} |"
+        outcome = f"{row['verdict']} ({row['kind']})"
+        cells = (
+            f"{row['part']}: {name}",
+            row["paper"] or "",
+            outcome,
+            row["oracle"],
+            f"{row['ssim']:.3f}",
+            row["rule"],
         )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

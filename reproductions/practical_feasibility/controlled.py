@@ -21,7 +21,7 @@ from torch import Tensor
 from leakgauge.attacks import feasibility
 from leakgauge.audit.scoring import score_images_in_order
 from leakgauge.channels import Gradient
-from leakgauge.core import Labels, NoisyCopy, Size, share
+from leakgauge.core import Labels, NoisyCopy, Observation, Size, Victim, share
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import Matching
 
@@ -50,14 +50,19 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         x, y = (part.to(options.device) for part in setting.encoded(victim.space, images, slice(0, IMAGES)))
         reveals = [(p, i) for p in shares for i in range(IMAGES)]
         seen = [
-            share(victim, Gradient(), x[i : i + 1], y[i : i + 1], reveal=[Size(), Labels(), NoisyCopy(p)], seed=options.seed + i)
+            share(
+                victim,
+                Gradient(),
+                x[i : i + 1],
+                y[i : i + 1],
+                reveal=[Size(), Labels(), NoisyCopy(p)],
+                seed=options.seed + i,
+            )
             for p, i in reveals
         ]
         truths = torch.cat([x[i : i + 1] for _, i in reveals])
-        attack = at_once(4)
-        if not options.quick:
-            per_step = seconds_per_step(lambda steps: at_once(steps).many(victim, seen, seed=options.seed), options.device)
-            attack = at_once(max(60, min(1200, int(options.scale * plan[key] / per_step))))
+        steps = 4 if options.quick else planned(victim, seen, options, options.scale * plan[key])
+        attack = at_once(steps)
         starts = [victim.space.project(one.near) for one in seen if one.near is not None]
         made = {"start": starts, "attack": [one.x for one in attack.many(victim, seen, seed=options.seed)]}
         made["null"] = [one.x for one in attack.blind().many(victim, seen, seed=options.seed)]
@@ -68,12 +73,27 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
             found[kind] = [sum(scores[i : i + IMAGES]) / IMAGES for i in range(0, len(scores), IMAGES)]
             ledger.keep(f"{key}/{kind}", first_of_each(shown))
         paper = PAPER[key] if len(shares) == 11 else ()
-        ledger.add(key, trained=is_trained, data=images.name, images=IMAGES, shares=list(shares), paper=list(paper), steps=attack.solver.steps, **found)
+        ledger.add(
+            key,
+            trained=is_trained,
+            data=images.name,
+            images=IMAGES,
+            shares=list(shares),
+            paper=list(paper),
+            steps=attack.solver.steps,
+            **found,
+        )
 
 
 def at_once(steps: int) -> Matching:
     """The attack without statistics, which many observations can share."""
     return configured(feasibility, DEFAULTS, steps=steps, restarts=1).matching
+
+
+def planned(victim: Victim, seen: list[Observation], options: Options, seconds: float) -> int:
+    """How many steps fit into so many seconds."""
+    per_step = seconds_per_step(lambda steps: at_once(steps).many(victim, seen, seed=options.seed), options.device)
+    return max(60, min(1200, int(seconds / per_step)))
 
 
 def first_of_each(shown: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
     python reproductions/practical_feasibility/detection.py --data FOLDER
 
-On blood-cell images (``bccd_detection.zip``) at 256×256 in place of COCO: one image, boxes given. Each network is trained on the other images for
-some seconds, so that its running statistics are those of data; without the images it is untrained, and the row says so.
+On blood-cell images (``bccd_detection.zip``) at 256×256 in place of COCO: one image, boxes given. Each network is trained on the other
+images for some seconds, so that its running statistics are those of data; without the images it is untrained, and the row says so.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 from attacking import attacked
 from drawing import grid
 from ledger import Ledger, Pictures, Row, mean
-from setting import Options, Plan
 from PIL import Image
+from setting import Options, Plan
 from torch import Tensor
 
 from leakgauge.core import Auxiliary, Buffers, Mode, Pixels, Victim
@@ -78,7 +78,9 @@ def chosen(targets: dict[str, Tensor], images: Tensor) -> dict[str, Tensor]:
     return {**{name: targets[name][kept] for name in ("boxes", "classes")}, "image": new[targets["image"]][kept]}
 
 
-def train(model: YOLO, x: Tensor, targets: dict[str, Tensor], loss: DetectionLoss, options: Options, seconds: float) -> list[float]:
+def train(
+    model: YOLO, x: Tensor, targets: dict[str, Tensor], loss: DetectionLoss, options: Options, seconds: float
+) -> list[float]:
     """Trains in place by AdamW on batches of 16 for so many seconds (two steps in quick runs); the mean losses of both halves."""
     rng = torch.Generator().manual_seed(options.seed)
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
@@ -107,14 +109,17 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         model = YOLO(classes=3, width=4 if options.quick else 16, variant=variant, seed=options.seed)
         side = x.shape[-1]
         loss, real = DetectionLoss(side), name == "BCCD" or options.quick
-        learned = train(model.to(options.device), x[1:], rest, loss, options, TRAINING * options.scale) if real else None
+        learned = (
+            train(model.to(options.device), x[1:], rest, loss, options, TRAINING * options.scale) if real else None
+        )
         victim = Victim(model.to(options.device), Pixels((3, side, side)), loss=loss, mode=mode, name=key)
         reveal = [Buffers()] if mode == "train" else [Auxiliary(x[1:33])]
         numbers, pictures = attacked(
             victim, x[:1], own, effort=options.effort(plan[key]), pool=x[:100], reveal=reveal, seed=options.seed
         )
         ledger.add(
-            key, network=f"yolo {variant}", paper=paper, paper_ssim=paper_ssim, trained=learned is not None, training_loss=learned, data=name, boxes=len(own["boxes"]),
+            key, network=f"yolo {variant}", paper=paper, paper_ssim=paper_ssim, trained=learned is not None, training_loss=learned,
+            data=name, boxes=len(own["boxes"]),
             parameters=sum(p.numel() for p in model.parameters()), **numbers,
         )  # fmt: skip
         ledger.keep("truth", pictures["truth"])
@@ -127,7 +132,10 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| variant, mode | paper | SSIM (adversary's choice) | SSIM (oracle) | null run | trivial picture |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| variant, mode | paper | SSIM (adversary's choice) | SSIM (oracle) | null run | trivial picture |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in rows:
         four = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null", "baseline"))
         lines.append(f"| {row['case']} | {row['paper_ssim'] or ''} | {four} |")

@@ -59,18 +59,29 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         x, y = (part.to(options.device) for part in setting.encoded(space, images, slice(0, count)))
         tried = [(p, i) for p in shares for i in range(count)]
         seen = [
-            share(victim, Gradient(), x[i : i + 1], y[i : i + 1], reveal=[Size(), Labels(), NoisyCopy(p)], seed=options.seed + i)
+            share(
+                victim,
+                Gradient(),
+                x[i : i + 1],
+                y[i : i + 1],
+                reveal=[Size(), Labels(), NoisyCopy(p)],
+                seed=options.seed + i,
+            )
             for p, i in tried
         ]
         attack = configured(feasibility, DEFAULTS, steps=4 if options.quick else 400, restarts=1).matching
         truths = space.decode(torch.cat([x[i : i + 1] for _, i in tried])).cpu()
-        found = {"attack": attack.many(victim, seen, seed=options.seed), "null": attack.blind().many(victim, seen, seed=options.seed)}
+        found = {
+            "attack": attack.many(victim, seen, seed=options.seed),
+            "null": attack.blind().many(victim, seen, seed=options.seed),
+        }
         shown = {kind: torch.cat([space.decode(one.x) for one in every]).cpu() for kind, every in found.items()}
         scores = {kind: score_images_in_order(guesses, truths) for kind, guesses in shown.items()}
         known = recognised(judge, judged_space, shown["attack"], [i for _, i in tried], images, pool=500)
         null_known = recognised(judge, judged_space, shown["null"], [i for _, i in tried], images, pool=500)
         ledger.add(
-            key, trained=is_trained, data=images.name, shares=[p for p, _ in tried], images=[i for _, i in tried], steps=attack.solver.steps,
+            key, trained=is_trained, data=images.name, shares=[p for p, _ in tried], images=[i for _, i in tried],
+            steps=attack.solver.steps,
             ssim=scores["attack"].ssim, psnr=scores["attack"].psnr, null_ssim=scores["null"].ssim, null_psnr=scores["null"].psnr,
             recognised=known, null_recognised=null_known,
         )  # fmt: skip
@@ -80,7 +91,9 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
     (options.out / "thresholds.json").write_text(json.dumps(frozen, indent=2) + "\n", encoding="utf-8")
 
 
-def recognised(judge: CifarResNet, space: Pixels, shown: Tensor, own: Sequence[int], images: Images, *, pool: int) -> list[bool]:
+def recognised(
+    judge: CifarResNet, space: Pixels, shown: Tensor, own: Sequence[int], images: Images, *, pool: int
+) -> list[bool]:
     """Whether the true image is the nearest of ``pool`` in the judge's features (cosine)."""
     with torch.no_grad():
         guesses, others = (judge.cpu().features(space.encode(x)) for x in (shown, images.x[:pool]))
@@ -116,7 +129,9 @@ def freeze(rows: Sequence[Row]) -> dict[str, float | str]:
     every = samples(rows)
     frozen: dict[str, float | str] = {"samples": len(every), "recognised": sum(one.shows for one in every)}
     for metric in METRICS:
-        frozen[metric], frozen[f"{metric}_agreement"] = best_threshold([one.values[metric] for one in every], [one.shows for one in every])
+        frozen[metric], frozen[f"{metric}_agreement"] = best_threshold(
+            [one.values[metric] for one in every], [one.shows for one in every]
+        )
     return frozen
 
 
@@ -157,7 +172,10 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     at = [i / 50 for i in range(51)]
     lines = [
         Line(name, [(t, sum(s.values["ssim"] >= t for s in own) / len(own)) for t in at])
-        for name, own in (("recognised", [s for s in every if s.shows]), ("not recognised", [s for s in every if not s.shows]))
+        for name, own in (
+            ("recognised", [s for s in every if s.shows]),
+            ("not recognised", [s for s in every if not s.shows]),
+        )
         if own
     ]
     if lines:

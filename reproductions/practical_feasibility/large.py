@@ -53,7 +53,12 @@ CASES = {
     )
 }
 PLAN: Plan = dict.fromkeys(CASES, 45.0)
-QUICK = ("swin_t, batch 1, train mode", "swin_t, batch 2, train mode", "vit_b, batch 1, train mode", "efficientnet_lite0, batch 1, eval mode")
+QUICK = (
+    "swin_t, batch 1, train mode",
+    "swin_t, batch 2, train mode",
+    "vit_b, batch 1, train mode",
+    "efficientnet_lite0, batch 1, eval mode",
+)
 
 
 def run(options: Options, ledger: Ledger, plan: Plan) -> None:
@@ -68,7 +73,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
             ledger.add(key, refused=str(refusal), paper=case.paper)
             continue
         rows = [(first + i) % len(images.x) for i in range(case.batch)]
-        x, y = setting.encoded(victim.space, images, rows)  # pyright: ignore[reportArgumentType]
+        x, y = setting.encoded(victim.space, images, rows)
         others = [i for i in range(len(images.x)) if i not in rows]
         auxiliary = Auxiliary(victim.space.encode(images.x[others]))
         numbers, pictures = attacked(
@@ -93,7 +98,7 @@ def _chosen(options: Options, ledger: Ledger, images: setting.Images) -> int:
     """The most vulnerable of five images on Swin-T, chosen once."""
     if not ledger.has("image"):
         victim, is_trained = _victim(CASES["swin_t, batch 1, train mode"], options, images)
-        x, y = setting.encoded(victim.space, images, slice(0, CANDIDATES))  # pyright: ignore[reportArgumentType]
+        x, y = setting.encoded(victim.space, images, slice(0, CANDIDATES))
         effort = replace(options.effort(1), restarts=1)
         first, scores = most_vulnerable(victim, x, y, effort=effort, seed=options.seed)
         ledger.add("image", first=first, candidate_ssim=scores, reference="swin_t", trained=is_trained)
@@ -101,7 +106,9 @@ def _chosen(options: Options, ledger: Ledger, images: setting.Images) -> int:
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
-    shown = [(name, picture) for name, picture in pictures.items() if name.startswith("truth") or name.endswith("/attack")]
+    shown = [
+        (name, picture) for name, picture in pictures.items() if name.startswith("truth") or name.endswith("/attack")
+    ]
     if shown:
         grid(out / "large.png", shown, side=112)
 

@@ -71,7 +71,9 @@ def written(text: str, folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if a table is not that of the results")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if a table is not that of the results"
+    )
     given = parser.parse_args()
     before = README.read_text(encoding="utf-8")
     after = written(before, RESULTS)

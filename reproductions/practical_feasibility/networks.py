@@ -1,7 +1,8 @@
 """The paper's networks, canonical at 224×224 and adapted to 32×32, and what was changed in them, in words.
 
-ResNet18, Swin and ViT are ours, SwinV2 and ConvNeXt Hugging Face's implementations built from a configuration, MaxViT is timm's (with torchvision beside it); a network whose package is missing is refused with the reason. Dropout and stochastic
-depth are off, as in the paper.
+ResNet18, Swin and ViT are ours, SwinV2 and ConvNeXt Hugging Face's implementations built from a configuration, MaxViT is timm's (with
+torchvision beside it); a network whose package is missing is refused with the reason. Dropout and stochastic depth are off, as
+in the paper.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from leakgauge.errors import Inapplicable, MissingExtra
 from leakgauge.integrations import huggingface, timm
 from leakgauge.models import ResNet18, Swin, ViT
 
-CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+CIFAR: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
+IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def _resnet(net: Network, classes: int, seed: int, quick: bool, small: bool) -> 
 
 def _vit(net: Network, classes: int, seed: int, quick: bool, small: bool) -> tuple[nn.Module, str]:
     patch = net.patch or (4 if small else 16)
-    shape = {"width": 24, "depth": 2, "heads": 2} if quick else {"width": 768, "depth": 12, "heads": 12}
+    shape: dict[str, Any] = {"width": 24, "depth": 2, "heads": 2} if quick else {"width": 768, "depth": 12, "heads": 12}
     model = ViT(in_channels=3, side=net.side, patch=patch, classes=classes, seed=seed, **shape)
     return model, "canonical" if patch == 16 and net.side == 224 else f"patches of {patch}×{patch} pixels"
 
@@ -89,7 +90,10 @@ def _swinv2(net: Network, classes: int, seed: int, quick: bool, small: bool) -> 
     if quick:
         shape = {"embed_dim": 12, "depths": [1, 1], "num_heads": [2, 2]}
     model = _configured({"model_type": "swinv2", "drop_path_rate": 0.0, **shape, **sizes}, classes, seed)
-    return model, "patches of 2×2 pixels, windows of 4×4 tokens" if small else "windows of 7×7 tokens instead of 8×8, to fit 224"
+    return (
+        model,
+        "patches of 2×2 pixels, windows of 4×4 tokens" if small else "windows of 7×7 tokens instead of 8×8, to fit 224",
+    )
 
 
 def _convnext(net: Network, classes: int, seed: int, quick: bool, small: bool) -> tuple[nn.Module, str]:

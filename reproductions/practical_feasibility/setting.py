@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[1] / "april"))  # its readers and dra
 from attacking import Effort
 from study import sheets, taking_turns
 
-from leakgauge.core import Mode, Pixels, Victim
+from leakgauge.core import Mode, Space, Victim
 from leakgauge.data.embedded import photographs
 
 HERE = Path(__file__).parent
@@ -99,7 +99,7 @@ def victim_of(net: Network, options: Options, *, mode: Mode, classes: int = 10) 
     return Victim(model.to(options.device), space, mode=mode, name=net.key), is_trained, changes
 
 
-def encoded(space: Pixels, images: Images, rows: slice | list[int]) -> tuple[Tensor, Tensor]:
+def encoded(space: Space, images: Images, rows: slice | list[int]) -> tuple[Tensor, Tensor]:
     return space.encode(images.x[rows]), images.y[rows]
 
 
@@ -114,7 +114,9 @@ Draw = Callable[[list[Row], Pictures, Path], None]
 def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None:
     """Runs one part, or prints its plan (--plan), or draws its figures from earlier results (--draw)."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny networks on embedded data, in seconds; means nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny networks on embedded data, in seconds; means nothing"
+    )
     parser.add_argument("--plan", action="store_true", help="only print what would be run and for how long")
     parser.add_argument("--draw", action="store_true", help="only draw the figures, from the results in --out")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

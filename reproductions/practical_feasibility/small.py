@@ -55,7 +55,13 @@ CASES = {
     )
 }
 PLAN: Plan = dict.fromkeys(CASES, 24.0)
-QUICK = ("swin_t, train mode", "resnet18_post, eval mode", "resnet18_pre, train mode", "vit_b_patch8, train mode", "maxvit_t, train mode")
+QUICK = (
+    "swin_t, train mode",
+    "resnet18_post, eval mode",
+    "resnet18_pre, train mode",
+    "vit_b_patch8, train mode",
+    "maxvit_t, train mode",
+)
 CANDIDATES = 5
 
 
@@ -77,7 +83,13 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
             victim, x, y, effort=options.effort(plan[key]), pool=images.x[:200], reveal=reveal, seed=options.seed
         )
         ledger.add(
-            key, network=case.net.key, paper=case.paper, trained=is_trained, changes=changes, data=images.name, **numbers
+            key,
+            network=case.net.key,
+            paper=case.paper,
+            trained=is_trained,
+            changes=changes,
+            data=images.name,
+            **numbers,
         )
         ledger.keep("truth", pictures["truth"])
         for kind in ("attack", "null"):
@@ -113,7 +125,9 @@ def table(rows: list[Row]) -> str:
             four = [mean(row[kind]["ssim"]) for kind in ("attack", "oracle", "null", "baseline")]
             cells = " | ".join(f"{value:.3f}" for value in four)
             rank = max(row["attack"]["reid"])
-            lines.append(f"| {row['case']} | {'yes' if row['trained'] else 'no'} | {cells} | {rank:g} | {row['steps']} |")
+            lines.append(
+                f"| {row['case']} | {'yes' if row['trained'] else 'no'} | {cells} | {rank:g} | {row['steps']} |"
+            )
     return "\n".join(lines)
 
 

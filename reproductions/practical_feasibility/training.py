@@ -41,7 +41,8 @@ def trained(
     pixels, mirrored, and lose a square of 8×8; labels are smoothed by 0.1.
     """
     began = time.perf_counter()
-    model.to(device, memory_format=torch.channels_last).train()
+    model.to(device).train()
+    _laid_out(model, torch.channels_last)
     x, y = space.encode(train[0].to(device)), train[1].to(device)
     batch = min(batch, len(x))
     in_epoch = len(x) // batch
@@ -57,8 +58,14 @@ def trained(
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         for images, labels in zip(test[0].split(batch), test[1].split(batch), strict=True):
             right += int((model(space.encode(images.to(device))).argmax(1).cpu() == labels).sum())
-    model.to(memory_format=torch.contiguous_format)
+    _laid_out(model, torch.contiguous_format)
     return Trained(right / len(test[0]), epochs, len(x), time.perf_counter() - began)
+
+
+def _laid_out(model: nn.Module, layout: torch.memory_format) -> None:
+    for parameter in model.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=layout)
 
 
 class _Loop:
@@ -122,6 +129,8 @@ def shaken(x: Tensor, rng: torch.Generator) -> Tensor:
     which = torch.arange(count, device=device)[:, None, None]
     moved = padded[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
     corner = torch.randint(0, height - 7, (2, count, 1), generator=rng, device=device)
-    down, across = (torch.arange(size, device=device)[None] - at for size, at in zip((height, width), corner, strict=True))
+    down, across = (
+        torch.arange(size, device=device)[None] - at for size, at in zip((height, width), corner, strict=True)
+    )
     hole = ((down >= 0) & (down < 8))[:, :, None] & ((across >= 0) & (across < 8))[:, None, :]
     return moved.masked_fill(hole[:, None], 0.0)

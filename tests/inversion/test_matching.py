@@ -267,7 +267,9 @@ def of_mapping(output, targets):
 def test_structured_targets_that_were_revealed_are_taken_as_given(victim_of, batch_of):
     """A loss that wants its labels in a mapping is attacked as the plain one is; labels were given, so none are told."""
     victim, (x, y) = victim_of(), batch_of(2)
-    plain = Matching(Cosine(), solver=Descent(steps=3))(victim, share(victim, Gradient(), x, y, reveal=[Size(), Labels()]))
+    plain = Matching(Cosine(), solver=Descent(steps=3))(
+        victim, share(victim, Gradient(), x, y, reveal=[Size(), Labels()])
+    )
     wrapped = replace(victim, loss=of_mapping)
     seen = share(wrapped, Gradient(), x, {"labels": y}, reveal=[Size(), Labels()])
     found = Matching(Cosine(), solver=Descent(steps=3))(wrapped, seen)

@@ -32,14 +32,18 @@ def test_same_numbers_as_timm():
     ours = Swin(side=56, classes=5, width=12, depths=(2, 2), heads=(2, 4)).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
+            parameter.add_(
+                0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+            )
     ours.load_state_dict(theirs.state_dict())
     x = torch.rand(2, 3, 56, 56, generator=torch.Generator().manual_seed(1))
     assert torch.allclose(ours(x), theirs(x), atol=1e-5)
 
 
 def test_small_images_and_sizes_that_do_not_fit():
-    assert Swin(side=32, patch=2, window=4, width=12, heads=(1, 2, 2, 2), classes=10)(torch.rand(1, 3, 32, 32)).shape == (1, 10)
+    assert Swin(side=32, patch=2, window=4, width=12, heads=(1, 2, 2, 2), classes=10)(
+        torch.rand(1, 3, 32, 32)
+    ).shape == (1, 10)
     with pytest.raises(BadInput, match="divide"):
         Swin(side=30)
     with pytest.raises(BadInput, match="do not fill"):

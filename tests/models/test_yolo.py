@@ -9,7 +9,14 @@ from leakgauge.attacks import feasibility
 from leakgauge.channels import Gradient
 from leakgauge.core import Buffers, Labels, Pixels, Size, Victim, share
 from leakgauge.errors import BadInput
-from leakgauge.models.detection_loss import DetectionLoss, boxes_from, complete_iou, distribution_focal, grid_points, padded
+from leakgauge.models.detection_loss import (
+    DetectionLoss,
+    boxes_from,
+    complete_iou,
+    distribution_focal,
+    grid_points,
+    padded,
+)
 from leakgauge.models.yolo import BINS, YOLO
 
 VARIANTS = ("canonical", "pre_activation", "basic_block")
@@ -128,7 +135,11 @@ def test_one_image_can_be_learned(variant):
 def test_second_derivatives_are_those_of_differences():
     """Of the loss on its own, in float64; the assignment stays what it is for such small steps."""
     loss = DetectionLoss(32)
-    known = {"boxes": torch.tensor([[3.0, 4.0, 25.0, 29.0]]).double(), "classes": torch.tensor([1]), "image": torch.tensor([0])}
+    known = {
+        "boxes": torch.tensor([[3.0, 4.0, 25.0, 29.0]]).double(),
+        "classes": torch.tensor([1]),
+        "image": torch.tensor([0]),
+    }
     rng = torch.Generator().manual_seed(0)
     out = (0.5 * torch.randn(1, 4 * BINS + 2, 21, generator=rng)).double().requires_grad_()
     along = torch.randn(out.shape, generator=rng).double()

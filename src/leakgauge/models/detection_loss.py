@@ -43,7 +43,9 @@ class DetectionLoss:
         boxes, classes, real = padded(targets, len(output), output.device)
         points, strides = grid_points(self.side, output.device)
         if output.shape[2] != len(points):
-            raise BadInput(f"{output.shape[2]} places do not belong to images of {self.side} pixels ({len(points)} places)")
+            raise BadInput(
+                f"{output.shape[2]} places do not belong to images of {self.side} pixels ({len(points)} places)"
+            )
         distances = output[:, : 4 * BINS].transpose(1, 2).unflatten(2, (4, BINS))
         scores = output[:, 4 * BINS :].transpose(1, 2)
         found = boxes_from(distances, points, strides)

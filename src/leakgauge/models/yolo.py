@@ -34,9 +34,7 @@ class YOLO(nn.Module):
     0 … 15 with which the expected distance is computed, here no parameters.
     """
 
-    def __init__(
-        self, *, classes: int = 80, width: int = 16, variant: Variant = "canonical", seed: int = 0
-    ) -> None:
+    def __init__(self, *, classes: int = 80, width: int = 16, variant: Variant = "canonical", seed: int = 0) -> None:
         super().__init__()
         if variant not in ("canonical", "pre_activation", "basic_block"):
             raise BadInput(f"YOLO needs variant 'canonical', 'pre_activation' or 'basic_block', got {variant!r}")
@@ -112,13 +110,13 @@ class CrossStage(nn.Module):
 
     def __init__(self, channels: int, out: int, *, depth: int, shortcut: bool) -> None:
         super().__init__()
-        self.half = out // 2
-        self.split = Conv(channels, 2 * self.half)
-        self.blocks = nn.ModuleList(Bottleneck(self.half, shortcut=shortcut) for _ in range(depth))
-        self.merge = Conv((2 + depth) * self.half, out)
+        self.inner = out // 2
+        self.split = Conv(channels, 2 * self.inner)
+        self.blocks = nn.ModuleList(Bottleneck(self.inner, shortcut=shortcut) for _ in range(depth))
+        self.merge = Conv((2 + depth) * self.inner, out)
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = list(self.split(x).split(self.half, 1))
+        parts = list(self.split(x).split(self.inner, 1))
         for block in self.blocks:
             parts.append(block(parts[-1]))
         return self.merge(torch.cat(parts, 1))
