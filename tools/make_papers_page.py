@@ -72,6 +72,7 @@ PAPERS: dict[str, str] = {
     "Szegedy et al. 2016": "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna: *Rethinking the Inception Architecture for Computer Vision*. CVPR 2016, arXiv:1512.00567",
     "Valadi et al. 2026": "Valadi, Åkesson, Östman, Hoseini, Toor, Hellander: *Practical Feasibility of Gradient Inversion Attacks in Federated Learning*. 2026",
     "van den Oord et al. 2018": "van den Oord, Li, Vinyals: *Representation Learning with Contrastive Predictive Coding*. 2018, arXiv:1807.03748",
+    "van der Maaten and Hinton 2008": "van der Maaten, Hinton: *Visualizing Data using t-SNE*. Journal of Machine Learning Research 9, 2008",
     "Ville 1939": "Ville: *Étude critique de la notion de collectif*. Gauthier-Villars 1939",
     "Wainakh et al. 2022": "Wainakh, Ventola, Müßig, Keim, Garcia Cordero, Zimmer, Grube, Kersting, Mühlhäuser: *User-Level Label Leakage from Gradients in Federated Learning*. PoPETs 2022, arXiv:2105.09369",
     "Wang 2004": "Wang, Bovik, Sheikh, Simoncelli: *Image Quality Assessment: From Error Visibility to Structural Similarity*. IEEE Transactions on Image Processing, 2004",

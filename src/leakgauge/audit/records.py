@@ -87,10 +87,14 @@ def _restored(value: Any) -> Any:
 
 def append(folder: Path, record: Record) -> None:
     """Adds the record to the run, whole or not at all: if the disk is full the file is cut back to what it was."""
-    line = to_line(record).encode()
-    descriptor = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT, 0o644)
+    append_line(folder / FILE, to_line(record).encode())
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Adds a line to a file and brings it to the disk, whole or not at all."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
-        _drop_half_line(folder / FILE, descriptor)
+        _drop_half_line(path, descriptor)
         before = os.lseek(descriptor, 0, os.SEEK_END)
         try:
             written = 0

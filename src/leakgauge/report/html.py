@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from leakgauge.audit import records as store
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
-from leakgauge.report import words
+from leakgauge.report import scan_section, words
 from leakgauge.report.figures import Panel, Picture, bars_svg, curve_svg, pictures
 
 FILE = "report.html"
@@ -38,7 +38,12 @@ _AT_MOST = 4  # images side by side: what a phone shows without scrolling
 
 def write(folder: Path) -> Path:
     """Makes ``report.html`` from the records of a run folder. A reader never meets a half-written file."""
-    page = render(store.read(folder), folder=folder, title=f"Audit of {folder.resolve().name}")
+    scan = scan_section.context(folder)
+    attacked = scan is None or (folder / store.FILE).is_file()
+    kind = "Audit" if attacked else "Scan"
+    page = render(
+        store.read(folder) if attacked else [], folder=folder, title=f"{kind} of {folder.resolve().name}", scan=scan
+    )
     target = folder / FILE
     draft = folder / f".{FILE}.{os.getpid()}.tmp"
     try:
@@ -49,9 +54,19 @@ def write(folder: Path) -> Path:
     return target
 
 
-def render(records: Sequence[Record], *, folder: Path, title: str, made: datetime | None = None) -> str:
-    """The page for ``records``, with pictures from ``folder``. ``made`` is the time to print on it (default: now)."""
-    if not records:
+def render(
+    records: Sequence[Record],
+    *,
+    folder: Path,
+    title: str,
+    made: datetime | None = None,
+    scan: Mapping[str, Any] | None = None,
+) -> str:
+    """The page for ``records``, with pictures from ``folder``. ``made`` is the time to print on it (default: now).
+
+    ``scan`` is the section of a scan of cuts; with it there may be no records.
+    """
+    if not records and scan is None:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
     latest = list({r.key: r for r in records}.values())  # a case that was run again counts once, as it ended last
     cases = [_case(number, record, folder) for number, record in enumerate(latest, start=1)]
@@ -59,14 +74,15 @@ def render(records: Sequence[Record], *, folder: Path, title: str, made: datetim
     return _template().render(
         title=title,
         made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
-        versions=_versions(latest),
-        headline=words.headline(latest),
-        qualifiers=words.qualifiers(latest),
+        versions=_versions(latest) or list((scan or {}).get("versions", {}).items()),
+        headline=words.headline(latest) if latest else "",
+        qualifiers=words.qualifiers(latest) if latest else [],
         tally=[(o, count[k]) for k, o in words.OUTCOMES.items() if count[k] or k in _ALWAYS],
         total=len(latest),
         replaced=len(records) - len(latest),
         cases=cases,
         private=any(case["shows_truth"] for case in cases),
+        scan=scan,
     )
 
 
