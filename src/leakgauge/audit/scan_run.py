@@ -294,7 +294,7 @@ def placed(features: Tensor) -> tuple[tuple[float, float], ...]:
     if count < 10:
         return ()
     y = tsne(features.float(), perplexity=min(30.0, (count - 1) / 3))
-    low, span = y.amin(0), (y.amax(0) - y.amin(0)).max()
+    middle, span = (y.amax(0) + y.amin(0)) / 2, (y.amax(0) - y.amin(0)).max()
     if not bool(torch.isfinite(y).all()) or not float(span) > 0:
         return ()
-    return tuple((round(a, 3), round(b, 3)) for a, b in ((y - low) / span).tolist())
+    return tuple((round(a, 3), round(b, 3)) for a, b in ((y - middle) / span + 0.5).tolist())

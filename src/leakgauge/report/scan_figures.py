@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 
-from leakgauge.report.figures import HEIGHT, WIDTH, _line, _nice, _polyline, _svg, _text  # pyright: ignore[reportPrivateUsage]
+from leakgauge.report.figures import HEIGHT, WIDTH, _line, _nice, _polyline, _svg, _text
 
 LEFT, RIGHT = 46, WIDTH - 12
 CLASSES = 10
@@ -204,7 +204,9 @@ def _cost_panel(
         css = "chosen-cut" if point.number == recommended else "on-front" if point.front else "beaten"
         px, py = x(cost), y(point.envelope)
         body.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{5.5 if css == "chosen-cut" else 4:g}" class="{css}"/>')
-        body.append(_text(px, py - 8, str(point.number), anchor="middle", css="tick"))
+        covered = any(abs(x(c) - px) < 12 and 0 < py - y(p.envelope) < 18 for p, c in zip(points, costs, strict=True))
+        above = (px, py - 8, "middle") if not covered else (px - 8, py + 4, "end")
+        body.append(_text(above[0], above[1], str(point.number), anchor=above[2], css="tick"))
     return bottom + 50
 
 

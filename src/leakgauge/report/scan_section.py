@@ -66,11 +66,7 @@ def context(folder: Path) -> dict[str, Any] | None:
         "shown": plan.shown,
         "rows": [_row(p, plan, ridge.get(p.name), decoded[p.name], folder, recommended) for p in points],
         "pictured": _some(len(points), recommended),
-        "maps": [
-            {"point": p, "svg": Markup(map_svg(ridge[p.name].map, plan.labels, title=f"Map of features at {p.name}", uid=f"map-{p.number}"))}
-            for p in (points[i] for i in _some(len(points), recommended))
-            if p.name in ridge and ridge[p.name].map
-        ],
+        "maps": [_map(p, ridge[p.name], plan) for i in _some(len(points), recommended) if (p := points[i]).name in ridge],
         "mapped": len(plan.labels),
         "notes": plan.notes if conclusion is None else conclusion.notes,
         "facts": _facts(plan, found, conclusion),
@@ -140,7 +136,7 @@ def _row(
         "refusal": risk.get("refusal", ""),
         "shape": " × ".join(map(str, cut["shape"])),
         "bytes": f"{point.bytes:,}".replace(",", "\u202f"),
-        "larger": "more than " + " and ".join(larger) if larger else "",
+        "larger": "> " + ", ".join(larger) if larger else "",
         "flops": f"{point.flops / 1e6:.2f}",
         "share": f"{100 * float(cut['edge_share']):.1f}",
         "ridge": _written(point.ridge, 3),
@@ -155,6 +151,12 @@ def _row(
         "rank": _written(_number(risk.get("effective_rank")), 0),
         "strip": strip,
     }  # fmt: skip
+
+
+def _map(point: Point, record: CutRecord, plan: ScanPlan) -> dict[str, Any]:
+    title = f"Map of features at {point.name}"
+    drawn = map_svg(record.map, plan.labels, title=title, uid=f"map-{point.number}") if record.map else ""
+    return {"point": point, "svg": Markup(drawn)}
 
 
 def _strongest(records: Sequence[CutRecord]) -> CutRecord | None:
