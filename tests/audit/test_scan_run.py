@@ -139,7 +139,7 @@ def test_requirements_decide_behind_the_zone(setup, tmp_path):
 def test_more_bytes_than_the_image_are_told(setup, tmp_path):
     _, found = scanned(setup, tmp_path / "run", Asked(epochs=0, threshold=1e-4, names=("1",)))
     assert any(
-        note.startswith("1 sends 1024 bytes as fp32: more than the raw image (64 bytes)") for note in found.notes
+        note.startswith("1 sends 1024 bytes as fp32: more than the raw image (64) and its JPEG") for note in found.notes
     )
 
 

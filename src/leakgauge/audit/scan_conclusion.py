@@ -106,17 +106,16 @@ def _notes(
     plan: ScanPlan, names: Sequence[str], best: Sequence[float], records: Sequence[CutRecord], chosen: Offer | None
 ) -> list[str]:
     notes = []
-    image = f"the raw image ({plan.raw_bytes} bytes)"
-    if plan.jpeg_bytes is not None:
-        image += f" or its JPEG ({plan.jpeg_bytes:.0f})"
-    least = plan.raw_bytes if plan.jpeg_bytes is None else min(plan.raw_bytes, plan.jpeg_bytes)
-    if chosen is not None and chosen.bytes > least:
-        notes.append(f"{chosen.cut} sends {chosen.bytes} bytes as {plan.numbers}: more than {image} would take")
-    elif chosen is not None:
-        notes.append(f"{chosen.cut} sends {chosen.bytes} bytes as {plan.numbers}: less than {image}")
-    large = [str(cut["name"]) for cut in plan.cuts if cut["bytes"] > least]
-    if large:
-        notes.append(f"{len(large)} of {len(names)} cuts send more than {image}: {_few(large)}")
+    sizes = {"the raw image": plan.raw_bytes, "its JPEG": plan.jpeg_bytes}
+    known = {word: size for word, size in sizes.items() if size is not None}
+    if chosen is not None:
+        more = [f"{word} ({size:.0f})" for word, size in known.items() if chosen.bytes > size]
+        compared = f"more than {' and '.join(more)}" if more else f"no more than {' or '.join(known)}"
+        notes.append(f"{chosen.cut} sends {chosen.bytes} bytes as {plan.numbers}: {compared}")
+    for word, size in known.items():
+        large = [str(cut["name"]) for cut in plan.cuts if cut["bytes"] > size]
+        if large:
+            notes.append(f"{len(large)} of {len(names)} cuts send more than {word} of {size:.0f} bytes: {_few(large)}")
     if chosen is not None and chosen.cut == names[-1] and chosen.share == 1:
         notes.append("the recommended cut is the model's output: the edge does all the work")
     usable = [(n, b) for n, b in zip(names, best, strict=True) if not math.isnan(b)]
