@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 from leakgauge.channels import FedAvg, Gradient
-from leakgauge.core import Assumption, Buffers, Labels, NoisyCopy, Observation, Pixels, Size, Tokens, Victim, share
+from leakgauge.core import (
+    Assumption,
+    Buffers,
+    Labels,
+    NoisyCopy,
+    Observation,
+    Pixels,
+    Size,
+    Tokens,
+    Victim,
+    private_randomness,
+    share,
+)
 from leakgauge.errors import BadInput
 
 # --- Pixels ----------------------------------------------------------------------------------------------------------
@@ -255,6 +267,41 @@ def test_share_draws_nothing_from_the_global_generator(victim_of, batch_of):
     before = torch.get_rng_state()
     share(victim_of(mode="train", dropout=0.5), Gradient(), x, y, reveal=(Size(), NoisyCopy(0.5)))
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**40, -3])
+def test_private_randomness_draws_as_a_plain_seed_and_restores_even_after_an_error(seed):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        expected = torch.rand(5)
+    before = torch.get_rng_state()
+    with private_randomness(seed, torch.device("cpu")):
+        drawn = torch.rand(5)
+    with pytest.raises(BadInput), private_randomness(seed, torch.device("cpu")):
+        Pixels((1, 2, 2), std=(torch.rand(1).item() - 2,))  # draws, then raises
+    assert torch.equal(drawn, expected)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_private_randomness_of_the_cpu_leaves_other_devices_alone(monkeypatch):
+    called = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", called.append)
+    with private_randomness(0, torch.device("cpu")):
+        pass
+    assert not called
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_private_randomness_seeds_and_restores_the_gpu():
+    device = torch.device("cuda")
+    with torch.random.fork_rng(devices=[device]):
+        torch.manual_seed(7)
+        expected = torch.rand(5, device=device)
+    before = torch.cuda.get_rng_state(device)
+    with private_randomness(7, device):
+        drawn = torch.rand(5, device=device)
+    assert torch.equal(drawn, expected)
+    assert torch.equal(torch.cuda.get_rng_state(device), before)
 
 
 def test_dropout_follows_the_seed_alone(victim_of, batch_of, same):

@@ -17,7 +17,7 @@ from pathlib import Path
 PACKAGE = "leakgauge"
 
 LEVELS: tuple[frozenset[str], ...] = (
-    frozenset({"cli", "console", "monitor_command"}),
+    frozenset({"cli", "console", "monitor_command", "console_scan"}),
     frozenset({"integrations"}),
     frozenset({"report"}),
     frozenset({"audit"}),
@@ -31,17 +31,17 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
     frozenset({"errors"}),
 )
-TOGETHER = {frozenset({"cli", "console", "monitor_command"})}
+TOGETHER = {LEVELS[0]}
 """Names of one level that may import each other: the command line, its larger commands and what they show."""
 
 SIDE = {"models", "data"}
-MAY_USE_SIDE = {"audit", "split", "integrations", "cli", "console", "monitor_command", "testing"}
+MAY_USE_SIDE = {"audit", "split", "integrations", "cli", "console", "monitor_command", "console_scan", "testing"}
 """``integrations`` is among them because it turns a case's names into a model and its data."""
 
 NARROW: dict[str, set[str]] = {
     "models": {"core", "errors"},
     "data": {"core", "errors"},
-    "report": {"audit.records", "audit.monitor_records", "errors"},
+    "report": {"audit.records", "audit.monitor_records", "audit.scan_records", "errors"},
     "measures": {"errors"},
 }
 """These may import nothing of the package but what is listed (and their own modules)."""

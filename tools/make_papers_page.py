@@ -19,7 +19,12 @@ PACKAGE = "leakgauge"
 PAGE = Path("docs/papers.md")
 
 PAPERS: dict[str, str] = {
+    "Zheng et al. 2020": "Zheng, Wang, Liu, Li, Ye, Ren: *Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression*. AAAI 2020, arXiv:1911.08287",
+    "Li et al. 2020": "Li, Wang, Wu, Chen, Hu, Li, Tang, Yang: *Generalized Focal Loss*. NeurIPS 2020, arXiv:2006.04388",
+    "Feng et al. 2021": "Feng, Zhong, Gao, Scott, Huang: *TOOD: Task-aligned One-stage Object Detection*. ICCV 2021, arXiv:2108.07755",
     "Abadi et al. 2016": "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: *Deep Learning with Differential Privacy*. CCS 2016, arXiv:1607.00133",
+    "Andrew et al. 2021": "Andrew, Thakkar, McMahan, Ramaswamy: *Differentially Private Learning with Adaptive Clipping*. NeurIPS 2021, arXiv:1905.03871",
+    "Andrew et al. 2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: *One-shot Empirical Privacy Estimation for Federated Learning*. ICLR 2024, arXiv:2302.03098",
     "APRIL (Lu et al. 2022)": "Lu, Zhang, Zhao, He, Cheng: *APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers*. CVPR 2022, arXiv:2112.14087",
     "Belghazi et al. 2018": "Belghazi, Baratin, Rajeswar, Ozair, Bengio, Courville, Hjelm: *MINE: Mutual Information Neural Estimation*. ICML 2018, arXiv:1801.04062",
     "Boucheron, Lugosi, Massart 2013": "Boucheron, Lugosi, Massart: *Concentration Inequalities*. Oxford University Press, 2013",
@@ -72,6 +77,7 @@ PAPERS: dict[str, str] = {
     "Szegedy et al. 2016": "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna: *Rethinking the Inception Architecture for Computer Vision*. CVPR 2016, arXiv:1512.00567",
     "Valadi et al. 2026": "Valadi, Åkesson, Östman, Hoseini, Toor, Hellander: *Practical Feasibility of Gradient Inversion Attacks in Federated Learning*. 2026",
     "van den Oord et al. 2018": "van den Oord, Li, Vinyals: *Representation Learning with Contrastive Predictive Coding*. 2018, arXiv:1807.03748",
+    "van der Maaten and Hinton 2008": "van der Maaten, Hinton: *Visualizing Data using t-SNE*. Journal of Machine Learning Research 9, 2008",
     "Ville 1939": "Ville: *Étude critique de la notion de collectif*. Gauthier-Villars 1939",
     "Wainakh et al. 2022": "Wainakh, Ventola, Müßig, Keim, Garcia Cordero, Zimmer, Grube, Kersting, Mühlhäuser: *User-Level Label Leakage from Gradients in Federated Learning*. PoPETs 2022, arXiv:2105.09369",
     "Wang 2004": "Wang, Bovik, Sheikh, Simoncelli: *Image Quality Assessment: From Error Visibility to Structural Similarity*. IEEE Transactions on Image Processing, 2004",

@@ -229,6 +229,57 @@ def attack(
     raise typer.Exit(console.run([case], folder=folder, load=find, resume=False, quiet=quiet, judged_by=gate))
 
 
+@app.command(
+    epilog="Examples: **leakgauge scan** · **leakgauge scan my_model.py:make --data photos/ --require 'fvu>=0.5' "
+    "--require 'bytes<=64KiB' --require 'flops<=1G'** · **leakgauge scan --resume --out leakgauge-runs/scan**"
+)
+def scan(
+    model: ModelArgument = None,
+    data: DataOption = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(help="fvu>=0.5, bytes<=64KiB, flops<=1G or share<=10%. Repeatable. Exit with 3 if no cut does."),
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="FVU that a cut must keep: 0 is a copy, 1 is nothing learned. Default: 0.25.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Full effort of a decoder; 0 is ridge regression alone. Embedded model: 24.")
+    ] = None,
+    attack_budget: Annotated[
+        str | None, typer.Option(help="Time for all decoders, e.g. 5m, instead of --epochs. Own model: 10m.")
+    ] = None,
+    numbers: Annotated[str, typer.Option(help="How numbers are sent: fp32, fp16 or int8.")] = "fp32",
+    cut: Annotated[list[str] | None, typer.Option(help="Scan this cut alone. Repeatable.")] = None,
+    every_cut: Annotated[
+        bool, typer.Option("--every-cut", help="Scan also cuts that a neighbour makes pointless.")
+    ] = False,
+    defense: DefenseOption = None,
+    classes: ClassesOption = None,
+    resize: ResizeOption = False,
+    device: DeviceOption = "cpu",
+    out: OutOption = None,
+    seed: SeedOption = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the scan in --out where it stopped.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Find where to cut a model between device and cloud: attack the features at every cut, recommend one.
+
+    Without MODEL: the embedded vgg. Four fifths of the data are the adversary's, the others are attacked.
+    """
+    from leakgauge import console_scan
+
+    folder = out or Path("leakgauge-runs/scan")
+    if resume:
+        raise typer.Exit(console_scan.resumed(folder, quiet=quiet))
+    code = console_scan.fresh(
+        folder, model=model, data=data, cut=cut or (), every_cut=every_cut, require=require or (), threshold=threshold,
+        epochs=epochs, attack_budget=attack_budget, numbers=numbers, defense=defense or (), classes=classes,
+        resize=resize, device=device, seed=seed, replace_old=out is None, quiet=quiet,
+    )  # fmt: skip
+    raise typer.Exit(code)
+
+
 def _base(
     model: str | None,
     data: str | None,
@@ -326,7 +377,7 @@ def monitor(
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that audit, attack or monitor wrote.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that audit, attack, monitor or scan wrote.")],
     quiet: QuietOption = False,
 ) -> None:
     """Write the report of a run anew from its records."""
@@ -355,7 +406,7 @@ def main() -> None:
         mistake.show()
         sys.exit(mistake.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted; finished cases are kept, go on with: leakgauge audit --resume --out FOLDER")
+        _complain("interrupted; finished cases are kept, go on with: leakgauge audit (or scan) --resume --out FOLDER")
         sys.exit(INTERRUPTED)
     except LeakgaugeError as mistake:
         _complain(str(mistake))

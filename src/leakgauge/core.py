@@ -409,8 +409,23 @@ def private_randomness(seed: int, device: torch.device) -> Iterator[None]:
     """Seeds torch's global generators for the block (dropout knows no other) and restores them afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        _seed(seed, device)
         yield
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """Seeds the generators of the CPU and of ``device``, and no others.
+
+    ``torch.manual_seed`` also seeds devices that are not restored afterwards, and where CUDA is there but not in use yet, or
+    not there at all, it formats a stack for a call that it queues, every time.
+    """
+    if device.type not in ("cpu", "cuda"):
+        torch.manual_seed(seed)
+        return
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,9 @@ def test_version(leakgauge):
 # --- in a process of its own -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [["--help"], ["audit", "--help"], ["attack", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["audit", "--help"], ["attack", "--help"], ["scan", "--help"], ["--version"]]
+)
 def test_help_does_not_wait_for_torch(words):
     code = (
         "import sys\nfrom leakgauge import cli\n"

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.channels import FedAvg, Gradient
-from leakgauge.core import Blindable, Observation, share
+from leakgauge.core import Blindable, Labels, Observation, Size, share
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import (
     L2,
@@ -259,11 +260,23 @@ def test_an_unknown_batch_size_is_refused(victim_of, batch_of):
         Matching(Cosine(), solver=Never())(victim, share(victim, Gradient(), *batch_of(1), reveal=()))
 
 
-def test_structured_targets_are_refused(victim_of, batch_of):
-    victim, (x, y) = victim_of(), batch_of(1)
-    seen = replace(share(victim, Gradient(), x, y), labels={"boxes": y})
-    with pytest.raises(Inapplicable, match="structured targets"):
-        Matching(Cosine(), solver=Never())(victim, seen)
+def of_mapping(output, targets):
+    return F.cross_entropy(output, targets["labels"])
+
+
+def test_structured_targets_that_were_revealed_are_taken_as_given(victim_of, batch_of):
+    """A loss that wants its labels in a mapping is attacked as the plain one is; labels were given, so none are told."""
+    victim, (x, y) = victim_of(), batch_of(2)
+    plain = Matching(Cosine(), solver=Descent(steps=3))(
+        victim, share(victim, Gradient(), x, y, reveal=[Size(), Labels()])
+    )
+    wrapped = replace(victim, loss=of_mapping)
+    seen = share(wrapped, Gradient(), x, {"labels": y}, reveal=[Size(), Labels()])
+    found = Matching(Cosine(), solver=Descent(steps=3))(wrapped, seen)
+    assert found.y is None
+    assert torch.allclose(found.x, plain.x, atol=1e-5)
+    with pytest.raises(BadInput, match="one by one"):
+        Matching(Cosine(), solver=Never()).many(wrapped, [seen, seen])
 
 
 @pytest.mark.parametrize("restarts", [0, -1, 1.5])

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.rdp import ORDERS, Overspent, RDPFilter, sampled_gaussian
+from leakgauge.measures.rdp import (
+    ORDERS,
+    Overspent,
+    RDPFilter,
+    joint_multiplier,
+    remaining_multiplier,
+    sampled_gaussian,
+)
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.25, 1.0])
@@ -70,3 +77,53 @@ def test_budgets_that_cannot_be_kept_are_refused(options):
 def test_steps_without_meaning_are_refused(noise, rate, order):
     with pytest.raises(BadInput):
         sampled_gaussian(order, noise=noise, rate=rate)
+
+
+def epsilon(*history):
+    """ε at δ = 1e-5 of (multiplier, rate, steps) by Opacus' RDP accounting, its own orders and conversion."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.accountants import RDPAccountant
+    accountant = RDPAccountant()
+    accountant.history = list(history)
+    return accountant.get_epsilon(1e-5)
+
+
+def test_what_a_private_statistic_costs():
+    """1500 steps at q = 0.01, z = 1. Batches of its own for each query, or the training step's own batch."""
+    q, steps = 0.01, 1500
+    assert epsilon((1.0, q, steps)) == pytest.approx(2.5023, abs=5e-5)
+    assert epsilon((1.0, q, steps), (5.0, q, 30)) == pytest.approx(2.5027, abs=5e-5)
+    assert epsilon((1.0, q, steps), (2.0, q, 30)) == pytest.approx(2.5054, abs=5e-5)
+    # at every step, σ_u = 5 on a sum of sensitivity 1/2, on the same batch
+    assert epsilon((joint_multiplier(1.0, 2 * 5.0), q, steps)) == pytest.approx(2.5293, abs=5e-5)
+    # to ask the training step's own batch costs more than batches drawn apart
+    shared = [epsilon((1.0, q, steps - 30), (joint_multiplier(1.0, z), q, 30)) for z in (5.0, 2.0)]
+    assert shared == pytest.approx([2.5046, 2.5442], abs=5e-5)
+
+
+@pytest.mark.parametrize("order", [2, 4, 8])
+@pytest.mark.parametrize(("one", "other"), [(1.0, 5.0), (0.8, 1.2)])
+def test_joint_multiplier_by_integration(one, other, order):
+    """Two Gaussians on the same sampled batch: E_Q (P/Q)^α over the plane, for P = (1-q)Q + qQ shifted by one in both."""
+    q = 0.1
+    at = np.linspace(-30, 40, 1401)
+    u, v = at[:, None] * one / 2, at[None, :] * other / 2
+    ratio = np.exp((2 * u - 1) / (2 * one**2) + (2 * v - 1) / (2 * other**2))
+    base = np.exp(-(u**2) / (2 * one**2) - v**2 / (2 * other**2)) / (2 * math.pi * one * other)
+    cell = (at[1] - at[0]) ** 2 * one * other / 4
+    truth = math.log((base * (1 - q + q * ratio) ** order).sum() * cell) / (order - 1)
+    joint = sampled_gaussian(order, noise=joint_multiplier(one, other), rate=q)
+    assert joint == pytest.approx(truth, rel=1e-6)
+    assert joint > sum(
+        sampled_gaussian(order, noise=z, rate=q) for z in (one, other)
+    )  # batches drawn apart are cheaper
+
+
+def test_remaining_multiplier_undoes_the_joint_one():
+    assert joint_multiplier(remaining_multiplier(1.5, 4.0), 4.0) == pytest.approx(1.5)
+    for total in (4.0, 0.0):
+        with pytest.raises(BadInput):
+            remaining_multiplier(total, 4.0)
+    with pytest.raises(BadInput):
+        joint_multiplier(1.0, 0.0)

@@ -91,7 +91,7 @@ def append(folder: Path, record: Record) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Adds ``line`` to a file of lines, whole or not at all."""
+    """Adds ``line`` to a file of lines and brings it to the disk, whole or not at all."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         _drop_half_line(path, descriptor)

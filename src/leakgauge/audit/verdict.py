@@ -90,11 +90,19 @@ class Verdict:
     kind: Literal["deployable", "diagnostic"]
 
 
-def judge(scores: Scores, null: Scores, baseline: Scores, assumptions: Sequence[Assumption] = ()) -> Verdict:
+def judge(
+    scores: Scores,
+    null: Scores,
+    baseline: Scores,
+    assumptions: Sequence[Assumption] = (),
+    *,
+    to_reconstruct: Sequence[Check] = RECONSTRUCTED,
+    to_glimpse: Sequence[Check] = GLIMPSED,
+) -> Verdict:
     """Applies the table image by image; ``null`` and ``baseline`` are scored on the same truths in the same order."""
     count = len(scores.ssim)
-    reconstructed = [_failed(RECONSTRUCTED, i, scores, null, baseline) for i in range(count)]
-    glimpsed = [_failed(GLIMPSED, i, scores, null, baseline) for i in range(count)]
+    reconstructed = [_failed(to_reconstruct, i, scores, null, baseline) for i in range(count)]
+    glimpsed = [_failed(to_glimpse, i, scores, null, baseline) for i in range(count)]
     whole, some = reconstructed.count(None), glimpsed.count(None)
     kind = "diagnostic" if any(a.kind == "diagnostic" for a in assumptions) else "deployable"
     if whole >= SHARE_FOR_FEASIBLE * count:

@@ -10,6 +10,7 @@ from leakgauge.channels.dropout import dropping_layers, without_dropout
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.errors import BadInput
 from leakgauge.inversion.knowledge import StatisticsSource
+from leakgauge.inversion.known_targets import structured, with_known_targets
 from leakgauge.inversion.labels import class_labels
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.statistics import NormStatistics
@@ -36,6 +37,9 @@ class Guided:
         return self.matching.blind()
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        if structured(seen):
+            victim, seen = with_known_targets(victim, seen)
+            return replace(self(victim, seen, seed=seed), y=None)
         notes: tuple[str, ...] = ()
         dropping = dropping_layers(victim.model) if victim.mode == "train" else ()
         if dropping:

@@ -16,6 +16,7 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.halving import Halving
+from leakgauge.inversion.known_targets import structured, with_known_targets
 from leakgauge.inversion.labels import Joint, LabelRule, batch_size, class_labels, classes, inferred
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
@@ -80,6 +81,11 @@ class Matching:
     def many(self, victim: Victim, seen: Sequence[Observation], /, *, seed: int = 0) -> list[Reconstruction]:
         """Attacks several observations of one channel in one batch; each result is that of attacking it alone."""
         began = time.perf_counter()
+        if any(structured(one) for one in seen):
+            if len(seen) > 1:
+                raise BadInput("observations with structured targets cannot share a batch; attack them one by one")
+            victim, one = with_known_targets(victim, seen[0])
+            return [replace(found, y=None) for found in self.many(victim, [one], seed=seed)]
         if self.halving is not None and len(seen) > 1:
             raise BadInput("successive halving compares the restarts of one observation; attack several one by one")
         rows = _rows(self, victim, seen, seed)

@@ -46,6 +46,30 @@ def sampled_gaussian(order: int, *, noise: float, rate: float) -> float:
     return max(0.0, moment) / (order - 1)
 
 
+def joint_multiplier(*multipliers: float) -> float:
+    """The noise multiplier z of one Gaussian mechanism that tells as much as several on the *same* batch.
+
+    z = (Σ zᵢ^-2)^(-1/2) with ``multipliers`` = zᵢ. Each zᵢ is fixed before the batch is drawn; what a later one asks may
+    depend on the answer of an earlier one, since Gaussian mechanisms compose to a Gaussian one. One sampled mechanism with z is
+    then charged. To charge each by itself at the sampling rate would be too little: that is the price of batches drawn apart.
+
+    Ref: Andrew et al. 2021, Theorem 1 — z = (z_Δ^-2 + (2σ_b)^-2)^(-1/2)
+    """
+    if not multipliers or min(multipliers) <= 0:
+        raise BadInput(f"noise multipliers must be positive, got {multipliers}")
+    return math.fsum(z**-2 for z in multipliers) ** -0.5
+
+
+def remaining_multiplier(total: float, other: float) -> float:
+    """The multiplier that together with ``other`` on the same batch makes ``total``: (total^-2 - other^-2)^(-1/2)."""
+    if not 0 < total < other:
+        raise BadInput(
+            f"a query with noise multiplier {other:g} alone tells as much as {total:g} allows for the whole step; "
+            f"give the query more noise"
+        )
+    return (total**-2 - other**-2) ** -0.5
+
+
 @dataclass(frozen=True)
 class RDPFilter:
     """A budget (``eps``, ``delta``) for steps whose noise may depend on what was *released* before; frozen, so is each state.

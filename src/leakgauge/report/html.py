@@ -20,7 +20,7 @@ from leakgauge.audit import records as store
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
-from leakgauge.report import words
+from leakgauge.report import scan_section, words
 from leakgauge.report.figures import Panel, Picture, bars_svg, curve_svg, pictures
 from leakgauge.report.monitor_section import section as monitored_section
 from leakgauge.report.templating import environment
@@ -40,17 +40,20 @@ _AT_MOST = 4  # images side by side: what a phone shows without scrolling
 
 
 def write(folder: Path) -> Path:
-    """Makes ``report.html`` from what a run folder holds: records of attacks, a monitored training, or both.
+    """Makes ``report.html`` from what a run folder holds: records of attacks, a monitored training, a scan of cuts.
 
     A reader never meets a half-written file.
     """
     monitored = monitor_records.read(folder) if monitor_records.exists(folder) else None
-    attacked = monitored is None or (folder / store.FILE).is_file()
+    scan = scan_section.context(folder)
+    attacked = (monitored is None and scan is None) or (folder / store.FILE).is_file()
+    kind = "Audit" if attacked else "Monitoring" if scan is None else "Scan"
     page = render(
         store.read(folder) if attacked else [],
         folder=folder,
-        title=f"{'Audit' if attacked else 'Monitoring'} of {folder.resolve().name}",
+        title=f"{kind} of {folder.resolve().name}",
         monitored=monitored,
+        scan=scan,
     )
     target = folder / FILE
     draft = folder / f".{FILE}.{os.getpid()}.tmp"
@@ -69,31 +72,35 @@ def render(
     title: str,
     made: datetime | None = None,
     monitored: MonitorRun | None = None,
+    scan: Mapping[str, Any] | None = None,
 ) -> str:
-    """The page for ``records``, with pictures from ``folder``, and for a ``monitored`` training where there is one.
+    """The page for ``records``, with pictures from ``folder``, a ``monitored`` training and a ``scan`` where there is one.
 
     ``made`` is the time to print on it (default: now).
     """
-    if not records and monitored is None:
+    if not records and monitored is None and scan is None:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
     latest = list({r.key: r for r in records}.values())  # a case that was run again counts once, as it ended last
     cases = [_case(number, record, folder) for number, record in enumerate(latest, start=1)]
     count = Counter(case["outcome"].key for case in cases)
+    known = [*(r.versions for r in latest), *([] if monitored is None else [_known(monitored)])]
+    known += [] if scan is None else [scan.get("versions", {})]
     return (
         environment()
         .get_template("report.html.j2")
         .render(
             title=title,
             made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
-            versions=_versions([*(r.versions for r in latest), *([] if monitored is None else [_known(monitored)])]),
-            headline=words.headline(latest),
-            qualifiers=words.qualifiers(latest),
+            versions=_versions(known),
+            headline=words.headline(latest) if latest else "",
+            qualifiers=words.qualifiers(latest) if latest else [],
             tally=[(o, count[k]) for k, o in words.OUTCOMES.items() if count[k] or k in _ALWAYS],
             total=len(latest),
             replaced=len(records) - len(latest),
             cases=cases,
             private=any(case["shows_truth"] for case in cases),
             monitored=None if monitored is None else monitored_section(monitored),
+            scan=scan,
         )
     )
 

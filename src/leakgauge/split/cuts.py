@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,6 +123,26 @@ def cut_named(found: tuple[Cut, ...], name: str, victim: Victim) -> Cut:
     raise BadInput(
         f"the cut {name!r} sends {len(point.tensors)} tensors; ask for cuts with multi_tensor=True to see it"
     )
+
+
+RESHAPES = {"dropout", "identity", "flatten", "view", "reshape", "permute", "transpose", "contiguous", "squeeze"}
+"""Operations that send on the same numbers; their cuts repeat the one before."""
+
+
+def worthwhile(found: Sequence[Cut]) -> tuple[Cut, ...]:
+    """The cuts without those that the next ones make pointless: of neighbours with the same work of the edge, the best.
+
+    Between a convolution, its normalisation, activation and pooling the edge's FLOPs do not change, and a deeper cut leaks
+    no more (data processing); so the one that sends least is kept, of equals the deepest.
+    """
+    kept: list[Cut] = []
+    for cut in found:
+        if kept and cut.edge_flops == kept[-1].edge_flops and cut.single == kept[-1].single:
+            if cut.operation not in RESHAPES and cut.elements <= kept[-1].elements:
+                kept[-1] = cut
+        else:
+            kept.append(cut)
+    return tuple(kept)
 
 
 def as_victim(model: Victim | nn.Module, space: Space | tuple[int, int, int] | None = None) -> Victim:

@@ -60,22 +60,22 @@ def wanted(text: str) -> Wanted:
     Wanted(fvu=0.7, bytes=65536.0, flops=1000000000.0, share=None)
     >>> wanted("fvu >= 0.5, <= 10 % of the parameters").share
     0.1
+    >>> wanted("bytes<=64KiB, flops<=1G")
+    Wanted(fvu=None, bytes=65536.0, flops=1000000000.0, share=None)
     """
     found: dict[str, float] = {}
     for part in filter(None, (piece.strip().lower() for piece in text.split(","))):
-        risk = re.fullmatch(r"fvu\s*(?:>=|≥)\s*([\d.]+)", part)
-        limit = re.fullmatch(r"(?:<=|≤)\s*([\d.]+)\s*(%|[a-z]*?)s?(?:\s+(?:on|of|per|from|at)\b.*)?", part)
+        risk = re.fullmatch(r"fvu\s*(?:>=|≥)\s*(\d*\.?\d+)", part)
+        limit = re.fullmatch(
+            r"(bytes|flops|share)?\s*(?:<=|≤)\s*(\d+(?:\.\d*)?)\s*(%|[a-z]*?)s?(?:\s+(?:on|of|per|from|at)\b.*)?", part
+        )
         if risk:
             key, value = "fvu", float(risk.group(1))
-        elif limit and limit.group(2) == "%":
-            key, value = "share", float(limit.group(1)) / 100
-        elif limit and limit.group(2) in FLOPS:
-            key, value = "flops", float(limit.group(1)) * FLOPS[limit.group(2)]
-        elif limit and limit.group(2) in UNITS and limit.group(2):
-            key, value = "bytes", float(limit.group(1)) * UNITS[limit.group(2)]
+        elif limit and (meant := _meant(*limit.group(1, 3))):
+            key, value = meant[0], float(limit.group(2)) * meant[1]
         else:
             raise BadInput(
-                f"{part!r} is no constraint; write such as 'FVU >= 0.7', '<= 64 KiB', '<= 1 GFLOP' or '<= 10 % of the parameters'"
+                f"{part!r} is no constraint; write such as 'FVU >= 0.7', 'bytes <= 64 KiB', 'FLOPs <= 1 G' or 'share <= 10 %'"
             )
         if key in found:
             raise BadInput(f"{text!r} constrains {key} twice")
@@ -83,6 +83,19 @@ def wanted(text: str) -> Wanted:
     if not found:
         raise BadInput("there is no constraint; write such as 'FVU >= 0.7, <= 64 KiB'")
     return Wanted(**found)
+
+
+def _meant(name: str | None, unit: str) -> tuple[str, float] | None:
+    """What is constrained, and what one of its unit is worth; a number without a unit must say what it constrains."""
+    if unit == "%" and name in (None, "share"):
+        return "share", 0.01
+    if unit in FLOPS and name in (None, "flops"):
+        return "flops", FLOPS[unit]
+    if unit in UNITS and (name == "bytes" or (name is None and unit)):
+        return "bytes", UNITS[unit]
+    if name == "flops" and f"{unit}flop" in FLOPS:
+        return "flops", FLOPS[f"{unit}flop"]
+    return None
 
 
 def choose(found: Sequence[Offer], want: Wanted) -> Offer | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakgauge.errors import BadInput
+from leakgauge.measures.radius import class_radii
 from leakgauge.split.smoothing import Smoothing
 
 Cloud = Callable[[Tensor], Tensor]
@@ -138,9 +139,9 @@ def snapshot(
     changes = [radius_change_by_class(pulls, probabilities, y, labels, rate=rate) for y in (one_hot, smoothed)]
     singular = smallest_singular_values(cloud, z[:samples])
     missing = (probabilities - smoothed)[:samples].double().norm(dim=1)
-    radius = mean_per_class(deviations(z, labels, classes).flatten(1).square().sum(1), labels, classes)
+    radii = class_radii(z, labels).per_class
     return Snapshot(
-        radius=tuple(radius.tolist()),
+        radius=tuple(radii.get(c, float("nan")) for c in range(classes)),
         change=tuple(radius_change(z, labels, gradients, rate=rate, classes=classes).tolist()),
         change_one_hot=tuple(changes[0].tolist()),
         change_smoothed=tuple(changes[1].tolist()),

@@ -1,0 +1,90 @@
+"""Section 4.5.3: every network trained on CIFAR-10, with the stem adapted to 32×32 images and with ImageNet's.
+
+    python reproductions/practical_feasibility/accuracy.py --data FOLDER
+
+The trained weights are kept for the attacks of the other parts. The ladder of patch sizes (section 4.5.2) is trained too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import setting
+from drawing import Line, Panel, svg
+from ledger import Ledger, Pictures, Row
+from networks import Network, save_weights
+from setting import Options, Plan
+from training import trained
+
+from leakgauge.errors import Inapplicable
+
+NETWORKS = {
+    net.key: net
+    for net in (
+        Network("resnet18_pre"), Network("resnet18_post"), Network("swin_t"), Network("convnext_t"),
+        Network("vit_b"), Network("swinv2_t"), Network("convnext_t", adapted=False), Network("swin_t", adapted=False),
+        Network("resnet18_post", adapted=False), Network("vit_b", patch=2), Network("vit_b", patch=8),
+        Network("vit_b", patch=16), Network("maxvit_t"),
+    )
+}  # fmt: skip
+SECONDS = {
+    "resnet18_pre": 30.0,
+    "resnet18_post": 30.0,
+    "swin_t": 110.0,
+    "convnext_t": 110.0,
+    "swinv2_t": 50.0,
+    "maxvit_t": 50.0,
+}
+PLAN: Plan = {key: SECONDS.get(key, 20.0) for key in NETWORKS}
+QUICK = ("resnet18_pre", "convnext_t", "convnext_t_imagenet_stem", "vit_b_patch8", "maxvit_t")
+
+
+def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+    train, test = setting.cifar_train(options), setting.cifar_test(options, 64 if options.quick else 10_000)
+    for key, net in NETWORKS.items():
+        if ledger.has(key) or (options.quick and key not in QUICK):
+            continue
+        try:
+            model, space, changes = net.made(classes=10, seed=options.seed, quick=options.quick)
+        except Inapplicable as refusal:
+            ledger.add(key, refused=str(refusal))
+            continue
+        done = trained(
+            model, space, (train.x, train.y), (test.x, test.y), seconds=options.scale * plan[key], device=options.device,
+            most_epochs=1 if options.quick else 60, seed=options.seed, batch=64 if options.quick else 512,
+        )  # fmt: skip
+        save_weights(model, options.weights, net)
+        ledger.add(
+            key, data=train.name, changes=changes, parameters=sum(p.numel() for p in model.parameters()),
+            accuracy=done.accuracy, epochs=done.epochs, trained_on=done.images, seconds=done.seconds,
+        )  # fmt: skip
+
+
+def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+    reached = {row["case"]: row["accuracy"] for row in rows if "accuracy" in row}
+    ladder = [
+        (patch, reached[key])
+        for patch in (2, 4, 8, 16)
+        if (key := "vit_b" if patch == 4 else f"vit_b_patch{patch}") in reached
+    ]
+    lines = [Line("ViT-B", ladder)] if ladder else []
+    svg(
+        out / "accuracy.svg",
+        [Panel("Patch size", "pixels", "accuracy", lines, log_x=True)],
+        title="Accuracy by patch size",
+    )
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| network | changed for 32×32 | parameters | epochs | accuracy |", "|---|---|---|---|---|"]
+    for row in rows:
+        if "refused" in row:
+            lines.append(f"| {row['case']} | not run: {row['refused']} | | | |")
+        else:
+            words = f"| {row['case']} | {row['changes']} | {row['parameters'] / 1e6:.1f} M | {row['epochs']} "
+            lines.append(f"{words}| {row['accuracy']:.1%} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    setting.main("accuracy", PLAN, run, draw, __doc__)

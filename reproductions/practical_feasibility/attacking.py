@@ -1,0 +1,208 @@
+"""One case of the study: tune the attack, run it from several starts, and put its null run and the trivial picture beside it.
+
+Settings are drawn from the paper's space (appendix A.1); what an adversary sees (how well a candidate's own gradient points where the
+observed one does) chooses among them, and an oracle (SSIM, as in the paper) chooses beside it, labelled as an upper bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks import feasibility
+from leakgauge.audit.scoring import Scores, score_images, trivial_baseline
+from leakgauge.audit.tune import PAPER, LogUniform
+from leakgauge.channels import Gradient
+from leakgauge.core import Labels, Observation, Reconstruction, Reveal, Size, Targets, Victim, share
+from leakgauge.engine import TF32
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion import Guided
+from leakgauge.inversion.knowledge import gradient_alignment
+from leakgauge.measures.image import ssim
+
+Make = Callable[..., Guided]
+DEFAULTS = {"tv": 0.01, "statistics": 0.1, "lr": 0.1}
+"""The library's own setting, tried before any draw."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard a case is tried. ``seconds`` is planned into steps before the start: 2/5 for all trials, 3/5 for the final runs."""
+
+    restarts: int
+    trials: int
+    seconds: float
+    quick: bool
+
+    def steps(self, per_step: float) -> tuple[int, int]:
+        """Steps of a trial and of a final run, from the measured seconds of one step."""
+        if self.quick:
+            return 2, 4
+        trial = 0.4 * self.seconds / (self.trials * per_step)
+        return max(20, min(200, int(trial))), max(60, min(2400, int(0.3 * self.seconds / per_step)))
+
+
+def propose(tried: Sequence[tuple[Mapping[str, float], float]], *, seed: int) -> dict[str, float]:
+    """The next setting: the defaults, then draws from the paper's space; Optuna's TPE draws where it is installed.
+
+    It depends on what was tried and on the seed alone, so a search that was stopped goes on as it would have.
+    """
+    if not tried:
+        return dict(DEFAULTS)
+    number = int(hashlib.sha256(f"{seed}/{len(tried)}".encode()).hexdigest()[:8], 16)
+    try:
+        import optuna
+    except ModuleNotFoundError:
+        return _drawn(number)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    floats, choice = optuna.distributions.FloatDistribution, optuna.distributions.CategoricalDistribution
+    space = {
+        n: floats(c.low, c.high, log=True) if isinstance(c, LogUniform) else choice(c.values) for n, c in PAPER.items()
+    }
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=number, n_startup_trials=4))
+    for options, value in tried[1:]:  # the defaults are not in the space
+        study.add_trial(optuna.trial.create_trial(params=dict(options), distributions=space, value=value))
+    return dict(study.ask(space).params)
+
+
+def _drawn(number: int) -> dict[str, float]:
+    rng = torch.Generator().manual_seed(number)
+    found: dict[str, float] = {}
+    for name, choice in PAPER.items():
+        at = float(torch.rand((), generator=rng))
+        if isinstance(choice, LogUniform):
+            found[name] = math.exp(math.log(choice.low) + at * math.log(choice.high / choice.low))
+        else:
+            found[name] = choice.values[int(at * len(choice.values))]
+    return found
+
+
+def configured(make: Make, options: Mapping[str, float], *, steps: int, restarts: int) -> Guided:
+    attack = make(**options, steps=steps, restarts=restarts)
+    return replace(attack, matching=replace(attack.matching, precision=TF32()))
+
+
+def mismatch(victim: Victim, seen: Observation, found: Reconstruction, y: Targets) -> float:
+    """1 − cos of what the reconstruction would have sent and what was observed."""
+    return 1 - float(gradient_alignment(victim, seen, found.x, y))  # pyright: ignore[reportArgumentType]
+
+
+def attacked(
+    victim: Victim,
+    x: Tensor,
+    y: Targets,
+    *,
+    effort: Effort,
+    pool: Tensor,
+    reveal: Sequence[Reveal] = (),
+    make: Make = feasibility,
+    seed: int = 0,
+    tune: bool = True,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Numbers of one case, and the pictures: truth, what the adversary would keep, what the oracle would, the null run.
+
+    Labels and batch size are given, as in the paper. ``pool`` holds other images in [0, 1] for re-identification.
+    """
+    began = time.perf_counter()
+    x = x.to(victim.device)
+    y = y.to(victim.device) if isinstance(y, Tensor) else {name: value.to(victim.device) for name, value in y.items()}
+    seen = share(victim, Gradient(), x, y, reveal=[Size(), Labels(), *reveal], seed=seed)
+    truths = victim.space.decode(x)
+
+    def some(count: int) -> Reconstruction:
+        return configured(make, DEFAULTS, steps=count, restarts=effort.restarts)(victim, seen, seed=seed)
+
+    trial_steps, steps = effort.steps(1.0 if effort.quick else seconds_per_step(some, victim.device))
+    tried: list[tuple[dict[str, float], float]] = []
+    trials: list[dict[str, Any]] = []
+    for _ in range(effort.trials if tune else 0):
+        options = propose(tried, seed=seed)
+        try:
+            found = configured(make, options, steps=trial_steps, restarts=effort.restarts)(victim, seen, seed=seed)
+        except Inapplicable as refusal:  # a setting whose objective is never a number has no score
+            trials.append({**options, "refused": str(refusal)})
+            tried.append((options, 2.0))
+            continue
+        tried.append((options, mismatch(victim, seen, found, y)))
+        best = max(_mean_ssim(victim, one, truths) for one in found.candidates)
+        trials.append({**options, "mismatch": tried[-1][1], "best_ssim": best})
+    seeing = min(tried, key=lambda one: one[1])[0] if tried else dict(DEFAULTS)
+    judged = [trial for trial in trials if "best_ssim" in trial]
+    oracle = max(judged, key=lambda trial: trial["best_ssim"]) if judged else DEFAULTS
+    oracle = {name: oracle[name] for name in DEFAULTS}
+    attack = configured(make, seeing, steps=steps, restarts=effort.restarts)
+    found = attack(victim, seen, seed=seed)
+    other = found
+    if oracle != seeing:
+        other = configured(make, oracle, steps=steps, restarts=effort.restarts)(victim, seen, seed=seed)
+    null = attack.blind()(victim, seen, seed=seed)
+    every = [_mean_ssim(victim, one, truths) for one in found.candidates]
+    upper = [_mean_ssim(victim, one, truths) for one in other.candidates]
+    best = (
+        other.candidates[upper.index(max(upper))]
+        if max(upper) >= max(every)
+        else found.candidates[every.index(max(every))]
+    )
+    show = victim.space.decode
+    numbers = {
+        "mode": victim.mode, "batch": len(x), "steps": steps, "trial_steps": trial_steps, "restarts": effort.restarts,
+        "settings": seeing, "oracle_settings": oracle, "trials": trials,
+        "mismatch": mismatch(victim, seen, found, y),
+        "attack": asdict(score_images(show(found.x), truths, pool=pool)),
+        "oracle": asdict(score_images(show(best), truths, pool=pool)),
+        "null": asdict(score_images(show(null.x), truths)),
+        "baseline": asdict(trivial_baseline(truths.cpu())),
+        "restart_ssim": every,
+        "assumptions": [[a.what, a.kind] for a in seen.assumptions],
+        "notes": list(found.notes), "seconds": time.perf_counter() - began,
+    }  # fmt: skip
+    pictures = {"truth": truths, "attack": show(found.x), "oracle": show(best), "null": show(null.x)}
+    return numbers, {name: value.detach().cpu() for name, value in pictures.items()}
+
+
+def seconds_per_step(run: Callable[[int], object], device: torch.device) -> float:
+    """What one more step costs, from runs of 2 and of 7 steps after a warm-up."""
+
+    def timed(steps: int) -> float:
+        began = time.perf_counter()
+        run(steps)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - began
+
+    timed(2)
+    short, long = timed(2), timed(7)
+    return max(1e-4, (long - short) / 5)
+
+
+def _mean_ssim(victim: Victim, guesses: Tensor, truths: Tensor) -> float:
+    return score_images(victim.space.decode(guesses), truths).means()["ssim"]
+
+
+def all_pairs_ssim(guesses: Tensor, truths: Tensor) -> float:
+    """Mean SSIM over every pair of a reconstruction and an original: what the public code reports as the SSIM of a batch."""
+    a, b = guesses.cpu(), truths.cpu()
+    return float(torch.stack([ssim(a, b.roll(i, 0)) for i in range(len(b))]).mean())
+
+
+def most_vulnerable(victim: Victim, x: Tensor, y: Tensor, *, effort: Effort, seed: int = 0) -> tuple[int, list[float]]:
+    """Which of the candidate images (model space) is reconstructed best, and the SSIM of each: the paper's choice, by the truth."""
+    steps = 4 if effort.quick else 100
+    attack = replace(feasibility(steps=steps, restarts=1).matching, precision=TF32())
+    x, y = x.to(victim.device), y.to(victim.device)
+    seen = [share(victim, Gradient(), x[i : i + 1], y[i : i + 1], reveal=[Size(), Labels()]) for i in range(len(x))]
+    found = attack.many(victim, seen, seed=seed)
+    scores = [_mean_ssim(victim, one.x, victim.space.decode(x[i : i + 1])) for i, one in enumerate(found)]
+    return scores.index(max(scores)), scores
+
+
+def scores_of(row: Mapping[str, Any]) -> Scores:
+    """Scores from a results file."""
+    return Scores(**{name: None if values is None else tuple(values) for name, values in row.items()})

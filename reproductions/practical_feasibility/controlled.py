@@ -1,0 +1,135 @@
+"""Fig. 4: how much of the image must be given? Starts from the target with a share p of its pixels replaced by noise.
+
+    python reproductions/practical_feasibility/controlled.py --data FOLDER --weights FOLDER
+
+All shares run as one batch of observations. Beside each stands its null run: the same start with total variation alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import setting
+import torch
+from attacking import DEFAULTS, configured, seconds_per_step
+from drawing import Line, Panel, grid, svg
+from ledger import Ledger, Pictures, Row
+from networks import Network
+from setting import Options, Plan
+from torch import Tensor
+
+from leakgauge.attacks import feasibility
+from leakgauge.audit.scoring import score_images_in_order
+from leakgauge.channels import Gradient
+from leakgauge.core import Labels, NoisyCopy, Observation, Size, Victim, share
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion import Matching
+
+PAPER = {
+    "maxvit_t": (0.52, 0.45, 0.40, 0.34, 0.30, 0.36, 0.19, 0.22, 0.14, 0.14, 0.07),
+    "vit_b": (0.73, 0.65, 0.29, 0.38, 0.34, 0.45, 0.25, 0.23, 0.20, 0.12, 0.06),
+    "convnext_t": (1.00, 0.78, 0.68, 0.59, 0.48, 0.32, 0.39, 0.17, 0.26, 0.17, 0.11),
+    "swinv2_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 0.99, 0.99, 0.99, 0.98, 1.00),
+    "swin_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00, 0.87),
+}
+PLAN: Plan = dict.fromkeys(PAPER, 24.0)
+IMAGES = 2
+
+
+def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+    images = setting.cifar_test(options, IMAGES)
+    shares = (0.0, 0.5, 1.0) if options.quick else tuple(i / 10 for i in range(11))
+    for key in PLAN:
+        if ledger.has(key) or (options.quick and key in ("swinv2_t", "vit_b")):
+            continue
+        try:
+            victim, is_trained, _ = setting.victim_of(Network(key), options, mode="train")
+        except Inapplicable as refusal:
+            ledger.add(key, refused=str(refusal))
+            continue
+        x, y = (part.to(options.device) for part in setting.encoded(victim.space, images, slice(0, IMAGES)))
+        reveals = [(p, i) for p in shares for i in range(IMAGES)]
+        seen = [
+            share(
+                victim,
+                Gradient(),
+                x[i : i + 1],
+                y[i : i + 1],
+                reveal=[Size(), Labels(), NoisyCopy(p)],
+                seed=options.seed + i,
+            )
+            for p, i in reveals
+        ]
+        truths = torch.cat([x[i : i + 1] for _, i in reveals])
+        steps = 4 if options.quick else planned(victim, seen, options, options.scale * plan[key])
+        attack = at_once(steps)
+        starts = [victim.space.project(one.near) for one in seen if one.near is not None]
+        made = {"start": starts, "attack": [one.x for one in attack.many(victim, seen, seed=options.seed)]}
+        made["null"] = [one.x for one in attack.blind().many(victim, seen, seed=options.seed)]
+        found: dict[str, list[float]] = {}
+        for kind, guesses in made.items():
+            shown = victim.space.decode(torch.cat(guesses)).cpu()
+            scores = score_images_in_order(shown, victim.space.decode(truths).cpu()).ssim
+            found[kind] = [sum(scores[i : i + IMAGES]) / IMAGES for i in range(0, len(scores), IMAGES)]
+            ledger.keep(f"{key}/{kind}", first_of_each(shown))
+        paper = PAPER[key] if len(shares) == 11 else ()
+        ledger.add(
+            key,
+            trained=is_trained,
+            data=images.name,
+            images=IMAGES,
+            shares=list(shares),
+            paper=list(paper),
+            steps=attack.solver.steps,
+            **found,
+        )
+
+
+def at_once(steps: int) -> Matching:
+    """The attack without statistics, which many observations can share."""
+    return configured(feasibility, DEFAULTS, steps=steps, restarts=1).matching
+
+
+def planned(victim: Victim, seen: list[Observation], options: Options, seconds: float) -> int:
+    """How many steps fit into so many seconds."""
+    per_step = seconds_per_step(lambda steps: at_once(steps).many(victim, seen, seed=options.seed), options.device)
+    return max(60, min(1200, int(seconds / per_step)))
+
+
+def first_of_each(shown: Tensor) -> Tensor:
+    """The first image at every share."""
+    return shown[::IMAGES]
+
+
+def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+    panels = [
+        Panel(
+            row["case"], "share of pixels replaced by noise", "SSIM",
+            [Line(kind, list(zip(row["shares"], row[kind], strict=True)), dashed=kind != "attack") for kind in ("start", "null", "attack")]
+            + ([Line("paper", list(zip(row["shares"], row["paper"], strict=True)), dashed=True)] if row["paper"] else []),
+            bounds=(0.0, 1.0),
+        )
+        for row in rows
+        if "attack" in row
+    ]  # fmt: skip
+    if panels:
+        svg(out / "controlled.svg", panels, title="SSIM by the share of pixels that were replaced")
+    if pictures:
+        grid(out / "controlled.png", list(pictures.items()), side=48)
+
+
+def table(rows: list[Row]) -> str:
+    shares = next((row["shares"] for row in rows if "shares" in row), [])
+    lines = ["| network | SSIM of |" + "".join(f" {p:g} |" for p in shares), "|---|---|" + "---|" * len(shares)]
+    for row in rows:
+        if "refused" in row:
+            lines.append(f"| {row['case']} | not run: {row['refused']} |" + " |" * len(shares))
+            continue
+        name = row["case"] + ("" if row["trained"] else " (untrained)")
+        kinds = [kind for kind in ("paper", "start", "null", "attack") if row[kind]]
+        lines += [f"| {name} | {kind} |" + "".join(f" {value:.2f} |" for value in row[kind]) for kind in kinds]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    setting.main("controlled", PLAN, run, draw, __doc__)

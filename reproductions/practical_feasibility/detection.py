@@ -1,0 +1,146 @@
+"""Fig. 5: a detector of the YOLOv8-nano kind, canonical, in pre-activation order, and with BasicBlocks in inference mode.
+
+    python reproductions/practical_feasibility/detection.py --data FOLDER
+
+On blood-cell images (``bccd_detection.zip``) at 256×256 in place of COCO: one image, boxes given. Each network is trained on the other
+images for some seconds, so that its running statistics are those of data; without the images it is untrained, and the row says so.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import setting
+import torch
+from attacking import attacked
+from drawing import grid
+from ledger import Ledger, Pictures, Row, mean
+from PIL import Image
+from setting import Options, Plan
+from torch import Tensor
+
+from leakgauge.core import Auxiliary, Buffers, Mode, Pixels, Victim
+from leakgauge.data.embedded import photographs
+from leakgauge.models.detection_loss import DetectionLoss
+from leakgauge.models.yolo import YOLO, Variant
+
+CASES: dict[str, tuple[Variant, Mode, float | None, str | None]] = {
+    "canonical, eval mode": ("canonical", "eval", 0.016, "No"),
+    "canonical, train mode": ("canonical", "train", None, "No"),
+    "pre_activation, train mode": ("pre_activation", "train", 0.024, "No"),
+    "basic_block, eval mode": ("basic_block", "eval", 0.299, "Yes"),
+    "basic_block, train mode": ("basic_block", "train", None, None),
+}
+"""Variant, mode, SSIM of Fig. 5 and entry of Table 1 (None where the paper has none)."""
+TRAINING = 12.0
+PLAN: Plan = dict.fromkeys(CASES, 30.0)
+KINDS = ("WBC", "RBC", "Platelets")
+
+
+def cells(options: Options) -> tuple[str, Tensor, dict[str, Tensor]]:
+    """Images in [0, 1] and their boxes; without data embedded photographs with two boxes each, made up."""
+    path = None if options.data is None else options.data / "bccd_detection.zip"
+    if path is None or not path.is_file():
+        x = photographs(64 if options.quick else 256)
+        side, count = float(x.shape[-1]), len(x)
+        boxes = torch.tensor([[0.1, 0.1, 0.6, 0.7], [0.4, 0.3, 0.9, 0.8]]).repeat(count, 1) * side
+        image = torch.arange(count).repeat_interleave(2)
+        return "photographs with made-up boxes", x, {"boxes": boxes, "classes": image % 3, "image": image}
+    return "BCCD", *read_cells(path, 256)
+
+
+def read_cells(path: Path, side: int, count: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    """Images squeezed to ``side`` × ``side``, and their boxes in the pixels of that size."""
+    pixels, boxes, classes, image = [], [], [], []
+    with zipfile.ZipFile(path) as archive:
+        for number, entry in enumerate(json.loads(archive.read("annotations.json"))[:count]):
+            picture = Image.open(io.BytesIO(archive.read(entry["file"]))).convert("RGB")
+            pixels.append(np.asarray(picture.resize((side, side), Image.Resampling.BILINEAR)))
+            for kind, left, top, right, bottom in entry["boxes"]:
+                across, down = side / entry["width"], side / entry["height"]
+                boxes.append([left * across, top * down, right * across, bottom * down])
+                classes.append(KINDS.index(kind))
+                image.append(number)
+    x = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255
+    return x, {"boxes": torch.tensor(boxes), "classes": torch.tensor(classes), "image": torch.tensor(image)}
+
+
+def chosen(targets: dict[str, Tensor], images: Tensor) -> dict[str, Tensor]:
+    """Targets of some images, numbered anew."""
+    new = torch.full((int(targets["image"].max()) + 1,), -1)
+    new[images] = torch.arange(len(images))
+    kept = new[targets["image"]] >= 0
+    return {**{name: targets[name][kept] for name in ("boxes", "classes")}, "image": new[targets["image"]][kept]}
+
+
+def train(
+    model: YOLO, x: Tensor, targets: dict[str, Tensor], loss: DetectionLoss, options: Options, seconds: float
+) -> list[float]:
+    """Trains in place by AdamW on batches of 16 for so many seconds (two steps in quick runs); the mean losses of both halves."""
+    rng = torch.Generator().manual_seed(options.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
+    losses: list[float] = []
+    x = x.to(options.device)
+    began = time.perf_counter()
+    model.train()
+    while len(losses) < 2 or (not options.quick and time.perf_counter() - began < seconds):
+        rows = torch.randperm(len(x), generator=rng)[: 4 if options.quick else 16]
+        value = loss(model(x[rows.to(x.device)]), chosen(targets, rows))
+        optimizer.zero_grad(set_to_none=True)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+        optimizer.step()
+        losses.append(float(value))
+    half = len(losses) // 2
+    return [mean(losses[:half]), mean(losses[half:]), float(len(losses))]
+
+
+def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+    name, x, targets = cells(options)
+    own, rest = chosen(targets, torch.tensor([0])), chosen(targets, torch.arange(1, len(x)))
+    for key, (variant, mode, paper_ssim, paper) in CASES.items():
+        if ledger.has(key) or (options.quick and key not in ("canonical, train mode", "basic_block, eval mode")):
+            continue
+        model = YOLO(classes=3, width=4 if options.quick else 16, variant=variant, seed=options.seed)
+        side = x.shape[-1]
+        loss, real = DetectionLoss(side), name == "BCCD" or options.quick
+        learned = (
+            train(model.to(options.device), x[1:], rest, loss, options, TRAINING * options.scale) if real else None
+        )
+        victim = Victim(model.to(options.device), Pixels((3, side, side)), loss=loss, mode=mode, name=key)
+        reveal = [Buffers()] if mode == "train" else [Auxiliary(x[1:33])]
+        numbers, pictures = attacked(
+            victim, x[:1], own, effort=options.effort(plan[key]), pool=x[:100], reveal=reveal, seed=options.seed
+        )
+        ledger.add(
+            key, network=f"yolo {variant}", paper=paper, paper_ssim=paper_ssim, trained=learned is not None, training_loss=learned,
+            data=name, boxes=len(own["boxes"]),
+            parameters=sum(p.numel() for p in model.parameters()), **numbers,
+        )  # fmt: skip
+        ledger.keep("truth", pictures["truth"])
+        ledger.keep(key, pictures["attack"])
+
+
+def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+    if pictures:
+        grid(out / "detection.png", list(pictures.items()), side=112)
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        "| variant, mode | paper | SSIM (adversary's choice) | SSIM (oracle) | null run | trivial picture |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        four = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null", "baseline"))
+        lines.append(f"| {row['case']} | {row['paper_ssim'] or ''} | {four} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    setting.main("detection", PLAN, run, draw, __doc__)

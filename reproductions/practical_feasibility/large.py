@@ -1,0 +1,117 @@
+"""Fig. 1, Fig. 3 and Table 1 at 224×224: canonical networks on an ImageNet image, and Swin-T with one image and with two.
+
+    python reproductions/practical_feasibility/large.py --data FOLDER
+
+Without checkpoints (see ``networks.fill``) the networks are untrained, and the rows say so; EfficientNet-Lite0, whose trained
+weights are in a package, is the trained control. In quick runs the networks are tiny and the images 32×32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import setting
+from attacking import attacked, most_vulnerable
+from drawing import grid
+from ledger import Ledger, Pictures, Row
+from networks import Network, efficientnet_lite0
+from setting import Options, Plan
+from small import CANDIDATES, table
+
+from leakgauge.core import Auxiliary, Mode, Victim
+from leakgauge.errors import Inapplicable
+
+__all__ = ["table"]
+
+
+@dataclass(frozen=True)
+class LargeCase:
+    """One row; ``paper`` is Table 1's entry. A network None is EfficientNet-Lite0."""
+
+    name: str
+    batch: int
+    paper: str | None
+    mode: Mode = "train"
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}, batch {self.batch}, {self.mode} mode"
+
+
+CASES = {
+    case.key: case
+    for case in (
+        LargeCase("swin_t", 1, "Yes"),
+        LargeCase("swin_t", 2, "No"),
+        LargeCase("convnext_t", 1, "No"),
+        LargeCase("swinv2_t", 1, "No"),
+        LargeCase("vit_b", 1, "No"),
+        LargeCase("efficientnet_lite0", 1, None, mode="eval"),
+        LargeCase("efficientnet_lite0", 1, None),
+        LargeCase("maxvit_t", 1, "No"),
+    )
+}
+PLAN: Plan = dict.fromkeys(CASES, 45.0)
+QUICK = (
+    "swin_t, batch 1, train mode",
+    "swin_t, batch 2, train mode",
+    "vit_b, batch 1, train mode",
+    "efficientnet_lite0, batch 1, eval mode",
+)
+
+
+def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+    images = setting.imagenet(options, 20)
+    first = _chosen(options, ledger, images)
+    for key, case in CASES.items():
+        if ledger.has(key) or (options.quick and key not in QUICK):
+            continue
+        try:
+            victim, is_trained = _victim(case, options, images)
+        except Inapplicable as refusal:
+            ledger.add(key, refused=str(refusal), paper=case.paper)
+            continue
+        rows = [(first + i) % len(images.x) for i in range(case.batch)]
+        x, y = setting.encoded(victim.space, images, rows)
+        others = [i for i in range(len(images.x)) if i not in rows]
+        auxiliary = Auxiliary(victim.space.encode(images.x[others]))
+        numbers, pictures = attacked(
+            victim, x, y, effort=options.effort(plan[key]), pool=images.x, reveal=[auxiliary], seed=options.seed
+        )
+        ledger.add(key, network=case.name, paper=case.paper, trained=is_trained, data=images.name, **numbers)
+        ledger.keep(f"truth, batch {case.batch}", pictures["truth"])
+        for kind in ("attack", "null"):
+            ledger.keep(f"{key}/{kind}", pictures[kind])
+
+
+def _victim(case: LargeCase, options: Options, images: setting.Images) -> tuple[Victim, bool]:
+    if case.name == "efficientnet_lite0":
+        model, space = efficientnet_lite0(options.data)
+        return Victim(model.to(options.device), space, mode=case.mode, name=case.name), True
+    net = Network(case.name, side=images.x.shape[-1], adapted=False)
+    victim, is_trained, _ = setting.victim_of(net, options, mode=case.mode, classes=1000)
+    return victim, is_trained
+
+
+def _chosen(options: Options, ledger: Ledger, images: setting.Images) -> int:
+    """The most vulnerable of five images on Swin-T, chosen once."""
+    if not ledger.has("image"):
+        victim, is_trained = _victim(CASES["swin_t, batch 1, train mode"], options, images)
+        x, y = setting.encoded(victim.space, images, slice(0, CANDIDATES))
+        effort = replace(options.effort(1), restarts=1)
+        first, scores = most_vulnerable(victim, x, y, effort=effort, seed=options.seed)
+        ledger.add("image", first=first, candidate_ssim=scores, reference="swin_t", trained=is_trained)
+    return int(next(row for row in ledger.rows if row["case"] == "image")["first"])
+
+
+def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+    shown = [
+        (name, picture) for name, picture in pictures.items() if name.startswith("truth") or name.endswith("/attack")
+    ]
+    if shown:
+        grid(out / "large.png", shown, side=112)
+
+
+if __name__ == "__main__":
+    setting.main("large", PLAN, run, draw, __doc__)

@@ -1,0 +1,103 @@
+"""Results of a part: one JSON line for each case, written as soon as it is there, and pictures beside them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Row = dict[str, Any]
+Pictures = dict[str, np.ndarray]
+SHOWN = 112
+"""Largest side of a kept picture."""
+
+
+@dataclass
+class Ledger:
+    """``NAME.jsonl`` and ``NAME.npz`` in a folder. A case that has a line is not measured again."""
+
+    folder: Path
+    name: str
+    facts: Row
+    rows: list[Row] = field(default_factory=list)
+    pictures: Pictures = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.path.is_file():
+            before, rows = read(self.path)
+            same = {key: before.get(key) for key in ("quick", "seed")} == {k: self.facts[k] for k in ("quick", "seed")}
+            if same:  # a run with other settings is no earlier part of this one
+                self.rows, self.pictures = rows, load(self.path.with_suffix(".npz"))
+        lines = [self.facts, *self.rows]
+        self.path.write_text("".join(_line(row) for row in lines), encoding="utf-8")
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.name}.jsonl"
+
+    def has(self, case: str) -> bool:
+        return any(row["case"] == case for row in self.rows)
+
+    def add(self, case: str, **values: Any) -> None:
+        row = _plain({"case": case, **values})
+        self.rows.append(row)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(row))
+        shown = {key: value for key, value in row.items() if not isinstance(value, list | dict)}
+        print(json.dumps(shown, ensure_ascii=False), flush=True)
+
+    def keep(self, name: str, images: Tensor) -> None:
+        """Images (N, C, H, W) in [0, 1], averaged down where no figure shows them so large."""
+        if images.shape[-1] > SHOWN:
+            images = F.adaptive_avg_pool2d(images, (SHOWN, SHOWN))
+        self.pictures[name] = (images.detach().cpu().clamp(0, 1) * 255).round().byte().numpy()
+        part = self.path.with_suffix(".part.npz")
+        np.savez_compressed(part, **self.pictures)  # pyright: ignore[reportArgumentType]
+        part.replace(self.path.with_suffix(".npz"))
+
+
+def _line(row: Row) -> str:
+    return json.dumps(_plain(row), ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Four digits that count, tuples as lists, and infinity (the PSNR of a perfect copy) as a number JSON has."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else math.copysign(999.0, value)
+    return value
+
+
+def read(path: Path) -> tuple[Row, list[Row]]:
+    """What a results file says about its run, and its rows; a line cut off by a kill is left out."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    whole = [json.loads(line) for line in lines if line.endswith("}")]
+    return whole[0], whole[1:]
+
+
+def load(path: Path) -> Pictures:
+    if not path.is_file():
+        return {}
+    with np.load(path) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def device_facts(device: torch.device) -> Row:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {"device": name, "torch": torch.__version__}
+
+
+def mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))

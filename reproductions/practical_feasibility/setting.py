@@ -1,0 +1,153 @@
+"""What the parts of this folder share: options, data, victims, the plan of seconds, and how a part is run."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from ledger import Ledger, Pictures, Row, device_facts, load, read
+from networks import Network, fill
+from torch import Tensor
+
+sys.path.append(str(Path(__file__).parents[1] / "april"))  # its readers and drawings serve here too
+from attacking import Effort
+from study import sheets, taking_turns
+
+from leakgauge.core import Mode, Space, Victim
+from leakgauge.data.embedded import photographs
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images (N, C, H, W) in [0, 1] and class labels, under the name of where they come from."""
+
+    name: str
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of every part. ``scale`` stretches the planned seconds."""
+
+    quick: bool
+    device: torch.device
+    seed: int
+    data: Path | None
+    out: Path
+    weights: Path
+    scale: float = 1.0
+
+    def effort(self, seconds: float) -> Effort:
+        """At least 8 restarts and 8 trials; two of each in quick runs."""
+        count = 2 if self.quick else 8
+        return Effort(restarts=count, trials=count, seconds=seconds * self.scale, quick=self.quick)
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+def cifar_test(options: Options, count: int) -> Images:
+    """CIFAR-10 test images, classes taking turns; without a data folder the embedded photographs at 32×32."""
+    if options.data is None:
+        return _embedded(32, count)
+    x, y = sheets(options.data / "cifar10_test.zip", 32, 10_000)
+    order = taking_turns(y)[:count]
+    return Images("CIFAR-10", x[order], y[order])
+
+
+def cifar_train(options: Options) -> Images:
+    """CIFAR-10 training images: 25,000 where only the first of the two archives is there."""
+    if options.data is None:
+        return _embedded(32, 64)
+    names = ("cifar10_train_a.zip", "cifar10_train_b.zip")
+    parts = [sheets(options.data / name, 32, 25_000) for name in names if (options.data / name).is_file()]
+    return Images("CIFAR-10", torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
+
+
+def imagenet(options: Options, count: int) -> Images:
+    """ImageNet images at 224×224 from ``imagenet.npz`` (made by pack.py); else embedded photographs (at 32×32 in quick runs)."""
+    path = None if options.data is None else options.data / "imagenet.npz"
+    if path is None or not path.is_file():
+        return _embedded(32 if options.quick else 224, count)
+    with np.load(path) as archive:
+        x, y = torch.from_numpy(archive["x"][:count]).float() / 255, torch.from_numpy(archive["y"][:count]).long()
+    return Images("ImageNet", x, y)
+
+
+def _embedded(side: int, count: int) -> Images:
+    x = photographs(side)
+    times = -(-count // len(x))
+    y = torch.arange(len(x)) % 10
+    return Images("photographs (embedded)", x.repeat(times, 1, 1, 1)[:count], y.repeat(times)[:count])
+
+
+def victim_of(net: Network, options: Options, *, mode: Mode, classes: int = 10) -> tuple[Victim, bool, str]:
+    """The network as a victim, whether it is trained, and what was changed in it."""
+    model, space, changes = net.made(classes=classes, seed=options.seed, quick=options.quick)
+    is_trained = fill(model, options.weights, net)
+    return Victim(model.to(options.device), space, mode=mode, name=net.key), is_trained, changes
+
+
+def encoded(space: Space, images: Images, rows: slice | list[int]) -> tuple[Tensor, Tensor]:
+    return space.encode(images.x[rows]), images.y[rows]
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+Plan = Mapping[str, float]
+"""Seconds each case is given on one GPU, by its key."""
+Run = Callable[[Options, Ledger, Plan], None]
+Draw = Callable[[list[Row], Pictures, Path], None]
+
+
+def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None:
+    """Runs one part, or prints its plan (--plan), or draws its figures from earlier results (--draw)."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny networks on embedded data, in seconds; means nothing"
+    )
+    parser.add_argument("--plan", action="store_true", help="only print what would be run and for how long")
+    parser.add_argument("--draw", action="store_true", help="only draw the figures, from the results in --out")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", type=Path, help="folder made by pack.py; embedded images without it")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results and figures")
+    parser.add_argument("--weights", type=Path, help="folder for trained weights (default: OUT/weights)")
+    parser.add_argument("--minutes", type=float, help="minutes for the whole part instead of those of the plan")
+    given = parser.parse_args()
+    planned = sum(plan.values())
+    scale = 1.0 if given.minutes is None else 60 * given.minutes / planned
+    if given.plan:
+        for case, seconds in plan.items():
+            print(f"{name}: {case}: {scale * seconds:.0f} s")
+        print(f"{name}: {len(plan)} cases, {scale * planned:.0f} s")
+        return
+    if not given.draw:
+        weights = given.weights or given.out / "weights"
+        options = Options(given.quick, torch.device(given.device), given.seed, given.data, given.out, weights, scale)
+        recorded(name, plan, run, options)
+    _, rows = read(given.out / f"{name}.jsonl")
+    draw([row for row in rows if row["case"] != "end"], load(given.out / f"{name}.npz"), given.out)
+
+
+def recorded(name: str, plan: Plan, run: Run, options: Options) -> Ledger:
+    """Runs the part; every case is on disk when it is done, and the last line says that all are."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped before the end"))
+    began = time.perf_counter()
+    facts = {"study": name, "seed": options.seed, "quick": options.quick, **device_facts(options.device)}
+    ledger = Ledger(options.out, name, facts)
+    if not ledger.has("end"):
+        run(options, ledger, plan)
+        ledger.add("end", complete=True, seconds=time.perf_counter() - began)
+    return ledger

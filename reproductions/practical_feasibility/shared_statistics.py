@@ -1,0 +1,77 @@
+"""Fig. 2: batches of 16 in train mode, pre- against post-activation ResNet18, by what is known of the statistics.
+
+    python reproductions/practical_feasibility/shared_statistics.py --data FOLDER --weights FOLDER
+
+Beside the SSIM of images paired one to one stands the mean over all pairs, which the public code behind the paper reports for a
+batch; what the originals themselves reach in it is its ceiling.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import setting
+from attacking import all_pairs_ssim, attacked
+from drawing import grid
+from ledger import Ledger, Pictures, Row, mean
+from networks import Network
+from setting import Options, Plan
+
+from leakgauge.attacks import feasibility, huang
+from leakgauge.core import Auxiliary, Buffers
+from leakgauge.measures.pairing import pair
+
+PAPER = {
+    ("resnet18_pre", "shared"): 0.054, ("resnet18_pre", "not shared"): 0.040, ("resnet18_pre", "Huang"): 0.030,
+    ("resnet18_post", "shared"): 0.041, ("resnet18_post", "not shared"): 0.024, ("resnet18_post", "Huang"): 0.013,
+}  # fmt: skip
+CASES = {f"{name}, {kind}": (name, kind) for name, kind in PAPER}
+PLAN: Plan = dict.fromkeys(CASES, 25.0)
+QUICK = ("resnet18_pre, shared", "resnet18_pre, not shared", "resnet18_post, Huang")
+
+
+def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+    images = setting.cifar_test(options, 40 if options.quick else 400)
+    size = 3 if options.quick else 16
+    for key, (name, kind) in CASES.items():
+        if ledger.has(key) or (options.quick and key not in QUICK):
+            continue
+        victim, is_trained, _ = setting.victim_of(Network(name), options, mode="train")
+        x, y = setting.encoded(victim.space, images, slice(0, size))
+        auxiliary = Auxiliary(victim.space.encode(images.x[-16 * 12 :]))
+        reveal = [auxiliary] if kind == "not shared" else [Buffers()]
+        numbers, pictures = attacked(
+            victim, x, y, effort=options.effort(plan[key]), pool=images.x[:200], reveal=reveal,
+            make=huang if kind == "Huang" else feasibility, seed=options.seed,
+        )  # fmt: skip
+        ledger.add(
+            key, network=name, kind=kind, trained=is_trained, data=images.name, paper_ssim=PAPER[name, kind],
+            all_pairs=all_pairs_ssim(pictures["attack"], pictures["truth"]),
+            oracle_all_pairs=all_pairs_ssim(pictures["oracle"], pictures["truth"]),
+            ceiling=all_pairs_ssim(pictures["truth"], pictures["truth"]), **numbers,
+        )  # fmt: skip
+        ledger.keep("truth", pictures["truth"])
+        ledger.keep(key, pictures["attack"][pair(pictures["attack"], pictures["truth"]).argsort()])
+
+
+def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+    if pictures:
+        grid(out / "shared_statistics.png", list(pictures.items()), side=48)
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        "| network, statistics | paper | SSIM over all pairs (ceiling) | SSIM, paired | oracle | null run | trained |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        paired = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null"))
+        pairs = f"{row['all_pairs']:.3f} ({row['ceiling']:.3f})"
+        lines.append(
+            f"| {row['case']} | {row['paper_ssim']} | {pairs} | {paired} | {'yes' if row['trained'] else 'no'} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    setting.main("shared_statistics", PLAN, run, draw, __doc__)

@@ -1,0 +1,135 @@
+"""Table 1, rows at 32×32, with sections 4.5.2 and 4.5.3: trained networks, one image, labels given.
+
+    python reproductions/practical_feasibility/small.py --data FOLDER --weights FOLDER
+
+Run ``accuracy.py`` before: it makes the weights. A network without weights is attacked untrained, and its row says so.
+The image is the one of five that the adapted Swin-T gives away best (by SSIM to the truth, as in the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import setting
+from attacking import attacked, most_vulnerable
+from drawing import grid
+from ledger import Ledger, Pictures, Row, mean
+from networks import Network
+from setting import Options, Plan
+
+from leakgauge.core import Auxiliary, Buffers, Mode
+from leakgauge.errors import Inapplicable
+
+
+@dataclass(frozen=True)
+class SmallCase:
+    """One row; ``paper`` is the entry of Table 1, or None where the paper has none."""
+
+    net: Network
+    mode: Mode
+    paper: str | None
+    buffers: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.net.key}, {self.mode} mode"
+
+
+CASES = {
+    case.key: case
+    for case in (
+        SmallCase(Network("swin_t"), "train", "Yes"),
+        SmallCase(Network("resnet18_post"), "eval", "Yes"),
+        SmallCase(Network("resnet18_post"), "train", "No", buffers=True),
+        SmallCase(Network("resnet18_pre"), "train", "Yes", buffers=True),
+        SmallCase(Network("convnext_t"), "train", "No"),
+        SmallCase(Network("vit_b"), "train", "No"),
+        SmallCase(Network("swinv2_t"), "train", "Yes"),
+        SmallCase(Network("maxvit_t"), "train", "No"),
+        SmallCase(Network("convnext_t", adapted=False), "train", None),
+        SmallCase(Network("swin_t", adapted=False), "train", None),
+        SmallCase(Network("vit_b", patch=2), "train", None),
+        SmallCase(Network("vit_b", patch=8), "train", None),
+        SmallCase(Network("vit_b", patch=16), "train", None),
+    )
+}
+PLAN: Plan = dict.fromkeys(CASES, 24.0)
+QUICK = (
+    "swin_t, train mode",
+    "resnet18_post, eval mode",
+    "resnet18_pre, train mode",
+    "vit_b_patch8, train mode",
+    "maxvit_t, train mode",
+)
+CANDIDATES = 5
+
+
+def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+    images = setting.cifar_test(options, 40 if options.quick else 1000)
+    first = _chosen(options, ledger, images)
+    for key, case in CASES.items():
+        if ledger.has(key) or (options.quick and key not in QUICK):
+            continue
+        try:
+            victim, is_trained, changes = setting.victim_of(case.net, options, mode=case.mode)
+        except Inapplicable as refusal:
+            ledger.add(key, refused=str(refusal), paper=case.paper)
+            continue
+        x, y = setting.encoded(victim.space, images, [first])
+        auxiliary = Auxiliary(victim.space.encode(images.x[-32:]))
+        reveal = [Buffers()] if case.buffers else [auxiliary]
+        numbers, pictures = attacked(
+            victim, x, y, effort=options.effort(plan[key]), pool=images.x[:200], reveal=reveal, seed=options.seed
+        )
+        ledger.add(
+            key,
+            network=case.net.key,
+            paper=case.paper,
+            trained=is_trained,
+            changes=changes,
+            data=images.name,
+            **numbers,
+        )
+        ledger.keep("truth", pictures["truth"])
+        for kind in ("attack", "null"):
+            ledger.keep(f"{key}/{kind}", pictures[kind])
+
+
+def _chosen(options: Options, ledger: Ledger, images: setting.Images) -> int:
+    """Chooses once; a resumed run takes the image it had."""
+    key = "image"
+    if not ledger.has(key):
+        victim, is_trained, _ = setting.victim_of(Network("swin_t"), options, mode="train")
+        x, y = setting.encoded(victim.space, images, slice(0, CANDIDATES))
+        first, scores = most_vulnerable(victim, x, y, effort=options.effort(1), seed=options.seed)
+        ledger.add(key, first=first, candidate_ssim=scores, reference="swin_t", trained=is_trained)
+    return int(next(row for row in ledger.rows if row["case"] == key)["first"])
+
+
+def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+    shown = [(name, picture) for name, picture in pictures.items() if name == "truth" or name.endswith("/attack")]
+    if shown:
+        grid(out / "small.png", shown, side=96)
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        "| network, mode | trained | SSIM (adversary's choice) | SSIM (oracle) | null run | trivial picture | rank of 200 | steps |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if "refused" in row:
+            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | | |")
+        elif "attack" in row:
+            four = [mean(row[kind]["ssim"]) for kind in ("attack", "oracle", "null", "baseline")]
+            cells = " | ".join(f"{value:.3f}" for value in four)
+            rank = max(row["attack"]["reid"])
+            lines.append(
+                f"| {row['case']} | {'yes' if row['trained'] else 'no'} | {cells} | {rank:g} | {row['steps']} |"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    setting.main("small", PLAN, run, draw, __doc__)

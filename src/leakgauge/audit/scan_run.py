@@ -1,0 +1,300 @@
+"""Scans the cuts of a model into a run folder: ridge at every cut, decoders around the crossing, resumable at each of them."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.decoder import FEW, DecoderInverter
+from leakgauge.audit import scan_records as store
+from leakgauge.audit.case import Case
+from leakgauge.audit.pictures import save_strip
+from leakgauge.audit.plan import restored
+from leakgauge.audit.run import versions
+from leakgauge.audit.scan_conclusion import conclude
+from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.setup import Setup, check_fits
+from leakgauge.core import Pixels
+from leakgauge.errors import BadInput
+from leakgauge.measures.tsne import tsne
+from leakgauge.split.cache import cache_features
+from leakgauge.split.cuts import Cut, cut_named, cuts, how_traced, worthwhile
+from leakgauge.split.inverters import Decode, Inverter, RidgeInverter
+from leakgauge.split.query import wanted
+from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, scan
+from leakgauge.split.zone import crossing, find_zone
+
+THRESHOLD = 0.25
+"""FVU that a cut must keep unless another is asked for: at most three quarters of the pictures' variance recovered."""
+EPOCHS = 24
+"""Full effort of a decoder at the embedded model."""
+MOST_EPOCHS = 200
+SMALL_RUNGS = (1, 3, 12, 50)
+AHEAD = 3
+"""Cuts that decoders are trained at side by side, behind the crossing."""
+HELD_OUT, MOST_TESTED = 5, 500
+"""Every fifth image of a class is attacked and the others are the adversary's; at most so many are attacked."""
+SHOWN, MAPPED = 8, 200
+"""Images in the pictures, and features in a map."""
+FEATURES = "features"
+"""Folder of cached features; it is removed when the scan is done."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user asks a scan for. ``names`` are cuts; without them all that are worth it, or ``every`` one."""
+
+    threshold: float | None = None
+    epochs: int | None = None
+    budget: float | None = None
+    require: str = ""
+    numbers: str = "fp32"
+    names: tuple[str, ...] = ()
+    every: bool = False
+
+
+@dataclass
+class Keeping:
+    """An inverter that keeps the first images it decoded last, for the report."""
+
+    inverter: Inverter
+    made: Tensor | None = field(default=None, repr=False)
+
+    def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int, seed: int) -> Decode:
+        decode = self.inverter(features, images, epochs=epochs, seed=seed)
+
+        def kept(sent: Tensor) -> Tensor:
+            found = decode(sent)
+            self.made = found[:SHOWN].detach().cpu()
+            return found
+
+        return kept
+
+
+def parted(setup: Setup) -> tuple[Images, Images]:
+    """The adversary's images and those that are attacked: every fifth of each class, whatever the order of the data."""
+    images, labels = setup.images, setup.labels
+    turn = torch.zeros_like(labels)
+    for label in labels.unique():
+        mine = labels == label
+        turn[mine] = torch.arange(int(mine.sum()))
+    held = turn % HELD_OUT == HELD_OUT - 1
+    tested = held.nonzero().flatten()[:MOST_TESTED]
+    if int((~held).sum()) < FEWEST_AUXILIARY or len(tested) < 2:
+        raise BadInput(
+            f"a scan needs at least {FEWEST_AUXILIARY} images for the adversary to learn from, and every fifth of a class is kept "
+            f"to be attacked; the data holds {len(labels)} images; give more with --data"
+        )
+    return Images(images[~held], labels[~held]), Images(images[tested], labels[tested])
+
+
+def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: str) -> ScanPlan:
+    """Checks everything that can be wrong, decides what the scan will do, and writes that into ``folder``."""
+    if not isinstance(setup.victim.space, Pixels):
+        raise BadInput(f"a scan turns features back into images, but the model takes {setup.victim.space!r}")
+    classes = check_fits(setup)
+    auxiliary, test = parted(setup)
+    threshold = _threshold(asked)
+    if asked.epochs is not None and asked.epochs < 0:
+        raise BadInput(f"the number of epochs must be at least 0, got {asked.epochs}")
+    if asked.epochs is not None and asked.budget is not None:
+        raise BadInput("give either --epochs or --attack-budget, which decides the number of epochs")
+    grey_or_colour = test.images.shape[1] in (1, 3)
+    listed = cuts(setup.victim, images=test.images if grey_or_colour else None)
+    chosen = _chosen(setup, listed, asked)
+    missing = sorted(set(range(classes)) - set(auxiliary.labels.tolist())) if auxiliary.labels is not None else []
+    notes = [f"{len(missing)} of the model's {classes} classes have no image in the data"] if missing else []
+    if len(auxiliary.images) < FEW:
+        notes.append(f"only {len(auxiliary.images)} images to learn from: an adversary with more would do better")
+    if len(chosen) < len(listed) and not asked.names:
+        notes.append(
+            f"{len(listed) - len(chosen)} of {len(listed)} cuts were left out: a neighbour with the same work of the edge "
+            "sends no more and leaks no more (--every-cut scans them too)"
+        )
+    plan = ScanPlan(
+        case=asdict(case),
+        cuts=tuple(_cost(cut, asked.numbers) for cut in chosen),
+        threshold=threshold,
+        epochs=asked.epochs,
+        budget=asked.budget,
+        require=asked.require,
+        numbers=asked.numbers,
+        raw_bytes=chosen[0].image.raw_image,
+        jpeg_bytes=chosen[0].image.jpeg,
+        auxiliary=len(auxiliary.images),
+        tested=len(test.images),
+        traced=how_traced(setup.victim),
+        labels=tuple(int(label) for label in (test.labels if test.labels is not None else ())[:MAPPED]),
+        truth=save_strip(folder, "scan-truth", test.images[:SHOWN]),
+        shown=min(SHOWN, len(test.images)),
+        versions=versions(),
+        command=command,
+        notes=tuple(notes),
+    )
+    store.save_plan(folder, plan)
+    return plan
+
+
+def _threshold(asked: Asked) -> float:
+    required = wanted(asked.require).fvu if asked.require else None
+    if None not in (asked.threshold, required) and asked.threshold != required:
+        raise BadInput(f"--threshold {asked.threshold:g} and the required FVU of {required:g} differ; give one of them")
+    found = asked.threshold if asked.threshold is not None else required
+    found = THRESHOLD if found is None else found
+    if not 0 < found <= 1:
+        raise BadInput(f"the threshold is an FVU between 0 (a copy) and 1 (nothing learned), got {found:g}")
+    return found
+
+
+def _chosen(setup: Setup, listed: tuple[Cut, ...], asked: Asked) -> tuple[Cut, ...]:
+    if asked.names:
+        names = {cut_named(listed, name, setup.victim).name for name in asked.names}
+        return tuple(cut for cut in listed if cut.name in names)
+    return listed if asked.every else worthwhile(listed)
+
+
+def _cost(cut: Cut, numbers: str) -> dict[str, Any]:
+    return {
+        "name": cut.name,
+        "shape": list(cut.tensors[0].shape),
+        "bytes": cut.bytes(numbers),
+        "edge_flops": cut.edge_flops,
+        "edge_share": cut.edge_share,
+    }
+
+
+@dataclass(eq=False)
+class ScanRun:
+    """A scan under way. ``on_record`` is told of each cut that is done, ``inverter`` is what is trained around the crossing."""
+
+    setup: Setup
+    plan: ScanPlan
+    folder: Path
+    on_record: Callable[[CutRecord], None] = lambda record: None
+    inverter: Inverter = field(default_factory=DecoderInverter)
+
+    def __post_init__(self) -> None:
+        self.known = {record.key: record for record in store.read(self.folder)}
+        self.names = [str(cut["name"]) for cut in self.plan.cuts]
+        self.auxiliary, self.test = parted(self.setup)
+        self.case = restored(dict(self.plan.case))
+        self.defenses = self.case.build_defenses()
+
+    def __call__(self) -> Conclusion:
+        """Does what is not done yet, and concludes."""
+        curve = self.ridge()
+        if self.plan.epochs is None:
+            self.plan = replace(self.plan, epochs=self._affordable(curve))
+            store.save_plan(self.folder, self.plan)
+        zone = None
+        if self.plan.epochs:
+            rungs = (*(r for r in SMALL_RUNGS if r < self.plan.epochs), self.plan.epochs)
+            zone = find_zone(
+                self.names, curve, self.attacked, threshold=self.plan.threshold, rungs=rungs, ahead=AHEAD
+            )  # fmt: skip
+        found = conclude(self.plan, list(self.known.values()), zone)
+        store.save_conclusion(self.folder, found)
+        shutil.rmtree(self.folder / FEATURES, ignore_errors=True)
+        return found
+
+    def ridge(self) -> list[float]:
+        """FVU of ridge regression at every cut, by depth."""
+        known = {name: risk_of(self.known[name, RIDGE, 0]) for name in self.names if (name, RIDGE, 0) in self.known}
+        keeping = Keeping(RidgeInverter())
+        maps = self.test.images[:MAPPED]
+
+        def done(row: CutRisk) -> None:
+            places: tuple[tuple[float, float], ...] = ()
+            if not row.refusal:
+                sent = cache_features(
+                    self.setup.victim, maps, [row.cut], defenses=self.defenses, seed=self.case.seed + 1
+                )
+                places = placed(sent[row.cut])
+            self._keep(row, RIDGE, 0, keeping, places)
+
+        found = scan(
+            self.setup.victim,
+            self.auxiliary,
+            self.test,
+            self.names,
+            inverter=keeping,
+            defenses=self.defenses,
+            known=known,
+            on_cut=done,
+            seed=self.case.seed,
+        )
+        by_name = {row.cut: row.fvu for row in found.rows}
+        return [by_name.get(name, math.nan) for name in self.names]
+
+    def attacked(self, cut: str, epochs: int) -> float:
+        """FVU of a decoder trained at the cut for so many epochs, or of the record of one."""
+        known = self.known.get((cut, DECODER, epochs))
+        if known is not None:
+            return known.fvu
+        keeping = Keeping(self.inverter)
+        found = scan(
+            self.setup.victim,
+            self.auxiliary,
+            self.test,
+            [cut],
+            inverter=keeping,
+            epochs=epochs,
+            defenses=self.defenses,
+            folder=self.folder / FEATURES,
+            seed=self.case.seed,
+        )
+        self._keep(found.rows[0], DECODER, epochs, keeping)
+        return found.rows[0].fvu
+
+    def _keep(
+        self, row: CutRisk, attack: str, epochs: int, keeping: Keeping, places: tuple[tuple[float, float], ...] = ()
+    ) -> None:
+        picture = ""
+        if not row.refusal and keeping.made is not None:
+            name = f"scan-{self.names.index(row.cut):03d}-{attack}" + (f"-{epochs}" if epochs else "")
+            picture = save_strip(self.folder, name, keeping.made.float())
+        keeping.made = None
+        record = CutRecord(row.cut, attack, epochs, store.plain(asdict(row)), picture, places)
+        store.append(self.folder, record)
+        self.known[record.key] = record
+        self.on_record(record)
+
+    def _affordable(self, curve: list[float]) -> int:
+        """Epochs that decoders at all cuts of one window can have within the budget, by the time that one epoch takes.
+
+        Smaller rungs together take about a third of the last one.
+        """
+        if self.plan.budget is None:
+            return EPOCHS
+        first = crossing(self.names, curve, threshold=self.plan.threshold)
+        window = self.names[first : first + AHEAD]
+        if not window:
+            return 0
+        for name in window:
+            self.attacked(name, 1)
+        seconds = sum(float(self.known[name, DECODER, 1].risk["seconds"]) for name in window)
+        return max(1, min(MOST_EPOCHS, int(0.75 * self.plan.budget / max(seconds, 1e-3))))
+
+
+def risk_of(record: CutRecord) -> CutRisk:
+    """The row that a record was made from; what is None in it had no value."""
+    return CutRisk(**{name: value for name, value in record.risk.items() if value is not None})
+
+
+def placed(features: Tensor) -> tuple[tuple[float, float], ...]:
+    """A map of the features by t-SNE, scaled into the unit square; empty for a handful of points or for no spread at all."""
+    count = len(features)
+    if count < 10:
+        return ()
+    y = tsne(features.float(), perplexity=min(30.0, (count - 1) / 3))
+    middle, span = (y.amax(0) + y.amin(0)) / 2, (y.amax(0) - y.amin(0)).max()
+    if not bool(torch.isfinite(y).all()) or not float(span) > 0:
+        return ()
+    return tuple((round(a, 3), round(b, 3)) for a, b in ((y - middle) / span + 0.5).tolist())

@@ -1,0 +1,187 @@
+"""Noise that follows leakage: what may drive it, and how far down it may go.
+
+The noise scale of a step is visible in what the step releases. It may therefore depend on earlier *released* outputs and on
+public things, and on nothing else. Two numbers qualify: :class:`CanaryScore` and :class:`PrivateStatistic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.core import Loss
+from leakgauge.errors import BadInput
+from leakgauge.measures.decoding import decode
+from leakgauge.measures.ranking import auc
+from leakgauge.measures.rdp import RDPFilter
+from leakgauge.monitor.whitebox import per_sample_gradients, whole_gradient
+
+
+@dataclass(frozen=True)
+class Released:
+    """A number within [0, 1] that is public as far as the budget goes: paid for, or computed from released things alone."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseSchedule:
+    """The noise multiplier of the next step: ``floor`` up to a released value of ``low``, ``ceiling`` from ``high`` on, linear between.
+
+    Before anything was released it is the ceiling. The floor must be positive: one step without noise has no finite ε.
+    """
+
+    floor: float
+    ceiling: float
+    low: float = 0.5
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.floor <= self.ceiling < float("inf"):
+            raise BadInput(
+                f"a schedule needs 0 < floor <= ceiling, got {self.floor} and {self.ceiling}; a step without noise has no finite eps"
+            )
+        if not 0 <= self.low < self.high <= 1:
+            raise BadInput(f"a schedule needs 0 <= low < high <= 1, got {self.low} and {self.high}")
+
+    def __call__(self, seen: Released | None) -> float:
+        if seen is None:
+            return self.ceiling
+        if not isinstance(seen, Released):
+            raise BadInput(refusal(seen))
+        share = min(max((seen.value - self.low) / (self.high - self.low), 0.0), 1.0)
+        return self.floor + share * (self.ceiling - self.floor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateStatistic:
+    """The share of a batch's samples whose trace is found in the released gradient, itself released with noise.
+
+    (Σᵢ(sᵢ - ½) + N(0, ``noise``²)) / B + ½, where sᵢ within [0, 1] is a score of sample i *alone* (and of public things), B the
+    expected batch size. One sample more or less moves the sum by at most ½, so the noise multiplier is 2·``noise``. It is
+    asked every ``every`` steps.
+
+    ``seed=None`` draws the noise from the operating system's entropy. A seed that others know voids the guarantee: for tests.
+
+    Ref: Andrew et al. 2021, section 2.2 — a private fraction of the batch, shifted by ½ to halve its sensitivity
+    """
+
+    noise: float
+    every: int = 50
+    threshold: float = 1.645
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise < float("inf") or self.every < 1:
+            raise BadInput(f"a private statistic needs noise > 0 and every >= 1, got {self.noise} and {self.every}")
+
+    @property
+    def multiplier(self) -> float:
+        """Standard deviation of the noise over the sensitivity."""
+        return 2 * self.noise
+
+    def generator(self) -> torch.Generator:
+        rng = torch.Generator()
+        if self.seed is None:
+            rng.seed()
+        else:
+            rng.manual_seed(self.seed)
+        return rng
+
+    def spend(self, budget: RDPFilter, *, rate: float) -> RDPFilter:
+        """The budget after asking a batch that was drawn (Poisson, ``rate``) for this question alone; may raise ``Overspent``."""
+        return budget.spend(noise=self.multiplier, rate=rate)
+
+    def __call__(self, scores: Tensor, *, expected: float, rng: torch.Generator) -> Released:
+        """The noised mean of ``scores``, one per sample, over ``expected`` samples. The caller has paid for it."""
+        if scores.dim() != 1 or expected <= 0:
+            raise BadInput(
+                f"one score per sample and a positive size are needed, got {tuple(scores.shape)}, {expected}"
+            )
+        bounded = scores.detach().double().cpu().nan_to_num(nan=0.0).clamp(0, 1)  # whatever a sample does, it moves ½
+        noise = torch.randn((), generator=rng, dtype=torch.float64) * self.noise
+        value = float((bounded - 0.5).sum() + noise) / expected + 0.5
+        return Released(min(max(value, 0.0), 1.0), repr(self))
+
+
+def matched_hits(
+    released: Mapping[str, Tensor], samples: Mapping[str, Tensor], *, noise: float, threshold: float
+) -> Tensor:
+    """Per sample 1.0 where ⟨released, gᵢ⟩ / (‖gᵢ‖·``noise``) > ``threshold``, else 0.0; ``noise`` is that of one released entry.
+
+    ``samples`` are per-sample gradients gᵢ of shape (n, *shape). This decoder looks at one sample at a time, unlike the white-box
+    probe, whose joint regression lets one sample move the scores of all. It also hits where samples share a direction.
+    """
+    return (correlations(released, samples) / noise > threshold).double()
+
+
+def correlations(released: Mapping[str, Tensor], samples: Mapping[str, Tensor]) -> Tensor:
+    """⟨released, gᵢ⟩ / ‖gᵢ‖ for each sample's gradient gᵢ; 0 where the gradient vanishes or is not finite."""
+    products, norms = [], []
+    for name, gradients in samples.items():  # layer by layer: doubles of all of them at once would be large
+        rows = gradients.detach().flatten(1).double()
+        products.append(rows @ released[name].detach().flatten().double())
+        norms.append(rows.square().sum(1))
+    found = torch.stack(products).sum(0) / torch.stack(norms).sum(0).sqrt()
+    return found.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CanaryScore:
+    """How well released gradients tell canaries that are in the training data (``inside``) from others (``outside``).
+
+    Both are pairs (x, y) that are *public*: known to anyone, worth no protection. Weights and gradients are released, so the AUC of
+    their shares is post-processing and costs no budget. Shares are summed over steps, older ones fading by ``keep`` each
+    time; they are read every ``every`` steps. 0.5 is no leak to be seen, 1 is canaries told apart.
+
+    Ref: Andrew et al. 2024, section 3 — known canaries against what training releases
+    """
+
+    inside: tuple[Tensor, Tensor]
+    outside: tuple[Tensor, Tensor]
+    loss: Loss = nn.functional.cross_entropy
+    every: int = 1
+    keep: float = 0.98
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, (x, y) in (("inside", self.inside), ("outside", self.outside)):
+            if len(x) != len(y) or len(x) < 2:
+                raise BadInput(
+                    f"canaries {name} need as many labels as samples, at least two, got {len(x)} and {len(y)}"
+                )
+        if not 0 <= self.keep <= 1 or self.every < 1:
+            raise BadInput(f"canaries need keep within [0, 1] and every >= 1, got {self.keep} and {self.every}")
+
+    def read(self, model: nn.Module, released: Mapping[str, Tensor]) -> Tensor:
+        """The canaries' shares in a released gradient, those inside first, at the weights that made it.
+
+        All canaries are regressed on together, as the white-box probe does: they need no bound on what one of them changes.
+        """
+        x, y = (torch.cat([a, b.to(a)]) for a, b in zip(self.inside, self.outside, strict=True))
+        device = next(iter(released.values())).device
+        names = whole_gradient({name: g.numel() for name, g in released.items()}, len(x))
+        samples = per_sample_gradients(model, self.loss, names, x.to(device), y.to(device), seed=self.seed)
+        rows = torch.cat([samples[name].flatten(1) for name in names], 1)
+        signal = torch.cat([released[name].detach().flatten() for name in names])
+        return decode(rows @ rows.T, rows @ signal, float(signal.double().square().sum()), len(signal))
+
+    def __call__(self, sums: Tensor) -> Released:
+        """The AUC of summed shares, inside against outside."""
+        count = len(self.inside[0])
+        return Released(auc(sums[:count], sums[count:]).value, f"CanaryScore({count}, {len(sums) - count})")
+
+
+Driver = CanaryScore | PrivateStatistic
+
+
+def refusal(given: object) -> str:
+    """Why ``given`` may not set the noise."""
+    return (
+        f"{type(given).__name__} may not set the noise: a critic, probe or mutual-information estimate is a function of private gradients "
+        f"without a bound on one sample's influence, so the noise scale itself would leak; use CanaryScore or PrivateStatistic"
+    )

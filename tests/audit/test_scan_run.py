@@ -1,0 +1,190 @@
+"""A scan into a folder: resumed it gives the same, what fails at one cut leaves the others alone, and the words agree."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.audit import scan_records as store
+from leakgauge.audit.case import Case
+from leakgauge.audit.scan_conclusion import straight
+from leakgauge.audit.scan_records import DECODER, RIDGE
+from leakgauge.audit.scan_run import Asked, ScanRun, parted, placed, plan_scan
+from leakgauge.audit.setup import Setup
+from leakgauge.core import Pixels, Victim
+from leakgauge.errors import BadInput, Inapplicable
+
+CASE = Case(model="vgg", seed=3)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+    )
+
+
+@pytest.fixture
+def setup() -> Setup:
+    rng = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    labels = torch.arange(90) % 3
+    blobs = torch.rand(3, 1, 2, 2, generator=rng)[labels] * 0.4 + 0.3 * torch.rand(90, 1, 2, 2, generator=rng)
+    images = nn.functional.interpolate(blobs, 8, mode="bilinear") + 0.3 * torch.rand(90, 1, 8, 8, generator=rng)
+    return Setup(Victim(net(), Pixels((1, 8, 8)), name="small"), images, labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Blunt:
+    """Ends at the mean image plus what is left after so many epochs; refuses or diverges at a shape."""
+
+    diverges_at: int = 0
+
+    def __call__(self, features, images, /, *, epochs, seed):
+        if features[0].numel() == self.diverges_at:
+            raise Inapplicable("training diverged: the loss is NaN")
+        return lambda sent: images.mean(0).expand(len(sent), -1, -1, -1)
+
+
+def scanned(setup, folder, asked, *, inverter=None):
+    folder.mkdir()
+    plan = plan_scan(setup, CASE, asked, folder, command="leakgauge scan")
+    run = ScanRun(setup, plan, folder, inverter=inverter or Blunt())
+    return run, run()
+
+
+def test_images_are_parted_class_by_class(setup):
+    order = setup.labels.argsort(stable=True)  # a folder of classes comes like this
+    auxiliary, test = parted(Setup(setup.victim, setup.images[order], setup.labels[order]))
+    assert (len(auxiliary.images), len(test.images)) == (72, 18)
+    assert test.labels.bincount().tolist() == [6, 6, 6]
+    together = torch.cat([auxiliary.images, test.images]).flatten(1)
+    assert len(together.unique(dim=0)) == 90
+
+
+def test_too_few_images(setup):
+    with pytest.raises(BadInput, match=r"at least 50 images .* holds 40"):
+        parted(Setup(setup.victim, setup.images[:40], setup.labels[:40]))
+
+
+def test_a_scan_concludes(setup, tmp_path):
+    run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=2))
+    names = [cut["name"] for cut in run.plan.cuts]
+    assert names == ["1", "3", "5"]
+    lines = store.read(tmp_path / "run")
+    assert [r.cut for r in lines if r.attack == RIDGE] == names
+    assert found.recommended in names
+    assert found.sentence.startswith(f"Recommended cut: {found.recommended}, which keeps an FVU of ")
+    for said in ("threshold 0.4", "knows the weights", "owns 72 images like the 18 attacked", "epochs of decoders"):
+        assert said in found.sentence
+    place = names.index(found.recommended)
+    assert found.envelope[place] >= 0.4
+    assert all(found.envelope[i] < 0.4 for i in range(place))
+    assert found.by_depth == pytest.approx(straight([found.envelope[0], 0, found.envelope[-1]]))
+    assert store.read_conclusion(tmp_path / "run") == found
+    assert not (tmp_path / "run" / "features").exists()
+    assert all((tmp_path / "run" / r.picture).is_file() for r in lines)
+    assert all(len(r.map) == 18 for r in lines if r.attack == RIDGE)
+
+
+def test_a_killed_scan_goes_on_where_it_was(setup, tmp_path):
+    asked = Asked(threshold=0.4, epochs=2)
+    _, whole = scanned(setup, tmp_path / "whole", asked)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    plan = plan_scan(setup, CASE, asked, folder, command="leakgauge scan")
+
+    def killed(record):
+        if record.cut == "3":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ScanRun(setup, plan, folder, on_record=killed, inverter=Blunt())()
+    assert [r.cut for r in store.read(folder)] == ["1", "3"]
+    again = []
+    run = ScanRun(setup, store.read_plan(folder), folder, on_record=again.append, inverter=Blunt())
+    assert run() == whole
+    assert [r.cut for r in again if r.attack == RIDGE] == ["5"]
+
+    def without_time(path):
+        lines = store.read(path)
+        return [dataclasses.replace(r, risk={**r.risk, "seconds": 0}) for r in lines]
+
+    assert without_time(folder) == without_time(tmp_path / "whole")
+
+
+def test_a_decoder_that_diverges_is_recorded_and_passed_over(setup, tmp_path):
+    run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.1, epochs=2), inverter=Blunt(diverges_at=256))
+    refused = [r for r in store.read(tmp_path / "run") if r.risk["refusal"]]
+    assert refused
+    assert {(r.cut, r.attack) for r in refused} == {("1", DECODER)}
+    assert all(math.isnan(r.fvu) for r in refused)
+    assert found.recommended in ("3", "5")
+    assert any("training diverged" in note for note in found.notes)
+    assert len([k for k in run.known if k[1] == RIDGE]) == 3
+
+
+def test_requirements_decide_behind_the_zone(setup, tmp_path):
+    _, found = scanned(setup, tmp_path / "a", Asked(epochs=0, require="fvu>=0.01, bytes<=12"))
+    assert found.recommended == "5"  # three class scores
+    assert "no decoder" in found.sentence
+    _, none = scanned(setup, tmp_path / "b", Asked(epochs=0, require="fvu>=0.01, bytes<=4"))
+    assert (none.recommended, none.met) == (None, False)
+    assert none.sentence.startswith("No recommended cut: none keeps an FVU of 0.01 and meets 'fvu>=0.01, bytes<=4'")
+
+
+def test_more_bytes_than_the_image_are_told(setup, tmp_path):
+    _, found = scanned(setup, tmp_path / "run", Asked(epochs=0, threshold=1e-4, names=("1",)))
+    assert any(
+        note.startswith("1 sends 1024 bytes as fp32: more than the raw image (64) and its JPEG") for note in found.notes
+    )
+
+
+def test_epochs_are_planned_from_a_budget(setup, tmp_path):
+    run, _ = scanned(setup, tmp_path / "run", Asked(threshold=1e-4, budget=1e4))
+    assert run.plan.epochs == 200  # nothing costs anything here, so the most
+    assert store.read_plan(tmp_path / "run").epochs == 200
+
+
+def test_defenses_act_on_what_is_sent(setup, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    case = dataclasses.replace(CASE, defenses=("gaussian_noise:relative=5.0",), name="")
+    plan = plan_scan(setup, case, Asked(epochs=0), folder, command="leakgauge scan")
+    noisy = ScanRun(setup, plan, folder).ridge()
+    _, clean = scanned(setup, tmp_path / "clean", Asked(epochs=0))
+    assert noisy[0] > 2 * clean.envelope[0]
+
+
+def test_missing_classes_are_told(setup, tmp_path):
+    two = setup.labels < 2
+    few = Setup(setup.victim, setup.images[two].repeat(2, 1, 1, 1), setup.labels[two].repeat(2))
+    _, found = scanned(few, tmp_path / "run", Asked(epochs=0))
+    assert "1 of the model's 3 classes have no image in the data" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (Asked(names=("2x",)), "there is no cut '2x'"),
+        (Asked(threshold=1.5), "between 0"),
+        (Asked(threshold=0.2, require="fvu >= 0.3"), "differ"),
+        (Asked(epochs=-1), "at least 0"),
+        (Asked(epochs=1, budget=3.0), "either --epochs or --attack-budget"),
+        (Asked(numbers="int4"), "fp32, fp16, int8"),
+        (Asked(require="speed<=3"), "no constraint"),
+    ],
+)
+def test_mistakes(setup, tmp_path, asked, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        plan_scan(setup, CASE, asked, tmp_path, command="")
+    assert not (tmp_path / store.PLAN).exists()
+
+
+def test_few_points_or_equal_points_have_no_map():
+    assert placed(torch.rand(5, 3)) == ()
+    assert placed(torch.ones(12, 3)) == ()
+    assert len(placed(torch.rand(12, 3))) == 12

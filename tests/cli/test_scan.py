@@ -1,0 +1,174 @@
+"""`leakgauge scan`: one's own model and data, the embedded default's parts, resuming after SIGKILL, mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from leakgauge.audit import scan_records as store
+from leakgauge.audit.scan_run import ScanRun
+
+TWO = ("--cut", "features.relu1_1", "--cut", "head", "--epochs", 0)
+SMALL = ("my_model.py:make", "--data", "data.npz", "--epochs", 0)
+UNTRACEABLE = '''
+from torch import nn
+
+class Fickle(nn.Module):
+    """Which layer runs depends on the data, and what it gives is not all that is needed."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(192, 3), nn.Linear(192, 3)
+
+    def forward(self, x):
+        flat = x.flatten(1)
+        chosen = self.a if float(flat.sum()) > 0 else self.b
+        return chosen(flat) + flat[:, :3]
+
+
+def make():
+    return Fickle()
+'''
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Eighty pictures of three classes."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(80) % 3
+    images = rng.integers(0, 120, (80, 8, 8, 3)) + 60 * labels[:, None, None, None]
+    np.savez(tmp_path / "data.npz", images=images.astype(np.uint8), labels=labels)
+    return "data.npz"
+
+
+def test_ones_own_model_and_data(leakgauge, model, data, tmp_path):
+    said = leakgauge("scan", f"{model}:make", "--data", data, "--epochs", 2, "--threshold", 0.05, "--out", "run")
+    assert said.code == 0, said.err
+    assert "Recommended cut: " in said.out
+    assert "report: run/report.html" in said.out
+    plan, found = store.read_plan(tmp_path / "run"), store.read_conclusion(tmp_path / "run")
+    assert plan.command == "leakgauge scan my_model.py:make --seed 0 --data data.npz --threshold 0.05 --epochs 2"
+    assert (plan.auxiliary, plan.tested) == (65, 15)
+    assert found is not None
+    assert found.sentence in said.out
+    assert "Where to cut" in (tmp_path / "run/report.html").read_text()
+
+
+def test_an_own_model_gets_a_time_budget(leakgauge, model, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(ScanRun, "__call__", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    said = leakgauge("scan", f"{model}:make", "--data", data, "--out", "run")
+    assert said.code == 130
+    plan = store.read_plan(tmp_path / "run")
+    assert (plan.epochs, plan.budget) == (None, 600.0)
+
+
+def test_the_embedded_model_leaks_less_with_depth(leakgauge, tmp_path):
+    said = leakgauge("scan", *TWO, "--numbers", "int8", "--out", "run")
+    assert said.code == 0, said.err
+    first, last = (record.fvu for record in store.read(tmp_path / "run"))
+    assert last > 5 * first
+    assert "Recommended cut: head" in said.out
+    assert "features.relu1_1" in said.out
+    assert store.read_plan(tmp_path / "run").cuts[0]["bytes"] == 16 * 28 * 28
+
+
+def test_requirements_and_exit_code(leakgauge, model, data):
+    wanted = ("--require", "fvu>=0.3", "--require", "bytes<=1KiB", "--require", "flops<=1G")
+    met = leakgauge("scan", *SMALL, *wanted, "--out", "a")
+    assert (met.code, "Recommended cut: 2," in met.out) == (0, True)
+    unmet = leakgauge("scan", *SMALL, "--require", "fvu>=0.3", "--require", "flops<=1k", "--out", "b")
+    assert unmet.code == 3
+    assert "No recommended cut: none keeps an FVU of 0.3 and meets 'fvu>=0.3, flops<=1k'" in unmet.out
+    assert leakgauge("scan", *SMALL, "--threshold", 0.9, "--out", "c").code == 0  # nothing was required
+
+
+def test_resume_does_only_what_is_missing(leakgauge, model, data, tmp_path):
+    assert leakgauge("scan", *SMALL, "--out", "run", "-q").code == 0
+    lines = (tmp_path / "run" / store.FILE).read_bytes().splitlines(keepends=True)
+    found = store.read_conclusion(tmp_path / "run")
+    (tmp_path / "run" / store.FILE).write_bytes(lines[0] + lines[1][:50])
+    (tmp_path / "run" / store.CONCLUSION).unlink()
+    assert "not finished: 1 of 3 cuts" in report_of(leakgauge, tmp_path)
+    said = leakgauge("scan", "--resume", "--out", "run")
+    assert said.code == 0, said.err
+    assert said.out.count("ridge: FVU") == 2
+    assert store.read_conclusion(tmp_path / "run") == found
+    assert (tmp_path / "run" / store.FILE).read_bytes().startswith(lines[0])
+    assert found.sentence.split(",")[0] in report_of(leakgauge, tmp_path)
+
+
+def report_of(leakgauge, tmp_path) -> str:
+    assert leakgauge("report", "run", "-q").code == 0
+    return (tmp_path / "run/report.html").read_text().replace("<wbr>", "")
+
+
+def test_a_scan_and_an_audit_share_a_folder_and_a_report(leakgauge, model, data, tmp_path):
+    assert leakgauge("scan", *SMALL, "--out", "run", "-q").code == 0
+    assert leakgauge("attack", "--option", "steps=2", "--out", "run", "-q").code == 0
+    page = report_of(leakgauge, tmp_path)
+    assert "Where to cut" in page
+    assert "The set-ups one by one" in page
+
+
+def test_quiet_and_the_default_folder(leakgauge, model, data, tmp_path):
+    for _ in range(2):  # the second replaces the first
+        said = leakgauge("scan", *SMALL, "-q")
+        assert (said.code, said.out, said.err) == (0, "", "")
+    assert len(store.read(tmp_path / "leakgauge-runs/scan")) == 3
+    assert leakgauge("scan", *SMALL, "--out", "run", "-q").code == 0
+    assert "already holds a scan" in leakgauge("scan", *SMALL, "--out", "run").sentence
+
+
+def test_mistakes(leakgauge, model, data, photos):
+    small = SMALL[:3]
+    said = leakgauge("scan", "--cut", "features.pool9")
+    assert "there is no cut 'features.pool9'" in said.sentence
+    assert "features.pool" in said.sentence.partition(";")[2]
+    assert "'speed<=1' is no constraint" in leakgauge("scan", *small, "--require", "speed<=1").sentence
+    assert "the threshold is an FVU" in leakgauge("scan", *small, "--threshold", 7).sentence
+    assert "a positive time" in leakgauge("scan", *small, "--attack-budget", "soon").sentence
+    assert "at least 50 images" in leakgauge("scan", f"{model}:make", "--data", photos).sentence
+    assert "unknown defense 'hope'" in leakgauge("scan", *small, "--defense", "hope").sentence
+    assert "holds no scan" in leakgauge("scan", "--resume", "--out", "nowhere").sentence
+
+
+def test_a_model_that_cannot_be_cut(leakgauge, data, tmp_path):
+    (tmp_path / "fickle.py").write_text(UNTRACEABLE)
+    said = leakgauge("scan", "fickle.py:make", "--data", data)
+    assert "fickle.py:make cannot be cut: no module's output alone determines the result" in said.sentence
+
+
+def test_killed_and_resumed(model, data, tmp_path):
+    """SIGKILL after the first cut: its line is whole, and the resumed scan begins with the second."""
+    words = ["scan", *map(str, SMALL), "--out", "run"]
+    command = [sys.executable, "-m", "leakgauge.cli"]
+    started = subprocess.Popen([*command, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    file = tmp_path / "run" / store.FILE
+    for _ in range(1200):
+        if (file.exists() and file.read_bytes().count(b"\n") >= 1) or started.poll() is not None:
+            break
+        time.sleep(0.05)
+    os.kill(started.pid, signal.SIGKILL)
+    started.communicate()
+    before = [json.loads(line)["cut"] for line in file.read_bytes().split(b"\n")[:-1]]
+    assert before
+    done = subprocess.run(
+        [*command, "scan", "--resume", "--out", "run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    cuts = [record.cut for record in store.read(tmp_path / "run")]
+    assert cuts[: len(before)] == before
+    assert len(cuts) == len(set(cuts)) == 3
+    assert done.stdout.count("ridge: FVU") == 3 - len(before)

@@ -1,0 +1,183 @@
+"""The detector and its loss: published size, shapes, formulas against plain references, learning, and double differentiation."""
+
+import math
+
+import pytest
+import torch
+
+from leakgauge.attacks import feasibility
+from leakgauge.channels import Gradient
+from leakgauge.core import Buffers, Labels, Pixels, Size, Victim, share
+from leakgauge.errors import BadInput
+from leakgauge.models.detection_loss import (
+    DetectionLoss,
+    boxes_from,
+    complete_iou,
+    distribution_focal,
+    grid_points,
+    padded,
+)
+from leakgauge.models.yolo import BINS, YOLO
+
+VARIANTS = ("canonical", "pre_activation", "basic_block")
+
+
+def targets(image=(0, 0)) -> dict[str, torch.Tensor]:
+    boxes = torch.tensor([[5.0, 5.0, 40.0, 50.0], [20.0, 10.0, 60.0, 30.0]])
+    return {"boxes": boxes, "classes": torch.tensor([1, 2]), "image": torch.tensor(image)}
+
+
+def images(count=1, side=64, seed=0) -> torch.Tensor:
+    return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_published_number_of_parameters():
+    """YOLOv8-nano counts 3,157,200 with 80 classes, of which 16 are the constants of the expected distance."""
+    assert sum(p.numel() for p in YOLO().parameters()) == 3_157_200 - BINS
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_column_for_each_cell(variant):
+    out = YOLO(classes=3, width=4, variant=variant)(images(2))
+    assert out.shape == (2, 4 * BINS + 3, 8 * 8 + 4 * 4 + 2 * 2)
+
+
+def test_an_unknown_variant_is_refused():
+    with pytest.raises(BadInput, match="variant"):
+        YOLO(variant="tiny")  # type: ignore[arg-type]
+
+
+def plain_ciou(a, b) -> float:
+    """The formula of the paper on plain numbers."""
+    wide = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
+    high = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+    area = [(c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)]
+    iou = wide * high / (sum(area) - wide * high)
+    centre = [((c[0] + c[2]) / 2, (c[1] + c[3]) / 2) for c in (a, b)]
+    away = (centre[0][0] - centre[1][0]) ** 2 + (centre[0][1] - centre[1][1]) ** 2
+    around = (max(a[2], b[2]) - min(a[0], b[0])) ** 2 + (max(a[3], b[3]) - min(a[1], b[1])) ** 2
+    angle = [math.atan((c[2] - c[0]) / (c[3] - c[1])) for c in (a, b)]
+    v = 4 / math.pi**2 * (angle[0] - angle[1]) ** 2
+    return iou - away / around - (v * v / (1 - iou + v) if v else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((0, 0, 4, 2), (1, 1, 3, 5)), ((0, 0, 2, 2), (5, 5, 6, 9)), ((1, 2, 4, 6), (1, 2, 4, 6))]
+)
+def test_complete_iou(a, b):
+    found = complete_iou(torch.tensor(a).double(), torch.tensor(b).double())
+    assert float(found) == pytest.approx(plain_ciou(a, b), abs=1e-5)
+
+
+def test_a_certain_distribution_gives_its_box_and_no_loss():
+    points, strides = grid_points(64, torch.device("cpu"))
+    logits = torch.full((1, len(points), 4, BINS), -1e4)
+    logits[..., 2] = 0.0  # every side two strides away
+    found = boxes_from(logits, points, strides)
+    assert torch.allclose(found[0, 0], torch.tensor([4.0 - 16, 4.0 - 16, 4.0 + 16, 4.0 + 16]))
+    assert float(distribution_focal(logits, torch.full((1, len(points), 4), 2.0)).abs().max()) < 1e-4
+
+
+def test_a_distance_between_bins_asks_both():
+    logits = torch.zeros(1, 1, 4, BINS)
+    logits[..., 3], logits[..., 4] = math.log(3.0), 0.0
+    uneven = distribution_focal(logits, torch.full((1, 1, 4), 3.25))
+    total = 3.0 + 1.0 + (BINS - 2)
+    expected = -(0.75 * math.log(3.0 / total) + 0.25 * math.log(1.0 / total))
+    assert float(uneven) == pytest.approx(expected, rel=1e-5)
+
+
+def test_targets_of_several_images_are_laid_side_by_side():
+    boxes, classes, real = padded(targets((1, 1)), 3, torch.device("cpu"))
+    assert real.tolist() == [[0, 0], [1, 1], [0, 0]]
+    assert torch.equal(boxes[1], targets()["boxes"])
+    assert classes[1].tolist() == [1, 2]
+    with pytest.raises(BadInput, match="image is missing"):
+        padded({"boxes": boxes, "classes": classes}, 3, torch.device("cpu"))
+
+
+def test_an_empty_image_leaves_the_classes_alone():
+    nothing = {name: value[:0] for name, value in targets().items()}
+    out = torch.zeros(1, 4 * BINS + 3, 84)
+    assert float(DetectionLoss(64)(out, nothing)) == pytest.approx(0.5 * 84 * 3 * math.log(2), rel=1e-5)
+    with pytest.raises(BadInput, match="do not belong"):
+        DetectionLoss(96)(out, nothing)
+
+
+def test_places_are_given_to_boxes_around_them():
+    loss, out = DetectionLoss(64), YOLO(classes=3, width=4)(images())
+    points, strides = grid_points(64, torch.device("cpu"))
+    boxes, classes, real = padded(targets(), 1, torch.device("cpu"))
+    found = boxes_from(out[:, : 4 * BINS].transpose(1, 2).unflatten(2, (4, BINS)), points, strides)
+    owner, share = loss._assigned(
+        found.detach(), out[:, 4 * BINS :].transpose(1, 2).sigmoid().detach(), boxes, classes, real, points
+    )
+    taken = share[0] > 0
+    assert 1 <= int(taken.sum()) <= 2 * loss.places
+    own = boxes[0][owner[0]]
+    assert bool(((points > own[:, :2]) & (points < own[:, 2:])).all(1)[taken].all())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_image_can_be_learned(variant):
+    model, loss, x = YOLO(classes=3, width=4, variant=variant), DetectionLoss(64), images()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    values = []
+    for _ in range(25):
+        value = loss(model(x), targets())
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        values.append(value.item())
+    assert values[-1] < 0.5 * values[0]
+
+
+def test_second_derivatives_are_those_of_differences():
+    """Of the loss on its own, in float64; the assignment stays what it is for such small steps."""
+    loss = DetectionLoss(32)
+    known = {
+        "boxes": torch.tensor([[3.0, 4.0, 25.0, 29.0]]).double(),
+        "classes": torch.tensor([1]),
+        "image": torch.tensor([0]),
+    }
+    rng = torch.Generator().manual_seed(0)
+    out = (0.5 * torch.randn(1, 4 * BINS + 2, 21, generator=rng)).double().requires_grad_()
+    along = torch.randn(out.shape, generator=rng).double()
+
+    def slope(at: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(loss(at, known), at, create_graph=True)[0]
+
+    once = slope(out)
+    twice = torch.autograd.grad((once * along).sum(), out)[0]
+    step = 1e-5
+    differences = (slope(out + step * along) - slope(out - step * along)).detach() / (2 * step)
+    # α of the complete IoU is held fixed in the first derivative, so the second is that of the same surrogate
+    assert torch.nn.functional.cosine_similarity(twice.flatten(), differences.flatten(), dim=0) > 0.999
+
+
+@pytest.mark.parametrize(("variant", "mode"), [("canonical", "train"), ("basic_block", "eval")])
+def test_an_attack_gets_boxes_and_lowers_its_objective(variant, mode):
+    victim = Victim(YOLO(classes=3, width=4, variant=variant), Pixels((3, 64, 64)), loss=DetectionLoss(64), mode=mode)
+    reveal = [Size(), Labels(), Buffers()] if mode == "train" else [Size(), Labels()]
+    seen = share(victim, Gradient(), images(2), targets((0, 1)), reveal=reveal)
+    found = feasibility(steps=6, restarts=2, statistics=0.001)(victim, seen)
+    assert found.y is None  # boxes were given, not found
+    assert any("replay: layer rules" in note for note in found.notes)
+    assert found.losses.min() < found.trace.losses[0].min()
+
+
+def test_the_fast_replay_is_the_reference():
+    from leakgauge.engine import Observed, choose
+    from leakgauge.engine.reference import Reference
+    from leakgauge.inversion.known_targets import with_known_targets
+
+    victim = Victim(YOLO(classes=3, width=4), Pixels((3, 64, 64)), loss=DetectionLoss(64), mode="train")
+    seen = share(victim, Gradient(), images(2), targets((0, 1)), reveal=[Size(), Labels()])
+    bound, seen = with_known_targets(victim, seen)
+    observed = Observed.checked(seen.signal, bound)
+    x, y = images(4, seed=3).unflatten(0, (2, 2)), torch.zeros(2, 2, dtype=torch.long)
+    chosen = choose(bound, Gradient(), observed, x, y)
+    assert "layer rules" in chosen.note
+    whole = dict.fromkeys(observed.signal, 1.0)
+    exact = Reference(bound, Gradient(), observed)(x, y)
+    assert torch.allclose(chosen.replay(x, y).dot(whole), exact.dot(whole), rtol=1e-3)

@@ -1,0 +1,233 @@
+"""Every part of the feasibility study runs with --quick, resumes, writes sensible rows and fills its table."""
+
+import json
+import math
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[2] / "reproductions" / "practical_feasibility"
+PARTS = ("accuracy", "small", "large", "shared_statistics", "controlled", "detection", "freeze_thresholds")
+HELPERS = (
+    *PARTS, "attacking", "claims", "confusion", "drawing", "ledger", "make_tables", "networks", "pack", "setting", "study", "training",
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder_on_path(monkeypatch):
+    """The scripts import each other by plain names, which must not stay behind for other tests."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for name in HELPERS:
+        sys.modules.pop(name, None)
+    yield
+    for name in HELPERS:
+        sys.modules.pop(name, None)
+    april = str(FOLDER.parent / "april")
+    sys.path[:] = [path for path in sys.path if path != april]
+
+
+def run_part(name: str, out: Path, monkeypatch, *more: str) -> dict:
+    monkeypatch.setattr(sys, "argv", [name, "--quick", "--device", "cpu", "--out", str(out), *more])
+    return runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def numbers(value) -> list[float]:
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return []
+    if isinstance(value, dict):
+        return numbers(list(value.values()))
+    if isinstance(value, list):
+        return [n for part in value for n in numbers(part)]
+    return [float(value)]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_quick_part_gives_sensible_rows_and_a_table(name, tmp_path, monkeypatch, folder_on_path):
+    module = run_part(name, tmp_path, monkeypatch)
+    facts, *rows = lines_of(tmp_path / f"{name}.jsonl")
+    assert facts["quick"]
+    assert facts["study"] == name
+    assert rows[-1]["case"] == "end"
+    cases = [row for row in rows if row["case"] not in ("end", "image")]
+    assert sum("refused" not in row for row in cases) >= 2
+    for row in cases:
+        assert all(math.isfinite(n) for n in numbers(row)), row["case"]
+        for kind in ("attack", "oracle", "null", "baseline"):
+            if isinstance(row.get(kind), dict):
+                assert all(-1 <= value <= 1 for value in row[kind]["ssim"])
+        if isinstance(row.get("attack"), dict):
+            assert len(row["trials"]) == len(row["restart_ssim"]) == 2
+            assert sum(row["oracle"]["ssim"]) >= sum(row["attack"]["ssim"]) - 1e-4
+            assert any(kind == "diagnostic" for _, kind in row["assumptions"])  # labels were given
+    table = [line for line in module["table"](cases).splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in table[:3]}) == 1
+    assert not list(tmp_path.glob("*.part*"))
+    drawn = [*tmp_path.glob("*.svg"), *tmp_path.glob("*.png")]
+    assert drawn
+
+
+def test_a_stopped_part_goes_on_where_it_was(tmp_path, monkeypatch, folder_on_path):
+    """Of a killed run some lines are left, the last perhaps cut; what is whole is not measured again, the rest is."""
+    run_part("controlled", tmp_path, monkeypatch)
+    path = tmp_path / "controlled.jsonl"
+    whole = lines_of(path)
+    marked = {**whole[2], "kept": True}
+    cut = json.dumps(whole[3])[:40]
+    path.write_text("\n".join([json.dumps(whole[0]), json.dumps(whole[1]), json.dumps(marked), cut]), "utf-8")
+    run_part("controlled", tmp_path, monkeypatch)
+    again = lines_of(path)
+    assert again[2] == marked
+    assert again[3] == whole[3]
+    assert [row["case"] for row in again[1:]] == [row["case"] for row in whole[1:]]
+
+
+def test_weights_of_one_part_serve_another(tmp_path, monkeypatch, folder_on_path):
+    run_part("accuracy", tmp_path, monkeypatch)
+    run_part("controlled", tmp_path, monkeypatch)
+    trained = {row["case"]: row["trained"] for row in lines_of(tmp_path / "controlled.jsonl") if "trained" in row}
+    assert trained == {"convnext_t": True, "swin_t": False}  # quick runs train no Swin
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_plan_costs_nothing(name, tmp_path, monkeypatch, capsys, folder_on_path):
+    run_part(name, tmp_path / "none", monkeypatch, "--plan", "--minutes", "2")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("120 s")
+    assert not (tmp_path / "none").exists()
+
+
+def test_settings_start_with_the_defaults_and_stay_in_the_papers_space(folder_on_path):
+    import attacking
+
+    tried = []
+    for number in range(6):
+        options = attacking.propose(tried, seed=3)
+        assert options == attacking.propose(tried, seed=3)
+        tried.append((options, 1.0 - 0.1 * number))
+    assert tried[0][0] == attacking.DEFAULTS
+    drawn = [options for options, _ in tried[1:]] + [attacking._drawn(n) for n in range(20)]
+    for options in drawn:
+        assert 1e-6 <= options["tv"] <= 0.1
+        assert 1e-4 <= options["lr"] <= 100
+        assert options["statistics"] in (0.0, 1e-4, 1e-2)
+    assert len({options["lr"] for options in drawn}) == len(drawn)
+
+
+def test_the_mean_over_all_pairs_punishes_a_perfect_batch(folder_on_path):
+    import attacking
+
+    from leakgauge.data.embedded import photographs
+
+    truths = photographs(32)[:4]
+    assert attacking.all_pairs_ssim(truths, truths) < 0.5
+    assert attacking.all_pairs_ssim(truths[:1], truths[:1]) == pytest.approx(1.0)
+
+
+def test_thresholds_part_two_groups(folder_on_path):
+    import freeze_thresholds
+
+    assert freeze_thresholds.best_threshold([0.1, 0.2, 0.6, 0.8], [False, False, True, True]) == (
+        pytest.approx(0.4),
+        1.0,
+    )
+    at, agreement = freeze_thresholds.best_threshold([0.1, 0.5, 0.4, 0.9], [False, False, True, True])
+    assert (at, agreement) == (pytest.approx(0.25), 0.5)
+    assert freeze_thresholds.best_threshold([0.1, 0.2], [True, True])[1] == 0.0
+
+
+def case_row(name: str, paper: str | None, ssim: float, psnr: float) -> dict:
+    def scores(s, p, reid=None):
+        return {"mse": [0.1], "psnr": [p], "ssim": [s], "lpips": None, "reid": reid, "labels": None}
+
+    return {
+        "case": name, "paper": paper, "trained": True, "assumptions": [["labels", "diagnostic"]],
+        "attack": scores(ssim, psnr, [1.0]), "oracle": scores(1.0, 40.0, [1.0]), "null": scores(0.1, 8.0), "baseline": scores(0.3, 12.0),
+    }  # fmt: skip
+
+
+def test_verdicts_are_counted_against_the_paper(tmp_path, folder_on_path):
+    import confusion
+
+    rows = [
+        case_row("clear", "Yes", 0.9, 25.0), case_row("noise", "No", 0.1, 8.0), case_row("missed", "Yes", 0.1, 8.0),
+        case_row("not in the paper", None, 0.9, 25.0),
+    ]  # fmt: skip
+    (tmp_path / "small.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [{"quick": False}, *rows]), "utf-8")
+    found, source = confusion.verdicts(tmp_path)
+    assert source == "the library's thresholds"
+    counts = confusion.confusion(found, "verdict")
+    assert (
+        counts["Yes", "feasible"]
+        == counts["No", "infeasible_within_budget"]
+        == counts["Yes", "infeasible_within_budget"]
+        == 1
+    )
+    assert "2 of 3 agree" in confusion.table(tmp_path)
+    (tmp_path / "thresholds.json").write_text(
+        json.dumps({"ssim": 0.95, "ssim_above_null": 0.1, "psnr_above_null": 3.0}), "utf-8"
+    )
+    stricter, source = confusion.verdicts(tmp_path)
+    assert "frozen" in source
+    assert next(row["verdict"] for row in stricter) == "partial"
+
+
+def test_claims_are_made_from_rows(folder_on_path):
+    import claims
+
+    rows = [{"case": "convnext_t", "accuracy": 0.88}, {"case": "convnext_t_imagenet_stem", "accuracy": 0.7}]
+    found = claims.accuracy(rows)
+    assert [claim.holds for claim in found] == [True, True]
+    assert "+18.0 points" in found[1].line()
+    assert not claims.accuracy([{"case": "swin_t", "accuracy": 0.5}])[0].holds
+    assert claims.small([{"case": "swin_t, train mode", "refused": "no"}]) == []
+
+
+def test_the_tables_of_the_page_are_those_of_the_results(folder_on_path):
+    import make_tables
+
+    text = make_tables.README.read_text("utf-8")
+    assert make_tables.written(text, make_tables.RESULTS) == text
+
+
+def test_training_learns_an_easy_task(folder_on_path):
+    from networks import Network
+    from training import shaken, trained
+
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(256) % 2
+    x = (0.2 * torch.rand(256, 3, 32, 32, generator=rng) + 0.6 * y[:, None, None, None]).clamp(0, 1)
+    model, space, _ = Network("resnet18_post").made(classes=10, seed=0, quick=True)
+    done = trained(model, space, (x, y), (x, y), seconds=60, device=torch.device("cpu"), most_epochs=4, batch=32)
+    assert done.accuracy > 0.9
+    moved = shaken(x[:16], rng)
+    assert moved.shape == x[:16].shape
+    assert not torch.equal(moved, x[:16])
+
+
+@pytest.mark.parametrize(("name", "millions"), [("swin_t", 28.3), ("convnext_t", 28.6), ("resnet18_post", 11.7)])
+def test_canonical_networks_have_the_published_size(name, millions, folder_on_path):
+    from networks import Network
+
+    model, space, changes = Network(name, side=224, adapted=False).made(classes=1000, seed=0, quick=False)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
+    assert space.shape == (3, 224, 224)
+    assert changes == "canonical"
+
+
+def test_boxes_follow_their_images(folder_on_path):
+    import detection
+
+    targets = {
+        "boxes": torch.arange(12.0).view(3, 4),
+        "classes": torch.tensor([0, 1, 2]),
+        "image": torch.tensor([0, 2, 2]),
+    }
+    found = detection.chosen(targets, torch.tensor([2, 1]))
+    assert found["image"].tolist() == [0, 0]
+    assert found["classes"].tolist() == [1, 2]
