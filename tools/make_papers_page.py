@@ -19,6 +19,7 @@ PACKAGE = "leakgauge"
 PAGE = Path("docs/papers.md")
 
 PAPERS: dict[str, str] = {
+    "Liu et al. 2021": "Liu, Lin, Cao, Hu, Wei, Zhang, Lin, Guo: *Swin Transformer: Hierarchical Vision Transformer using Shifted Windows*. ICCV 2021, arXiv:2103.14030",
     "Zheng et al. 2020": "Zheng, Wang, Liu, Li, Ye, Ren: *Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression*. AAAI 2020, arXiv:1911.08287",
     "Li et al. 2020": "Li, Wang, Wu, Chen, Hu, Li, Tang, Yang: *Generalized Focal Loss*. NeurIPS 2020, arXiv:2006.04388",
     "Feng et al. 2021": "Feng, Zhong, Gao, Scott, Huang: *TOOD: Task-aligned One-stage Object Detection*. ICCV 2021, arXiv:2108.07755",
