@@ -33,7 +33,7 @@ QUICK = ("resnet18_pre, shared", "resnet18_pre, not shared", "resnet18_post, Hua
 
 def run(options: Options, ledger: Ledger, plan: Plan) -> None:
     images = setting.cifar_test(options, 40 if options.quick else 400)
-    size = 3 if options.quick else 16
+    size = 2 if options.quick else 16
     for key, (name, kind) in CASES.items():
         if ledger.has(key) or (options.quick and key not in QUICK):
             continue
