@@ -335,6 +335,9 @@ def monitor(
     every: Annotated[int, typer.Option(help="Optimizer steps between two reports and probes.")] = 25,
     view: Annotated[str, typer.Option(help="Which gradient: raw, clipped or released.")] = "released",
     steps: Annotated[int | None, typer.Option(help="Steps of the embedded training.", show_default="1500")] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Also the privacy-token paper's measure, with its controls; a minute more.")
+    ] = False,
     out: OutOption = None,
     seed: SeedOption = 0,
     quiet: QuietOption = False,
@@ -356,6 +359,7 @@ def monitor(
         every=every,
         view=view,
         steps=steps,
+        paper=paper,
         port=port if watch else None,
         seed=seed,
         quiet=quiet,

@@ -90,7 +90,7 @@ def test_what_follows_the_script_is_its_own(leakgauge, tmp_path, script):
     [
         (["missing.py"], "there is no file missing.py; give a training script, or nothing"),
         (["--steps", "0"], "--steps must be at least 1, got 0"),
-        (["--steps", "9", "train.py"], "--steps belongs to the embedded training"),
+        (["--steps", "9", "train.py"], "--steps and --paper belong to the embedded training"),
         (["--every", "0"], "--every counts optimizer steps between reports, at least 1; got 0"),
         (["--view", "seen"], "--view must be one of raw, clipped, released; got 'seen'"),
         (["--watch", "--port", "70000"], "--port must lie between 0 and 65535"),

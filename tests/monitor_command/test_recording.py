@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from leakgauge.audit import monitor_records
+from leakgauge.monitor.paper import Schedule
 from leakgauge.monitor_command import recording as module
-from leakgauge.monitor_command.embedded import train
+from leakgauge.monitor_command.embedded import read_paper, train
 
 
 def steps_of(folder) -> list[int]:
@@ -71,3 +72,17 @@ def test_nothing_is_written_where_nothing_was_attached(recording):
     made.finish("failed", "no step")
     assert not monitor_records.exists(made.folder)
     assert seen == []
+
+
+def test_the_papers_measure_is_recorded_with_its_controls(recording):
+    made, seen = recording()
+    train(made, steps=12, seed=0)
+    quick = Schedule(sub_epochs=1, iterations=4, batch=8, checkpoints=(0, 1), evaluation=2)
+    read_paper(made, seed=0, schedule=quick)
+    made.finish("finished")
+    first, second = monitor_records.read(made.folder).paper
+    assert (first["sub_epoch"], second["sub_epoch"], second["reading"]) == (0, 1, "once")
+    assert first["collected"] is None  # nothing was collected before the first step
+    assert all(isinstance(second[key], float) for key in ("paper", "collected", "decoy", "null", "held_out"))
+    assert seen[-1].paper == (first, second)
+    assert len(seen[-1].reports) == 2

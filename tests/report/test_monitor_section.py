@@ -198,6 +198,11 @@ def test_a_huge_early_interval_does_not_flatten_the_curve():
     assert min(ticks) >= -0.6
 
 
+def test_the_axis_of_a_curve_begins_at_zero_or_below():
+    svg = curves_svg([1, 2], [Curve("a", "line-main", [5.0, 6.0])], uid="c", title="t", y_label="y")
+    assert 'class="tick">0</text>' in svg.split('class="axis"')[0]
+
+
 def test_layers_darken_with_their_value_and_bars_show_now_and_highest():
     layers = [("a", [0.5, 1.0]), ("b", [None, -0.2])]
     svg = layer_map_svg([10, 20], layers, uid="m", title="t")

@@ -33,13 +33,14 @@ def run(
     every: int,
     view: str,
     steps: int | None,
+    paper: bool,
     port: int | None,
     seed: int,
     quiet: bool,
 ) -> int:
     """Trains under the monitor, writes the report and returns the exit code. ``port`` is None without a live page."""
-    if training is not None and steps is not None:
-        raise BadInput("--steps belongs to the embedded training; a script ends by itself")
+    if training is not None and (steps is not None or paper):
+        raise BadInput("--steps and --paper belong to the embedded training; a script ends by itself")
     count = embedded.STEPS if steps is None else steps
     if count < 1:
         raise BadInput(f"--steps must be at least 1, got {count}")
@@ -52,7 +53,7 @@ def run(
         raise BadInput(f"there is no file {training}; give a training script, or nothing for the embedded training")
     screen = Console(quiet=quiet)
     said = ["leakgauge", "monitor", "--every", str(every), "--view", chosen, "--seed", str(seed)]
-    said += ["--steps", str(count)] if training is None else [str(training), *arguments]
+    said += ["--steps", str(count), *["--paper"] * paper] if training is None else [str(training), *arguments]
     settings = Settings(
         every=every,
         view=chosen,
@@ -72,13 +73,19 @@ def run(
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", MonitorWarning)  # what they say stands among the notes of every report
         if training is None:
-            code = _end(recording, lambda: embedded.train(recording, steps=count, seed=seed))
+            code = _end(recording, lambda: _embedded(recording, steps=count, paper=paper, seed=seed))
         else:
             code = _end(recording, lambda: script.run(recording, training, arguments))
     if recording.monitor is not None:
         screen.print(recording.text, soft_wrap=True, highlight=False, markup=False)
         screen.print(f"report: {folder / html.FILE}", soft_wrap=True)
     return code
+
+
+def _embedded(recording: Recording, *, steps: int, paper: bool, seed: int) -> None:
+    embedded.train(recording, steps=steps, seed=seed)
+    if paper:
+        embedded.read_paper(recording, seed=seed)
 
 
 def _end(recording: Recording, train: Callable[[], None]) -> int:

@@ -37,9 +37,9 @@ class Recording:
     """One monitored training. The file holds every report; those who show it get a thinned history of fixed length."""
 
     def __init__(self, folder: Path, settings: Settings, *, shows: tuple[Show, ...] = ()) -> None:
-        self.folder = folder
+        self.folder: Path = folder
         self.monitor: Monitor | None = None
-        self.text = ""
+        self.text: str = ""
         """The monitor's own summary, at the end."""
         self._settings, self._shows = settings, shows
         self._began = time.monotonic()

@@ -107,8 +107,8 @@ def curves_svg(
 
 
 def _extent(curves: Sequence[Curve], levels: Sequence[Level]) -> Floats:
-    """What the y axis must hold: all values, and of the intervals as much again above and below; early ones are huge."""
-    values = np.concatenate([*(_floats(c.values) for c in curves), np.array([level.value for level in levels])])
+    """What the y axis must hold: 0, all values, and of the intervals half as much again; early ones are huge."""
+    values = np.concatenate([*(_floats(c.values) for c in curves), np.array([0.0, *(level.value for level in levels)])])
     bounds = [_floats(line) for c in curves for line in (c.low, c.high) if len(line)]
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     room = max(high - low, 0.05) / 2

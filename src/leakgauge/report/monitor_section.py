@@ -248,6 +248,7 @@ def _paper_figure(run: MonitorRun) -> list[tuple[str, str, str]]:
         ("null", "null", "null"),
         ("held_out", "held out", "noise10"),
     )
+    drawn = [float(row[key]) for row in run.paper for key, _, _ in lines if row.get(key) is not None]
     svg = curves_svg(
         [int(row["sub_epoch"]) for row in run.paper],
         [Curve(label, f"line-{css}", [row.get(key) for row in run.paper]) for key, label, css in lines],
@@ -255,10 +256,12 @@ def _paper_figure(run: MonitorRun) -> list[tuple[str, str, str]]:
         title="The published measure beside its controls",
         y_label="critic gap",
         x_label="sub-epoch",
+        limits=(min([0.0, *drawn]) - 0.05, max([0.5, *drawn]) + 0.05),  # at least half a nat, so that noise looks small
     )
     note = (
         "A critic gap, not mutual information. Decoy: features of other data. Where it follows the gap, the critic tells "
-        "the time, not the data."
+        "the time, not the data. "
+        + f"At the last checkpoint the gap is {_tiny(run.paper[-1].get('collected'))}, the decoy {_tiny(run.paper[-1].get('decoy'))}."
     )
     return [("The privacy-token paper’s gap", svg, note)]
 
@@ -336,6 +339,10 @@ def _of(report: Mapping[str, Any], key: str, default: float | None = None) -> An
 
 def _any(reports: Sequence[Mapping[str, Any]], key: str) -> bool:
     return any(_of(report, key) is not None for report in reports)
+
+
+def _tiny(value: float | None) -> str:
+    return words.MISSING if value is None else f"{value:.2g}".replace("-", "−")
 
 
 def _number(value: float | None) -> str:
