@@ -3,8 +3,9 @@
 python benchmarks/zone.py [--quick] [--epochs 12] [--threshold 0.25 …] [--out benchmarks/results/zone_cpu.jsonl]
 
 All use the same decoders on the same features (embedded VGG, all 23 cuts, 800 auxiliary and 200 attacked images). Decoders of
-every cut are really trained for ``--epochs``, and searches with that effort must name the same cut. At the paper's 100 epochs the
-search is run where ``--threshold-at-100`` asks for it; what decoders of every cut would take there is extrapolated from the CPU time of their epochs, and said to be.
+every cut are really trained for ``--epochs``, and searches with that effort should name the same cut. ``--threshold-at-100`` runs the
+search with the paper's 100 epochs too; what decoders of every cut would take there is extrapolated from the CPU time of their
+epochs, and said to be.
 """
 
 from __future__ import annotations
