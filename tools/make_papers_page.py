@@ -19,10 +19,6 @@ PACKAGE = "leakgauge"
 PAGE = Path("docs/papers.md")
 
 PAPERS: dict[str, str] = {
-    "Liu et al. 2021": "Liu, Lin, Cao, Hu, Wei, Zhang, Lin, Guo: *Swin Transformer: Hierarchical Vision Transformer using Shifted Windows*. ICCV 2021, arXiv:2103.14030",
-    "Zheng et al. 2020": "Zheng, Wang, Liu, Li, Ye, Ren: *Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression*. AAAI 2020, arXiv:1911.08287",
-    "Li et al. 2020": "Li, Wang, Wu, Chen, Hu, Li, Tang, Yang: *Generalized Focal Loss*. NeurIPS 2020, arXiv:2006.04388",
-    "Feng et al. 2021": "Feng, Zhong, Gao, Scott, Huang: *TOOD: Task-aligned One-stage Object Detection*. ICCV 2021, arXiv:2108.07755",
     "Abadi et al. 2016": "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: *Deep Learning with Differential Privacy*. CCS 2016, arXiv:1607.00133",
     "Andrew et al. 2021": "Andrew, Thakkar, McMahan, Ramaswamy: *Differentially Private Learning with Adaptive Clipping*. NeurIPS 2021, arXiv:1905.03871",
     "Andrew et al. 2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: *One-shot Empirical Privacy Estimation for Federated Learning*. ICLR 2024, arXiv:2302.03098",
@@ -91,7 +87,7 @@ PAPERS: dict[str, str] = {
     "Yin et al. 2021": "Yin, Mallya, Vahdat, Alvarez, Kautz, Molchanov: *See through Gradients: Image Batch Recovery via GradInversion*. CVPR 2021, arXiv:2104.07586",
     "Zhang 2018": "Zhang, Isola, Efros, Shechtman, Wang: *The Unreasonable Effectiveness of Deep Features as a Perceptual Metric*. CVPR 2018, arXiv:1801.03924",
     "Zhao et al. 2020": "Zhao, Mopuri, Bilen: *iDLG: Improved Deep Leakage from Gradients*. 2020, arXiv:2001.02610",
-    "Zheng et al. 2020": "Zheng, Wang, Liu, Li, Ye, Ren: *Distance-IoU Loss*. AAAI 2020, arXiv:1911.08287",
+    "Zheng et al. 2020": "Zheng, Wang, Liu, Li, Ye, Ren: *Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression*. AAAI 2020, arXiv:1911.08287",
     "Zhu et al. 2019": "Zhu, Liu, Han: *Deep Leakage from Gradients*. NeurIPS 2019, arXiv:1906.08935",
 }  # fmt: skip
 ALIASES = {"Zhu, Liu, Han 2019": "Zhu et al. 2019"}
