@@ -19,9 +19,6 @@ PACKAGE = "leakgauge"
 PAGE = Path("docs/papers.md")
 
 PAPERS: dict[str, str] = {
-    "Zheng et al. 2020": "Zheng, Wang, Liu, Li, Ye, Ren: *Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression*. AAAI 2020, arXiv:1911.08287",
-    "Li et al. 2020": "Li, Wang, Wu, Chen, Hu, Li, Tang, Yang: *Generalized Focal Loss*. NeurIPS 2020, arXiv:2006.04388",
-    "Feng et al. 2021": "Feng, Zhong, Gao, Scott, Huang: *TOOD: Task-aligned One-stage Object Detection*. ICCV 2021, arXiv:2108.07755",
     "Abadi et al. 2016": "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: *Deep Learning with Differential Privacy*. CCS 2016, arXiv:1607.00133",
     "Andrew et al. 2021": "Andrew, Thakkar, McMahan, Ramaswamy: *Differentially Private Learning with Adaptive Clipping*. NeurIPS 2021, arXiv:1905.03871",
     "Andrew et al. 2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: *One-shot Empirical Privacy Estimation for Federated Learning*. ICLR 2024, arXiv:2302.03098",
@@ -37,6 +34,7 @@ PAPERS: dict[str, str] = {
     "Donsker and Varadhan 1975": "Donsker, Varadhan: *Asymptotic Evaluation of Certain Markov Process Expectations for Large Time*. Communications on Pure and Applied Mathematics, 1975",
     "Efron and Tibshirani 1993": "Efron, Tibshirani: *An Introduction to the Bootstrap*. Chapman & Hall 1993",
     "Feldman and Zrnic 2021": "Feldman, Zrnic: *Individual Privacy Accounting via a Rényi Filter*. NeurIPS 2021, arXiv:2008.11193",
+    "Feng et al. 2021": "Feng, Zhong, Gao, Scott, Huang: *TOOD: Task-aligned One-stage Object Detection*. ICCV 2021, arXiv:2108.07755",
     "Geiping et al. 2020": "Geiping, Bauermeister, Dröge, Moeller: *Inverting Gradients: How easy is it to break privacy in federated learning?* NeurIPS 2020, arXiv:2003.14053",
     "Golub and Van Loan 2013": "Golub, Van Loan: *Matrix Computations*, 4th edition. Johns Hopkins University Press, 2013",
     "Golub et al. 1979": "Golub, Heath, Wahba: *Generalized Cross-Validation as a Method for Choosing a Good Ridge Parameter*. Technometrics 21, 1979",
@@ -59,8 +57,10 @@ PAPERS: dict[str, str] = {
     "Kullback 1959": "Kullback: *Information Theory and Statistics*. Wiley, 1959",
     "Ledoit and Wolf 2004": "Ledoit, Wolf: *A Well-Conditioned Estimator for Large-Dimensional Covariance Matrices*. Journal of Multivariate Analysis, 2004",
     "Lewis 1995": "Lewis: *Fast Template Matching*. Vision Interface 1995",
+    "Li et al. 2020": "Li, Wang, Wu, Chen, Hu, Li, Tang, Yang: *Generalized Focal Loss*. NeurIPS 2020, arXiv:2006.04388",
     "Lin et al. 2018": "Lin, Han, Mao, Wang, Dally: *Deep Gradient Compression*. ICLR 2018, arXiv:1712.01887",
     "Liu and Zhu 2025": "Liu, Zhu: *Golden Partition Zone: Rethinking Neural Network Partitioning Under Inversion Threats in Collaborative Inference*. 2025, arXiv:2506.15412",
+    "Liu et al. 2021": "Liu, Lin, Cao, Hu, Wei, Zhang, Lin, Guo: *Swin Transformer: Hierarchical Vision Transformer using Shifted Windows*. ICCV 2021, arXiv:2103.14030",
     "Loshchilov and Hutter 2019": "Loshchilov, Hutter: *Decoupled Weight Decay Regularization*. ICLR 2019, arXiv:1711.05101",
     "Maeng et al. 2023": "Maeng, Guo, Kariyappa, Suh: *Bounding the Invertibility of Privacy-preserving Instance Encoding using Fisher Information*. NeurIPS 2023, arXiv:2305.04146",
     "McMahan et al. 2017": "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: *Communication-Efficient Learning of Deep Networks from Decentralized Data*. AISTATS 2017, arXiv:1602.05629",
@@ -87,6 +87,7 @@ PAPERS: dict[str, str] = {
     "Yin et al. 2021": "Yin, Mallya, Vahdat, Alvarez, Kautz, Molchanov: *See through Gradients: Image Batch Recovery via GradInversion*. CVPR 2021, arXiv:2104.07586",
     "Zhang 2018": "Zhang, Isola, Efros, Shechtman, Wang: *The Unreasonable Effectiveness of Deep Features as a Perceptual Metric*. CVPR 2018, arXiv:1801.03924",
     "Zhao et al. 2020": "Zhao, Mopuri, Bilen: *iDLG: Improved Deep Leakage from Gradients*. 2020, arXiv:2001.02610",
+    "Zheng et al. 2020": "Zheng, Wang, Liu, Li, Ye, Ren: *Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression*. AAAI 2020, arXiv:1911.08287",
     "Zhu et al. 2019": "Zhu, Liu, Han: *Deep Leakage from Gradients*. NeurIPS 2019, arXiv:1906.08935",
 }  # fmt: skip
 ALIASES = {"Zhu, Liu, Han 2019": "Zhu et al. 2019"}

@@ -56,7 +56,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         save_weights(model, options.weights, net)
         ledger.add(
             key, data=train.name, changes=changes, parameters=sum(p.numel() for p in model.parameters()),
-            accuracy=done.accuracy, epochs=done.epochs, trained_on=done.images, seconds=done.seconds,
+            accuracy=done.accuracy, epochs=done.epochs, trained_on=done.images, tested_on=len(test.x), seconds=done.seconds,
         )  # fmt: skip
 
 

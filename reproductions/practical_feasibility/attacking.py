@@ -63,7 +63,7 @@ def propose(tried: Sequence[tuple[Mapping[str, float], float]], *, seed: int) ->
         return _drawn(number)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     floats, choice = optuna.distributions.FloatDistribution, optuna.distributions.CategoricalDistribution
-    space = {
+    space: dict[str, Any] = {
         n: floats(c.low, c.high, log=True) if isinstance(c, LogUniform) else choice(c.values) for n, c in PAPER.items()
     }
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=number, n_startup_trials=4))
@@ -205,4 +205,5 @@ def most_vulnerable(victim: Victim, x: Tensor, y: Tensor, *, effort: Effort, see
 
 def scores_of(row: Mapping[str, Any]) -> Scores:
     """Scores from a results file."""
-    return Scores(**{name: None if values is None else tuple(values) for name, values in row.items()})
+    columns: dict[str, Any] = {name: None if values is None else tuple(values) for name, values in row.items()}
+    return Scores(**columns)

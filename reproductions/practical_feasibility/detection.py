@@ -26,6 +26,7 @@ from torch import Tensor
 
 from leakgauge.core import Auxiliary, Buffers, Mode, Pixels, Victim
 from leakgauge.data.embedded import photographs
+from leakgauge.errors import Inapplicable
 from leakgauge.models.detection_loss import DetectionLoss
 from leakgauge.models.yolo import YOLO, Variant
 
@@ -114,9 +115,13 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         )
         victim = Victim(model.to(options.device), Pixels((3, side, side)), loss=loss, mode=mode, name=key)
         reveal = [Buffers()] if mode == "train" else [Auxiliary(x[1:33])]
-        numbers, pictures = attacked(
-            victim, x[:1], own, effort=options.effort(plan[key]), pool=x[:100], reveal=reveal, seed=options.seed
-        )
+        try:
+            numbers, pictures = attacked(
+                victim, x[:1], own, effort=options.effort(plan[key]), pool=x[:100], reveal=reveal, seed=options.seed
+            )
+        except Inapplicable as refusal:
+            ledger.add(key, refused=str(refusal), paper=paper)
+            continue
         ledger.add(
             key, network=f"yolo {variant}", paper=paper, paper_ssim=paper_ssim, trained=learned is not None, training_loss=learned,
             data=name, boxes=len(own["boxes"]),
@@ -137,6 +142,9 @@ def table(rows: list[Row]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
+        if "refused" in row:
+            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | |")
+            continue
         four = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null", "baseline"))
         lines.append(f"| {row['case']} | {row['paper_ssim'] or ''} | {four} |")
     return "\n".join(lines)

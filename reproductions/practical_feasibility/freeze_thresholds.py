@@ -14,6 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import setting
 import torch
@@ -156,7 +157,7 @@ def best_threshold(values: Sequence[float], positive: Sequence[bool]) -> tuple[f
 
 def checks(path: Path) -> tuple[tuple[Check, ...], tuple[Check, ...], str]:
     """Tables for ``judge`` with the frozen thresholds, or the library's own where none are frozen, and which of the two."""
-    frozen = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"of": "nothing"}
+    frozen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"of": "nothing"}
     if "of" in frozen:
         return RECONSTRUCTED, GLIMPSED, "the library's thresholds"
     replaced = {("ssim", "zero"): "ssim", ("ssim", "null"): "ssim_above_null", ("psnr", "null"): "psnr_above_null"}

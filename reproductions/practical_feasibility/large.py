@@ -76,9 +76,13 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         x, y = setting.encoded(victim.space, images, rows)
         others = [i for i in range(len(images.x)) if i not in rows]
         auxiliary = Auxiliary(victim.space.encode(images.x[others]))
-        numbers, pictures = attacked(
-            victim, x, y, effort=options.effort(plan[key]), pool=images.x, reveal=[auxiliary], seed=options.seed
-        )
+        try:
+            numbers, pictures = attacked(
+                victim, x, y, effort=options.effort(plan[key]), pool=images.x, reveal=[auxiliary], seed=options.seed
+            )
+        except Inapplicable as refusal:
+            ledger.add(key, refused=str(refusal), paper=case.paper)
+            continue
         ledger.add(key, network=case.name, paper=case.paper, trained=is_trained, data=images.name, **numbers)
         ledger.keep(f"truth, batch {case.batch}", pictures["truth"])
         for kind in ("attack", "null"):

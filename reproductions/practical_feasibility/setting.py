@@ -143,11 +143,14 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
 
 def recorded(name: str, plan: Plan, run: Run, options: Options) -> Ledger:
     """Runs the part; every case is on disk when it is done, and the last line says that all are."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped before the end"))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped before the end"))
     began = time.perf_counter()
     facts = {"study": name, "seed": options.seed, "quick": options.quick, **device_facts(options.device)}
     ledger = Ledger(options.out, name, facts)
-    if not ledger.has("end"):
-        run(options, ledger, plan)
-        ledger.add("end", complete=True, seconds=time.perf_counter() - began)
+    try:
+        if not ledger.has("end"):
+            run(options, ledger, plan)
+            ledger.add("end", complete=True, seconds=time.perf_counter() - began)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return ledger

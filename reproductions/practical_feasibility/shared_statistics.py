@@ -19,6 +19,7 @@ from setting import Options, Plan
 
 from leakgauge.attacks import feasibility, huang
 from leakgauge.core import Auxiliary, Buffers
+from leakgauge.errors import Inapplicable
 from leakgauge.measures.pairing import pair
 
 PAPER = {
@@ -32,7 +33,7 @@ QUICK = ("resnet18_pre, shared", "resnet18_pre, not shared", "resnet18_post, Hua
 
 def run(options: Options, ledger: Ledger, plan: Plan) -> None:
     images = setting.cifar_test(options, 40 if options.quick else 400)
-    size = 3 if options.quick else 16
+    size = 2 if options.quick else 16
     for key, (name, kind) in CASES.items():
         if ledger.has(key) or (options.quick and key not in QUICK):
             continue
@@ -40,10 +41,14 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         x, y = setting.encoded(victim.space, images, slice(0, size))
         auxiliary = Auxiliary(victim.space.encode(images.x[-16 * 12 :]))
         reveal = [auxiliary] if kind == "not shared" else [Buffers()]
-        numbers, pictures = attacked(
-            victim, x, y, effort=options.effort(plan[key]), pool=images.x[:200], reveal=reveal,
-            make=huang if kind == "Huang" else feasibility, seed=options.seed,
-        )  # fmt: skip
+        try:
+            numbers, pictures = attacked(
+                victim, x, y, effort=options.effort(plan[key]), pool=images.x[:200], reveal=reveal,
+                make=huang if kind == "Huang" else feasibility, seed=options.seed,
+            )  # fmt: skip
+        except Inapplicable as refusal:
+            ledger.add(key, refused=str(refusal))
+            continue
         ledger.add(
             key, network=name, kind=kind, trained=is_trained, data=images.name, paper_ssim=PAPER[name, kind],
             all_pairs=all_pairs_ssim(pictures["attack"], pictures["truth"]),
@@ -65,6 +70,9 @@ def table(rows: list[Row]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
+        if "refused" in row:
+            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | |")
+            continue
         paired = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null"))
         pairs = f"{row['all_pairs']:.3f} ({row['ceiling']:.3f})"
         lines.append(

@@ -79,9 +79,13 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         x, y = setting.encoded(victim.space, images, [first])
         auxiliary = Auxiliary(victim.space.encode(images.x[-32:]))
         reveal = [Buffers()] if case.buffers else [auxiliary]
-        numbers, pictures = attacked(
-            victim, x, y, effort=options.effort(plan[key]), pool=images.x[:200], reveal=reveal, seed=options.seed
-        )
+        try:
+            numbers, pictures = attacked(
+                victim, x, y, effort=options.effort(plan[key]), pool=images.x[:200], reveal=reveal, seed=options.seed
+            )
+        except Inapplicable as refusal:
+            ledger.add(key, refused=str(refusal), paper=case.paper)
+            continue
         ledger.add(
             key,
             network=case.net.key,
@@ -115,7 +119,7 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| network, mode | trained | SSIM (adversary's choice) | SSIM (oracle) | null run | trivial picture | rank of 200 | steps |",
+        "| network, mode | trained | SSIM (adversary's choice) | SSIM (oracle) | null run | trivial picture | rank in the pool | steps |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

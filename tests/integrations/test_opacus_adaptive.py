@@ -173,8 +173,9 @@ def adapted(model, optimizer, loader, engine, *, driver=CANARIES):
 
 
 def test_set_ups_whose_accounting_would_not_hold_are_refused(private):
-    with pytest.raises(BadInput, match="'prv' does not hold"):
-        adapted(*private(accountant="prv"))
+    for kind in ("prv", "gdp"):
+        with pytest.raises(BadInput, match=f"'{kind}' does not hold"):
+            adapted(*private(accountant=kind))
     with pytest.raises(BadInput, match="Poisson"):
         adapted(*private(poisson=False))
     with pytest.raises(BadInput, match="more noise"):

@@ -97,6 +97,7 @@ def test_what_a_private_statistic_costs():
     assert epsilon((1.0, q, steps), (2.0, q, 30)) == pytest.approx(2.5054, abs=5e-5)
     # at every step, σ_u = 5 on a sum of sensitivity 1/2, on the same batch
     assert epsilon((joint_multiplier(1.0, 2 * 5.0), q, steps)) == pytest.approx(2.5293, abs=5e-5)
+    assert epsilon((1.0, q, steps), (10.0, q, steps)) == pytest.approx(2.5078, abs=5e-5)
     # to ask the training step's own batch costs more than batches drawn apart
     shared = [epsilon((1.0, q, steps - 30), (joint_multiplier(1.0, z), q, 30)) for z in (5.0, 2.0)]
     assert shared == pytest.approx([2.5046, 2.5442], abs=5e-5)
@@ -127,3 +128,13 @@ def test_remaining_multiplier_undoes_the_joint_one():
             remaining_multiplier(total, 4.0)
     with pytest.raises(BadInput):
         joint_multiplier(1.0, 0.0)
+
+
+@pytest.mark.parametrize(("orders", "needed"), [(ORDERS, 3.34), ((8,), 2.99)], ids=["default orders", "one order"])
+def test_what_the_filter_costs_against_fixed_noise(orders, needed):
+    """The 1500 steps that are ε = 2.50 for fixed noise, with the union over orders and the plain conversion."""
+    for eps, fits in ((needed + 0.01, True), (needed - 0.01, False)):
+        budget = RDPFilter(eps, 1e-5, orders)
+        spent = tuple(1499 * sampled_gaussian(order, noise=1.0, rate=0.01) for order in orders)
+        assert RDPFilter(eps, 1e-5, orders, spent).allows(noise=1.0, rate=0.01) == fits
+        assert budget.allows(noise=1.0, rate=0.01)

@@ -8,7 +8,7 @@ import torch
 from leakgauge.attacks import feasibility
 from leakgauge.channels import Gradient
 from leakgauge.core import Buffers, Labels, Pixels, Size, Victim, share
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.models.detection_loss import (
     DetectionLoss,
     boxes_from,
@@ -181,3 +181,10 @@ def test_the_fast_replay_is_the_reference():
     whole = dict.fromkeys(observed.signal, 1.0)
     exact = Reference(bound, Gradient(), observed)(x, y)
     assert torch.allclose(chosen.replay(x, y).dot(whole), exact.dot(whole), rtol=1e-3)
+
+
+def test_boxes_that_were_not_given_are_not_made_up():
+    victim = Victim(YOLO(classes=3, width=4), Pixels((3, 64, 64)), loss=DetectionLoss(64))
+    seen = share(victim, Gradient(), images(), targets(), reveal=[Size()])
+    with pytest.raises(Inapplicable, match="no linear head"):
+        feasibility(steps=1)(victim, seen)

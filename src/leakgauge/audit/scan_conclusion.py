@@ -114,8 +114,9 @@ def _notes(
         notes.append(f"{chosen.cut} sends {chosen.bytes} bytes as {plan.numbers}: {compared}")
     for word, size in known.items():
         large = [str(cut["name"]) for cut in plan.cuts if cut["bytes"] > size]
-        if large:
-            notes.append(f"{len(large)} of {len(names)} cuts send more than {word} of {size:.0f} bytes: {_few(large)}")
+        said = f"{len(large)} of {len(names)} cuts send more than {word} of {size:.0f} bytes: {_few(large)}"
+        if large and not any(note.endswith(_few(large)) for note in notes):  # often the same cuts exceed both
+            notes.append(said)
     if chosen is not None and chosen.cut == names[-1] and chosen.share == 1:
         notes.append("the recommended cut is the model's output: the edge does all the work")
     usable = [(n, b) for n, b in zip(names, best, strict=True) if not math.isnan(b)]

@@ -23,9 +23,10 @@ from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, 
 from leakgauge.audit.setup import Setup, check_fits
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
+from leakgauge.graphs import trace_of
 from leakgauge.measures.tsne import tsne
 from leakgauge.split.cache import cache_features
-from leakgauge.split.cuts import Cut, cut_named, cuts, how_traced, worthwhile
+from leakgauge.split.cuts import Cut, cut_named, cuts, worthwhile
 from leakgauge.split.inverters import Decode, Inverter, RidgeInverter
 from leakgauge.split.query import wanted
 from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, scan
@@ -130,7 +131,7 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
         jpeg_bytes=chosen[0].image.jpeg,
         auxiliary=len(auxiliary.images),
         tested=len(test.images),
-        traced=how_traced(setup.victim),
+        traced=trace_of(setup.victim).how,
         labels=tuple(int(label) for label in (test.labels if test.labels is not None else ())[:MAPPED]),
         truth=save_strip(folder, "scan-truth", test.images[:SHOWN]),
         shown=min(SHOWN, len(test.images)),

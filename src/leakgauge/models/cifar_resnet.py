@@ -21,7 +21,7 @@ class CifarResNet(nn.Module):
 
     Where size and channels change, the shortcut takes every other pixel and pads the new channels with zeros (option A).
 
-    Ref: He et al. 2015, *Deep Residual Learning*, section 4.2.
+    Ref: He et al. 2015, section 4.2 — residual networks for CIFAR-10
     """
 
     def __init__(self, *, depth: int = 20, classes: int = 10, width: int = 16, seed: int = 0) -> None:

@@ -28,7 +28,7 @@ class DetectionLoss:
     best by t = s^α · u^β, with s the predicted probability of its class and u the IoU of the predicted box; t̂ is t scaled so that
     a box's best equals its best u. The assignment, t̂ with it, is no part of any derivative, neither of the client's nor of an attack's.
 
-    Ref: Feng et al. 2021, Eqs. (1)–(5) — task-aligned assignment
+    Ref: Feng et al. 2021, task alignment learning — task-aligned assignment
     """
 
     side: int
@@ -110,7 +110,7 @@ def grid_points(side: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def boxes_from(distances: Tensor, points: Tensor, strides: Tensor) -> Tensor:
     """Boxes (B, A, 4) from logits of the four distances (B, A, 4, BINS): each distance is its expectation, in strides.
 
-    Ref: Li et al. 2020, Eq. (3) — expectation of a general distribution over box sides
+    Ref: Li et al. 2020, distribution focal loss — expectation of a general distribution over box sides
     """
     expected = distances.softmax(3) @ torch.arange(BINS, device=distances.device, dtype=distances.dtype)
     away = expected * strides
@@ -122,7 +122,7 @@ def distribution_focal(distances: Tensor, edges: Tensor) -> Tensor:
 
     DFL(y) = −(i + 1 − y) log p_i − (y − i) log p_{i+1} for i ≤ y < i + 1; y is an entry of ``edges`` (B, A, 4), kept below BINS − 1.
 
-    Ref: Li et al. 2020, Eq. (6) — distribution focal loss
+    Ref: Li et al. 2020, distribution focal loss — cross entropy at the two nearest bins
     """
     y = edges.clamp(0, BINS - 1.01)
     low = y.floor()
@@ -137,7 +137,7 @@ def complete_iou(a: Tensor, b: Tensor) -> Tensor:
 
     v = 4/π² (atan w/h − atan w'/h')², α = v / (1 − IoU + v), which is no part of the derivative.
 
-    Ref: Zheng et al. 2020, Eqs. (10)–(11) — complete IoU
+    Ref: Zheng et al. 2020, complete IoU loss — overlap, distance and shape
     """
     (al, at, ar, ab), (bl, bt, br, bb) = a.unbind(-1), b.unbind(-1)
     width = (torch.minimum(ar, br) - torch.maximum(al, bl)).clamp_min(0)

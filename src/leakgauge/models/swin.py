@@ -17,7 +17,7 @@ class Swin(nn.Module):
     Defaults are Swin-T at 224×224. A stage that is no larger than a window is one window, unshifted. There is no dropout and
     no stochastic depth.
 
-    Ref: Liu et al. 2021, *Swin Transformer*, section 3.
+    Ref: Liu et al. 2021, section 3 — hierarchical attention in shifted windows
     """
 
     def __init__(
