@@ -74,5 +74,7 @@ def table() -> str:
         mine = [(what, took / 1000) for of, what, took in every if of == part]
         out += [f"| {part} | {what} | {took:.0f} |" for what, took in mine]
         out.append(f"| **{part}** | all | **{sum(took for _, took in mine):.0f}** |")
-    out.append(f"\n{sum(took for *_, took in every) / 1000:.0f} s one after another; gpu.sh runs four lanes side by side.")
+    out.append(
+        f"\n{sum(took for *_, took in every) / 1000:.0f} s one after another; gpu.sh runs four lanes side by side."
+    )
     return "\n".join(out)

@@ -17,7 +17,6 @@ from leakgauge.monitor.whitebox import Protection, per_sample_gradients, probe
 
 PROJECTED = 32
 """Numbers to which a batch's mean picture is projected, at random but once and for all: no weight of the model enters."""
-MEMBERS, CANDIDATES = 20, 200
 NOISES = (0.0, 0.1, 0.5)
 """Noise multipliers of the decoder: standard deviation over clipping norm, as in DP-SGD."""
 FLOATS = 1 << 30
@@ -47,8 +46,8 @@ def decoder(
     probes: int,
     seed: int,
     clip: float | None = None,
-    members: int = MEMBERS,
-    candidates: int = CANDIDATES,
+    members: int,
+    candidates: int,
 ) -> Row:
     """AUC of members against others, from the released gradient of the parameters ``names``; mean over ``probes`` batches.
 

@@ -114,5 +114,7 @@ def _history(halves: Halves, step: int, plan: Plan) -> list[tuple[float, int]]:
 
 def accuracy(model: torch.nn.Module, data: tuple[Tensor, Tensor]) -> float:
     with torch.no_grad():
-        right = [(model(x).argmax(1) == y).float() for x, y in zip(data[0].split(1000), data[1].split(1000), strict=True)]
+        right = [
+            (model(x).argmax(1) == y).float() for x, y in zip(data[0].split(1000), data[1].split(1000), strict=True)
+        ]
     return round(float(torch.cat(right).mean()), 4)

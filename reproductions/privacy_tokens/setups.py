@@ -134,6 +134,7 @@ def quick(name: str) -> Setup:
     shape = (1, 64, 64) if name == "alexnet" else (1, 28, 28)  # AlexNet takes nothing smaller
     big = name == "alexnet"
     steps = 2 if big else 4
+    assert isinstance(of.attack.solver, Descent)
     small = Schedule(
         sub_epochs=4, iterations=2 if big else 10, batch=8, checkpoints=(0, 1, 2, 4), evaluation=4 if big else 20
     )
@@ -150,7 +151,7 @@ def quick(name: str) -> Setup:
         critic=CriticTraining(steps=5),
         batch_sizes=(4, 16),
         targets=2,
-        pairs=24 if big else 60,
+        pairs=40 if big else 60,
         candidates=8,
         probes=2,
         notes=("embedded Fashion-MNIST, a few steps: to see that everything runs, not to be compared with the paper",),
