@@ -33,6 +33,9 @@ PAIR, PROBE, PRIVATE = 3.0, 300.0, 15.0
 CRITICS_ON_CPU = 4000.0
 """Training the small critic of InfoNCE, per checkpoint."""
 
+LOAD = {"cifar10_train_a.zip": 8000.0, "smile_faces64_4000.zip": 2000.0}
+"""Start of Python and reading the pictures."""
+
 Line = tuple[str, str, float]
 
 
@@ -42,6 +45,7 @@ def of_model(name: str, setup: Setup) -> list[Line]:
     steps = plan.sub_epochs * plan.iterations + 2 * checks * plan.evaluation
     critics = sum((checks if reading == "fresh" else 1) * 2 * setup.critic.steps for _, reading in setup.runs)
     lines = [
+        (name, "start and data", LOAD[setup.data]),
         (name, f"{len(setup.runs)} trainings of {steps} steps", len(setup.runs) * steps * at.train),
         (name, f"{critics} critic steps, real and null", critics * at.critic),
         (name, f"InfoNCE, {setup.pairs} pairs × {checks}", checks * (setup.pairs * PAIR + CRITICS_ON_CPU)),
@@ -52,7 +56,7 @@ def of_model(name: str, setup: Setup) -> list[Line]:
         inner = getattr(setup.single.solver, "iterations", 1)
         lines.append((name, "L-BFGS, one target", checks * setup.single.solver.steps * inner * at.single))
     batches = len(setup.batch_sizes)
-    took = batches * (steps * at.train + setup.critic.steps * at.critic)
+    took = LOAD[setup.data] + batches * (steps * at.train + setup.critic.steps * at.critic)
     return [*lines, (f"batch_sizes_{name}", f"{batches} trainings of {steps} steps", took)]
 
 

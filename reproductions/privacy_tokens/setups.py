@@ -77,6 +77,8 @@ def _of(network: type[TokenLeNet | TokenAlexNet | TokenCNN | TokenMLP], shape: S
     given: dict[str, Any] = {"in_channels": shape[0]} if network is not TokenMLP else {"shape": shape}
     if network in (TokenLeNet, TokenCNN):
         given["side"] = shape[1]
+    if network is TokenAlexNet:
+        given["hidden"] = options.pop("hidden", 4096)
     return Setup(
         make=lambda seed: network(seed=seed, **given),
         feature_layer=network.feature_layer,
@@ -139,9 +141,11 @@ def quick(name: str) -> Setup:
         sub_epochs=4, iterations=2 if big else 10, batch=8, checkpoints=(0, 1, 2, 4), evaluation=4 if big else 20
     )
     networks = {"lenet": TokenLeNet, "alexnet": TokenAlexNet, "cnn": TokenCNN, "mlp": TokenMLP}
+    narrow = {"hidden": 64} if big else {}
     return _of(
         networks[name],
         shape,
+        **narrow,
         data="",
         schedule=small,
         attack=replace(of.attack, solver=replace(of.attack.solver, steps=steps)),
