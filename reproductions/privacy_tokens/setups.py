@@ -50,7 +50,8 @@ class Setup:
     """One row block of the paper's Table 1: what is trained on which data, and how much is measured at each checkpoint.
 
     ``attack`` goes at ``targets`` images at once, ``single`` (if any) at the first of them alone, as the paper does.
-    ``pairs`` are for InfoNCE among ``candidates``; the decoder is tried on ``probes`` batches.
+    ``pairs`` are for InfoNCE among ``candidates``; the decoder is tried on ``probes`` batches,
+    each among ``others`` times as many other samples.
     """
 
     make: Callable[[int], nn.Module]
@@ -70,6 +71,7 @@ class Setup:
     pairs: int = 1000
     candidates: int = 64
     probes: int = 5
+    others: int = 9
     notes: tuple[str, ...] = ()
 
 
@@ -157,7 +159,8 @@ def quick(name: str) -> Setup:
         targets=2,
         pairs=40 if big else 60,
         candidates=8,
-        probes=2,
+        probes=1 if big else 2,
+        others=1 if big else 4,
         notes=("embedded Fashion-MNIST, a few steps: to see that everything runs, not to be compared with the paper",),
     )
 

@@ -118,11 +118,10 @@ def run(name: str, options: Options, results: Results) -> None:
 def _leakage(model: nn.Module, setup: Setup, train: tuple[Tensor, Tensor], seed: int) -> Row:
     names = watched(model, setup)
     found = infonce(model, setup, train, seed=seed)
-    members = setup.schedule.batch  # as many as the paper's batches; nine times as many others
+    members = setup.schedule.batch
+    listed = members * (1 + setup.others)
     decoders = [
-        decoder(
-            model, names, train, noise=noise, probes=setup.probes, seed=seed, members=members, candidates=10 * members
-        )
+        decoder(model, names, train, noise=noise, probes=setup.probes, seed=seed, members=members, candidates=listed)
         for noise in NOISES
     ]
     return {f"infonce_{key}": value for key, value in found.items()} | {"decoder": decoders}
