@@ -109,7 +109,7 @@ def _impossible_ssim(model: str, rows: list[Row]) -> list[Verdict]:
             f"SSIM {min(said):.4f} to {max(said):.4f}",
             f"{min(right):.2f} to {max(right):.2f}; with data range 255 for images in [0, 1]: {min(wrong):.4f} to {max(wrong):.4f}",
             min(right) > 0.99,
-            "with the constants for 0 … 255 any two images in [0, 1] are alike: probably the slip behind the published column",
+            "with the constants for 0 … 255 images in [0, 1] all look alike: probably the slip behind the published column",
         )
     ]
 
