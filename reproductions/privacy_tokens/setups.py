@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,101 +17,161 @@ from torch import Tensor, nn
 
 from leakgauge.attacks import dlg, inverting_gradients
 from leakgauge.core import Signal
-from leakgauge.data import fashion, read
+from leakgauge.data import fashion
 from leakgauge.errors import BadInput
-from leakgauge.inversion import Matching
+from leakgauge.inversion import LBFGS, Adam, Descent, Matching, StepDecay
 from leakgauge.models.privacy_tokens import TokenAlexNet, TokenCNN, TokenLeNet, TokenMLP
 from leakgauge.monitor.paper import Schedule
+from leakgauge.monitor.paper_result import Reading
+from leakgauge.monitor.token_critic import CriticTraining
 
 Shape = tuple[int, int, int]
+Run = tuple[str, Reading]
+"""A token and when its critic is trained."""
+
 FACES = Schedule(
     sub_epochs=100, iterations=10, lr=1e-4, decay_every=10, checkpoints=(0, 1, 5, 10, 20, 50, 100), evaluation=200
 )
 CIFAR = Schedule()
+BOTH: tuple[Run, ...] = (("transformer", "once"), ("autoencoder", "once"))
+SUBSTITUTES = (
+    "smiling faces 64 × 64, grey, in place of CelebA-HQ; inverting_gradients in place of the diffusion-guided attack"
+)
+MANY_DLG = "DLG's objective by Adam for many targets at once; its own L-BFGS for one target"
+
+
+def dlg_by_adam(steps: int) -> Matching:
+    """DLG's objective, joint labels and normal start, but moved by Adam: all targets in one batch, where L-BFGS goes one by one."""
+    return replace(dlg(), solver=Descent(Adam(0.1), steps, schedule=StepDecay()), name="dlg by Adam")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One row block of the paper's Table 1."""
+    """One row block of the paper's Table 1: what is trained on which data, and how much is measured at each checkpoint.
+
+    ``attack`` goes at ``targets`` images at once, ``single`` (if any) at the first of them alone, as the paper does.
+    ``pairs`` are for InfoNCE among ``candidates``; the decoder is tried on ``probes`` batches,
+    each among ``others`` times as many other samples.
+    """
 
     make: Callable[[int], nn.Module]
     feature_layer: str
     gradient_layers: tuple[str, ...]
     shape: Shape
+    classes: int
+    data: str
     schedule: Schedule
     attack: Matching
+    single: Matching | None = None
     sketched: bool = False
+    runs: tuple[Run, ...] = (*BOTH, ("transformer", "fresh"))
+    critic: CriticTraining = field(default_factory=CriticTraining)
+    batch_sizes: tuple[int, ...] = (10, 40)
+    targets: int = 12
+    pairs: int = 1000
+    candidates: int = 64
+    probes: int = 5
+    others: int = 9
     notes: tuple[str, ...] = ()
 
 
-def _of(network: type[TokenLeNet | TokenAlexNet | TokenCNN | TokenMLP], shape: Shape, **options: object) -> Setup:
-    given: dict[str, object] = {"in_channels": shape[0]} if network is not TokenMLP else {"shape": shape}
+def _of(network: type[TokenLeNet | TokenAlexNet | TokenCNN | TokenMLP], shape: Shape, **options: Any) -> Setup:
+    given: dict[str, Any] = {"in_channels": shape[0]} if network is not TokenMLP else {"shape": shape}
     if network in (TokenLeNet, TokenCNN):
         given["side"] = shape[1]
-    schedule, attack = options.pop("schedule"), options.pop("attack")
-    assert isinstance(schedule, Schedule)
-    assert isinstance(attack, Matching)
+    if network is TokenAlexNet:
+        given["hidden"] = options.pop("hidden", 4096)
     return Setup(
-        make=lambda seed: network(seed=seed, **given),  # pyright: ignore[reportArgumentType]
+        make=lambda seed: network(seed=seed, **given),
         feature_layer=network.feature_layer,
         gradient_layers=network.gradient_layers,
         shape=shape,
-        schedule=schedule,
-        attack=attack,
-        **options,  # pyright: ignore[reportArgumentType]
+        classes=10 if network in (TokenLeNet, TokenAlexNet) else 2,
+        **options,
     )
 
 
 SETUPS: dict[str, Setup] = {
-    "lenet": _of(TokenLeNet, (3, 32, 32), schedule=CIFAR, attack=dlg(steps=100)),
+    "lenet": _of(
+        TokenLeNet,
+        (3, 32, 32),
+        data="cifar10_train_a.zip",
+        schedule=CIFAR,
+        attack=dlg_by_adam(2000),
+        single=dlg(steps=60),
+        notes=(MANY_DLG,),
+    ),
     "alexnet": _of(
         TokenAlexNet,
         (3, 64, 64),
+        data="cifar10_train_a.zip",
         schedule=replace(CIFAR, checkpoints=(0, 5, 15, 30, 50, 120, 200)),
-        attack=dlg(steps=50),
+        attack=dlg_by_adam(600),
+        single=dlg(steps=30),
         sketched=True,
-        notes=("CIFAR-10 enlarged to 64 × 64 as the paper says; gradients sketched to 3 × 1024 values",),
+        runs=BOTH,
+        notes=("CIFAR-10 enlarged to 64 × 64 as the paper says; gradients sketched to 3 × 1024 values", MANY_DLG),
     ),
     "cnn": _of(
         TokenCNN,
         (1, 64, 64),
+        data="smile_faces64_4000.zip",
         schedule=FACES,
         attack=inverting_gradients(steps=2000, tv=0.01),
-        notes=(
-            "smiling faces 64 × 64 in place of CelebA-HQ; inverting_gradients in place of the diffusion-guided attack",
-        ),
+        notes=(SUBSTITUTES,),
     ),
     "mlp": _of(
         TokenMLP,
         (1, 64, 64),
+        data="smile_faces64_4000.zip",
         schedule=FACES,
         attack=inverting_gradients(steps=2000, tv=0.01),
         sketched=True,
-        notes=(
-            "smiling faces 64 × 64 in place of CelebA-HQ; inverting_gradients in place of the diffusion-guided attack",
-        ),
+        notes=(SUBSTITUTES, "gradients sketched to 4 × 1024 values"),
     ),
 }
 
-QUICK = _of(
-    TokenLeNet,
-    (1, 28, 28),
-    schedule=Schedule(sub_epochs=8, iterations=10, checkpoints=(0, 1, 2, 4, 8), evaluation=30),
-    attack=dlg(steps=4),
-    notes=(
-        "embedded Fashion-MNIST, 8 sub-epochs of 10 steps: to see that everything runs, not to be compared with the paper",
-    ),
-)
+
+def quick(name: str) -> Setup:
+    """The same experiment with embedded images and next to no steps: to see that everything runs, not to be compared."""
+    of = SETUPS[name]
+    shape = (1, 64, 64) if name == "alexnet" else (1, 28, 28)  # AlexNet takes nothing smaller
+    big = name == "alexnet"
+    steps = 2 if big else 4
+    assert isinstance(of.attack.solver, Descent)
+    small = Schedule(
+        sub_epochs=4, iterations=2 if big else 10, batch=8, checkpoints=(0, 1, 2, 4), evaluation=4 if big else 20
+    )
+    networks = {"lenet": TokenLeNet, "alexnet": TokenAlexNet, "cnn": TokenCNN, "mlp": TokenMLP}
+    narrow = {"hidden": 64} if big else {}
+    return _of(
+        networks[name],
+        shape,
+        **narrow,
+        data="",
+        schedule=small,
+        attack=replace(of.attack, solver=replace(of.attack.solver, steps=steps)),
+        single=None if of.single is None else replace(dlg(), solver=LBFGS(steps=1, iterations=2)),
+        sketched=of.sketched,
+        runs=of.runs[:2],
+        critic=CriticTraining(steps=5),
+        batch_sizes=(4, 16),
+        targets=2,
+        pairs=40 if big else 60,
+        candidates=8,
+        probes=1 if big else 2,
+        others=1 if big else 4,
+        notes=("embedded Fashion-MNIST, a few steps: to see that everything runs, not to be compared with the paper",),
+    )
 
 
-def data_for(setup: Setup, path: Path | None) -> tuple[Tensor, Tensor]:
-    """Images in [0, 1] of the setup's shape and labels; without a path the embedded Fashion-MNIST samples."""
-    if path is None:
+def data_for(setup: Setup, folder: Path | None) -> tuple[Tensor, Tensor]:
+    """Images in [0, 1] of the setup's shape and labels; without a folder the embedded Fashion-MNIST samples."""
+    if folder is None:
         images, labels = fashion("train")
-    elif path.suffix == ".zip":
-        images, labels = sheets(path)
+        labels = labels % setup.classes
     else:
-        images, labels = read(path)
+        images, labels = sheets(folder / setup.data)
     if images.shape[1] != setup.shape[0]:
         raise BadInput(
             f"{setup.shape[0]} channels are expected, the data has {images.shape[1]}; name other data with --data"

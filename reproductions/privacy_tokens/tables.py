@@ -1,144 +1,190 @@
-"""Writes the tables of README.md from the lines under results/: paper | ours | gap, with the controls beside it.
+"""Writes the tables of README.md from the lines under results/: paper | ours | gap | why, with the controls beside it.
 
 python reproductions/privacy_tokens/tables.py [--check]   (with --check nothing is written; exit code 1 if it is not up to date)
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
+
+import verdicts
+from correlations import correlations
+from published import PUBLISHED
+from results_file import Row, read
 
 HERE = Path(__file__).parent
 PAGE, RESULTS = HERE / "README.md", HERE / "results"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
-
-PUBLISHED: dict[str, dict[int, tuple[float, float, float, float]]] = {
-    "lenet": {
-        0: (0.1039, 0.03288, 0.01588, 0.030866),
-        1: (0.1793, 0.98077, 1.56315, 0.039146),
-        5: (0.2613, 2.18896, 2.70519, 0.059506),
-        8: (0.2970, 2.59941, 3.09143, 0.042847),
-        60: (0.4745, 4.15026, 4.30479, 0.057305),
-        100: (0.5124, 3.88313, 3.97720, 0.075161),
-        200: (0.5706, 3.30983, 3.55665, 0.153886),
-    },
-    "alexnet": {
-        0: (0.1000, -0.00109, -0.00197, 0.026696),
-        5: (0.2145, 2.81713, 2.84957, 0.058184),
-        15: (0.3055, 3.01831, 2.97529, 0.102552),
-        30: (0.3671, 2.90797, 2.64001, 0.054689),
-        50: (0.4351, 2.73608, 2.31924, 0.135055),
-        120: (0.5321, 1.85140, 1.40926, 0.132451),
-        200: (0.5742, 1.42161, 1.15953, 0.138820),
-    },
-    "cnn": {
-        0: (0.6405, 0.00033, -0.00633, 0.000584),
-        1: (0.6885, 0.27901, 1.20039, 0.000719),
-        5: (0.7323, 0.67145, 3.04729, 0.000981),
-        10: (0.7594, 1.29205, 4.44203, 0.003755),
-        20: (0.8646, 1.66154, 6.18565, 0.008027),
-        50: (0.9042, 1.69969, 5.76775, 0.011614),
-        100: (0.9417, 1.39744, 5.63270, 0.011776),
-    },
-    "mlp": {
-        0: (0.3615, 0.000583, 0.00133, 0.000052),
-        1: (0.6781, 0.67829, 0.41561, 0.000071),
-        5: (0.7615, 1.80015, 1.39898, 0.000240),
-        10: (0.7927, 2.27453, 1.78570, 0.000624),
-        20: (0.8708, 2.0571, 1.90173, 0.001258),
-        50: (0.9146, 1.37297, 1.72956, 0.021301),
-        100: (0.9281, 1.2793, 1.70819, 0.021320),
-    },
-}
-"""Table 1 of the paper: test accuracy, gap with the autoencoder token, gap with the transformer token, MSE of its attack."""
-
-
-def lines() -> list[dict[str, Any]]:
-    files = sorted(RESULTS.glob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def shown(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def _gaps(model: str, token: str, reading: str, rows: list[dict[str, Any]]) -> str:
-    head = (
-        f"### {model}, {token} token, critic trained: {reading}\n\n"
-        "| sub-epoch | accuracy (paper / ours) | gap, paper | gap, ours (frozen weights) | difference | held out | "
-        "collected pairs | decoy | null |\n|---|---|---|---|---|---|---|---|---|\n"
-    )
+def mean(values: list[float] | None) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def gaps(model: str, token: str, reading: str, rows: list[Row]) -> str:
+    heads = [
+        "sub-epoch",
+        "accuracy (paper / ours)",
+        "gap, paper",
+        "gap, ours (frozen weights)",
+        "difference",
+        "matched",
+    ]
+    heads += ["mismatched", "held out", "collected pairs", "decoy", "null"]
     out = []
     for row in rows:
-        published = PUBLISHED.get(model, {}).get(row["sub_epoch"])
+        published = PUBLISHED[model].get(row["sub_epoch"])
         said = None if published is None else published[1 if token == "autoencoder" else 2]
         accuracy = f"{'' if published is None else f'{published[0]:.0%}'} / {row['accuracy']:.0%}"
         cells = [str(row["sub_epoch"]), accuracy, shown(said), shown(row["gap"])]
         cells += [shown(None if said is None else row["gap"] - said)]
-        cells += [shown(row[column]) for column in ("held_out", "collected", "decoy", "null")]
-        out.append("| " + " | ".join(cells) + " |")
-    return head + "\n".join(out) + "\n"
+        cells += [shown(row[c]) for c in ("matched", "mismatched", "held_out", "collected", "decoy", "null")]
+        out.append(cells)
+    return f"### {model}, {token} token, critic trained: {reading}\n\n" + table(heads, out)
 
 
-def _attacks(model: str, rows: list[dict[str, Any]]) -> str:
-    head = (
-        f"### {model}: what attacks do at the same checkpoints\n\n"
-        "| sub-epoch | InfoNCE, nats [95 %] | of at most | MSE, paper | MSE, ours | PSNR, ours | SSIM, ours | "
-        "the same with data range 255 | targets |\n|---|---|---|---|---|---|---|---|---|\n"
-    )
+def leaks(model: str, rows: list[Row]) -> str:
+    noises = [found["noise"] for found in rows[0]["decoder"]]
+    heads = ["sub-epoch", "InfoNCE, nats [95 %]", "of at most", *(f"decoder AUC, noise {n:g} [95 %]" for n in noises)]
     out = []
     for row in rows:
-        published = PUBLISHED.get(model, {}).get(row["sub_epoch"])
-        count = len(row["psnr"])
-        cells = [
-            str(row["sub_epoch"]),
-            f"{row['infonce_nats']:.2f} [{row['infonce_low']:.2f}, {row['infonce_high']:.2f}]",
-            f"{row['infonce_ceiling']:.2f}",
-            shown(None if published is None else published[3], 4),
-            shown(row["mean_mse"], 4),
-            f"{row['mean_psnr']:.1f} dB",
-            shown(sum(row["ssim"]) / count),
-            shown(sum(row["ssim_data_range_255"]) / count, 4),
-            str(count),
+        cells = [str(row["sub_epoch"])]
+        cells += [f"{row['infonce_nats']:.2f} [{row['infonce_low']:.2f}, {row['infonce_high']:.2f}]"]
+        cells += [shown(row["infonce_ceiling"], 2)]
+        cells += [f"{d['auc']:.3f} [{shown(d['low'])}, {shown(d['high'])}]" for d in row["decoder"]]
+        out.append(cells)
+    return f"### {model}: calibrated measures\n\n" + table(heads, out)
+
+
+def attacks(model: str, kind: str, rows: list[Row]) -> str:
+    count = len(rows[0]["mse"])
+    heads = ["sub-epoch", "MSE, paper", "MSE, ours", "PSNR, paper", "PSNR, ours", "SSIM, paper", "SSIM, ours"]
+    heads += ["SSIM, data range 255", "LPIPS, paper", "LPIPS, ours", "LPIPS, images / 255"]
+    out = []
+    for row in rows:
+        said = PUBLISHED[model].get(row["sub_epoch"])
+        mse, ssim, psnr, lpips = (None,) * 4 if said is None else said[3:]
+        wrong = mean(row.get("lpips_over_255"))
+        cells = [str(row["sub_epoch"]), shown(mse, 4), shown(mean(row["mse"]), 4), shown(psnr, 1)]
+        cells += [
+            shown(mean(row["psnr"]), 1),
+            shown(ssim, 4),
+            shown(mean(row["ssim"])),
+            shown(mean(row["ssim_data_range_255"]), 4),
         ]
-        out.append("| " + " | ".join(cells) + " |")
-    return head + "\n".join(out) + "\n"
-
-
-def _correlations(model: str, row: dict[str, Any]) -> str:
-    head = (
-        f"### {model}: rank correlation with the attack's quality (−MSE) over checkpoints\n\n"
-        "| measure | ρ, mean of all targets | ρ, first target alone | checkpoints |\n|---|---|---|---|\n"
+        cells += [
+            "" if lpips is None else f"{lpips:.1e}",
+            shown(mean(row.get("lpips"))),
+            "" if wrong is None else f"{wrong:.1e}",
+        ]
+        out.append(cells)
+    words = f"{rows[0]['attack']}, {rows[0]['steps']} steps, " + (
+        "one target" if count == 1 else f"mean of {count} targets"
     )
+    return f"### {model}: {'attack as in the paper' if kind == 'single' else 'attack'} ({words})\n\n" + table(
+        heads, out
+    )
+
+
+def ranks(model: str, rows: list[Row]) -> str:
+    def two(values: tuple[float, float] | None) -> str:
+        return "" if values is None else f"{values[0]:.2f} to {values[1]:.2f}"
+
+    heads = ["measure", "ρ with −MSE", "95 % over checkpoints", "95 % over targets", "ρ, first target", "checkpoints"]
     out = [
-        f"| {name} | {shown(found['rho'], 2) or 'none'} | {shown(found['rho_first_target'], 2) or 'none'} | {found['checkpoints']} |"
-        for name, found in row.items()
-        if isinstance(found, dict)
+        [
+            r["measure"],
+            shown(r["rho"], 2) or "none",
+            two(r["interval"]),
+            two(r["targets"]),
+            shown(r["first"], 2),
+            str(r["n"]),
+        ]
+        for r in correlations(rows)
     ]
-    return head + "\n".join(out) + "\n"
+    return f"### {model}: rank correlation with the attack's quality over checkpoints\n\n" + table(heads, out)
+
+
+def of_model(model: str, rows: list[Row]) -> list[str]:
+    parts: list[str] = []
+    for token, reading in dict.fromkeys((r["token"], r["reading"]) for r in rows if r["kind"] == "paper"):
+        mine = [r for r in rows if (r.get("token"), r.get("reading")) == (token, reading)]
+        parts.append(gaps(model, token, reading, [r for r in mine if r["kind"] == "paper"]))
+        (cost,) = [r for r in mine if r["kind"] == "cost"]
+        parts.append(
+            f"{cost['critic_steps']} critic steps, {cost['critic_parameters'] / 1e6:.1f} million critic parameters, "
+            f"{cost['stored'] / 1e6:.0f} MB of stored pairs. " + " ".join(f"Note: {n}." for n in cost["notes"]) + "\n"
+        )
+    for kind, make in (("leakage", leaks), ("attack", None), ("single", None)):
+        mine = [r for r in rows if r["kind"] == kind]
+        if mine:
+            parts.append(attacks(model, kind, mine) if make is None else make(model, mine))
+    if any(r["kind"] == "attack" for r in rows):
+        parts.append(ranks(model, rows))
+    return parts
+
+
+def of_noise(rows: list[Row]) -> str:
+    heads = [
+        "schedule",
+        "share of training",
+        "noise",
+        "ε so far",
+        "accuracy",
+        "decoder AUC",
+        "attack, PSNR",
+        "attack, SSIM",
+    ]
+    out = []
+    for name, fraction in dict.fromkeys((r["schedule"], r["fraction"]) for r in rows):
+        mine = [r for r in rows if (r["schedule"], r["fraction"]) == (name, fraction)]
+        seeds, hit = [r for r in mine if r["kind"] == "noise"], [r for r in mine if r["kind"] == "noise attack"]
+        spent = seeds[0]["epsilon"]
+        cells = [name, f"{fraction:.0%}", shown(seeds[0]["noise"], 2), "∞" if spent is None else shown(spent, 2)]
+        cells += [shown(mean([r["accuracy"] for r in seeds])), shown(mean([r["decoder"]["auc"] for r in seeds]))]
+        cells += [shown(mean(hit[0]["psnr"]), 1), shown(mean(hit[0]["ssim"]))] if hit else ["", ""]
+        out.append(cells)
+    return "### The same noise early and late (LeNet)\n\n" + table(heads, out)
 
 
 def tables() -> str:
-    """All tables, in the order of models; of each the gaps, the attacks and the correlations."""
-    every = lines()
+    """The verdicts first, then all tables in the order of models; quick runs and stopped ones are marked."""
     parts: list[str] = []
-    for model in dict.fromkeys(row["model"] for row in every):
-        mine = [row for row in every if row["model"] == model]
-        for token, reading in dict.fromkeys((r["token"], r["reading"]) for r in mine if r["kind"] == "paper"):
-            rows = [r for r in mine if r["kind"] == "paper" and (r["token"], r["reading"]) == (token, reading)]
-            parts.append(_gaps(model, token, reading, rows))
-            (cost,) = [r for r in mine if r["kind"] == "cost" and (r["token"], r["reading"]) == (token, reading)]
-            parts.append(
-                f"{cost['critic_steps']} critic steps, {cost['critic_parameters'] / 1e6:.1f} million critic parameters, "
-                f"{cost['stored'] / 1e6:.0f} MB of stored pairs. "
-                + " ".join(f"Note: {note}." for note in cost["notes"])
-                + "\n"
-            )
-        parts.append(_attacks(model, [r for r in mine if r["kind"] == "attack"]))
-        parts += [_correlations(model, r) for r in mine if r["kind"] == "correlation"]
-    missing = [model for model in PUBLISHED if model not in {row["model"] for row in every}]
+    judged: list[str] = []
+    missing: list[str] = []
+    for part in [*PUBLISHED, *(f"batch_sizes_{m}" for m in PUBLISHED), "noise"]:
+        path = RESULTS / f"{part}.jsonl"
+        if not path.is_file():
+            missing.append(part)
+            continue
+        facts, rows = read(path)
+        words = f"*{part}: {facts['device']}, torch {facts['torch']}, seed {facts['seed']}, {facts['seconds']:.0f} s.*"
+        if not facts["complete"]:
+            words += " **Stopped before its end; rows are missing.**"
+        if facts["quick"]:
+            words += " **A quick run: it shows that the script works, nothing else.**"
+        parts.append(words + "\n")
+        if facts["complete"] and not facts["quick"]:
+            judged += [v.line() for v in (verdicts.of_model(part, rows) if part in PUBLISHED else [])]
+            judged += [v.line() for v in (verdicts.noise(rows) if part == "noise" else [])]
+        if part in PUBLISHED:
+            parts += of_model(part, rows)
+        elif part == "noise":
+            parts.append(of_noise(rows))
+        else:
+            parts.append(f"Figure: `results/heat_{part.removeprefix('batch_sizes_')}.svg`.\n")
+    if judged:
+        parts.insert(0, "\n".join([*verdicts.HEAD, *judged]) + "\n")
     if missing:
         parts.append(f"Not yet run in full: {', '.join(missing)}.\n")
     return "\n".join(parts)

@@ -81,7 +81,7 @@ def test_the_model_learns(warm):
 def test_result_says_what_it_is_and_can_be_written_down(warm):
     assert "not mutual information" in warm.label
     stored = json.loads(json.dumps(dataclasses.asdict(warm)))
-    assert stored["checkpoints"][2]["controls"]["decoy"].keys() == {"matched", "mismatched"}
+    assert stored["checkpoints"][2]["controls"]["decoy"].keys() >= {"matched", "mismatched"}
     with pytest.raises(dataclasses.FrozenInstanceError):
         warm.label = "mutual information"
 

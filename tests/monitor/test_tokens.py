@@ -122,6 +122,8 @@ def test_reading_by_hand():
     assert gap.matched == pytest.approx(own - log_term)
     assert gap.mismatched == pytest.approx(other - log_term)
     assert gap.gap == pytest.approx(own - other)
+    assert gap.each_matched == pytest.approx([1.5 - log_term, 1.75 - log_term])
+    assert gap.each_mismatched == pytest.approx([0.75 - log_term, 3.5 - log_term])
 
 
 def test_training_raises_what_it_should():

@@ -174,4 +174,5 @@ def test_what_is_read_of_large_models(monkeypatch):
     assert whole_gradient(sizes, 40) == tuple(sizes)
     monkeypatch.setattr(whitebox, "FLOATS", 40 * 500)
     assert whole_gradient(sizes, 40) == ("middle", "norm")
+    assert whole_gradient(sizes, 40, 40 * 20_000) == tuple(sizes)  # more room by request
     assert last_layers(sizes, 40) == ("middle", "norm")  # a head of a large vocabulary is passed over

@@ -1,7 +1,7 @@
 """The reproduction of the privacy-token paper: its tables follow from its results, and its parts work."""
 
-import importlib.util
-import json
+import dataclasses
+import importlib
 import math
 import sys
 import zipfile
@@ -17,22 +17,52 @@ from leakgauge.errors import BadInput
 FOLDER = Path(__file__).parents[2] / "reproductions" / "privacy_tokens"
 
 
+NAMES = (
+    "setups",
+    "results_file",
+    "published",
+    "correlations",
+    "verdicts",
+    "tables",
+    "private_training",
+    "attacked",
+    "leakage",
+)
+NAMES += ("table1", "batch_sizes", "noise_schedules", "cost", "figures")
+
+
 @pytest.fixture(scope="module")
 def parts():
-    """The scripts of the folder as modules, under names of their own."""
-    found = {}
+    """The scripts of the folder as modules; their plain names are free again afterwards for other reproductions."""
+    before = {name: sys.modules.pop(name, None) for name in NAMES}
     sys.path.insert(0, str(FOLDER))
     try:
-        for name in ("setups", "run", "tables"):
-            spec = importlib.util.spec_from_file_location(f"privacy_tokens_{name}", FOLDER / f"{name}.py")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-            found[name] = module
+        yield {name: importlib.import_module(name) for name in NAMES}
     finally:
         sys.path.remove(str(FOLDER))
-        sys.modules.pop("setups", None)
-    return found
+        for name, module in before.items():
+            sys.modules.pop(name, None)
+            if module is not None:
+                sys.modules[name] = module
+
+
+def options(parts, **given):
+    default = {"quick": True, "device": torch.device("cpu"), "data": None, "lpips": None, "seed": 0}
+    return parts["table1"].Options(**(default | given))
+
+
+def results(parts, folder, name):
+    return parts["results_file"].Results.resumed(folder, name, seed=0, quick=True, device=torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def quick(parts, tmp_path_factory):
+    """One quick run of each kind of part, and the folder with what it wrote."""
+    folder = tmp_path_factory.mktemp("quick")
+    parts["table1"].run("lenet", options(parts), results(parts, folder, "lenet"))
+    parts["batch_sizes"].run("lenet", options(parts), results(parts, folder, "batch_sizes_lenet"))
+    parts["noise_schedules"].run(options(parts), results(parts, folder, "noise"))
+    return folder
 
 
 def test_the_readme_is_made_from_the_results(parts):
@@ -40,8 +70,8 @@ def test_the_readme_is_made_from_the_results(parts):
 
 
 def test_published_numbers_are_those_of_table_1(parts):
-    published = parts["tables"].PUBLISHED
-    assert published["lenet"][60] == (0.4745, 4.15026, 4.30479, 0.057305)
+    published = parts["published"].PUBLISHED
+    assert published["lenet"][60][:5] == (0.4745, 4.15026, 4.30479, 0.057305, 0.998919)
     assert published["cnn"][20][2] > math.log(200)  # more nats than 200 evaluation batches can certify
     for rows in published.values():
         assert len(rows) == 7
@@ -54,7 +84,7 @@ def test_published_gap_does_not_follow_the_published_attack(parts):
 
     found = {
         name: spearmanr([r[1] for r in rows.values()], [-r[3] for r in rows.values()])[0]
-        for name, rows in parts["tables"].PUBLISHED.items()
+        for name, rows in parts["published"].PUBLISHED.items()
     }
     assert found == pytest.approx({"lenet": -0.68, "alexnet": 0.11, "cnn": -0.89, "mlp": -0.39}, abs=0.005)
 
@@ -81,8 +111,9 @@ def test_sheets_are_read_row_by_row(parts, tmp_path):
     images, labels = parts["setups"].sheets(tmp_path / "all.zip")
     assert images.shape == (60, 1, side, side)
     assert torch.equal((images[:, 0, 0, 0] * 255).round().long(), labels)
+    lenet = dataclasses.replace(parts["setups"].SETUPS["lenet"], data="all.zip")
     with pytest.raises(BadInput, match="3 channels are expected"):
-        parts["setups"].data_for(parts["setups"].SETUPS["lenet"], tmp_path / "all.zip")
+        parts["setups"].data_for(lenet, tmp_path)
 
 
 def test_sketch_keeps_inner_products_on_average(parts):
@@ -100,34 +131,161 @@ def test_sketch_keeps_inner_products_on_average(parts):
 
 def test_correlations_by_hand(parts):
     rows = [
-        {"kind": "attack", "sub_epoch": s, "mean_mse": m, "mse": [1 - m, m], "infonce_nats": -m}
-        for s, m in ((0, 0.1), (1, 0.2), (5, 0.3))
+        {"kind": "attack", "sub_epoch": s, "mse": [1 - m, 3 * m]} for s, m in ((0, 0.1), (1, 0.2), (5, 0.3), (8, 0.4))
     ]
-    gaps = {0: 0.0, 1: 1.0, 5: 2.0}
+    gaps = {0: 0.0, 1: 1.0, 5: 2.0, 8: 3.0}
     rows += [
-        {
-            "kind": "paper",
-            "token": "t",
-            "reading": "once",
-            "sub_epoch": s,
-            "gap": g,
-            "collected": None if s == 0 else g,
-            "held_out": 0.0,
-        }
+        {"kind": "paper", "token": "t", "reading": "once", "sub_epoch": s, "gap": g, "collected": None if s < 5 else g, "held_out": 0.0}
+        for s, g in gaps.items()
+    ]  # fmt: skip
+    rows += [
+        {"kind": "leakage", "sub_epoch": s, "infonce_nats": -g, "decoder": [{"noise": 0.0, "auc": 1.0}]}
         for s, g in gaps.items()
     ]
-    found = parts["run"].correlations("m", rows)
-    assert found["infonce"] == {"rho": pytest.approx(1.0), "rho_first_target": pytest.approx(-1.0), "checkpoints": 3}
-    assert found["t/once: gap"]["rho"] == pytest.approx(-1.0)
-    assert found["t/once: collected"] == {"rho": None, "rho_first_target": None, "checkpoints": 2}
-    assert found["t/once: held_out"]["rho"] is None
+    found = {r["measure"]: r for r in parts["correlations"].correlations(rows)}
+    assert found["InfoNCE"]["rho"] == pytest.approx(1.0)
+    assert found["InfoNCE"]["first"] == pytest.approx(-1.0)
+    assert found["InfoNCE"]["targets"] == pytest.approx((-1.0, 1.0))  # either target alone decides the sign
+    assert found["t, once: gap"]["rho"] == pytest.approx(-1.0)
+    assert found["t, once: collected"]["rho"] is None
+    assert found["t, once: held_out"]["rho"] is None
+    assert found["decoder AUC, noise 0"]["rho"] is None
+
+
+def test_interval_of_a_rank_correlation(parts):
+    """ρ = 0.5 at n = 7: artanh ½ ± 1.96 √(1.125/4), by hand; with three checkpoints nothing is known."""
+    low, high = parts["correlations"].interval(0.5, 7)
+    assert (low, high) == pytest.approx((math.tanh(0.549306 - 1.039433), math.tanh(0.549306 + 1.039433)), abs=1e-5)
+    assert parts["correlations"].interval(0.9, 3) == (-1.0, 1.0)
+
+
+def test_epsilon_does_not_know_the_order(parts):
+    of = parts["private_training"].epsilon
+    early, late = (of(h, rate=0.01, delta=1e-5) for h in ([(2.0, 50), (0.7, 50)], [(0.7, 50), (2.0, 50)]))
+    assert early == pytest.approx(late)
+    assert of([(2.0, 50), (0.0, 1)], rate=0.01, delta=1e-5) == math.inf
+    assert of([(2.0, 50), (0.0, 0)], rate=0.01, delta=1e-5) < early
+    # the plain Gaussian mechanism once: α/(2σ²) + ln(1/δ)/(α - 1) at its best α
+    known = min(a / 8 + math.log(1e5) / (a - 1) for a in range(2, 65))
+    assert of([(2.0, 1)], rate=1.0, delta=1e-5) == pytest.approx(known)
+
+
+def test_constant_noise_spends_the_budget(parts):
+    of = parts["private_training"]
+    noise = of.constant_noise(2.0, steps=500, rate=0.02, delta=1e-5)
+    assert of.epsilon([(noise, 500)], rate=0.02, delta=1e-5) == pytest.approx(2.0, abs=1e-6)
+
+
+def test_private_training_takes_the_gradient_that_autograd_gives(parts):
+    """Clipped sums of stacked models against one backward pass per sample; a sample of weight 0 has no part."""
+    from leakgauge.models.privacy_tokens import TokenLeNet
+
+    models = [TokenLeNet(in_channels=1, side=12, seed=s) for s in range(2)]
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.rand(2, 3, 1, 12, 12, generator=rng), torch.randint(10, (2, 3), generator=rng)
+    stacked = {
+        n: torch.stack([dict(m.named_parameters())[n].detach() for m in models])
+        for n, _ in models[0].named_parameters()
+    }
+    weights = torch.tensor([[1.0, 1.0, 0.0]] * 2)
+    found = parts["private_training"].clipped_sums(stacked, x, y, weights, 0.5)
+    for m, model in enumerate(models):
+        total = {n: torch.zeros_like(p) for n, p in model.named_parameters()}
+        for i in range(2):
+            loss = torch.nn.functional.cross_entropy(model(x[m, i : i + 1]), y[m, i : i + 1])
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            length = torch.cat([g.flatten() for g in grads]).norm()
+            for name, g in zip(total, grads, strict=True):
+                total[name] += g * min(1.0, 0.5 / float(length))
+        for name, value in total.items():
+            torch.testing.assert_close(found[name][m], value, atol=1e-6, rtol=1e-4)
+
+
+def test_lpips_weights_are_read_without_their_package(parts, tmp_path):
+    from safetensors.torch import save_file
+
+    from leakgauge.measures.lpips import NAMES as WANTED
+
+    rng = torch.Generator().manual_seed(0)
+    weights = {name: torch.randn(2, 3, generator=rng) for name in sorted(WANTED)}
+    save_file(weights, tmp_path / "w.safetensors", metadata={"format": "pt"})
+    found = parts["attacked"].lpips_from(tmp_path / "w.safetensors").weights
+    assert all(torch.equal(found[name], value) for name, value in weights.items())
+    save_file({name: value.half() for name, value in weights.items()}, tmp_path / "half.safetensors")
+    with pytest.raises(BadInput, match="float32"):
+        parts["attacked"].lpips_from(tmp_path / "half.safetensors")
+
+
+def test_quick_run_fills_every_column(parts, quick):
+    facts, rows = parts["results_file"].read(quick / "lenet.jsonl")
+    assert facts["complete"]
+    kinds = [row["kind"] for row in rows]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "paper": 8,
+        "cost": 2,
+        "leakage": 4,
+        "attack": 4,
+        "single": 4,
+    }
+    for row in rows:
+        if row["kind"] == "paper":
+            assert np.mean(row["each_matched"]) == pytest.approx(row["matched"], abs=2e-4)
+        if row["kind"] == "leakage":
+            assert row["decoder"][0]["auc"] == pytest.approx(1.0, abs=0.01)  # without noise it is linear algebra
+        if row["kind"] == "attack":
+            assert (
+                min(row["ssim_data_range_255"]) > 0.97 > max(row["ssim"])
+            )  # a guess of noise passes for a perfect copy
+    text = "".join(parts["tables"].of_model("lenet", rows))
+    for words in ("SSIM, data range 255", "decoder AUC, noise 0.5", "95 % over targets", "as in the paper"):
+        assert words in text
+    assert all(v.line().count("|") == 6 for v in parts["verdicts"].of_model("lenet", rows))
+
+
+def test_noise_schedules_have_one_budget(parts, quick):
+    _, rows = parts["results_file"].read(quick / "noise.jsonl")
+    end = {r["schedule"]: r["epsilon"] for r in rows if r["kind"] == "noise" and r["fraction"] == 1.0}
+    advice, reverse, constant = list(end)[1:4]
+    assert end[reverse] == pytest.approx(end[advice])
+    assert end[constant] == pytest.approx(end[advice], rel=1e-3)
+    assert [name for name, value in end.items() if value is None] == [next(iter(end)), *list(end)[4:]]
+    assert "∞" in parts["tables"].of_noise(rows)
+    assert all(v.line().count("|") == 6 for v in parts["verdicts"].noise(rows))
+
+
+def test_figures_are_drawn_from_results(parts, quick):
+    import xml.etree.ElementTree as ET
+
+    made = parts["figures"].draw(quick)
+    names = {path.name for path in made}
+    assert names == {
+        *(f"{kind}_lenet.svg" for kind in ("batches", "differences", "trends", "heat")), "strips_lenet.png", "noise.svg",
+    }  # fmt: skip
+    for path in made:
+        if path.suffix == ".svg":
+            ET.parse(path)
+    cells = (quick / "heat_lenet.svg").read_text().count("<rect x=")
+    assert cells == 2 * 3 * 4  # two panels, three batch sizes, four checkpoints
+
+
+def test_a_stopped_part_goes_on_where_it_was(parts, tmp_path):
+    first = results(parts, tmp_path, "batch_sizes_mlp")
+    first.add("batch 4", {"kind": "batch_size", "mark": "from before"})
+    assert not parts["results_file"].read(first.path)[0]["complete"]
+    parts["batch_sizes"].run("mlp", options(parts), results(parts, tmp_path, "batch_sizes_mlp"))
+    facts, rows = parts["results_file"].read(first.path)
+    assert facts["complete"]
+    assert [row["unit"] for row in rows] == ["batch 4"] + ["batch 16"] * 4
+    assert rows[0]["mark"] == "from before"
+
+
+def test_the_plan_names_every_part(parts):
+    text = parts["cost"].table()
+    assert all(f"**{name}**" in text for name in ("lenet", "alexnet", "cnn", "mlp", "batch_sizes_mlp", "noise"))
 
 
 @pytest.mark.slow
-def test_quick_run(tmp_path):
-    import subprocess
-
-    out = tmp_path / "quick.jsonl"
-    subprocess.run([sys.executable, FOLDER / "run.py", "--quick", "--out", out], check=True, stdout=subprocess.DEVNULL)
-    kinds = [json.loads(line)["kind"] for line in out.read_text().splitlines()]
-    assert kinds == ["paper"] * 5 + ["cost"] + ["attack"] * 5 + ["correlation"]
+@pytest.mark.parametrize("name", ["cnn", "mlp", "alexnet"])
+def test_quick_run_of_the_other_models(parts, name, tmp_path):
+    parts["table1"].run(name, options(parts), results(parts, tmp_path, name))
+    assert parts["results_file"].read(tmp_path / f"{name}.jsonl")[0]["complete"]

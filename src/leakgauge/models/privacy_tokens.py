@@ -44,13 +44,14 @@ class TokenAlexNet(nn.Module):
     """Five convolutions with ReLU and max-pooling, adaptive average pooling (the features), three linear layers.
 
     Widths and strides are those of the usual single-GPU AlexNet, which takes 64 × 64 and larger. The paper names no dropout.
+    ``hidden`` is the width of the linear layers, to be made small for a trial.
     Its gradients of the last three convolutions have 2 139 008 values: give the monitor a sketch.
     """
 
     feature_layer: ClassVar[str] = "pool"
     gradient_layers: ClassVar[tuple[str, ...]] = ("body.6", "body.8", "body.10")
 
-    def __init__(self, *, in_channels: int = 3, classes: int = 10, seed: int = 0) -> None:
+    def __init__(self, *, in_channels: int = 3, classes: int = 10, hidden: int = 4096, seed: int = 0) -> None:
         super().__init__()
         with seeded(seed):
             self.body = nn.Sequential(
@@ -62,7 +63,7 @@ class TokenAlexNet(nn.Module):
             )  # fmt: skip
             self.pool = nn.AdaptiveAvgPool2d(6)
             self.head = nn.Sequential(
-                nn.Linear(256 * 36, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, classes)
+                nn.Linear(256 * 36, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)
             )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Collection:
 
     def add(self, features: Tensor, layers: Sequence[Tensor], others: Tensor, group: int) -> None:
         if self._pairs is None:
-            room = [torch.empty(self._capacity, *t.shape, dtype=t.dtype) for t in (features, others, *layers)]
+            room = [t.new_empty(self._capacity, *t.shape) for t in (features, others, *layers)]
             self._pairs = Pairs(room[0], tuple(room[2:]), room[1], torch.zeros(self._capacity, dtype=torch.long))
         every = (self._pairs.features, self._pairs.others, *self._pairs.layers)
         for kept, given in zip(every, (features, others, *layers), strict=True):
@@ -72,6 +72,8 @@ class Probe:
     feature_layer: str
     gradient_layers: tuple[str, ...]
     sketch: Sketch | None = None
+    kept_on: torch.device | None = None
+    """Where features and vectors are put; the CPU, which has more room, by default."""
 
     def __post_init__(self) -> None:
         modules = dict(self.model.named_modules())
@@ -93,13 +95,16 @@ class Probe:
         return features.shape[1], tuple(len(layer) for layer in layers)
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
-        """Features (batch, d) and one gradient vector per layer, on the CPU; and all gradients, by name."""
+        """Features (batch, d) and one gradient vector per layer, on ``kept_on``; and all gradients, by name."""
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         with torch.enable_grad():
             features, out = self.features(x)
             grads = torch.autograd.grad(self.loss(out, y), list(named.values()), allow_unused=True)
         every = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), grads, strict=True)}
-        return features.detach().cpu(), self._vectors(every), every
+        return self.kept(features), self._vectors(every), every
+
+    def kept(self, values: Tensor) -> Tensor:
+        return values.detach().to(self.kept_on or "cpu")
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Output of the feature layer, one row per sample, and of the model."""
@@ -121,8 +126,8 @@ class Probe:
         watched = {layer: {name: every[name] for name in self._of(layer)} for layer in self.gradient_layers}
         if self.sketch is not None:
             rows = self.sketch({name: g for layer in watched.values() for name, g in layer.items()})
-            return tuple(rows.detach().float().cpu().reshape(len(rows), -1))
-        return tuple(torch.cat([g.flatten() for g in layer.values()]).cpu() for layer in watched.values())
+            return tuple(self.kept(rows).float().reshape(len(rows), -1))
+        return tuple(self.kept(torch.cat([g.flatten() for g in layer.values()])) for layer in watched.values())
 
 
 @contextmanager

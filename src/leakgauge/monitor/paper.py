@@ -64,6 +64,7 @@ def paper_mode(
     sketch: Sketch | None = None,
     controls: bool = True,
     memory: int = MEMORY,
+    kept_on: torch.device | None = None,
     on_checkpoint: Callable[[int, nn.Module], None] | None = None,
     seed: int = 0,
 ) -> PaperResult:
@@ -80,6 +81,7 @@ def paper_mode(
 
     ``held_out`` is other data; by default the last fifth of ``data`` is set aside. ``sketch`` shortens gradients before
     they are stored; models with millions of watched parameters need one, as stored pairs may take ``memory`` bytes at most.
+    They are kept on the CPU unless ``kept_on`` names a device with room for them, where critics are trained much faster.
     ``controls=False`` leaves out decoy and null.
     ``on_checkpoint(sub_epoch, model)`` is called with a copy of the model at each checkpoint.
 
@@ -101,7 +103,7 @@ def paper_mode(
             controls=controls,
             memory=memory,
             seed=seed,
-            probe_options=(feature_layer, tuple(gradient_layers), sketch),
+            probe_options=(feature_layer, tuple(gradient_layers), sketch, kept_on),
         )
         return run(on_checkpoint)
 
@@ -132,7 +134,7 @@ class _Run:
     controls: bool
     memory: int
     seed: int
-    probe_options: tuple[str, tuple[str, ...], Sketch | None]
+    probe_options: tuple[str, tuple[str, ...], Sketch | None, torch.device | None]
     seconds_critic: float = 0.0
     critic_steps: int = 0
 
@@ -144,8 +146,7 @@ class _Run:
             )
         # one generator each, so that neither controls nor checkpoints change which batches are trained on
         self.rng, self.others_rng = (torch.Generator().manual_seed(self.seed + add) for add in (0, 1_000_003))
-        feature_layer, gradient_layers, sketch = self.probe_options
-        self.probe = Probe(self.model, self.loss, feature_layer, gradient_layers, sketch)
+        self.probe = Probe(self.model, self.loss, *self.probe_options)
         if self.held_out is None:
             cut = len(self.data[0]) * 4 // 5
             self.data, self.held_out = _rows(self.data, slice(cut)), _rows(self.data, slice(cut, None))
@@ -240,7 +241,7 @@ class _Run:
         if not self.controls:
             return torch.empty(0)
         with untouched_buffers(self.model), torch.no_grad(), private_randomness(self.seed, self.device):
-            return self.probe.features(self._batch(self.data, self.others_rng)[0])[0].cpu()
+            return self.probe.kept(self.probe.features(self._batch(self.data, self.others_rng)[0])[0])
 
     def _evaluation(self, sub_epoch: int) -> _Waiting:
         held_out = self.held_out or self.data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -42,10 +42,14 @@ class Gap:
     ``matched`` = E_P[T] − log E_Q[exp T] and ``mismatched`` = E_Q[T] − log E_Q[exp T] (never above 0, by Jensen) are what the
     paper calls I(X; G) and I(X; G'). In their difference, ``gap``, the logarithm cancels: E_P[T] − E_Q[T]. For the
     best critic that is the Jeffreys divergence KL(P‖Q) + KL(Q‖P), which exceeds the mutual information KL(P‖Q).
+
+    ``each_matched`` and ``each_mismatched`` are the same of every batch, over the log term of all; their means are the two above.
     """
 
     matched: float
     mismatched: float
+    each_matched: tuple[float, ...] = field(default=(), repr=False)
+    each_mismatched: tuple[float, ...] = field(default=(), repr=False)
 
     @property
     def gap(self) -> float:
@@ -142,7 +146,10 @@ class Critic:
                 for at in (own, other)
             )
         log_term = float(log_mean_exp(unmatched))
-        return Gap(float(matched.mean()) - log_term, float(unmatched.mean()) - log_term)
+        each, each_unmatched = ((values.mean(1) - log_term).tolist() for values in (matched, unmatched))
+        return Gap(
+            float(matched.mean()) - log_term, float(unmatched.mean()) - log_term, tuple(each), tuple(each_unmatched)
+        )
 
     def _values(self, features: Tensor, layers: Sequence[Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
         return self.network(features.to(self.device), [layer[rows].to(self.device) for layer in layers])

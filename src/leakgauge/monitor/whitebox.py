@@ -66,15 +66,17 @@ def probe(
     step: int,
     seed: int,
     whole: bool = False,
+    floats: int | None = None,
 ) -> WhiteBox:
     """Scores ``members`` (x, y) against ``others`` (x, y) by their share in ``signal``, the released mean gradient.
 
-    All layers are read where ``whole``, or where noise is known to be on the gradient; else the last ones.
+    All layers are read where ``whole``, or where noise is known to be on the gradient; else the last ones. The candidates'
+    gradients may take ``floats`` numbers, ``FLOATS`` by default.
     """
     x, y = (torch.cat([a, b.to(a)]) for a, b in zip(members, others, strict=True))
     count = len(members[0])
     sizes = {name: t.numel() for name, t in signal.items()}
-    names = whole_gradient(sizes, len(x)) if whole or protection.noise else last_layers(sizes, len(x))
+    names = whole_gradient(sizes, len(x), floats) if whole or protection.noise else last_layers(sizes, len(x))
     found = None
     if protection.clip is None and (layer := linear_owner(model, names)) is not None:
         with quiet(model), untouched_randomness(seed, x.device):
@@ -156,9 +158,9 @@ def last_layers(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
     return tuple(name for name in sizes if name in set(chosen or [min(sizes, key=sizes.__getitem__)]))
 
 
-def whole_gradient(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
-    """All tensors, or the smallest ones whose gradients at all candidates fit into ``FLOATS``; at least one."""
-    left = FLOATS // max(candidates, 1)
+def whole_gradient(sizes: Mapping[str, int], candidates: int, floats: int | None = None) -> tuple[str, ...]:
+    """All tensors, or the smallest ones whose gradients at all candidates fit into ``floats``; at least one."""
+    left = (floats or FLOATS) // max(candidates, 1)
     chosen: list[str] = []
     for name in sorted(sizes, key=sizes.__getitem__):
         if chosen and sizes[name] > left:

@@ -1,0 +1,83 @@
+"""Attacks on single images at one checkpoint, and how good they are on the right scale and on the wrong ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from results_file import Row, rounded
+from torch import Tensor, nn
+
+from leakgauge.audit.scoring import score
+from leakgauge.channels import Gradient
+from leakgauge.core import Defense, Pixels, Victim, share
+from leakgauge.errors import BadInput
+from leakgauge.inversion import Matching
+from leakgauge.measures.image import ssim
+from leakgauge.measures.lpips import Lpips
+
+
+def attacked(
+    model: nn.Module,
+    attack: Matching,
+    targets: tuple[Tensor, Tensor],
+    *,
+    lpips: Lpips | None,
+    seed: int,
+    defenses: Sequence[Defense] = (),
+) -> tuple[Row, Tensor]:
+    """The attack on every target by itself, through the public interface, and the images it found.
+
+    ``ssim_data_range_255`` is SSIM of images in [0, 1] with the constants for 0 … 255, and ``lpips_over_255`` LPIPS of images
+    divided by 255 once more: two slips that turn any two images into near-equal ones.
+    """
+    space = Pixels((targets[0].shape[1], targets[0].shape[2], targets[0].shape[3]))
+    victim = Victim(model.eval(), space)
+    chosen = [(targets[0][i : i + 1], targets[1][i : i + 1]) for i in range(len(targets[0]))]
+    seen = [share(victim, Gradient(), x, y, defenses=defenses, seed=seed + i) for i, (x, y) in enumerate(chosen)]
+    found = attack.many(victim, seen, seed=seed)
+    scores = [score(one, x, y, space=space) for one, (x, y) in zip(found, chosen, strict=True)]
+    guesses = torch.cat([space.decode(one.x).detach().cpu() for one in found])
+    truths = space.decode(targets[0]).cpu()
+    row: Row = {
+        "mse": rounded([s.mse[0] for s in scores]),
+        "psnr": rounded([min(s.psnr[0], 100.0) for s in scores]),  # of a perfect copy it is infinite
+        "ssim": rounded([s.ssim[0] for s in scores]),
+        "ssim_data_range_255": [round(v, 6) for v in ssim(guesses / 255, truths / 255).tolist()],
+        "attack": attack.name,
+        "steps": attack.solver.steps,
+        "seconds": round(sum(one.seconds for one in found), 2),
+    }
+    if lpips is not None:
+        row["lpips"] = rounded(lpips(guesses, truths).tolist())
+        row["lpips_over_255"] = rounded(lpips(guesses / 255, truths / 255).tolist())
+    return row, guesses
+
+
+def lpips_from(path: Path | None) -> Lpips | None:
+    """LPIPS on the weights in a safetensors file, read without that package: a length, a JSON header, numbers.
+
+    None without a path: then LPIPS is not measured.
+    """
+    if path is None:
+        return None
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    weights: dict[str, Tensor] = {}
+    for name, about in header.items():
+        if name == "__metadata__":
+            continue
+        if about["dtype"] != "F32":
+            raise BadInput(f"{path} holds {about['dtype']} for {name}; LPIPS weights are expected in float32")
+        start, end = about["data_offsets"]
+        shape = about["shape"]
+        values = np.frombuffer(raw, "<f4", math.prod(shape), 8 + length + start)
+        if end - start != 4 * math.prod(shape):
+            raise BadInput(f"{path} is damaged: {name} of shape {shape} takes {end - start} bytes")
+        weights[name] = torch.from_numpy(values.copy()).reshape(shape)
+    return Lpips(weights, source=path.name)
