@@ -274,8 +274,9 @@ def test_a_real_interrupt(tmp_path):
     ]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.Popen(
-        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=one_thread
-    )
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=one_thread,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores Ctrl-C
+    )  # fmt: skip
     try:
         path = tmp_path / "run" / records.FILE
         patience = time.monotonic() + 60
