@@ -10,6 +10,27 @@ import click
 import typer
 
 from leakgauge import __version__
+from leakgauge.cli_options import (
+    AttackOption,
+    ClassesOption,
+    DataOption,
+    DefenseOption,
+    DeviceOption,
+    FailOption,
+    JsonOption,
+    JunitOption,
+    LocalLrOption,
+    LocalOption,
+    ModelArgument,
+    ModeOption,
+    OptionOption,
+    OutOption,
+    QuietOption,
+    ResizeOption,
+    RevealOption,
+    SeedOption,
+    SizeOption,
+)  # fmt: skip
 from leakgauge.errors import BadInput, LeakgaugeError
 
 if TYPE_CHECKING:
@@ -28,49 +49,6 @@ app = typer.Typer(
     help="Gauges how much private data leaks from what a neural network shares.",
     epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in about two minutes).",
 )
-
-ModelArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[MODEL]",
-        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME, timm32:NAME or hf:NAME. "
-        "attention_first: before it rearranges a vision transformer.",
-        show_default=False,
-    ),
-]
-DataOption = Annotated[
-    str | None, typer.Option("--data", help="Folder of images, .npz, idx or CIFAR-10 .bin file. Default: embedded.")
-]
-ModeOption = Annotated[str | None, typer.Option("--mode", help="eval or train: how the client runs the model.")]
-SizeOption = Annotated[int | None, typer.Option("--batch-size", help="Private images in one update.")]
-LocalOption = Annotated[int, typer.Option("--local-steps", help="Local SGD steps; more than 1 shares a weight update.")]
-LocalLrOption = Annotated[float, typer.Option("--local-lr", help="Learning rate of the local steps.")]
-DefenseOption = Annotated[
-    list[str] | None,
-    typer.Option("--defense", help="e.g. gaussian_noise:relative=1, prune:0.9, withhold:head. Repeatable."),
-]
-AttackOption = Annotated[str, typer.Option("--attack", help="See `leakgauge list`.")]
-OptionOption = Annotated[
-    list[str] | None, typer.Option("--option", help="Option of the attack, e.g. steps=1000 or restarts=4. Repeatable.")
-]
-RevealOption = Annotated[
-    list[str] | None,
-    typer.Option("--reveal", help="Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable."),
-]
-ClassesOption = Annotated[
-    int | None, typer.Option("--classes", help="Number of classes to build a timm or hf model for.")
-]
-ResizeOption = Annotated[bool, typer.Option("--resize", help="Resize the data to what the model takes.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run. Default: leakgauge-runs/<command>.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Fixes every random number of the run.")]
-FailOption = Annotated[
-    str | None,
-    typer.Option("--fail-over", help="Exit with 3 if a verdict is worse than this: infeasible or partial."),
-]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the verdicts as JSON to this file.")]
-JunitOption = Annotated[Path | None, typer.Option("--junit", help="Write the verdicts as JUnit XML to this file.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 def _version(wanted: bool) -> None:

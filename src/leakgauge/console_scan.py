@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from leakgauge.audit.plan import restored, seconds_of
 from leakgauge.audit.scan_conclusion import strongest
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
+from leakgauge.console import make_folder
 from leakgauge.errors import BadInput
 from leakgauge.integrations.setups import find
 from leakgauge.models.pretrained import PRETRAINED
@@ -88,14 +88,7 @@ def resumed(folder: Path, *, quiet: bool) -> int:
 
 
 def _prepare(folder: Path, *, replace_old: bool) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as trouble:
-        raise BadInput(
-            f"cannot make the output folder {folder} ({trouble.strerror}); choose another with --out"
-        ) from None
-    if not os.access(folder, os.W_OK):
-        raise BadInput(f"cannot write to the output folder {folder}; choose another with --out")
+    make_folder(folder)
     if store.holds_scan(folder) and not replace_old:
         raise BadInput(f"{folder} already holds a scan; go on with it by --resume, or choose another folder with --out")
     for name in (store.PLAN, store.FILE, store.CONCLUSION):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from torch import nn
@@ -10,7 +9,7 @@ from torch import nn
 from leakgauge.families.heads import find_heads
 from leakgauge.families.layers import norms
 from leakgauge.families.roles import Attention, Roles
-from leakgauge.families.vit import existing, head_count
+from leakgauge.families.vit import attention_of, existing
 
 
 @dataclass(frozen=True)
@@ -72,17 +71,6 @@ def _roles(model: nn.Module, token: str, trunk: str, layout: _Layout, attention:
 
 
 def _attention(modules: dict[str, nn.Module], trunk: str, layout: _Layout) -> tuple[Attention, ...]:
-    pattern = re.compile(re.escape(trunk) + layout.attention)
-    return tuple(
-        Attention(
-            name,
-            heads=head_count(inner),
-            qkv=existing(modules, name, layout.qkv),
-            q=existing(modules, name, layout.q),
-            k=existing(modules, name, layout.k),
-            v=existing(modules, name, layout.v),
-            out=existing(modules, name, layout.out),
-        )
-        for name, inner in modules.items()
-        if pattern.fullmatch(name) and existing(modules, name, layout.qkv or layout.q) is not None
+    return attention_of(
+        modules, trunk, layout, lambda name: existing(modules, name, layout.qkv or layout.q) is not None
     )

@@ -6,7 +6,9 @@ Hierarchical ones (Swin and the like) do not match: their blocks lie in stages, 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import nn
 
@@ -99,6 +101,32 @@ def _roles(
 
 
 def _attention(modules: dict[str, nn.Module], trunk: str, layout: _Layout) -> tuple[Attention, ...]:
+    return attention_of(
+        modules, trunk, layout, lambda name: isinstance(modules.get(f"{name}.{layout.first}"), nn.Linear)
+    )
+
+
+class AttentionLayout(Protocol):
+    """Where a model family keeps its attention and the layers inside it, as names below the attention's own."""
+
+    @property
+    def attention(self) -> str: ...
+    @property
+    def qkv(self) -> str | None: ...
+    @property
+    def q(self) -> str | None: ...
+    @property
+    def k(self) -> str | None: ...
+    @property
+    def v(self) -> str | None: ...
+    @property
+    def out(self) -> str | None: ...
+
+
+def attention_of(
+    modules: dict[str, nn.Module], trunk: str, layout: AttentionLayout, fits: Callable[[str], bool]
+) -> tuple[Attention, ...]:
+    """Every module whose name has the layout's form below ``trunk`` and that ``fits``."""
     pattern = re.compile(re.escape(trunk) + layout.attention)
     return tuple(
         Attention(
@@ -111,7 +139,7 @@ def _attention(modules: dict[str, nn.Module], trunk: str, layout: _Layout) -> tu
             out=existing(modules, name, layout.out),
         )
         for name, inner in modules.items()
-        if pattern.fullmatch(name) and isinstance(modules.get(f"{name}.{layout.first}"), nn.Linear)
+        if pattern.fullmatch(name) and fits(name)
     )
 
 
