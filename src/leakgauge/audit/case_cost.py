@@ -9,17 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.plan import accepted_options
+from leakgauge.audit.plan import FEWEST_STEPS, LONGEST_TRIAL, MEASURABLE, SHORTEST_TRIAL, accepted_options
 from leakgauge.audit.run import run_case
 from leakgauge.audit.setup import Load, check_fits
 from leakgauge.core import share
 from leakgauge.errors import BadInput
-
-FEWEST_STEPS = 50
-SHORTEST_TRIAL, LONGEST_TRIAL = 8, 512
-"""Steps of a trial; it grows until its steps take a measurable time."""
-MEASURABLE = 0.15
-"""Seconds."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from leakgauge.core import share
 from leakgauge.errors import BadInput
 
 FILE = "plan.json"
+FEWEST_STEPS = 50
 SHORTEST_TRIAL, LONGEST_TRIAL = 8, 512
 """Steps of a trial; it grows until its steps, not the set-up around them, take most of a measurable time."""
 MEASURABLE = 0.1
@@ -109,6 +110,13 @@ def seconds_per_step(case: Case, load: Load) -> float | None:
         raise
     except Exception:  # noqa: BLE001 - a refusal or a crash: the run meets it again and records it
         return None
+
+
+def rounded_down(steps: float, *, fewest: int = FEWEST_STEPS) -> int:
+    """Steps with two significant digits, at least ``fewest``."""
+    whole = max(fewest, int(steps))
+    unit = 10 ** max(0, len(str(whole)) - 2)
+    return whole // unit * unit
 
 
 def save(folder: Path, cases: Sequence[Case]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from leakgauge.audit import case_cost, defend, scan_records
 from leakgauge.audit.case import Case, default_data
+from leakgauge.audit.defense_budget import cost_of_trials
 from leakgauge.audit.questions import Question
 from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
 from leakgauge.audit.setup import Load, Setup, check_fits
@@ -24,8 +25,8 @@ ORDER: tuple[Question, ...] = ("split", "training", "defenses", "updates")
 """The order of planning: what can take any number of iterations comes last and gets the rest."""
 FINISH = 2.0
 """Seconds for the report."""
-TRAINING_STEPS, EPOCHS, DEFENSE_STEPS = 300, 12, 300
-"""Effort without a budget."""
+TRAINING_STEPS, EPOCHS, DEFENSE_STEPS, DEFENSE_TRAINING_STEPS = 300, 12, 200, 60
+"""Effort without a budget: of the monitored training, of a decoder, of the attack and of the training under each defense."""
 
 
 @dataclass
@@ -126,13 +127,21 @@ def _training(draft: _Draft) -> None:
 
 def _defenses(draft: _Draft) -> None:
     request, seconds = draft.request, draft.allotted("defenses")
-    steps, training = request.effort.steps, request.effort.training
+    fixed, training = request.effort.steps, request.effort.training
 
     def planned(steps: int, train_steps: int) -> tuple[defend.Trial, ...]:
         return defend.plan_trials(draft.setup, request.main, steps=steps, train_steps=train_steps)
 
-    draft.found["trials"] = planned(steps or DEFENSE_STEPS, training or TRAINING_STEPS)
-    del seconds
+    trials = planned(fixed or DEFENSE_STEPS, training or DEFENSE_TRAINING_STEPS)
+    if seconds is not None:
+        began = time.perf_counter()
+        cost = cost_of_trials(draft.setup, request.main, load=draft.load)
+        seconds -= time.perf_counter() - began
+        steps, train_steps = cost.steps_within(seconds, len(trials))
+        steps, train_steps = fixed or steps, training or train_steps
+        trials = planned(steps, train_steps)
+        draft.estimates["defenses"] = cost.seconds(len(trials), steps=steps, train_steps=train_steps)
+    draft.found["trials"] = trials
 
 
 def _updates(draft: _Draft) -> None:
