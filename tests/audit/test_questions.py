@@ -45,7 +45,8 @@ def test_answers_come_back_in_the_order_of_the_questions_and_the_later_counts(tm
 
 
 @pytest.mark.parametrize(
-    "line", [b"{}", b"[1]", b"x", b'{"question": "why", "status": "answered"}', b'{"question": "split", "status": "fine"}']
+    "line",
+    [b"{}", b"[1]", b"x", b'{"question": "why", "status": "answered"}', b'{"question": "split", "status": "fine"}'],
 )
 def test_a_damaged_line_is_named(line, tmp_path):
     (tmp_path / answers.FILE).write_bytes(line + b"\n")

@@ -58,7 +58,9 @@ def test_a_change_that_is_a_case_of_its_own_is_not_run_again():
     steps = ladder(grid[-1], images=100)
     every = WholePlan(REQUEST, cases=tuple(grid), ladder=tuple(steps)).every_case
     assert list(every[:4]) == grid
-    assert len({case.deed() for case in every}) == len(every) == len(grid) + len(steps) - 3  # itself, eval mode, batch of 1
+    assert (
+        len({case.deed() for case in every}) == len(every) == len(grid) + len(steps) - 3
+    )  # itself, eval mode, batch of 1
     assert {case.deed() for case in every} == {case.deed() for case in (*grid, *steps)}
 
 
