@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -31,7 +32,7 @@ def make():
     return model, Pixels((1, 8, 8))
 """
 AUDIT = (
-    "audit", "small.py:make", "--data", "data.npz", "--mode", "train", "--batch-size", "2", "--option", "steps=8",
+    "audit", "small.py:make", "--data", "data.npz", "--mode", "eval", "--batch-size", "1", "--option", "steps=6",
     "--training-steps", "24", "--epochs", "2", "-q",
 )  # fmt: skip
 MAY_DIFFER = ("seconds", "peak_bytes", "finished", "started", "planning", "command")
@@ -54,6 +55,7 @@ def place(tmp_path):
 
 def started(words, place: Path) -> int:
     """Runs the command line in a process of its own, a copy of this one, which has torch already; returns its id."""
+    importlib.import_module("torch.export._trace")  # seconds that every copy would spend
     child = os.fork()
     if child:
         return child
@@ -126,19 +128,24 @@ def killed_and_resumed(place: Path, *, kills: int, seed: int) -> list[str]:
         assert found.keys() == expected.keys()
         for name, table in expected.items():
             assert found[name] == table, name
-        assert not [p for p in folder.rglob(".*")]  # nothing half-written is left
+        assert not list(folder.rglob(".*"))  # nothing half-written is left
     return moments
 
 
 def under_way(folder: Path) -> str:
-    if not (folder / "plan.json").exists() or '"cases"' not in (folder / "plan.json").read_text().partition('"split"')[2]:
+    if (
+        not (folder / "plan.json").exists()
+        or '"cases"' not in (folder / "plan.json").read_text().partition('"split"')[2]
+    ):
         return "planning"
     done = answers.read(folder)
-    return next((question for question in ("updates", "training", "split", "defenses") if question not in done), "report")
+    return next(
+        (question for question in ("updates", "training", "split", "defenses") if question not in done), "report"
+    )
 
 
-def test_three_kills(place):
-    assert len(killed_and_resumed(place, kills=3, seed=1)) == 3
+def test_two_kills(place):
+    assert len(killed_and_resumed(place, kills=2, seed=1)) == 2
 
 
 @pytest.mark.slow
