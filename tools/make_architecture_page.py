@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 import check_imports
 from architecture_picture import picture, without_detours
 
@@ -55,8 +54,8 @@ no audit, and the report cannot reach the truth, because it reads records only.
 ## Where to begin
 
 Read `core.py`, the whole vocabulary in one file; then one recipe, `attacks/inverting_gradients.py`; then one law, `check_attack` in
-`testing.py`. The [concepts](concepts.md) say the same in words, [the decisions](adr) say why, and [CONTRIBUTING](../CONTRIBUTING.md) shows how to add
-an attack, a defense, a channel or a family of models: one file, one line in a registry, and the laws are met or broken at once.
+`testing.py`. The [concepts](concepts.md) say the same in words, [the decisions](adr) say why, and [Contributing](../CONTRIBUTING.md) shows
+how to add an attack, a defense, a channel or a family of models: one file, one line in a registry, and the laws are met or broken at once.
 """
 
 
@@ -101,7 +100,7 @@ def _part(name: str, places: list[Path]) -> Part:
 
 def imports(package: Path) -> set[tuple[str, str]]:
     """Who imports whom, with the modules of the command line as one."""
-    joined = {name: COMMAND_LINE for name in check_imports.LEVELS[0]}
+    joined = dict.fromkeys(check_imports.LEVELS[0], COMMAND_LINE)
     pairs = {(joined.get(a, a), joined.get(b, b)) for a, b in check_imports.who_imports_whom(package)}
     return {(a, b) for a, b in pairs if a != b}
 
@@ -148,7 +147,9 @@ def stale(old: str, new: str) -> bool:
     if SIZE.sub("| |", old) != SIZE.sub("| |", new):
         return True
     pairs = zip(SIZE.findall(old), SIZE.findall(new), strict=True)
-    numbers = ((float(a.replace(",", "")), float(b.replace(",", ""))) for p, q in pairs for a, b in zip(p, q, strict=True))
+    numbers = (
+        (float(a.replace(",", "")), float(b.replace(",", ""))) for p, q in pairs for a, b in zip(p, q, strict=True)
+    )
     return any(abs(a - b) > max(1.0, TOLERANCE * b) for a, b in numbers)
 
 
@@ -160,7 +161,9 @@ def main(arguments: list[str]) -> int:
         (ROOT / PICTURE).write_text(drawn, encoding="utf-8")
         print(f"written: {PAGE}, {PICTURE}")
         return 0
-    old = {path: (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).is_file() else "" for path in (PAGE, PICTURE)}
+    old = {
+        path: (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).is_file() else "" for path in (PAGE, PICTURE)
+    }
     if stale(old[PAGE], text) or old[PICTURE] != drawn:
         print(f"{PAGE} is not up to date; run: make architecture")
         return 1
