@@ -117,7 +117,7 @@ def page(package: Path) -> str:
 
 def _order() -> str:
     levels = [" | ".join(sorted(level)) for level in check_imports.LEVELS[1:]]
-    first, second = [COMMAND_LINE, *levels[:6]], levels[6:]
+    first, second = [COMMAND_LINE, *levels[:5]], levels[5:]
     return f"    {' → '.join(first)}\n        → {' → '.join(second)}"
 
 
