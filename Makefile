@@ -67,7 +67,7 @@ imports: $(DEV)
 docs: $(DEV) site
 	$(BIN)/python tools/make_papers_page.py --check
 	$(BIN)/python tools/make_architecture_page.py --check
-	$(ONE_THREAD) $(BIN)/python tools/run_documented_commands.py
+	$(ONE_THREAD) $(BIN)/python tools/run_documented_commands.py --jobs $(WORKERS)
 
 site: $(DEV)  ## build the documentation into site/ (open site/index.html)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
