@@ -4,6 +4,7 @@
   text exists once; nothing is copied into ``docs/``.
 - Links are written for the repository (``../src/leakgauge/core.py``). On the site those to other pages lead there, those to a file that
   is no page become its name with the path as a tooltip, and one that leads nowhere fails the strict build.
+- A page that mkdocs.yml does not name stands at the end of the section ``MORE``, so that a new page needs no other file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 ALONE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "examples/README.md": "examples.md"}
 """Pages outside docs/, by their path in the repository, with the path that they have on the site."""
+
+MORE = "Understand"
 
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"\s*(```+|~~~+)")
@@ -88,6 +91,27 @@ def decisions(root: Path = ROOT) -> str:
         title = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         rows.append(f"- [{title}]({path.name})")
     return "# Decisions\n\nWhy things are as they are: context, decision, consequences.\n\n" + "\n".join(rows) + "\n"
+
+
+def unnamed(nav: list[Any], root: Path = ROOT) -> list[str]:
+    """Pages directly in docs/, and those of ``ALONE``, that ``nav`` (as in mkdocs.yml) does not name."""
+    named: set[str] = set()
+    left: list[Any] = list(nav)
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            named.add(item)
+        else:
+            left.extend(item.values() if isinstance(item, dict) else item)
+    top = [name for name in pages(root).values() if "/" not in name and name.endswith(".md")]
+    return sorted(set(top) - named)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts pages that the navigation does not name at the end of the section ``MORE``."""
+    nav = config.nav or []
+    next(section for section in nav if MORE in section)[MORE].extend(unnamed(nav))
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -78,6 +78,14 @@ def test_decisions_are_listed_by_their_titles(repository):
     assert "- [1. First of all](0001-first.md)\n- [2. Then](0002-second.md)\n" in listed
 
 
+def test_pages_that_the_navigation_does_not_name_are_found(repository):
+    hooks = importlib.import_module("site_hooks")
+    nav = [{"Start": [{"The guide": "guide.md"}]}, {"Understand": ["other.md"]}]
+    assert hooks.unnamed(nav, repository) == ["changelog.md"]
+    (repository / "docs/new.md").write_text("# New")
+    assert hooks.unnamed([*nav, "changelog.md"], repository) == ["new.md"]
+
+
 @pytest.mark.parametrize(
     ("docstring", "made"),
     [
