@@ -170,7 +170,8 @@ def run_page(path: Path) -> list[str]:
                 done = "FAILED"
                 failures.append(f"{place} ({block.language})\n{failure}")
             reason = f" ({block.argument})" if block.argument else ""
-            print(f"{place:<28} {block.language:<8} {done}{reason}  {time.perf_counter() - began:.1f} s", flush=True)
+            line = f"{place:<28} {block.language:<8} {done}{reason}  {time.perf_counter() - began:.1f} s\n"
+            print(line, end="", flush=True)  # in one piece, since other processes print too
     return failures
 
 
