@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from leakgauge.audit import verdict
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -159,3 +161,9 @@ def test_examples_in_the_tools_hold(tool):
     done = doctest.testmod(importlib.import_module(tool))
     assert done.attempted
     assert not done.failed
+
+
+def test_the_checks_behind_a_verdict_are_told_as_they_are():
+    told = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
+    missing = [str(check) for check in (*verdict.RECONSTRUCTED, *verdict.GLIMPSED) if str(check) not in told]
+    assert not missing, "docs/concepts.md names other thresholds than audit/verdict.py"
