@@ -84,6 +84,19 @@ def for_site(markdown: str, source: str, where: dict[str, str], root: Path = ROO
     return "\n".join(lines) + "\n", broken
 
 
+def more_figures(markdown: str, source: str, where: dict[str, str]) -> str:
+    """A section with the figures beside the reproduction ``source`` that its text does not show; empty where there are none."""
+    folder = Path(source).parent.as_posix()
+    if Path(source).name != "README.md" or not folder.startswith("reproductions/"):
+        return ""
+    beside = [
+        path.removeprefix(f"{folder}/") for path in where if path.startswith(f"{folder}/") and not path.endswith(".md")
+    ]
+    left = sorted(path for path in beside if f"]({path})" not in markdown)
+    shown = [f"![{name}]({path})\n*{name}*" for path in left for name in [Path(path).stem.replace("_", " ")]]
+    return "\n## More figures\n\n" + "\n\n".join(shown) + "\n" if shown else ""
+
+
 def decisions(root: Path = ROOT) -> str:
     """The page that lists the decisions, from their titles."""
     rows = []
@@ -131,7 +144,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     source = next(path for path, name in where.items() if name == page.file.src_uri)
     if (ROOT / source).is_dir():
         return markdown  # made here, for the site
-    text, broken = for_site(markdown, source, where)
+    text, broken = for_site(markdown + more_figures(markdown, source, where), source, where)
     for target in broken:
         log.warning("%s links to %s, which does not exist", source, target)
     return text

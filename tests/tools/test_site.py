@@ -75,6 +75,18 @@ def test_a_link_that_leads_nowhere_is_named(repository):
     assert broken == ["gone.md", "../src/no.py"]
 
 
+def test_figures_that_a_reproduction_does_not_show_stand_at_its_end(repository):
+    hooks = importlib.import_module("site_hooks")
+    (repository / "reproductions/april/results/by_width.png").write_bytes(b"")
+    found = hooks.pages(repository)
+    text = "# APRIL\n\n![noise](results/noise.svg)\n"
+    assert hooks.more_figures(text, "reproductions/april/README.md", found) == (
+        "\n## More figures\n\n![by width](results/by_width.png)\n*by width*\n"
+    )
+    assert hooks.more_figures(text + "![w](results/by_width.png)", "reproductions/april/README.md", found) == ""
+    assert hooks.more_figures("# Guide", "docs/guide.md", found) == ""
+
+
 def test_decisions_are_listed_by_their_titles(repository):
     listed = importlib.import_module("site_hooks").decisions(repository)
     assert "- [1. First of all](0001-first.md)\n- [2. Then](0002-second.md)\n" in listed
