@@ -20,7 +20,7 @@ from leakgauge.audit import records as store
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
-from leakgauge.report import scan_section, words
+from leakgauge.report import defense_section, scan_section, words
 from leakgauge.report.figures import Panel, Picture, bars_svg, curve_svg, pictures
 from leakgauge.report.monitor_section import section as monitored_section
 from leakgauge.report.templating import environment
@@ -46,14 +46,16 @@ def write(folder: Path) -> Path:
     """
     monitored = monitor_records.read(folder) if monitor_records.exists(folder) else None
     scan = scan_section.context(folder)
-    attacked = (monitored is None and scan is None) or (folder / store.FILE).is_file()
-    kind = "Audit" if attacked else "Monitoring" if scan is None else "Scan"
+    defended = defense_section.context(folder)
+    attacked = (monitored is None and scan is None and defended is None) or (folder / store.FILE).is_file()
+    kind = "Audit" if attacked or defended is not None else "Monitoring" if scan is None else "Scan"
     page = render(
         store.read(folder) if attacked else [],
         folder=folder,
         title=f"{kind} of {folder.resolve().name}",
         monitored=monitored,
         scan=scan,
+        defended=defended,
     )
     target = folder / FILE
     draft = folder / f".{FILE}.{os.getpid()}.tmp"
@@ -73,18 +75,20 @@ def render(
     made: datetime | None = None,
     monitored: MonitorRun | None = None,
     scan: Mapping[str, Any] | None = None,
+    defended: Mapping[str, Any] | None = None,
 ) -> str:
-    """The page for ``records``, with pictures from ``folder``, a ``monitored`` training and a ``scan`` where there is one.
+    """The page for ``records``, with pictures from ``folder``, and a ``monitored`` training, a ``scan`` and trials of
+    defenses (``defended``) where there are such.
 
     ``made`` is the time to print on it (default: now).
     """
-    if not records and monitored is None and scan is None:
+    if not records and monitored is None and scan is None and defended is None:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
     latest = list({r.key: r for r in records}.values())  # a case that was run again counts once, as it ended last
     cases = [_case(number, record, folder) for number, record in enumerate(latest, start=1)]
     count = Counter(case["outcome"].key for case in cases)
     known = [*(r.versions for r in latest), *([] if monitored is None else [_known(monitored)])]
-    known += [] if scan is None else [scan.get("versions", {})]
+    known += [part.get("versions", {}) for part in (scan, defended) if part is not None]
     return (
         environment()
         .get_template("report.html.j2")
@@ -101,6 +105,7 @@ def render(
             private=any(case["shows_truth"] for case in cases),
             monitored=None if monitored is None else monitored_section(monitored),
             scan=scan,
+            defended=defended,
         )
     )
 
