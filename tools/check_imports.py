@@ -1,7 +1,7 @@
 """Checks who imports whom inside the package. Prints ``file:line`` for each breach and exits with 1.
 
     cli → integrations → report → audit → split | monitor → attacks → inversion | defenses → engine
-        → channels | measures → graphs → families → core → errors
+        → channels | measures → graphs → families → core → spaces → errors
 
 Left may import right, never back; names joined by ``|`` do not import each other. Usage: check_imports.py [PACKAGE_FOLDER]
 """
@@ -29,6 +29,7 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"graphs"}),
     frozenset({"families"}),
     frozenset({"core"}),
+    frozenset({"spaces"}),
     frozenset({"errors"}),
 )
 TOGETHER = {LEVELS[0]}
