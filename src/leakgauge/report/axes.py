@@ -104,7 +104,7 @@ class Frame:
         """What the axes mean; the horizontal name stands ``below`` the frame."""
         return [
             text((self.left + self.right) / 2, self.bottom + below, across, anchor="middle", css="label"),
-            text(13, (self.top + self.bottom) / 2, up, anchor="middle", css="label", turn=True),
+            text(11, (self.top + self.bottom) / 2, up, anchor="middle", css="label", turn=True),
         ]
 
 
