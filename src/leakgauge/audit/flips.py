@@ -38,18 +38,18 @@ def flips(records: Sequence[Record], updates: Sequence[Update]) -> tuple[Flip, .
             other = by_deed.get(_deed(changed.case))
             if other is not None:
                 pair = (other, update) if changed.kind == "relaxation" else (update, other)
-                _add(found, changed.name, *pair)
+                _add(found, Flip(changed.name, *pair, makes=str(other.outcome)))
         for other_case, other in known:  # relaxations of the network itself have names that only the ladder knew
             same = replace(other_case, name="", model=case.model) == replace(case, name="")
             if other.change and same and other_case.model != case.model:
-                _add(found, change_in(other.name), other, update)
+                _add(found, Flip(change_in(other.name), other, update, makes=str(other.outcome)))
     return tuple(found.values())
 
 
-def _add(found: dict[tuple[str, str], Flip], change: str, easier: Update, harder: Update) -> None:
+def _add(found: dict[tuple[str, str], Flip], flip: Flip) -> None:
     """A pair counts where the easier one for the adversary leaks more; the other way round it is chance, not a flip."""
-    if SEVERITY[str(easier.outcome)] > SEVERITY[str(harder.outcome)]:
-        found.setdefault((easier.anchor, harder.anchor), Flip(change, easier, harder))
+    if SEVERITY[str(flip.leaking.outcome)] > SEVERITY[str(flip.holding.outcome)]:
+        found.setdefault((flip.leaking.anchor, flip.holding.anchor), flip)
 
 
 def _deed(case: Case) -> str:

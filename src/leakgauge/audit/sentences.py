@@ -42,6 +42,7 @@ _BADGES: Mapping[str, tuple[Tone, str]] = {
     "partial": ("partly", "Leaks in part"),
     HELD: ("good", "Held within budget"),
 }
+_WORDS: Mapping[str, str] = {"feasible": "feasible", "partial": "partial", HELD: "infeasible within budget"}
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,8 @@ def _updates(found: Updates) -> QuestionVerdict:
     if defended and (ordinary or helped):
         said.append(f"With a defense: {_tally(defended)}.")
     if found.flips:
-        said.append(
-            f"Single changes that move a verdict: {'; '.join(dict.fromkeys(flip.change for flip in found.flips))}."
-        )
+        moves = dict.fromkeys(f"{flip.change} makes it {_WORDS[flip.makes]}" for flip in found.flips)
+        said.append(f"Single changes that move a verdict: {'; '.join(moves)}.")
     tone, word = _BADGES[worst]
     bound = "" if ordinary or not helped or worst == HELD else " (upper bound)"
     assumed = _assumed(
@@ -111,18 +111,17 @@ def _assumed(deployable: Sequence[str], diagnostic: Sequence[str]) -> tuple[tupl
 
 
 def _reconstructed(updates: Sequence[Update], worst: str, prefix: str) -> str:
-    hit = [u for u in updates if u.outcome == worst]
-    best = max(hit, key=lambda u: u.ssim or 0.0)
     who = (prefix + SERVER)[0].upper() + (prefix + SERVER)[1:]
-    of = f"{len(hit)} of {plural(len(updates), 'set-up')}"
     shared = "defended updates" if all(u.defenses for u in updates) else "plain updates"
     if worst == HELD:
-        every = f"any of {plural(len(updates), 'set-up')}" if len(updates) > 1 else "the one set-up"
-        return f"{who} could not reconstruct private images from {shared} in {every} within the budget spent."
+        every = f" in any of {len(updates)} set-ups" if len(updates) > 1 else ""
+        return f"{who} could not reconstruct private images from {shared}{every} within the budget spent."
+    hit = sorted((u for u in updates if u.outcome == worst), key=lambda u: -(u.ssim or 0.0))
     partly = "partly " if worst == "partial" else ""
-    return (
-        f"{who} could {partly}reconstruct private images from {shared} in {of}; most in: {best.name} ({quality(best)})."
-    )
+    of = f" in {len(hit)} of {len(updates)} set-ups" if len(updates) > 1 else ""
+    most = ", most clearly from" if len(hit) > 1 else ":"
+    name = hit[0].name.removesuffix(f", {hit[0].attack}")
+    return f"{who} could {partly}reconstruct private images from {shared}{of}{most} {name} ({quality(hit[0])})."
 
 
 def _worst(updates: Sequence[Update]) -> str:
@@ -131,8 +130,7 @@ def _worst(updates: Sequence[Update]) -> str:
 
 
 def _tally(updates: Sequence[Update]) -> str:
-    words = {"feasible": "feasible", "partial": "partial", HELD: "infeasible within budget"}
-    counts = [(word, sum(u.outcome == key for u in updates)) for key, word in words.items()]
+    counts = [(word, sum(u.outcome == key for u in updates)) for key, word in _WORDS.items()]
     return ", ".join(f"{count} {word}" for word, count in counts if count)
 
 

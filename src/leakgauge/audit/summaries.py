@@ -62,11 +62,15 @@ class Update:
 
 @dataclass(frozen=True)
 class Flip:
-    """Two set-ups that differ in one thing, ``change``: ``leaking`` leaks more than ``holding``, which may still leak in part."""
+    """Two set-ups that differ in one thing: ``leaking`` leaks more than ``holding``, which may still leak in part.
+
+    ``change`` leads from one to the other, whose verdict is ``makes``.
+    """
 
     change: str
     leaking: Update
     holding: Update
+    makes: str = ""
 
 
 @dataclass(frozen=True)

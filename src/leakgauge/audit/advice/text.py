@@ -30,4 +30,6 @@ def as_text(found: Findings, *, width: int = 100) -> str:
 
 
 def _wrapped(text: str, width: int, *, first: str = "  ", indent: str = "  ") -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=indent, break_long_words=False)
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
