@@ -45,6 +45,7 @@ NARROW: dict[str, set[str]] = {
         "audit.records",
         "audit.monitor_records",
         "audit.scan_records",
+        "audit.defense_records",
         "audit.findings",
         "audit.advice",
         "audit.sentences",

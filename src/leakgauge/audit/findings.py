@@ -8,14 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit import monitor_records, records, scan_records
+from leakgauge.audit import defense_records, monitor_records, records, scan_records
+from leakgauge.audit.defense_records import DefenseRecord, worth_having
 from leakgauge.audit.explain import change_in
 from leakgauge.audit.flips import case_of, flips
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.plan import accepted_options
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import DECODER, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.summaries import QUESTIONS, Defenses, Measured, Split, Training, Unanswered, Update, Updates
+from leakgauge.audit.summaries import (
+    QUESTIONS,
+    Defended,
+    Defenses,
+    Measured,
+    Split,
+    Training,
+    Unanswered,
+    Update,
+    Updates,
+)
 
 SETTLED = 8
 """Scored steps from which on a number of the critic counts; with fewer its interval is most of its range."""
@@ -34,11 +45,16 @@ class Findings:
 
 def read_findings(folder: Path) -> Findings:
     """Everything that the record files in ``folder`` say. A question whose file is missing was not asked."""
-    read = {"updates": _read_updates, "training": _read_training, "split": _read_split}
+    read = {
+        "updates": _read_updates,
+        "training": _read_training,
+        "split": _read_split,
+        "defenses": _read_defenses,
+    }
     found: dict[str, Any] = {}
     missing: list[Unanswered] = []
     for question in QUESTIONS:
-        answer = read[question](folder) if question in read else Unanswered(question)
+        answer = read[question](folder)
         if isinstance(answer, Unanswered):
             missing.append(answer)
         else:
@@ -58,6 +74,10 @@ def _read_split(folder: Path) -> Split | Unanswered:
     if not scan_records.holds_scan(folder):
         return Unanswered("split")
     return split_of(scan_records.read_plan(folder), scan_records.read(folder), scan_records.read_conclusion(folder))
+
+
+def _read_defenses(folder: Path) -> Defenses | Unanswered:
+    return defenses_of(defense_records.read(folder)) if defense_records.exists(folder) else Unanswered("defenses")
 
 
 def updates_of(found: Sequence[Record]) -> Updates | Unanswered:
@@ -105,7 +125,7 @@ def _update(number: int, record: Record) -> Update:
     )
 
 
-def _assumed(record: Record, kind: str) -> tuple[str, ...]:
+def _assumed(record: Record | DefenseRecord, kind: str) -> tuple[str, ...]:
     return tuple(str(a.get("what", "")) for a in record.assumptions if a.get("kind") == kind)
 
 
@@ -196,4 +216,43 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         safest_fvu=None if safest is None else measured[safest],
         threat=end.threat,
         budget=end.budget,
+    )
+
+
+def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
+    """The trials of one set-up: the first one without a defense, and all that are compared with it."""
+    base = next((record for record in found if not record.defenses), None)
+    if base is None:
+        return Unanswered("defenses", "the trial without a defense is not on record")
+    best = worth_having(found)
+    case = base.trial.get("case") or {}
+    steps = (case.get("options") or {}).get("steps")
+    return Defenses(
+        undefended=_defended(base, best),
+        rows=tuple(_defended(record, best) for record in found if record.defenses),
+        setting=f"{case.get('model')}, {case.get('mode')} mode, batch {case.get('batch_size')}" if case else "",
+        steps=steps if isinstance(steps, int) else None,
+        train_steps=base.trial.get("train_steps"),
+        seconds=sum(record.seconds for record in found),
+        diagnostic=_assumed(base, "diagnostic"),
+        deployable=_assumed(base, "deployable"),
+    )
+
+
+def _defended(record: DefenseRecord, best: Sequence[str]) -> Defended:
+    cost = record.accuracy.get("cost") or {}
+    low, value, high = (
+        None if (found := cost.get(end)) is None else 100 * float(found) for end in ("low", "value", "high")
+    )
+    return Defended(
+        defense=record.name,
+        outcome=record.verdict if record.status == "done" else None,
+        status=record.status,
+        reason=record.reason,
+        ssim=record.ssim,
+        auc=record.auc,
+        cost=value,
+        cost_low=low,
+        cost_high=high,
+        front=record.key in best,
     )
