@@ -48,7 +48,6 @@ NARROW: dict[str, set[str]] = {
         "audit.defense_records",
         "audit.findings",
         "audit.advice",
-        "audit.sentences",
         "errors",
     },
     "measures": {"errors"},
