@@ -12,9 +12,9 @@ from leakgauge.audit.advice import EXCLUSIVE, RULES, Rule, advise, as_text
 from leakgauge.audit.advice.on_updates import FEWEST_IMAGES
 from leakgauge.audit.advice.text import SHOWN
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.summaries import (
     HELD,
-    QUESTIONS,
     Defended,
     Defenses,
     Flip,
@@ -136,7 +136,7 @@ SILENT: dict[str, Findings] = {
     "more_steps": updates(replace(PLAIN, steps=4800)),
     "more_images": updates(MANY),
     "no_proof": updates(PLAIN, PARTLY),
-    "not_answered": Findings(unanswered=(Unanswered("split", "too few images"),)),
+    "not_answered": Findings(unanswered=(Unanswered("split", "RuntimeError", failed=True),)),
 }
 """For each rule findings that come near, and that it does not apply to."""
 

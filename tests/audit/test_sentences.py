@@ -8,9 +8,9 @@ import pytest
 
 from leakgauge.audit.advice.sentences import QuestionVerdict, verdicts
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.summaries import (
     HELD,
-    QUESTIONS,
     Defended,
     Defenses,
     Flip,

@@ -9,11 +9,11 @@ from leakgauge.audit.summaries import LEAKING
 
 
 def repair_errors(found: Findings) -> Match | None:
-    """A set-up or a defense broke off, or a whole question was tried and gave nothing."""
+    """A set-up or a defense broke off, or a whole question failed."""
     broken = [u for u in (found.updates.every if found.updates else ()) if u.status == "error"]
     failed = [row for row in rows(found) if row.status == "error"]
     said = [(u.name, u.reason) for u in broken] + [(row.defense, row.reason) for row in failed]
-    said += [(f"the question on {u.question}", u.reason) for u in found.unanswered if u.reason]
+    said += [(f"the question on {u.question}", u.reason) for u in found.unanswered if u.failed]
     if not said:
         return None
     name, reason = said[0]
@@ -44,6 +44,6 @@ def no_proof(found: Findings) -> Match | None:
 
 
 def not_answered(found: Findings) -> Match | None:
-    """A question that nobody asked; one that was tried and gave nothing is an error."""
-    skipped = [u.question for u in found.unanswered if not u.reason]
-    return Match((), {"questions": ", ".join(skipped)}) if skipped else None
+    """A question that was not asked or was refused; one that failed is an error."""
+    left = [f"{u.question} ({u.reason or 'not asked'})" for u in found.unanswered if not u.failed]
+    return Match((), {"questions": ", ".join(left)}) if left else None

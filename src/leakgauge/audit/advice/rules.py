@@ -219,7 +219,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="repair_errors",
         severity="check",
-        condition="A set-up or a defense broke off, or a question gave no result.",
+        condition="A set-up or a defense broke off, or a question failed.",
         when=on_the_audit.repair_errors,
         title="Repair what broke off, and run the audit again.",
         why="{count} gave no result, which says nothing for or against safety. First: {name} ({reason}).",
@@ -259,10 +259,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="not_answered",
         severity="know",
-        condition="A question was not asked.",
+        condition="A question was not asked, or was refused.",
         when=on_the_audit.not_answered,
         title="Decide nothing on what was not measured: {questions}.",
-        why="The run holds no records on them. `leakgauge audit` answers all four questions in one run.",
+        why="This run says nothing about it, neither that something leaks nor that it does not.",
     ),
 )
 

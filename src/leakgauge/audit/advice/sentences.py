@@ -10,12 +10,10 @@ from leakgauge.audit.advice.match import interval, number, plural, quality
 from leakgauge.audit.advice.on_defenses import no_cheap_defense, use_defense
 from leakgauge.audit.advice.on_training import CONTROL_LIMIT, members_told, unclean
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.summaries import (
-    ASKED,
     HELD,
-    QUESTIONS,
     Defenses,
-    Question,
     Split,
     Training,
     Unanswered,
@@ -76,10 +74,10 @@ def verdicts(found: Findings) -> tuple[QuestionVerdict, ...]:
 def _unanswered(question: Question, why: Unanswered) -> QuestionVerdict:
     if why.reason:
         return QuestionVerdict(
-            question, ASKED[question], "none", "No result", (f"This was tried and gave no result: {why.reason}.",)
+            question, QUESTIONS[question], "none", "No result", (f"This was tried and gave no result: {why.reason}.",)
         )
     return QuestionVerdict(
-        question, ASKED[question], "none", "Not asked", ("This was not measured, so nothing is known about it.",)
+        question, QUESTIONS[question], "none", "Not asked", ("This was not measured, so nothing is known about it.",)
     )
 
 
@@ -102,7 +100,9 @@ def _updates(found: Updates) -> QuestionVerdict:
     assumed = _assumed(
         [what for u in first for what in u.deployable], [what for u in first for what in u.diagnostic]
     ) or (("deployable", "nothing beyond the model and what is shared"),)
-    return QuestionVerdict("updates", ASKED["updates"], tone, word + bound, tuple(said), assumed, _spent(found.every))
+    return QuestionVerdict(
+        "updates", QUESTIONS["updates"], tone, word + bound, tuple(said), assumed, _spent(found.every)
+    )
 
 
 def _assumed(deployable: Sequence[str], diagnostic: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -186,11 +186,11 @@ def _training(training: Training, found: Findings) -> QuestionVerdict:
         assumed.append(("diagnostic", "for the AUC also the weights at each step and a list of candidates"))
     time = "" if training.seconds is None else f", {_seconds(training.seconds)}"
     budget = f"{plural(training.steps, 'training step')}, the last numbers over {plural(training.scored, 'scored step')}{time}"
-    return QuestionVerdict("training", ASKED["training"], tone, word, tuple(said), tuple(assumed), budget)
+    return QuestionVerdict("training", QUESTIONS["training"], tone, word, tuple(said), tuple(assumed), budget)
 
 
 def _split(split: Split) -> QuestionVerdict:
-    asked = ASKED["split"]
+    asked = QUESTIONS["split"]
     if not split.finished:
         return QuestionVerdict("split", asked, "none", "Not finished", ("The scan of cuts has no conclusion yet.",))
     assumed = (("deployable", split.threat),) if split.threat else ()
@@ -214,7 +214,7 @@ def _split(split: Split) -> QuestionVerdict:
 def _defenses(defenses: Defenses, found: Findings) -> QuestionVerdict:
     base, rows = defenses.undefended, defenses.rows
     held = [row for row in rows if row.outcome == HELD]
-    asked, where = ASKED["defenses"], f" ({defenses.setting})" if defenses.setting else ""
+    asked, where = QUESTIONS["defenses"], f" ({defenses.setting})" if defenses.setting else ""
     tone: Tone
     if base.outcome is None:
         tone, word = "none", "No result"
