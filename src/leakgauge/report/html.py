@@ -10,10 +10,11 @@ from typing import Any
 
 from leakgauge.audit import monitor_records
 from leakgauge.audit import records as store
+from leakgauge.audit.findings import read_findings
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
-from leakgauge.report import cases, contents, monitor_section, scan_section, sources
+from leakgauge.report import cases, contents, first_page, monitor_section, scan_section, sources
 from leakgauge.report.templating import environment, script
 
 FILE = "report.html"
@@ -34,6 +35,7 @@ def write(folder: Path) -> Path:
         title=f"{kind} of {folder.resolve().name}",
         monitored=monitored,
         scan=scan,
+        first_page=first_page.context(read_findings(folder)),
     )
     target = folder / FILE
     draft = folder / f".{FILE}.{os.getpid()}.tmp"
@@ -53,10 +55,11 @@ def render(
     made: datetime | None = None,
     monitored: MonitorRun | None = None,
     scan: Mapping[str, Any] | None = None,
+    first_page: Mapping[str, Any] | None = None,
 ) -> str:
     """The page for ``records``, with pictures from ``folder``, a ``monitored`` training and a ``scan`` where there is one.
 
-    ``made`` is the time to print on it (default: now).
+    ``first_page`` is what stands on top, where there is one. ``made`` is the time to print on it (default: now).
     """
     if not records and monitored is None and scan is None:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
@@ -73,6 +76,7 @@ def render(
             updates=cases.section(records, folder) if records else None,
             monitored=None if monitored is None else monitor_section.section(monitored),
             scan=scan,
+            first_page=first_page,
             versions=_versions(latest, monitored, scan),
             script=code,
             script_digest=digest,
