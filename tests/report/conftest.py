@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,15 @@ from leakgauge.audit.records import Record, append
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 
 SIZE = 32
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 def drawing(seed: int, size: int = SIZE) -> Image.Image:
@@ -418,3 +428,23 @@ def make_scan(folder: Path, *, names: list[str] = CUTS, fvu: list[float] = RIDGE
 def scan_into() -> Callable[..., None]:
     """:func:`make_scan`, given as a fixture."""
     return make_scan
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One Chromium for all tests of this folder."""
+    from playwright.sync_api import sync_playwright
+
+    found = shutil.which("chromium")
+    if not found:
+        pytest.fail("these tests need Chromium; install it with: apt-get install chromium", pytrace=False)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def contrast() -> str:
+    """JavaScript that gives the smallest contrast of text against what lies behind it, over all visible text."""
+    return (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")

@@ -46,6 +46,7 @@ def test_all_sections_are_there_without_requests_or_complaints(visit, address: s
     page, log = visit(address)
     assert page.locator("h1").inner_text() == "Audit of " + address.split("/")[-2]
     assert page.locator("h2").all_inner_texts() == [
+        "In short",
         "What could be reconstructed from updates?",
         "How does leakage move during training?",
         "Where may the network be cut?",
