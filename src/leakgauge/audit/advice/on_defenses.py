@@ -10,7 +10,7 @@ from leakgauge.audit.findings import Findings
 from leakgauge.audit.summaries import HELD, LEAKING, Defended
 
 MOST_POINTS = 2.0
-"""Points of accuracy that a defense may cost and still be called cheap; about what a second seed of a small training moves."""
+"""Points of accuracy that a defense may cost and still be called cheap: a convention, which your own tolerance may replace."""
 
 
 def use_defense(found: Findings) -> Match | None:

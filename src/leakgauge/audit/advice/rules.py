@@ -116,8 +116,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="labels_told",
         severity="act",
-        condition=f"At least {on_updates.LABELS_TOLD:.0%} of the labels were read from undefended updates without diagnostic "
-        f"assumptions, and guessing does as well in at most {on_updates.LUCK:.0%} of cases.",
+        condition=f"At least {100 * on_updates.LABELS_TOLD:g} % of the labels were read from undefended updates without diagnostic "
+        f"assumptions, and guessing does as well in at most {100 * on_updates.LUCK:g} % of cases.",
         when=on_updates.labels_told,
         title="Treat the labels of a batch of {batch} as known to the server.",
         why="{right} of {count} labels ({classes} classes) were read from plain updates alone.",
@@ -176,12 +176,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="early_steps_leak_most",
         severity="check",
-        condition=f"The critic read most in the first {on_training.EARLY:.0%} of the steps, its interval lies above that of the end, "
+        condition=f"The critic read most in the first {100 * on_training.EARLY:g} % of the steps, its interval lies above that of the end, "
         "and the controls are clean.",
         when=on_training.early_steps_leak_most,
         title="Protect the first steps of a training with special care.",
-        why="At step {step} of {steps} the critic read {peak} nats, at the end {last}. A critic loses sight of weights that move, so "
-        "that later steps are not proven safer; the paper's advice to add noise at the start alone does not follow.",
+        why="At step {step} of {steps} the critic read {peak} nats, at the end {last}. A critic loses sight of weights that move, "
+        "so that later steps are not proven safer: keep the protection there too.",
     ),
     Rule(
         name="noise_is_not_dp",
