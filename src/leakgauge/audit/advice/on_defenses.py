@@ -24,7 +24,9 @@ def use_defense(found: Findings) -> Match | None:
         if auc is None
         else f"Members of a batch are still told with an AUC of {auc:.2f}."
     )
+    steps = found.defenses.steps
     facts = {"defense": best.defense, "cost": _points(best), "membership": members}
+    facts["budget"] = "its budget" if steps is None else plural(steps, "step")
     return Match((DEFENSES,), facts | {"before": _ssim(found.defenses.undefended), "after": _ssim(best)})
 
 

@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
         f"{on_defenses.MOST_POINTS:g} points of accuracy.",
         when=on_defenses.use_defense,
         title="Consider {defense} on what you share.",
-        why="It made this attack infeasible within its budget ({after} instead of {before}) and cost {cost}. {membership} "
+        why="It made this attack infeasible within {budget} ({after} instead of {before}) and cost {cost}. {membership} "
         "The attack was not adapted to it, and it is no guarantee.",
     ),
     Rule(
@@ -80,9 +80,17 @@ RULES: tuple[Rule, ...] = (
         why="None of {cuts} keeps {wanted}; {best}.",
     ),
     Rule(
+        name="keep_it_whole",
+        severity="act",
+        condition="The only cut that the scan recommends is the model's output.",
+        when=on_split.keep_it_whole,
+        title="Keep the whole network on the device, and send its output alone.",
+        why="Of {cuts} cuts only the last one, {cut}, keeps the threshold ({fvu} of {threshold}) after {budget}. It sends {bytes} bytes.",
+    ),
+    Rule(
         name="cut_here",
         severity="act",
-        condition="The scan recommends a cut.",
+        condition="The scan recommends a cut before the model's output.",
         when=on_split.cut_here,
         title="If you split the network, cut at {cut} or deeper.",
         why="There an FVU of {fvu} is left (threshold {threshold}) after {budget}. It sends {bytes} bytes as {numbers}; {more}.",
@@ -281,6 +289,8 @@ EXCLUSIVE: tuple[tuple[str, str, str], ...] = (
     ("use_defense", "nothing_to_defend", "a defense earns something only where the attack succeeds"),
     ("no_cheap_defense", "nothing_to_defend", "nothing leaks that a defense would have to stop"),
     ("use_defense", "no_proof", "the attack succeeds without the defense"),
+    ("cut_here", "keep_it_whole", "the output is no split"),
+    ("keep_it_whole", "no_safe_cut", "a cut is recommended or it is not"),
     ("cut_here", "no_safe_cut", "a cut is recommended or it is not"),
     ("decoders_too", "no_safe_cut", "there is no cut to rely on"),
     ("controls_failed", "gradients_tell", "an alarm counts only where the controls are clean"),
