@@ -27,7 +27,7 @@ def use_defense(found: Findings) -> Match | None:
     steps = found.defenses.steps
     facts = {"defense": best.defense, "cost": _points(best), "membership": members}
     facts["budget"] = "its budget" if steps is None else plural(steps, "step")
-    return Match((DEFENSES,), facts | {"before": _ssim(found.defenses.undefended), "after": _ssim(best)})
+    return Match((best.anchor, DEFENSES), facts | {"before": _ssim(found.defenses.undefended), "after": _ssim(best)})
 
 
 def no_cheap_defense(found: Findings) -> Match | None:
@@ -49,13 +49,13 @@ def nothing_to_defend(found: Findings) -> Match | None:
     if found.defenses is None or found.defenses.undefended.outcome != HELD:
         return None
     base = found.defenses.undefended
-    return Match((DEFENSES,), {"before": _ssim(base), "count": plural(len(found.defenses.rows), "defense")})
+    return Match((base.anchor,), {"before": _ssim(base), "count": plural(len(found.defenses.rows), "defense")})
 
 
 def noise_is_not_dp(found: Findings) -> Match | None:
     """Noise was tried without an accountant: as a defense of updates or features, or as a row that holds."""
     used = [(u.anchor, spec) for u in own(found) for spec in u.defenses]
-    used += [(DEFENSES, row.defense) for row in _holding(found)]
+    used += [(row.anchor, row.defense) for row in _holding(found)]
     used += [(SPLIT, spec) for spec in (found.split.defenses if found.split else ())]
     noisy = [(anchor, spec) for anchor, spec in used if "noise" in spec.lower()]
     if not noisy:
