@@ -94,7 +94,7 @@ def test_every_question_has_a_verdict_also_without_an_answer():
             {"auc": Measured(90, 0.74, 0.44, 0.94)},
             "good",
             "Alarm silent",
-            "was not shown to do better than guessing (AUC 0.74",
+            "was not shown to do better than guessing: AUC 0.74",
         ),
         ({"peak": None, "last": None}, "none", "Too short to say", "Too few steps were scored"),
     ],

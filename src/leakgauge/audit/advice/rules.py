@@ -85,7 +85,8 @@ RULES: tuple[Rule, ...] = (
         condition="The only cut that the scan recommends is the model's output.",
         when=on_split.keep_it_whole,
         title="Keep the whole network on the device, and send its output alone.",
-        why="Of {cuts} cuts only the last one, {cut}, keeps the threshold ({fvu} of {threshold}) after {budget}. It sends {bytes} bytes.",
+        why="Of {cuts} cuts only the last one, {cut}, keeps enough (FVU {fvu}, threshold {threshold}) after {budget}. "
+        "It sends {bytes} bytes.",
     ),
     Rule(
         name="cut_here",
@@ -222,7 +223,7 @@ RULES: tuple[Rule, ...] = (
         condition=f"Fewer than {SETTLED} steps were scored by the monitor.",
         when=on_training.longer_monitoring,
         title="Monitor a longer training.",
-        why="{scored} of {steps} steps is too little for the critic to say anything.",
+        why="{scored} in {steps} steps are too few for the critic to say anything.",
     ),
     Rule(
         name="repair_errors",

@@ -173,7 +173,7 @@ def _training(training: Training, found: Findings) -> QuestionVerdict:
         who, how = "One who holds the weights and a list of candidates", interval(training.auc)
         shown = training.auc.low is None or training.auc.low > GUESSING
         told_how = (
-            f"tells members with an AUC of {how}" if shown else f"was not shown to do better than guessing (AUC {how})"
+            f"tells members with an AUC of {how}" if shown else f"was not shown to do better than guessing: AUC {how}"
         )
         said.append(f"{who} {told_how}.")
     failed = unclean(training)
