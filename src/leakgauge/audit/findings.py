@@ -221,11 +221,12 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
     if base is None:
         return Unanswered("defenses", "the trial without a defense is not on record", failed=True)
     best = worth_having(found)
+    each = {record.key: _defended(number, record, record.key in best) for number, record in enumerate(found, start=1)}
     case = base.trial.get("case") or {}
     steps = (case.get("options") or {}).get("steps")
     return Defenses(
-        undefended=_defended(base, best),
-        rows=tuple(_defended(record, best) for record in found if record.defenses),
+        undefended=each[base.key],
+        rows=tuple(each[record.key] for record in found if record.defenses),
         setting=f"{case.get('model')}, {case.get('mode')} mode, batch {case.get('batch_size')}" if case else "",
         steps=steps if isinstance(steps, int) else None,
         train_steps=base.trial.get("train_steps"),
@@ -235,12 +236,13 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
     )
 
 
-def _defended(record: DefenseRecord, best: Sequence[str]) -> Defended:
+def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:
     cost = record.accuracy.get("cost") or {}
     low, value, high = (
         None if (found := cost.get(end)) is None else 100 * float(found) for end in ("low", "value", "high")
     )
     return Defended(
+        anchor=f"defense-{number}",
         defense=record.name,
         outcome=record.verdict if record.status == "done" else None,
         status=record.status,
@@ -250,5 +252,5 @@ def _defended(record: DefenseRecord, best: Sequence[str]) -> Defended:
         cost=value,
         cost_low=low,
         cost_high=high,
-        front=record.key in best,
+        front=front,
     )

@@ -162,6 +162,7 @@ class Defended:
 
     defense: str
     outcome: str | None
+    anchor: str = "defenses"
     status: str = "done"
     reason: str = ""
     ssim: float | None = None

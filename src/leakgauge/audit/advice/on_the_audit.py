@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakgauge.audit.advice.match import DEFENSES, SPLIT, TRAINING, Match, anchors, plural
+from leakgauge.audit.advice.match import SPLIT, TRAINING, Match, anchors, plural
 from leakgauge.audit.advice.on_defenses import rows
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.summaries import LEAKING
@@ -18,7 +18,7 @@ def repair_errors(found: Findings) -> Match | None:
         return None
     name, reason = said[0]
     facts = {"count": plural(len(said), "part"), "name": name, "reason": reason or "no reason was recorded"}
-    return Match((*anchors(broken), *([DEFENSES] if failed else [])), facts)
+    return Match(anchors([*broken, *failed]), facts)
 
 
 def go_on(found: Findings) -> Match | None:
