@@ -190,7 +190,7 @@ def test_the_words_are_filled_with_what_was_measured(rule: Rule):
         ("no_safe_cut", "None of 7 cuts keeps an FVU of 0.25 and bytes<=64; head keeps most, 0.56"),
         ("gradients_tell", "step 60 of 400|at most 5 %|1.25 (95 % 1.00 to 1.50) nats of at most 2.77"),
         ("labels_told", "batch of 4|4 of 4 labels (10 classes)"),
-        ("more_images", "None of 4 images|allows 53 % of all images"),  # 1 - 0.05^(1/4)
+        ("more_images", "Of 4 images attacked none|allows 53 % of all images"),  # 1 - 0.05^(1/4)
         ("more_steps", "at least 4800|after 150 steps"),
         ("repair_errors", "cnn, train mode, batch 4 (out of memory)"),
         ("larger_batches", "smaller than 4|From a batch of 1 the verdict is feasible|from 4 it is infeasible within budget"),
@@ -276,6 +276,13 @@ def test_text_for_the_console_counts_what_it_leaves_out():
     assert advice[SHOWN].title not in flat
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "no proof of safety" in flat
+
+
+def test_questions_without_an_answer_are_named_with_the_reason():
+    (one,) = advise(
+        Findings(unanswered=(Unanswered("split"), Unanswered("training", "too few images"), Unanswered("defenses")))
+    )
+    assert one.title == "Decide nothing on what was not measured: split, defenses, training (too few images)."
 
 
 def test_every_field_of_findings_is_a_question_or_what_is_missing():

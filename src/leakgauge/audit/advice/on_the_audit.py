@@ -45,5 +45,6 @@ def no_proof(found: Findings) -> Match | None:
 
 def not_answered(found: Findings) -> Match | None:
     """A question that was not asked or was refused; one that failed is an error."""
-    left = [f"{u.question} ({u.reason or 'not asked'})" for u in found.unanswered if not u.failed]
-    return Match((), {"questions": ", ".join(left)}) if left else None
+    left = [u for u in found.unanswered if not u.failed]
+    said = [u.question for u in left if not u.reason] + [f"{u.question} ({u.reason})" for u in left if u.reason]
+    return Match((), {"questions": ", ".join(said)}) if said else None

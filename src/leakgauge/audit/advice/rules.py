@@ -255,7 +255,7 @@ RULES: tuple[Rule, ...] = (
         condition=f"No undefended set-up leaks, and fewer than {on_updates.FEWEST_IMAGES} images were attacked.",
         when=on_updates.more_images,
         title="Attack more images.",
-        why="None of {images} was reconstructed; that still allows {allowed} of all images (95 %) to be.",
+        why="Of {images} attacked none was reconstructed; with 95 % confidence that still allows {allowed} of all images to be.",
     ),
     Rule(
         name="no_proof",
