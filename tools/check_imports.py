@@ -17,7 +17,7 @@ from pathlib import Path
 PACKAGE = "leakgauge"
 
 LEVELS: tuple[frozenset[str], ...] = (
-    frozenset({"cli", "cli_options", "console", "monitor_command", "console_scan"}),
+    frozenset({"cli", "cli_options", "console", "monitor_command", "console_scan", "console_audit", "audit_view"}),
     frozenset({"integrations"}),
     frozenset({"report"}),
     frozenset({"audit"}),
@@ -42,7 +42,17 @@ MAY_USE_SIDE = {"audit", "split", "integrations", "cli", "console", "monitor_com
 NARROW: dict[str, set[str]] = {
     "models": {"core", "errors"},
     "data": {"core", "errors"},
-    "report": {"audit.records", "audit.monitor_records", "audit.scan_records", "audit.defense_records", "errors"},
+    "report": {
+        "audit.records",
+        "audit.monitor_records",
+        "audit.scan_records",
+        "audit.defense_records",
+        "audit.questions",
+        "audit.answers",
+        "audit.findings",
+        "audit.advice",
+        "errors",
+    },
     "measures": {"errors"},
 }
 """These may import nothing of the package but what is listed (and their own modules)."""
