@@ -46,6 +46,8 @@ NARROW: dict[str, set[str]] = {
         "audit.monitor_records",
         "audit.scan_records",
         "audit.defense_records",
+        "audit.questions",
+        "audit.answers",
         "audit.findings",
         "audit.advice",
         "errors",
