@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leakgauge.report.figures import WIDTH, _line, _nice, _svg, _text
+from leakgauge.report.axes import WIDTH, Frame, line, nice, svg, text
 
 LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 48, WIDTH - 14, 62, 306, 352
 SIZE = 5.2
@@ -47,23 +47,17 @@ def pareto_svg(points: Sequence[Tried], *, uid: str) -> str:
     def y(value: float) -> float:
         return BOTTOM - (value - lowest) / (1.0 - lowest) * (BOTTOM - TOP)
 
-    body: list[str] = []
-    for value in _nice(lowest, 1.0, 6):
-        body.append(_line(LEFT, y(value), RIGHT, y(value), "grid"))
-        body.append(_text(LEFT - 7, y(value) + 4, _written(value), anchor="end", css="tick"))
-    for value in _nice(left, right, 6):
-        body.append(_line(x(value), BOTTOM, x(value), BOTTOM + 5, "axis"))
-        body.append(_text(x(value), BOTTOM + 18, _written(value), anchor="middle", css="tick"))
-    body += [_line(LEFT, BOTTOM, RIGHT, BOTTOM, "axis"), _line(LEFT, TOP, LEFT, BOTTOM, "axis")]
+    frame = Frame(LEFT, RIGHT, TOP, BOTTOM)
+    body = frame.grid((y(value), _written(value)) for value in nice(lowest, 1.0, 6))
+    body += [*frame.marks((x(value), _written(value)) for value in nice(left, right, 6)), *frame.edges()]
     body.append(_staircase([(x(p.cost), y(p.ssim)) for p in points if p.front]))
-    body += [_line(x(p.low), y(p.ssim), x(p.high), y(p.ssim), "spread") for p in points if p.high > p.low]
+    body += [line(x(p.low), y(p.ssim), x(p.high), y(p.ssim), "spread") for p in points if p.high > p.low]
     placed = [(x(p.cost), y(p.ssim)) for p in points]
     leaders, labels = _labels(points, placed)
     body += [*leaders, *(_mark(p.verdict, *at) for p, at in zip(points, placed, strict=True)), *labels]
     body += _legend({p.verdict for p in points}, front=any(p.front for p in points))
-    body.append(_text((LEFT + RIGHT) / 2, HEIGHT - 8, "accuracy lost, percentage points", anchor="middle", css="label"))
-    body.append(_text(12, (TOP + BOTTOM) / 2, "SSIM of the attack", anchor="middle", css="label", turn=True))
-    return _svg(uid, "What each defense buys and costs", _told(points), body, height=HEIGHT)
+    body += frame.names("accuracy lost, percentage points", "SSIM of the attack")
+    return svg(uid, "What each defense buys and costs", _told(points), body, height=HEIGHT)
 
 
 def _mark(verdict: str, x: float, y: float) -> str:
@@ -111,22 +105,22 @@ def _labels(points: Sequence[Tried], placed: Sequence[tuple[float, float]]) -> t
     lines, drawn = [], []
     for p, at in sorted(zip(points, placed, strict=True), key=lambda pair: not pair[0].front):
         wanted = [f"{p.number} {p.label}", str(p.number)] if p.front else [str(p.number)]
-        tries = [(text, place) for text in wanted for away in AWAY for place in _places(*at, text, away)]
+        tries = [(label, place) for label in wanted for away in AWAY for place in _places(*at, label, away)]
         free = [one for one in tries if _free(one[1], at, placed, taken)]
-        text, place = free[0] if free else tries[-1]
+        label, place = free[0] if free else tries[-1]
         taken.append(place.box)
         if place.away:
             left, top, right, bottom = place.box
             end = (min(max(at[0], left), right), min(max(at[1], top), bottom))
-            lines.append(_line(round(at[0], 1), round(at[1], 1), round(end[0], 1), round(end[1], 1), "leader"))
+            lines.append(line(round(at[0], 1), round(at[1], 1), round(end[0], 1), round(end[1], 1), "leader"))
         css = "tick named" if p.front else "tick"
-        drawn.append(_text(round(place.x, 1), round(place.y, 1), text, anchor=place.anchor, css=css))
+        drawn.append(text(round(place.x, 1), round(place.y, 1), label, anchor=place.anchor, css=css))
     return lines, drawn
 
 
-def _places(x: float, y: float, text: str, away: int) -> list[_Place]:
+def _places(x: float, y: float, label: str, away: int) -> list[_Place]:
     """Off the corners of the mark, where no interval runs, then above and below it."""
-    width = len(text) * CHARACTER
+    width = len(label) * CHARACTER
     side = SIZE + 2 + away / 2
     found = []
     for down in (-4 - away, 13 + away):
@@ -162,14 +156,14 @@ def _legend(verdicts: set[str], *, front: bool) -> list[str]:
     drawn, at = [], LEFT + 6.0
     for verdict, word in VERDICTS.items():
         if verdict in verdicts:
-            drawn += [_mark(verdict, at, 12), _text(at + 12, 16, word, css="tick")]
+            drawn += [_mark(verdict, at, 12), text(at + 12, 16, word, css="tick")]
             at += 30 + len(word) * CHARACTER
     at = LEFT
     for css, word in (("front", "Pareto front"), ("spread", "95 % interval")):
         if front or css != "front":
-            drawn += [_line(at, 34, at + 20, 34, css), _text(at + 27, 38, word, css="tick")]
+            drawn += [line(at, 34, at + 20, 34, css), text(at + 27, 38, word, css="tick")]
             at += 118
-    drawn.append(_text(RIGHT, 38, "↙ better", anchor="end", css="tick"))
+    drawn.append(text(RIGHT, 38, "↙ better", anchor="end", css="tick"))
     return drawn
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from leakgauge.audit.defense_records import DefenseRecord, in_words, worth_havin
 from leakgauge.report import words
 from leakgauge.report.defense_figures import Tried, drawable, pareto_svg
 from leakgauge.report.figures import pictures
+from leakgauge.report.sources import defense_anchor
 
 COIN = 0.5
 """The AUC of one who guesses."""
@@ -150,8 +150,7 @@ def _row(number: int, record: DefenseRecord, front: bool, folder: Path) -> dict[
         "front": front,
         "point": point,
         "picture": None if picture is None or not done else _picture(folder, picture, record),
-        "command": record.command,
-        "json": json.dumps(json.loads(store.to_line(record)), indent=1, ensure_ascii=False),
+        "source": defense_anchor(number),
     }
 
 
