@@ -3,9 +3,9 @@
     python examples/timm_model.py [--quick] [--out FOLDER]           needs: pip install 'leakgauge[timm]'
 
 A ResNet-10-T of timm with random weights (nothing is downloaded) gets the embedded images at 32 x 32 pixels. The adversary has
-images of the same kind and fits an inverter at each cut. Look at the FVU (fraction of variance unexplained: 0 is a copy,
-1 is nothing learned) and, in ``report.html``, at the pictures. Quick: ridge regression with few images, which shows that at
-least so much leaks. Full: more images, and a trained decoder around the recommended cut. About 50 s, quick 9 s, on one core.
+images of the same kind and fits a ridge regression at each cut, which shows that at least so much leaks. Look at the FVU
+(fraction of variance unexplained: 0 is a copy, 1 is nothing learned) and, in ``report.html``, at the pictures. Quick: four
+cuts, 240 images. Full: every cut worth it, 1000 images; the safe cut then lies deeper. About 30 s, quick 8 s, on one core.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from leakgauge.integrations import timm
 from leakgauge.report import html
 
 NAME, SIDE = "resnet10t", 32
-CUTS = ("maxpool", "layer2.0.act2", "layer3.0.act2", "layer4.0.act2")
+QUICK_CUTS = ("maxpool", "layer2.0.act2", "layer3.0.act2", "layer4.0.act2")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="ridge regression alone, with few images")
+    parser.add_argument("--quick", action="store_true", help="four cuts, and few images for the adversary")
     parser.add_argument("--out", type=Path, default=Path("leakgauge-runs/example-timm_model"), help="run folder")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -40,13 +40,13 @@ def main() -> None:
     except MissingExtra as missing:
         parser.exit(2, f"{missing}\n")
     space = Pixels((3, SIDE, SIDE), mean=made_for.mean, std=made_for.std)  # it is convolutional: any size will do
-    images, labels = (part[: 300 if options.quick else 1000] for part in fashion("train"))
+    images, labels = (part[: 300 if options.quick else 1250] for part in fashion("train"))
     setup = Setup(Victim(model, space, name=NAME), fit(images, shape=space.shape, resize=True, source="fashion"), labels)
 
     plan = plan_scan(
         setup,
         Case(model=f"timm:{NAME}", data="fashion", classes=10, resize=True),
-        Asked(epochs=0 if options.quick else 2, threshold=0.25, names=CUTS),
+        Asked(epochs=0, threshold=0.25, names=QUICK_CUTS if options.quick else ()),
         options.out,
         command="python examples/timm_model.py",
     )
@@ -55,7 +55,8 @@ def main() -> None:
     for cut in plan.cuts:
         print(f"{cut['name']}: {cut['bytes']} bytes are sent, ridge regression leaves an FVU of {fvu[cut['name']]:.2f}")
     print(f"report: {html.write(options.out)}")
-    print(f"Finding: after {CUTS[0]} {1 - fvu[CUTS[0]]:.0%} of the images' variance can be read back. {found.sentence}")
+    first = str(plan.cuts[0]["name"])
+    print(f"Finding: after {first} {1 - fvu[first]:.0%} of the images' variance can be read back. {found.sentence}")
 
 
 if __name__ == "__main__":
