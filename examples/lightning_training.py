@@ -59,7 +59,9 @@ def trained(callback: Any, *, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="60 steps of training")
-    parser.add_argument("--out", type=Path, default=Path("leakgauge-runs/example-lightning_training"), help="run folder")
+    parser.add_argument(
+        "--out", type=Path, default=Path("leakgauge-runs/example-lightning_training"), help="run folder"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / monitor_records.FILE).unlink(missing_ok=True)  # of an earlier try

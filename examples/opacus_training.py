@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +44,7 @@ def network(weights: Signal | None = None) -> nn.Module:
     return model
 
 
-def private(model: nn.Module, data: TensorDataset, *, batch: int, lr: float, noise: float, poisson: bool):
+def private(model: nn.Module, data: TensorDataset, *, batch: int, lr: float, noise: float, poisson: bool) -> Any:
     """Opacus' own private model, optimizer, loader and accountant."""
     from opacus import PrivacyEngine
 
@@ -54,7 +56,7 @@ def private(model: nn.Module, data: TensorDataset, *, batch: int, lr: float, noi
     return *made, engine
 
 
-def fit(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader, *, epochs: int) -> None:
+def fit(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader[Any], *, epochs: int) -> None:
     for _ in range(epochs):
         for x, y in loader:
             optimizer.zero_grad()
@@ -85,19 +87,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("leakgauge-runs/example-opacus_training"), help="run folder")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    if find_spec("opacus") is None:
+        parser.exit(2, f"{MissingExtra('opacus', 'opacus')}\n")
     warnings.simplefilter("ignore")  # Opacus warns of its own hooks, and that its generator is not a secure one
 
     images, labels = (part[: 1000 if options.quick else 3000] for part in fashion("train"))
     data, epochs = TensorDataset(SPACE.encode(images), labels), 1 if options.quick else 8
     plain, dp = network(), network()
-    fit(plain, torch.optim.SGD(plain.parameters(), lr=0.2), DataLoader(data, batch_size=50, shuffle=True), epochs=epochs)
-    try:
-        wrapped, optimizer, loader, engine = private(dp, data, batch=50, lr=0.5, noise=NOISE, poisson=True)
-    except ModuleNotFoundError:
-        parser.exit(2, f"{MissingExtra('opacus', 'opacus')}\n")
+    fit(
+        plain, torch.optim.SGD(plain.parameters(), lr=0.2), DataLoader(data, batch_size=50, shuffle=True), epochs=epochs
+    )
+    wrapped, optimizer, loader, engine = private(dp, data, batch=50, lr=0.5, noise=NOISE, poisson=True)
     fit(wrapped, optimizer, loader, epochs=epochs)
     epsilon = engine.get_epsilon(DELTA)
-    print(f"accuracy {accuracy(plain):.1%} trained plainly, {accuracy(dp):.1%} with epsilon {epsilon:.1f} at delta {DELTA:g}")
+    print(
+        f"accuracy {accuracy(plain):.1%} trained plainly, {accuracy(dp):.1%} with epsilon {epsilon:.1f} at delta {DELTA:g}"
+    )
 
     weights = {name: value.clone() for name, value in dp.state_dict().items()}
     victim, attack = Victim(network(weights), SPACE), inverting_gradients(steps=200 if options.quick else 1000, tv=0.01)
@@ -114,7 +119,9 @@ def main() -> None:
         print(f"{name}: PSNR {psnr[name]:.1f} dB, without the update {null.psnr[0]:.1f} dB; {verdict.outcome}")
     print(f"picture: {options.out / save_strip(options.out, 'original-plain-clipped-noised', torch.cat(strip))}")
     said = ", ".join(f"{name} {value:.1f} dB ({verdicts[name].replace('_', ' ')})" for name, value in psnr.items())
-    print(f"Finding: private training spent epsilon {epsilon:.1f}; of a step on one image the same attack reads: {said}.")
+    print(
+        f"Finding: private training spent epsilon {epsilon:.1f}; of a step on one image the same attack reads: {said}."
+    )
 
 
 if __name__ == "__main__":

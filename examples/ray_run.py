@@ -13,6 +13,7 @@ import argparse
 import os
 import time
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,33 +31,41 @@ def table(found: list[Record]) -> list[dict[str, Any]]:
     return [{name: value for name, value in asdict(record).items() if name not in MEASURED} for record in found]
 
 
+def fresh(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / records.FILE).unlink(missing_ok=True)  # of an earlier try
+    return folder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two cases with few steps")
     parser.add_argument("--out", type=Path, default=Path("leakgauge-runs/example-ray_run"), help="run folder")
     options = parser.parse_args()
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # told to nobody; no warning
+    if find_spec("ray") is None:
+        parser.exit(2, f"{MissingExtra('ray', 'ray')}\n")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is told to anybody
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # keeps a warning of Ray's away
 
     plain = [
         Case(model="cnn", first=image, options={"steps": 100 if options.quick else 300, "tv": 0.01})
         for image in range(1 if options.quick else 3)
     ]
     cases = plain + [replace(case, name="", defenses=("gaussian_noise:relative=10",)) for case in plain]
-    found: dict[str, list[Record]] = {}
-    for place, elsewhere in (("here", {}), ("ray", {"map": OnRay()})):
-        folder = options.out.resolve() / place  # all nodes must see the folder, for workers write the pictures
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / records.FILE).unlink(missing_ok=True)  # of an earlier try
-        began = time.perf_counter()
-        try:
-            found[place] = run_all(cases, load=embedded, folder=folder, **elsewhere)
-        except MissingExtra as missing:
-            parser.exit(2, f"{missing}\n")
-        print(f"{place}: {len(cases)} cases in {time.perf_counter() - began:.1f} s; report: {html.write(folder)}")
-    for record in found["ray"]:
-        print(f"image {record.case['first']}, {record.case['name']}: {record.metrics['psnr']['mean']:.1f} dB; {record.verdict}")
+    began = time.perf_counter()
+    here = run_all(cases, load=embedded, folder=fresh(options.out / "here"))
+    between = time.perf_counter()
+    shared = fresh(options.out.resolve() / "ray")  # all nodes must see it, for workers write the pictures
+    there = run_all(cases, load=embedded, folder=shared, map=OnRay())
+    print(
+        f"{len(cases)} cases: {between - began:.1f} s here, {time.perf_counter() - between:.1f} s with Ray's start and end"
+    )
+    for record in there:
+        psnr = record.metrics["psnr"]["mean"]
+        print(f"image {record.case['first']}, {record.case['name']}: {psnr:.1f} dB; {record.verdict}")
+    print(f"reports: {html.write(options.out / 'here')} and {html.write(options.out / 'ray')}")
 
-    same = table(found["here"]) == table(found["ray"])
+    same = table(here) == table(there)
     outcome = "the same records as here, to the last digit" if same else "OTHER records than here"
     print(f"Finding: {len(cases)} cases run as Ray tasks gave {outcome}.")
 

@@ -68,12 +68,16 @@ def cloud(folder: Path) -> None:
 def served(folder: Path, x: Tensor) -> Tensor:
     """Class scores of the private images, from the cloud; their features are all that leaves this process."""
     edge = torch.export.load(folder / "edge.pt2").module()
-    with subprocess.Popen([sys.executable, __file__, "--cloud", str(folder)], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, __file__, "--cloud", str(folder)], stdout=subprocess.PIPE, text=True
+    ) as child:
         try:
             assert child.stdout is not None
             with torch.no_grad():
                 body = packed(list(edge(x)))
-            with urllib.request.urlopen(f"http://127.0.0.1:{int(child.stdout.readline())}/", data=body, timeout=60) as reply:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{int(child.stdout.readline())}/", data=body, timeout=60
+            ) as reply:
                 return unpacked(reply.read())[0]
         finally:
             child.terminate()

@@ -41,7 +41,9 @@ def main() -> None:
         parser.exit(2, f"{missing}\n")
     space = Pixels((3, SIDE, SIDE), mean=made_for.mean, std=made_for.std)  # it is convolutional: any size will do
     images, labels = (part[: 300 if options.quick else 1250] for part in fashion("train"))
-    setup = Setup(Victim(model, space, name=NAME), fit(images, shape=space.shape, resize=True, source="fashion"), labels)
+    setup = Setup(
+        Victim(model, space, name=NAME), fit(images, shape=space.shape, resize=True, source="fashion"), labels
+    )
 
     plan = plan_scan(
         setup,
