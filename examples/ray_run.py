@@ -4,7 +4,7 @@
 
 A case is plain data, so the place where it runs is one argument: ``run_all(cases, ..., map=OnRay())``. Without an address a local
 cluster is started and stopped again; ``OnRay(address="auto", gpus=1)`` takes your own. Look at the two folders: their
-records differ in seconds and memory alone. Full: six cases with 300 steps. Quick: two with 100. About 50 s, quick 12 s, on one core.
+records differ in seconds and memory alone. Full: four cases with 300 steps. Quick: two with 100. About 50 s, quick 12 s, on one core.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
     plain = [
         Case(model="cnn", first=image, options={"steps": 100 if options.quick else 300, "tv": 0.01})
-        for image in range(1 if options.quick else 3)
+        for image in range(1 if options.quick else 2)
     ]
     cases = plain + [replace(case, name="", defenses=("gaussian_noise:relative=10",)) for case in plain]
     began = time.perf_counter()
