@@ -4,7 +4,7 @@
 
 An attack is an objective (a distance and priors, written like its equation), a start and a solver. Here one weight update of two
 local steps is attacked three times. Look at the distance: the direction of an update tells far more than its length. The
-strip shows the original and the three reconstructions. Full: 400 steps. Quick: 100. About 22 s, quick 7 s, on one core.
+strip shows the original and the three reconstructions. Full: 400 steps. Quick: 100. About 22 s, quick 8 s, on one core.
 """
 
 from __future__ import annotations

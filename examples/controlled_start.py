@@ -5,7 +5,7 @@
 A diagnostic: the attack begins at the private image itself, with a share of its pixels replaced by noise. Look at the attack's row
 against the null run's (the same smoothing without the gradient): only what lies above it was read from the gradient. A model
 that is not completed even from a half is out of this attack's reach. Full: three starts, 200 steps.
-Quick: one start, 60 steps. About 19 s, quick 6 s, on one core.
+Quick: one start, 60 steps. About 19 s, quick 7 s, on one core.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 A small network is trained twice, plainly and with DP-SGD (each sample's gradient clipped, Gaussian noise on their mean). Then one
 image takes one step at the private weights in three ways (the worst case: nobody else is in the batch), and the same attack
 reads the weight update each time. Look at clipping alone: it hides nothing. The picture strip shows the original and what
-the attack made of each update. Quick: one epoch on a third of the images. Full: four epochs on all, four restarts. About 25 s,
+the attack made of each update. Quick: one epoch on a third of the images. Full: four epochs on all, four restarts. About 18 s,
 quick 9 s, on one core.
 """
 

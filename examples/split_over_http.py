@@ -5,7 +5,7 @@
 The edge (this process) keeps the images and sends features; the cloud (its child) holds the second half as a file, answers with
 class scores, and keeps what it was sent. A curious cloud that has the first half too, and images of the same kind, then fits a
 ridge regression from features to images. Look at ``pictures/``: originals above, what the cloud made of them below. Only the
-standard library and torch carry the tensors. Quick: one cut. Full: also a deeper one. About 20 s, quick 10 s, on one core.
+standard library and torch carry the tensors. Quick: one cut. Full: also a deeper one. About 16 s, quick 10 s, on one core.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 No image is needed for a leak: the gradients of the two look-up tables (tokens and positions) hold the words and their order in
 closed form. Look at which words move when noise is added, and at what is refused when the positions stay on the device. What
-was read is also in ``read.txt``. Full: a wider model. About 4 s, quick 3 s, on one core.
+was read is also in ``read.txt``. Full: a wider model. About 3 s, quick 3 s, on one core.
 """
 
 from __future__ import annotations
