@@ -5,7 +5,7 @@
 The model is built from a configuration; nothing is downloaded. APRIL (Lu et al. 2022) solves linear equations in the
 gradient of the position embedding. They hold where attention comes first in the block, as in the paper's architecture A,
 not in the standard stack with its layer norm before. Look at what is refused, and why: a refusal is a result, not a score.
-Quick: the closed form. Full: also the attack by optimisation on the standard stack. About 16 s, quick 6 s, on one core.
+Quick: the closed form. Full: also the attack by optimisation on the standard stack. About 16 s, quick 6 to 7 s, on one core.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 One callback is added to the Trainer; the training itself stays bit-identical. Look at the white-box AUC (can one who holds the
 weights and a list of candidates say who was in the batch? 1 is always, 0.5 is guessing) and at the alarm. ``report.html`` has
-the curves, each beside its controls. Full: 600 steps. Quick: 60. About 9 s, quick 6 s, on one core.
+the curves, each beside its controls. Full: 600 steps. Quick: 60. About 9 s, quick 6 to 8 s, on one core.
 """
 
 from __future__ import annotations

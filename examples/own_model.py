@@ -4,7 +4,7 @@
 
 Shows the whole way from a torch module to a verdict: put your own network into ``my_model`` and run it again. Look at the
 verdict, and at ``report.html``, where original, reconstruction and null run (the same attack without the gradient) stand
-side by side. Quick: one image. Full: also a batch of four, and noise as a defense. About 18 s, quick 5 s, on one core.
+side by side. Quick: one image. Full: also a batch of four, and noise as a defense. About 18 s, quick 5 to 7 s, on one core.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 A case is plain data, so the place where it runs is one argument: ``run_all(cases, ..., map=OnRay())``. Without an address a local
 cluster is started and stopped again; ``OnRay(address="auto", gpus=1)`` takes your own. Look at the two folders: their
-records differ in seconds and memory alone. Full: four cases with 300 steps. Quick: two with 100. About 30 s, quick 12 s, on one core.
+records differ in seconds and memory alone. Full: four cases with 300 steps. Quick: two with 100. About 38 s, quick 10 to 23 s, on one core.
 """
 
 from __future__ import annotations

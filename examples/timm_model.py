@@ -5,7 +5,7 @@
 A ResNet-10-T of timm with random weights (nothing is downloaded) gets the embedded images at 32 x 32 pixels. The adversary has
 images of the same kind and fits a ridge regression at each cut, which shows that at least so much leaks. Look at the FVU
 (fraction of variance unexplained: 0 is a copy, 1 is nothing learned) and, in ``report.html``, at the pictures. Quick: four
-cuts, 240 images. Full: every cut worth it, 1000 images; the safe cut then lies deeper. About 19 s, quick 9 s, on one core.
+cuts, 240 images. Full: every cut worth it, 1000 images; the safe cut then lies deeper. About 19 s, quick 9 to 10 s, on one core.
 """
 
 from __future__ import annotations
