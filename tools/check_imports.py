@@ -17,7 +17,7 @@ from pathlib import Path
 PACKAGE = "leakgauge"
 
 LEVELS: tuple[frozenset[str], ...] = (
-    frozenset({"cli", "cli_options", "console", "monitor_command", "console_scan"}),
+    frozenset({"cli", "cli_options", "console", "monitor_command", "console_scan", "console_init", "console_compare"}),
     frozenset({"integrations"}),
     frozenset({"report"}),
     frozenset({"audit"}),

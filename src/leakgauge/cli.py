@@ -108,7 +108,8 @@ def audit(
     """Attack a set-up in several variants, judge each against a null run, and write a report.
 
     Without MODEL: eight cases on the embedded models. With MODEL: eval and train mode, batches of 1 and 4, with and
-    without each given defense; --mode and --batch-size keep to one.
+    without each given defense; --mode and --batch-size keep to one. With a plan file (audit.py, see leakgauge init): its
+    cases on its victim and data; options given here win over the file.
     """
     from dataclasses import replace
 
@@ -116,9 +117,13 @@ def audit(
     from leakgauge.audit import plan
     from leakgauge.audit.case import Case
     from leakgauge.audit.explain import ladder
+    from leakgauge.integrations import plan_file
     from leakgauge.integrations.setups import find, smaller
 
     folder = out or Path("leakgauge-runs/audit")
+    written = plan_file.read(model, seed=seed) if model is not None and plan_file.is_plan(model) else None
+    if written is not None:
+        fail_over = fail_over or written.fail_over
     gate = console.Gate(fail_over, json, junit)
     if resume:
         cases = plan.read(folder)
@@ -132,12 +137,18 @@ def audit(
             fixed: dict[str, Any] = {"mode": mode or "train", "batch_size": batch_size or 4}
             subject = replace(base, name="", defenses=tuple(defense or ()), **fixed)
             cases = ladder(subject, images=len(find(subject).images), models=smaller(base.model))
+        elif written is not None and written.cases is not None:
+            cases = plan_file.settled(
+                written, base, given=_given(), mode=mode, batch_size=batch_size, defenses=defense or ()
+            )
         elif plain:
             cases = plan.default_cases(seed=seed, device=device)
         else:
             cases = plan.variants(base, mode=mode, batch_size=batch_size, defenses=defense or [])
         console.prepare_folder(folder)
-        if budget is None and not plain and "steps" not in base.options:
+        if written is not None and budget is None and "steps" not in base.options:
+            budget = written.budget
+        if budget is None and not plain and not all("steps" in case.options for case in cases):
             budget = DEFAULT_BUDGET
         if budget is not None:
             cases = plan.fit_budget(cases, plan.seconds_of(budget), load=find)
@@ -272,13 +283,14 @@ def _base(
     seed: int,
 ) -> Case:
     """The case that the options describe; it is built once, so that a wrong option is refused before anything runs."""
-    from leakgauge.audit.case import Case, default_data
+    from leakgauge.audit.case import Case
     from leakgauge.audit.parse import option_of
+    from leakgauge.integrations.plan_file import named
 
-    name = model or "cnn"
+    model, data = named(model, data)
     case = Case(
-        model=name,
-        data=data or default_data(name),
+        model=model,
+        data=data,
         local_steps=local_steps,
         local_lr=local_lr,
         attack=attack,
@@ -293,6 +305,13 @@ def _base(
     case.build_reveal()
     case.build_channel()
     return case
+
+
+def _given() -> set[str]:
+    """Fields of a case that stand on the command line, also where they say what would hold anyway."""
+    context = click.get_current_context()
+    fields = ("local_steps", "local_lr", "attack", "reveal", "classes", "resize", "device", "seed")
+    return {name for name in fields if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
 
 
 @app.command(
@@ -351,6 +370,20 @@ def monitor(
         _complain(f"interrupted; {kept}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(code)
+
+
+@app.command(epilog="Examples: **leakgauge init** · **leakgauge init --for lightning --out audits/classifier.py**")
+def init(
+    kind: Annotated[str, typer.Option("--for", help="pytorch, timm, huggingface or lightning.")] = "pytorch",
+    out: Annotated[Path, typer.Option("--out", help="The file to write; an existing one is kept.")] = Path("audit.py"),
+    quiet: QuietOption = False,
+) -> None:
+    """Write a commented plan file, which runs at once on a small stand-in; replace the marked lines by your own."""
+    from leakgauge import console_init
+
+    said = console_init.write(kind, out)
+    if not quiet:
+        typer.echo(said)
 
 
 @app.command()

@@ -11,7 +11,8 @@ ModelArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[MODEL]",
-        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME, timm32:NAME or hf:NAME. "
+        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME, timm32:NAME or hf:NAME; "
+        "or a plan file (audit.py). "
         "attention_first: before it rearranges a vision transformer.",
         show_default=False,
     ),
