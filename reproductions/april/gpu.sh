@@ -6,7 +6,7 @@
 set -u
 out=${1:?give the folder for the results} data=${2:?give the folder with MNIST and CIFAR-10}
 here=$(cd "$(dirname "$0")" && pwd)
-export PYTHONPATH="$here/../../src" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
+export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
 mkdir -p "$out"
 work=$(mktemp -d)
 python=${PYTHON:-python3}

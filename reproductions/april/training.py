@@ -45,7 +45,7 @@ def accuracies(
     x, y = ((train[0] - mean) / std).to(device), train[1].to(device)
     rng = torch.Generator(device=device).manual_seed(seed)
     steps = epochs * max(1, len(x) // BATCH)
-    optimizer = torch.optim.AdamW(list(parameters.values()), lr=lr, weight_decay=0.0, fused=device.type == "cuda")
+    optimizer = torch.optim.AdamW(list(parameters.values()), lr=lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, max(2, steps), pct_start=0.2)
     plain = partial(sdpa_kernel, SDPBackend.MATH)  # the fused kernels of attention know no vmap
     for number in range(steps):

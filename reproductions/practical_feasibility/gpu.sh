@@ -9,7 +9,7 @@ set -u
 out=${1:?give the folder for the results} data=${2:?give the folder made by pack.py} stage=${3:-all}
 here=$(cd "$(dirname "$0")" && pwd)
 work=${WORK:-/tmp/practical_feasibility}
-export PYTHONPATH="$here/../../src" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
+export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
 python=${PYTHON:-python3}
 if [ "${PLAN:-}" ]; then
     for part in accuracy freeze_thresholds detection small large shared_statistics controlled; do "$python" "$here/$part.py" --plan | tail -n 1; done

@@ -7,7 +7,7 @@
 set -u
 out=${1:?give the folder for the results} data=${2:?give the folder with the data}
 here=$(cd "$(dirname "$0")" && pwd)
-export PYTHONPATH="$here/../../src" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-3}
+export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-3}
 mkdir -p "$out"
 work=$(mktemp -d)
 cp "$here"/results/*.jsonl "$here"/results/*.npz "$work" 2>/dev/null
