@@ -41,7 +41,16 @@ MAY_USE_SIDE = {"audit", "split", "integrations", "cli", "console", "monitor_com
 NARROW: dict[str, set[str]] = {
     "models": {"core", "errors"},
     "data": {"core", "errors"},
-    "report": {"audit.records", "audit.monitor_records", "audit.scan_records", "errors"},
+    "report": {
+        "audit.records",
+        "audit.monitor_records",
+        "audit.scan_records",
+        "audit.defense_records",
+        "audit.findings",
+        "audit.advice",
+        "audit.sentences",
+        "errors",
+    },
     "measures": {"errors"},
 }
 """These may import nothing of the package but what is listed (and their own modules)."""

@@ -58,7 +58,7 @@ def test_durations_that_are_none(text):
 @settings(max_examples=50, deadline=None)
 @given(st.floats(0, 1e7))
 def test_steps_are_rounded_down_to_two_digits(steps):
-    found = plan._rounded_down(steps)
+    found = plan.rounded_down(steps)
     assert found >= 50
     assert found <= max(50, steps)
     assert found > 0.9 * steps - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -87,10 +88,24 @@ def changes(case: Case, *, models: Mapping[str, str] | None = None) -> list[Chan
     tried += [(n, "relaxation", replace(case, name="", model=model)) for n, model in (models or {}).items()]
     tried += [(name, "restriction", change(case)) for name, change in RESTRICTIONS.items()]
     return [
-        Changed(name, kind, replace(changed, name=f"{changed.name} ({kind}: {name})"))
+        Changed(name, kind, replace(changed, name=_named(changed, kind, name)))
         for name, kind, changed in tried
         if changed is not None
     ]
+
+
+def _named(changed: Case, kind: str, name: str) -> str:
+    return f"{changed.name} ({kind}: {name})"
+
+
+def change_in(name: str) -> str:
+    """The single change that the name of a case of a ladder tells, or nothing where it is a set-up of its own.
+
+    >>> change_in("cnn, eval mode, batch 4 (relaxation: eval mode)"), change_in("cnn, eval mode, batch 4")
+    ('eval mode', '')
+    """
+    found = re.search(r" \((?:relaxation|restriction): (.+)\)$", name)
+    return found[1] if found else ""
 
 
 def ladder(case: Case, *, images: int, models: Mapping[str, str] | None = None) -> list[Case]:

@@ -88,10 +88,10 @@ def fit_budget(cases: Sequence[Case], seconds: float, *, load: Load) -> list[Cas
 def _fitted(case: Case, seconds: float, load: Load) -> Case:
     if "steps" not in accepted_options(case):
         return case
-    cost = _seconds_per_step(case, load)
+    cost = seconds_per_step(case, load)
     if cost is None:
         return case
-    return replace(case, options={**case.options, "steps": _rounded_down(seconds / cost)})
+    return replace(case, options={**case.options, "steps": rounded_down(seconds / cost)})
 
 
 def accepted_options(case: Case) -> Mapping[str, object]:
@@ -101,7 +101,7 @@ def accepted_options(case: Case) -> Mapping[str, object]:
     return {name: parameter.default for name, parameter in taken.items()}
 
 
-def _seconds_per_step(case: Case, load: Load) -> float | None:
+def seconds_per_step(case: Case, load: Load) -> float | None:
     """Seconds of one step, from the difference of a trial and a run of one step; None where the attack does not run."""
     setup = load(case)
     check_fits(setup)
@@ -130,8 +130,9 @@ def _seconds_per_step(case: Case, load: Load) -> float | None:
         return None
 
 
-def _rounded_down(steps: float) -> int:
-    whole = max(FEWEST_STEPS, int(steps))
+def rounded_down(steps: float, *, fewest: int = FEWEST_STEPS) -> int:
+    """Steps with two significant digits, at least ``fewest``."""
+    whole = max(fewest, int(steps))
     unit = 10 ** max(0, len(str(whole)) - 2)
     return whole // unit * unit
 

@@ -17,10 +17,11 @@ from markupsafe import Markup
 
 from leakgauge.audit import monitor_records
 from leakgauge.audit import records as store
+from leakgauge.audit.findings import read_findings
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
-from leakgauge.report import scan_section, words
+from leakgauge.report import first_page, scan_section, words
 from leakgauge.report.figures import Panel, Picture, bars_svg, curve_svg, pictures
 from leakgauge.report.monitor_section import section as monitored_section
 from leakgauge.report.templating import environment
@@ -54,6 +55,7 @@ def write(folder: Path) -> Path:
         title=f"{kind} of {folder.resolve().name}",
         monitored=monitored,
         scan=scan,
+        first_page=first_page.context(read_findings(folder)),
     )
     target = folder / FILE
     draft = folder / f".{FILE}.{os.getpid()}.tmp"
@@ -73,10 +75,11 @@ def render(
     made: datetime | None = None,
     monitored: MonitorRun | None = None,
     scan: Mapping[str, Any] | None = None,
+    first_page: Mapping[str, Any] | None = None,
 ) -> str:
     """The page for ``records``, with pictures from ``folder``, a ``monitored`` training and a ``scan`` where there is one.
 
-    ``made`` is the time to print on it (default: now).
+    ``first_page`` is what stands on top, where there is one. ``made`` is the time to print on it (default: now).
     """
     if not records and monitored is None and scan is None:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
@@ -101,6 +104,7 @@ def render(
             private=any(case["shows_truth"] for case in cases),
             monitored=None if monitored is None else monitored_section(monitored),
             scan=scan,
+            first_page=first_page,
         )
     )
 
