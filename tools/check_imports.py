@@ -49,6 +49,7 @@ NARROW: dict[str, set[str]] = {
         "audit.findings",
         "audit.advice",
         "audit.sentences",
+        "audit.compare",
         "errors",
     },
     "measures": {"errors"},

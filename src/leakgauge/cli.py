@@ -21,6 +21,7 @@ from leakgauge.cli_options import (
     JunitOption,
     LocalLrOption,
     LocalOption,
+    MarkdownOption,
     ModelArgument,
     ModeOption,
     OptionOption,
@@ -92,6 +93,7 @@ def audit(
     fail_over: FailOption = None,
     json: JsonOption = None,
     junit: JunitOption = None,
+    markdown: MarkdownOption = None,
     out: OutOption = None,
     seed: SeedOption = 0,
     explain: Annotated[
@@ -124,7 +126,7 @@ def audit(
     written = plan_file.read(model, seed=seed) if model is not None and plan_file.is_plan(model) else None
     if written is not None:
         fail_over = fail_over or written.fail_over
-    gate = console.Gate(fail_over, json, junit)
+    gate = console.Gate(fail_over, json, junit, markdown)
     if resume:
         cases = plan.read(folder)
     else:
@@ -188,6 +190,7 @@ def attack(
     fail_over: FailOption = None,
     json: JsonOption = None,
     junit: JunitOption = None,
+    markdown: MarkdownOption = None,
     out: OutOption = None,
     seed: SeedOption = 0,
     quiet: QuietOption = False,
@@ -207,10 +210,12 @@ def attack(
     changes: dict[str, Any] = {"mode": mode or "eval", "batch_size": 1 if batch_size is None else batch_size}
     case = replace(base, name="", first=first, defenses=tuple(defense or ()), **changes)
     folder = out or Path("leakgauge-runs/attack")
-    gate = console.Gate(fail_over, json, junit)
+    gate = console.Gate(fail_over, json, junit, markdown)
     if update is None and weights is not None:
         raise BadInput("--weights belongs to --update; to load weights into your model do it in its factory")
-    if update is not None and (data is not None or defense or reveal or first or fail_over or json or junit):
+    if update is not None and (
+        data is not None or defense or reveal or first or fail_over or json or junit or markdown
+    ):
         raise BadInput("--update brings what the client sent; data, defenses, reveals and verdicts have no place there")
     console.prepare_folder(folder, replace_old=out is None)
     if update is not None:
@@ -397,6 +402,39 @@ def report(
     path = html.write(run)
     if not quiet:
         typer.echo(f"report: {path}")
+
+
+@app.command(
+    epilog="Examples: **leakgauge compare runs/main runs/branch --fail-if-worse** · **leakgauge compare runs/v1 runs/v2 "
+    "--out changes.html --markdown changes.md**"
+)
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="RUN_A", help="Folder of the earlier run.")],
+    after: Annotated[Path, typer.Argument(metavar="RUN_B", help="Folder of the later run.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the comparison as a page to this .html file.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the comparison as JSON to this file.")] = None,
+    markdown: MarkdownOption = None,
+    fail_if_worse: Annotated[
+        bool,
+        typer.Option(
+            "--fail-if-worse", help="Exit with 3 if a verdict is worse or lost, or if nothing could be compared."
+        ),
+    ] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Show what changed between two runs, e.g. of two versions of a model: verdicts first, then figures with their spread.
+
+    Set-ups are paired by mode, batch, local steps, attack, defenses and knowledge, whatever the models are called.
+    """
+    from leakgauge import console_compare
+
+    raise typer.Exit(
+        console_compare.show(
+            before, after, page=out, json_to=json, markdown_to=markdown, fail_if_worse=fail_if_worse, quiet=quiet
+        )
+    )
 
 
 @app.command("list")

@@ -49,4 +49,7 @@ FailOption = Annotated[
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the verdicts as JSON to this file.")]
 JunitOption = Annotated[Path | None, typer.Option("--junit", help="Write the verdicts as JUnit XML to this file.")]
+MarkdownOption = Annotated[
+    Path | None, typer.Option("--markdown", help="Write a short summary for a pull request to this file.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

@@ -15,9 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit import gate, records
+from leakgauge.audit import gate, markdown, records
 from leakgauge.audit.case import REVEALS, Case
 from leakgauge.audit.explain import as_text, explain
+from leakgauge.audit.findings import read_findings
 from leakgauge.audit.pictures import FOLDER as PICTURES
 from leakgauge.audit.pictures import write_whole
 from leakgauge.audit.processes import Processes
@@ -69,21 +70,28 @@ class Gate:
     fail_over: str | None = None
     json: Path | None = None
     junit: Path | None = None
+    markdown: Path | None = None
 
     def __post_init__(self) -> None:
         """Mistakes are told before the first case runs, not after the last."""
         if self.fail_over is not None:
             gate.limit_of(self.fail_over)
-        for path in (self.json, self.junit):
+        for path in (self.json, self.junit, self.markdown):
             if path is not None and not path.parent.is_dir():
                 raise BadInput(f"there is no folder {path.parent} to write {path.name} into")
 
-    def __call__(self, found: Sequence[Record]) -> int:
+    def __call__(self, found: Sequence[Record], *, folder: Path) -> int:
+        """Writes the files for machines, with what the run in ``folder`` says of all questions. Returns the exit code."""
         limit = None if self.fail_over is None else gate.limit_of(self.fail_over)
-        if self.json is not None:
-            write_whole(self.json, json.dumps(gate.summary(found, limit), indent=1).encode())
-        if self.junit is not None:
-            write_whole(self.junit, gate.junit(found, limit))
+        if self.json or self.junit or self.markdown:
+            findings = read_findings(folder)
+            if self.json is not None:
+                write_whole(self.json, json.dumps(gate.summary(found, limit, findings), indent=1).encode())
+            if self.junit is not None:
+                write_whole(self.junit, gate.junit(found, limit, findings))
+            if self.markdown is not None:
+                report = (folder / html.FILE).as_posix()
+                write_whole(self.markdown, markdown.run_summary(found, findings, limit=limit, report=report).encode())
         return gate.exit_code(found, limit)
 
 
@@ -122,7 +130,7 @@ def run(
     path = html.write(folder)
     screen.print(_table(found))
     screen.print(f"report: {path}", soft_wrap=True)
-    return (judged_by or Gate())(found)
+    return (judged_by or Gate())(found, folder=folder)
 
 
 def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, folder: Path, quiet: bool) -> int:
