@@ -17,7 +17,19 @@ from pathlib import Path
 PACKAGE = "leakgauge"
 
 LEVELS: tuple[frozenset[str], ...] = (
-    frozenset({"cli", "cli_options", "console", "monitor_command", "console_scan", "console_init", "console_compare"}),
+    frozenset(
+        {
+            "cli",
+            "cli_options",
+            "console",
+            "monitor_command",
+            "console_scan",
+            "console_audit",
+            "audit_view",
+            "console_init",
+            "console_compare",
+        }
+    ),
     frozenset({"integrations"}),
     frozenset({"report"}),
     frozenset({"audit"}),
@@ -48,7 +60,6 @@ NARROW: dict[str, set[str]] = {
         "audit.defense_records",
         "audit.findings",
         "audit.advice",
-        "audit.sentences",
         "audit.compare",
         "errors",
     },

@@ -36,6 +36,25 @@ RevealOption = Annotated[
     list[str] | None,
     typer.Option("--reveal", help="Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable."),
 ]
+DEFAULT_BUDGET = "10m"
+"""For a user's own model, where nobody knows yet how long a step takes."""
+BudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--budget", help=f"Time for the whole audit, e.g. 5m; planned into steps. Own model: {DEFAULT_BUDGET}."
+    ),
+]
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option("--only", help="Answer this question: updates, training, split or defenses. Repeatable."),
+]
+SkipOption = Annotated[list[str] | None, typer.Option("--skip", help="Leave this question out. Repeatable.")]
+TrainingOption = Annotated[
+    int | None, typer.Option("--training-steps", help="Steps of every training, instead of what the budget allows.")
+]
+EpochsOption = Annotated[
+    int | None, typer.Option("--epochs", help="Full effort of a decoder at a cut, instead of what the budget allows.")
+]
 ClassesOption = Annotated[
     int | None, typer.Option("--classes", help="Number of classes to build a timm or hf model for.")
 ]

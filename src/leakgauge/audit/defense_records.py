@@ -130,8 +130,7 @@ def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
     known = [i for i, point in enumerate(points) if not any(math.isnan(v) for v in point)]
     kept: list[int] = []
     for i in sorted(known, key=lambda i: points[i]):  # by the first coordinate: only what came before can beat
-        last = points[kept[-1]] if kept else (math.inf, math.inf)
-        if points[i][1] < last[1] or points[i] == last:
+        if not kept or points[i][1] < points[kept[-1]][1] or points[i] == points[kept[-1]]:
             kept.append(i)
     return tuple(sorted(kept))
 

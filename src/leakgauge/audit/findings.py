@@ -121,6 +121,7 @@ def _update(number: int, record: Record) -> Update:
         null_ssim=_mean(record.null, "ssim"),
         null_psnr=_mean(record.null, "psnr"),
         labels=None if told else _mean(record.metrics, "labels"),
+        classes=record.victim.get("classes"),
         first=int(case.get("first") or 0),
     )
 

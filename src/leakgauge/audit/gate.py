@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from leakgauge.audit.advice.sentences import QuestionVerdict, verdicts
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.records import Record
-from leakgauge.audit.sentences import QuestionVerdict, verdicts
 from leakgauge.audit.verdict import SEVERITY
 from leakgauge.errors import BadInput
 

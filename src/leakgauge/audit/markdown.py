@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from leakgauge.audit import gate
 from leakgauge.audit.advice import advise
+from leakgauge.audit.advice.sentences import verdicts
 from leakgauge.audit.compare import ORDER, Comparison, Difference
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.records import Record
-from leakgauge.audit.sentences import verdicts
 
 ROWS = 12
 """Rows of a table that stand open; the others are folded away."""

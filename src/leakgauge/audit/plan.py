@@ -76,24 +76,6 @@ def seconds_of(text: str) -> float:
     return float(found.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[found.group(2)]
 
 
-def fit_budget(cases: Sequence[Case], seconds: float, *, load: Load) -> list[Case]:
-    """Gives each case an equal share of the time and turns it into a number of steps by a short trial of each.
-
-    Steps are rounded down to two significant digits, never below 50. Cases whose attack takes no steps stay as they are.
-    """
-    share_of_time = seconds / max(1, len(cases))
-    return [_fitted(case, share_of_time, load) for case in cases]
-
-
-def _fitted(case: Case, seconds: float, load: Load) -> Case:
-    if "steps" not in accepted_options(case):
-        return case
-    cost = seconds_per_step(case, load)
-    if cost is None:
-        return case
-    return replace(case, options={**case.options, "steps": rounded_down(seconds / cost)})
-
-
 def accepted_options(case: Case) -> Mapping[str, object]:
     """The options that the case's attack takes, with their defaults; none for an attack that is not registered."""
     factory: Callable[..., object] | None = ATTACKS.get(case.attack.partition(":")[0])

@@ -180,7 +180,7 @@ def attacked(case: Case, setup: Setup, folder: Path, *, nothing: Reconstruction 
         "stated": result.stated,
         "curve": _curve(result),
         "pictures": _pictures(case, folder, truths, victim, result, nothing),
-        "progress": _progress(case, folder, victim, result),
+        "progress": _progress(case, folder, truths, victim, result),
     }
 
 
@@ -232,9 +232,16 @@ def _pictures(
     return {name: save_strip(folder, f"{case.key()}-{name}", images) for name, images in shown.items()}
 
 
-def _progress(case: Case, folder: Path, victim: Victim, result: Reconstruction) -> tuple[dict[str, Any], ...]:
+def _progress(
+    case: Case, folder: Path, truths: Tensor, victim: Victim, result: Reconstruction
+) -> tuple[dict[str, Any], ...]:
+    """The candidate over the steps, each image at the place that it has in the end, so that it can be laid over its original."""
+    order = _paired(victim.space.decode(result.x).cpu(), truths)
     return tuple(
-        {"step": step, "picture": save_strip(folder, f"{case.key()}-step-{step:06d}", victim.space.decode(x))}
+        {
+            "step": step,
+            "picture": save_strip(folder, f"{case.key()}-step-{step:06d}", victim.space.decode(x).cpu()[order]),
+        }
         for step, x in zip(result.trace.snapshot_steps, result.trace.snapshots, strict=True)
     )
 

@@ -48,6 +48,7 @@ class Update:
     null_ssim: float | None = None
     null_psnr: float | None = None
     labels: float | None = None
+    classes: int | None = None
     first: int = 0
 
     @property

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakgauge.audit.advice import Advice, advise
+from leakgauge.audit.advice.sentences import LIMITS, QuestionVerdict, verdicts
 from leakgauge.audit.advice.text import SHOWN
 from leakgauge.audit.findings import Findings
-from leakgauge.audit.sentences import LIMITS, QuestionVerdict, verdicts
 
 _BADGES: Mapping[str, str] = {
     "bad": "feasible",

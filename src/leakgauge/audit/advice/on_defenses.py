@@ -14,8 +14,8 @@ MOST_POINTS = 2.0
 
 
 def use_defense(found: Findings) -> Match | None:
-    """The undefended attack leaks, and a row of the front makes it infeasible at a small price; the cheapest one."""
-    hit = sorted((row for row in _holding(found) if row.front and _cheap(row)), key=lambda row: row.cost or 0.0)
+    """The undefended attack leaks, and a row makes it infeasible at a small price: on the Pareto front, then the cheapest."""
+    hit = sorted(filter(_cheap, _holding(found)), key=lambda row: (not row.front, row.cost))
     if not hit or found.defenses is None:
         return None
     best, auc = hit[0], hit[0].auc
@@ -32,7 +32,7 @@ def no_cheap_defense(found: Findings) -> Match | None:
     if found.defenses is None or found.defenses.undefended.outcome not in LEAKING or not rows(found):
         return None
     holding = _holding(found)
-    if any(row.front and _cheap(row) for row in holding):
+    if any(map(_cheap, holding)):
         return None
     cheapest = min(holding, key=lambda row: math.inf if row.cost is None else row.cost, default=None)
     best = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from leakgauge.audit.advice.match import Match, anchors, plural, quality
@@ -10,9 +11,9 @@ from leakgauge.audit.summaries import HELD, Flip, Update
 from leakgauge.audit.verdict import SEVERITY
 
 LABELS_TOLD = 0.9
-"""Share of labels; with ten classes guessing finds a tenth, so that this is no luck from a handful of labels on."""
-FEWEST_LABELS = 4
-"""Labels on which a share of them can rest; four right ones of ten classes are luck once in ten thousand times."""
+"""Share of labels that were found; below it a server is often wrong about a single one."""
+LUCK = 0.01
+"""Chance that guessing finds so many labels; above it a handful of right ones proves nothing."""
 FEWEST_IMAGES = 20
 """Below it a clean result still allows that more than one image in seven is reconstructed: 1 - 0.05^(1/20) = 14 %."""
 
@@ -109,12 +110,25 @@ def only_diagnostic_run(found: Findings) -> Match | None:
 
 
 def labels_told(found: Findings) -> Match | None:
-    told = [u for u in realistic(found) if u.labels is not None]
-    count = sum(u.batch for u in told)
-    share = sum((u.labels or 0.0) * u.batch for u in told) / count if count else 0.0
-    if count < FEWEST_LABELS or share < LABELS_TOLD:
-        return None
-    return Match(anchors(told), {"share": f"{share:.0%}".replace("%", " %"), "count": count})
+    """The largest batch size whose labels were read, more of them than guessing explains."""
+    for batch in sorted({u.batch for u in realistic(found)}, reverse=True):
+        told = {u.first: u for u in realistic(found) if u.batch == batch and u.labels is not None}.values()
+        count = batch * len(told)
+        right = round(sum((u.labels or 0.0) * batch for u in told))
+        classes = min((u.classes for u in told if u.classes is not None), default=2)
+        if count and right >= LABELS_TOLD * count and _luck(right, count, 1 / classes) <= LUCK:
+            return Match(anchors(told), {"batch": batch, "right": right, "count": count, "classes": classes})
+    return None
+
+
+def _luck(right: int, count: int, chance: float) -> float:
+    """P(X ≥ right) for X binomial with ``count`` draws.
+
+    >>> _luck(4, 4, 0.1), _luck(0, 4, 0.1)
+    (0.0001, 1.0)
+    """
+    tail = sum(math.comb(count, k) * chance**k * (1 - chance) ** (count - k) for k in range(right, count + 1))
+    return round(tail, 12)
 
 
 def more_steps(found: Findings) -> Match | None:

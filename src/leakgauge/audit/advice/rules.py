@@ -47,7 +47,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="use_defense",
         severity="act",
-        condition="The undefended attack leaks, and a defense on the Pareto front makes it infeasible for at most "
+        condition="The undefended attack leaks, and a defense (on the Pareto front, if one is) makes it infeasible for at most "
         f"{on_defenses.MOST_POINTS:g} points of accuracy.",
         when=on_defenses.use_defense,
         title="Consider {defense} on what you share.",
@@ -61,7 +61,7 @@ RULES: tuple[Rule, ...] = (
         f"{on_defenses.MOST_POINTS:g} points of accuracy.",
         when=on_defenses.no_cheap_defense,
         title="Plan for secure aggregation, or for training with DP-SGD (Opacus).",
-        why="Of {count} tried {best}.",
+        why="Of {count} tried {best}. Neither of the two is part of this audit.",
     ),
     Rule(
         name="defense_did_not_hold",
@@ -116,11 +116,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="labels_told",
         severity="act",
-        condition=f"At least {on_updates.LABELS_TOLD:.0%} of at least {on_updates.FEWEST_LABELS} labels were read from undefended updates "
-        "without diagnostic assumptions.",
+        condition=f"At least {on_updates.LABELS_TOLD:.0%} of the labels were read from undefended updates without diagnostic "
+        f"assumptions, and guessing does as well in at most {on_updates.LUCK:.0%} of cases.",
         when=on_updates.labels_told,
-        title="Treat the labels of a batch as known to the server.",
-        why="{share} of {count} labels were read from plain updates alone.",
+        title="Treat the labels of a batch of {batch} as known to the server.",
+        why="{right} of {count} labels ({classes} classes) were read from plain updates alone.",
     ),
     Rule(
         name="controls_failed",

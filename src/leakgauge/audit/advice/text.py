@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 
 from leakgauge.audit.advice.advise import advise
+from leakgauge.audit.advice.sentences import LIMITS, verdicts
 from leakgauge.audit.findings import Findings
-from leakgauge.audit.sentences import LIMITS, verdicts
 
 SHOWN = 7
 """Pieces of advice that a reader takes in at once; further ones are counted, and stand in the report."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from leakgauge.audit.advice.match import interval, number, plural, quality
 from leakgauge.audit.advice.on_defenses import no_cheap_defense, use_defense
-from leakgauge.audit.advice.on_training import members_told, unclean
+from leakgauge.audit.advice.on_training import CONTROL_LIMIT, members_told, unclean
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.summaries import (
     ASKED,
@@ -175,6 +175,9 @@ def _training(training: Training, found: Findings) -> QuestionVerdict:
         said.append(f"Controls failed ({', '.join(name for name, _ in failed)}), so that curve and alarm do not count.")
     elif training.controls:
         said.append("The controls (null, decoy, noise) are clean.")
+        if training.layers and training.layers[0][1] > CONTROL_LIMIT:
+            name, nats = training.layers[0]
+            said.append(f"The layer that tells most by itself is {name} ({nats:.2f} nats).")
     loud = training.alarm_at is not None and not failed
     tone: Tone = "bad" if loud or told else "partly" if failed else "good"
     word = "Alarm" if loud else "Members told" if told else "Controls failed" if failed else "Alarm silent"
@@ -222,16 +225,15 @@ def _defenses(defenses: Defenses, found: Findings) -> QuestionVerdict:
             f"The attack fails without a defense too{where}, so that none of {plural(len(rows), 'defense')} can show what it buys."
         ]
     else:
-        use, cheap = use_defense(found), no_cheap_defense(found) is None
-        tone, word = ("good", "Defense found") if use and cheap else ("bad", "No cheap defense")
+        use, dear = use_defense(found), no_cheap_defense(found)
+        tone, word = ("good", "Defense found") if use else ("bad", "No cheap defense")
         said = [f"{len(held)} of {plural(len(rows), 'defense')} made the attack infeasible within its budget{where}."]
-        said += [f"The cheapest is {use.facts['defense']}, for {use.facts['cost']}."] if use else []
-        told = [row.auc for row in held if row.auc is not None]
-        said += (
-            [f"Members of a batch are still told with an AUC of {min(told):.2f} to {max(told):.2f} behind them."]
-            if told
-            else []
-        )
+        said += [f"The cheapest one worth having is {use.facts['defense']}, for {use.facts['cost']}."] if use else []
+        said += [f"None is cheap: {dear.facts['best']}."] if dear else []
+        told = sorted({f"{row.auc:.2f}" for row in held if row.auc is not None})
+        if told:
+            span = told[0] if told[0] == told[-1] else f"{told[0]} to {told[-1]}"
+            said.append(f"Behind them members of a batch are told with an AUC of {span} (0.5 is guessing).")
     spent = [(defenses.steps, "steps of attack"), (defenses.train_steps, "steps of training")]
     parts = [f"{count} {what} each" for count, what in spent if count is not None]
     budget = ", ".join([*parts, f"{_seconds(defenses.seconds)} in all"])
