@@ -140,15 +140,15 @@ def audit(
     )  # fmt: skip
     plain = model is data is mode is batch_size is None and not defense
     plain = plain and not explain and base == replace(Case(), seed=seed, device=device)
-    cases = None
+    cases, steps = None, base.options.get("steps")
     if written is not None and written.cases is not None:
         cases = plan_file.settled(
             written, base, given=_given(), mode=mode, batch_size=batch_size, defenses=defense or ()
         )  # fmt: skip
+        steps = steps or plan_file.steps_of(cases)
     request = console_audit.request_of(
         base, plain=plain, mode=mode, batch_size=batch_size, defenses=defense or (), only=only or (), skip=skip or (),
-        explain=explain, effort=Effort(base.options.get("steps"), training_steps, epochs), budget=budget,
-        cases=cases,
+        explain=explain, effort=Effort(steps, training_steps, epochs), budget=budget, cases=cases,
     )  # fmt: skip
     raise typer.Exit(console_audit.fresh(folder, request, shown, began=began))
 

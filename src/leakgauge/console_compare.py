@@ -50,22 +50,23 @@ def show(
 
 def _print(found: Comparison, screen: Console) -> None:
     if found.cases:
-        table = Table(title=f"What changed from {escape(found.before)} to {escape(found.after)}")
-        for column in ("set-up", "before", "after", "change", "SSIM", "PSNR"):
+        table = Table(
+            title=f"What changed from {escape(found.before)} to {escape(found.after)}",
+            caption="~ within the spread over restarts, ? a single restart: spread not known; higher figures leak more",
+        )
+        for column in ("change", "set-up", "verdict", "SSIM", "PSNR in dB"):
             table.add_column(column, overflow="fold")
         for pair in found.cases:
             figures = [_moved(difference) for difference in pair.differences]
-            table.add_row(
-                escape(pair.name), _verdict(pair, "before"), _verdict(pair, "after"), _word(pair.direction), *figures
-            )
+            table.add_row(_word(pair.direction), escape(pair.name), _verdicts(pair), *figures)
         screen.print(table)
     if found.changes:
         table = Table(title="Training, split and defenses")
-        for column in ("what", "before", "after", "change", "note"):
+        for column in ("change", "what", "before", "after", "note"):
             table.add_column(column, overflow="fold")
         for change in found.changes:
             told = [escape(text) for text in (change.what, change.before, change.after)]
-            table.add_row(*told, _word(change.direction), escape(change.note))
+            table.add_row(_word(change.direction), *told, escape(change.note))
         screen.print(table)
     lines = [f"differs: {name}: {a} → {b}" for name, a, b in found.settings]
     lines += [f"only in {found.before}: {name}" for name in found.only_before]
@@ -79,9 +80,9 @@ def _print(found: Comparison, screen: Console) -> None:
     )
 
 
-def _verdict(pair: CasePair, side: str) -> str:
-    record = getattr(pair, side)
-    return escape((record.verdict or record.status).replace("_", " "))
+def _verdicts(pair: CasePair) -> str:
+    before, after = ((r.verdict or r.status).split("_")[0] for r in (pair.before, pair.after))
+    return before if before == after else f"{before} → {after}"
 
 
 def _word(direction: str) -> str:
@@ -91,14 +92,12 @@ def _word(direction: str) -> str:
 
 
 def _moved(difference: Difference) -> str:
-    """What it was and is, and what the spread over restarts says of that."""
+    """What it was and is, and a mark where restarts differ as much, or where nobody knows."""
     if difference.before is None or difference.after is None:
         return ""
     places = 3 if difference.metric == "ssim" else 1
-    known = {True: "", False: ", within spread", None: ", spread unknown"}[difference.beyond]
     before, after = (f"{v:.{places}f}".replace("inf", "∞") for v in (difference.before, difference.after))
-    by = "" if difference.value is None else f" ({difference.value:+.{places}f}{known})"
-    return f"{before} → {after}{by}"
+    return f"{before} → {after}{ {True: '', False: ' ~', None: ' ?'}[difference.beyond] }"
 
 
 __all__ = ["show"]

@@ -116,16 +116,21 @@ def _training(a: Training, b: Training) -> Iterator[Change]:
 
 
 def _auc(a: Measured, b: Measured) -> Change:
-    direction: Direction = "untold"
-    note = "no intervals on record"
-    if None not in (a.low, a.high, b.low, b.high):
-        assert a.low is not None
-        assert a.high is not None
-        assert b.low is not None
-        assert b.high is not None
-        direction = "worse" if b.low > a.high else "better" if b.high < a.low else "same"
-        note = "the intervals overlap, so no difference is shown" if direction == "same" else "the intervals are apart"
+    direction = _apart((a.low, a.high), (b.low, b.high))
+    notes: dict[Direction, str] = {
+        "untold": "no intervals on record",
+        "same": "the intervals overlap, so no difference is shown",
+    }
+    note = notes.get(direction, "the intervals are apart")
     return Change("training", "White-box AUC at the last look", _interval(a), _interval(b), direction, note)
+
+
+def _apart(a: tuple[float | None, float | None], b: tuple[float | None, float | None]) -> Direction:
+    """Where two intervals (low, high) of something that should be low lie: higher is worse, overlapping is the same."""
+    (low, high), (new_low, new_high) = a, b
+    if low is None or high is None or new_low is None or new_high is None:
+        return "untold"
+    return "worse" if new_low > high else "better" if new_high < low else "same"
 
 
 def _interval(found: Measured) -> str:
@@ -174,13 +179,12 @@ def _row(row: Defended) -> str:
 
 
 def _costs(a: Defended, b: Defended) -> str:
-    ends = (a.cost_low, a.cost_high, b.cost_low, b.cost_high)
-    if any(end is None for end in ends):
-        return ""
-    low, high, new_low, new_high = (float(end) for end in ends if end is not None)
-    if new_low > high or new_high < low:
-        return f"accuracy cost {'higher' if new_low > high else 'lower'}, the intervals are apart"
-    return "accuracy cost: the intervals overlap"
+    moved = _apart((a.cost_low, a.cost_high), (b.cost_low, b.cost_high))
+    return {
+        "worse": "accuracy cost higher, the intervals are apart",
+        "better": "accuracy cost lower, the intervals are apart",
+        "same": "accuracy cost: the intervals overlap",
+    }.get(moved, "")
 
 
 def _unequal(question: str, what: str, a: object, b: object) -> list[str]:

@@ -114,6 +114,14 @@ def settled(
     return list(found.values())
 
 
+def steps_of(cases: Sequence[Case]) -> int | None:
+    """The most steps of the cases, where every one says its own; they then hold, and no budget plans them anew."""
+    found = [case.options.get("steps") for case in cases]
+    return (
+        max((n for n in found if isinstance(n, int)), default=None) if all(isinstance(n, int) for n in found) else None
+    )
+
+
 def is_function(data: str) -> bool:
     """Whether a case's data is a function of a file: ``audit.py:data``."""
     source, colon, name = data.rpartition(":")
