@@ -65,6 +65,11 @@ def read(path: str, *, seed: int = 0) -> PlanFile:
         own = [n for n, v in names.items() if inspect.isfunction(v) and v.__module__ == module.__name__]
         _no_slips(path, own, [CASES], known=(VICTIM, DATA, CASES))
         _no_slips(path, [n for n in names if n.isupper()], CONSTANTS, known=CONSTANTS)
+        if VICTIM not in names:
+            raise BadInput(
+                f"{path} has no {VICTIM}(), which a plan file needs; for a model that another function makes write "
+                f"{path}:{own[0] if own else 'FUNCTION'}"
+            )
         function(names, VICTIM, path, returns="a model and its Pixels")
         only, skip = _words(names, "ONLY", path), _words(names, "SKIP", path)
         if only and skip:
