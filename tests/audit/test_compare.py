@@ -62,7 +62,7 @@ def test_set_ups_are_paired_whatever_the_model_is_called(run):
         (INFEASIBLE, FEASIBLE),
         (PARTIAL, PARTIAL),
     ]
-    assert found.sentence == "Of 2 things compared: 1 worse."
+    assert found.sentence == "Of 2 set-ups 1 worse."
     assert found.is_worse
     assert ("model", "v1.py:victim", "v2.py:victim") in found.settings
 
@@ -119,7 +119,7 @@ def test_directions(run, before, after, direction, held_back):
         ((0.4, 0.3, 0.5), (0.6, 0.5, 0.7), False, "within the spread over restarts (restarts span 0.3 to 0.5"),
         ((0.4, 0.3, 0.5), (0.6, 0.51, 0.7), True, "beyond the spread over restarts"),
         ((0.4, 0.3), (0.2, 0.1), True, "beyond"),
-        ((0.4,), (0.6, 0.5), None, "a single restart: how much chance matters is not known"),
+        ((0.4,), (0.6, 0.5), None, ""),
     ],
 )
 def test_a_difference_beside_the_spread_over_restarts(run, before, after, beyond, said):
@@ -129,6 +129,21 @@ def test_a_difference_beside_the_spread_over_restarts(run, before, after, beyond
     assert ssim.beyond is beyond
     assert said in ssim.note
     assert psnr.value == 0
+
+
+def test_a_verdict_that_may_have_changed_by_chance(run):
+    flat = {"psnr": {"mean": 10.0}}
+    old, new = (
+        replace(record(v, restarts=ssim), metrics={**flat, "ssim": {"mean": ssim[0]}}, restarts={"ssim": list(ssim), "psnr": [9.0, 11.0]})
+        for v, ssim in ((PARTIAL, (0.4, 0.6)), (FEASIBLE, (0.5, 0.45)))
+    )  # fmt: skip
+    found = compare(run("a", old), run("b", new))
+    assert found.cases[0].direction == "worse"
+    assert "may be chance" in found.cases[0].notes[0]
+    assert not found.warnings
+    single = compare(run("c", record(PARTIAL)), run("d", record(FEASIBLE)))
+    assert "1 changed verdict rests on a single restart" in single.warnings[0]
+    assert not single.cases[0].notes
 
 
 def test_other_budgets_are_warned_of(run):
@@ -246,7 +261,7 @@ def test_defenses(run):
         tried(folder, ("prune:0.9",), verdict, cost)
     tried(new, ("clip:1",), FEASIBLE, (0.0, 0.0, 0.0))
     found = compare(old, new)
-    assert [(c.what, c.direction) for c in found.changes] == [("prune:0.9", "worse"), ("none", "same")]
+    assert [(c.what, c.direction) for c in found.changes] == [("Defense prune:0.9", "worse"), ("No defense", "same")]
     assert "accuracy cost higher" in found.changes[0].note
     assert found.only_after == ("defense clip:1",)
 

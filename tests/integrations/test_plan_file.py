@@ -156,6 +156,13 @@ def test_steps_hold_where_every_case_says_its_own():
     nine, five, open_ = Case(options={"steps": 9}), Case(options={"steps": 5}), Case()
     assert plan_file.steps_of([nine, five]) == 9
     assert plan_file.steps_of([nine, open_]) is None
+    assert plan_file.steps_of([nine, Case(attack="linear")]) == 9  # a closed form takes none
+
+
+def test_options_reach_the_attacks_that_take_them(write):
+    path = write(VICTIM, DATA, "def cases(): return [Case(), Case(attack='linear')]\n")
+    settled = plan_file.settled(plan_file.read(path), base_of(path, options={"steps": 2}))
+    assert [case.options for case in settled] == [{"steps": 2}, {}]
 
 
 def test_one_case_alone(write):

@@ -92,17 +92,24 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """The whole comparison in one sentence."""
-        total = len(self.cases) + len(self.changes)
-        if not total:
+        groups = (("set-up", self.cases), ("other result", self.changes))
+        said = [f"of {len(group)} {noun}{'s' * (len(group) != 1)} {_tally(group)}" for noun, group in groups if group]
+        if not said:
             return "The two runs have nothing in common that could be compared."
-        words = {"worse": "worse", "lost": "not judged any more", "better": "better"}
-        said = [f"{n} {word}" for direction, word in words.items() if (n := self.count(direction))]  # type: ignore[arg-type]
-        return f"Of {total} thing{'s' * (total != 1)} compared: {', '.join(said) or 'none worse, none better'}."
+        text = "; ".join(said)
+        return f"{text[0].upper()}{text[1:]}."
 
     @property
     def is_worse(self) -> bool:
         """Whether a gate must hold the new run back: something is worse, cannot be judged any more, or nothing was compared."""
         return self.count(*FAILING) > 0 or not (self.cases or self.changes)
+
+
+def _tally(group: Sequence[CasePair | Change]) -> str:
+    words: dict[Direction, str] = {"worse": "worse", "lost": "not judged any more", "better": "better"}
+    counts = {word: sum(one.direction == direction for one in group) for direction, word in words.items()}
+    told = [f"{count} {word}" for word, count in counts.items() if count]
+    return ", ".join(told) or "none is worse or better"
 
 
 def compare_cases(before: Sequence[Record], after: Sequence[Record], *, folders: tuple[Path, Path]) -> Comparison:
@@ -157,12 +164,16 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
         notes.append("the private images differ")
     if a.seed != b.seed:
         notes.append(f"seeds differ: {a.seed} and {b.seed}")
+    direction = verdict_direction(a.verdict, b.verdict)
+    differences = tuple(_difference(metric, a, b) for metric in ("ssim", "psnr"))
+    if direction in ("worse", "better") and all(d.beyond is False for d in differences):
+        notes.append("the verdict changed, but its figures lie within the spread over restarts: it may be chance")
     return CasePair(
         name=str(b.case.get("name") or b.key).removeprefix(f"{b.case.get('model')}, "),
         before=a,
         after=b,
-        direction=verdict_direction(a.verdict, b.verdict),
-        differences=tuple(_difference(metric, a, b) for metric in ("ssim", "psnr")),
+        direction=direction,
+        differences=differences,
         notes=tuple(notes),
     )
 
@@ -186,7 +197,7 @@ def _difference(metric: str, a: Record, b: Record) -> Difference:
         return found
     spans = [[v for v in r.restarts.get(metric) or () if v is not None and math.isfinite(v)] for r in (a, b)]
     if min(map(len, spans)) < 2:
-        return replace(found, note="a single restart: how much chance matters is not known")
+        return found
     (low, high), (new_low, new_high) = ((min(span), max(span)) for span in spans)
     beyond = new_low > high or new_high < low
     said = f"restarts span {low:.3g} to {high:.3g} before and {new_low:.3g} to {new_high:.3g} after"
@@ -219,6 +230,12 @@ def _warnings(pairs: Sequence[CasePair]) -> list[str]:
         said.append(
             f"The attacks had different budgets (steps or restarts) in {len(budget)} of {len(pairs)} set-ups, so their figures "
             "and verdicts are not comparable; run both with the same --option steps=…"
+        )
+    chance = [p for p in pairs if p.direction in ("worse", "better") and any(d.beyond is None for d in p.differences)]
+    if chance:
+        said.append(
+            f"{len(chance)} changed verdict{'s rest' if len(chance) > 1 else ' rests'} on a single restart, so how much chance "
+            "matters is not known; --option restarts=3 would tell."
         )
     images = [p for p in pairs if "the private images differ" in p.notes]
     if images:

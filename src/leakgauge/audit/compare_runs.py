@@ -165,7 +165,8 @@ def _defenses(a: Defenses, b: Defenses, one_sided: tuple[list[str], list[str]]) 
     for name in (*old, *(name for name in new if name not in old)):
         if name in old and name in new:
             x, y = old[name], new[name]
-            yield Change("defenses", name, _row(x), _row(y), verdict_direction(x.outcome, y.outcome), _costs(x, y))
+            what = f"Defense {name}" if name != "none" else "No defense"
+            yield Change("defenses", what, _row(x), _row(y), verdict_direction(x.outcome, y.outcome), _costs(x, y))
         else:
             one_sided[name in new].append(f"defense {name}")
 

@@ -35,7 +35,9 @@ def plain(text: object) -> str:
     line = re.sub(r"([\\`*_\[\]|~])", r"\\\1", line)
     line = re.sub(r"([@#])(?=\w)", rf"\1{_JOINER}", line)
     line = re.sub(r"(?i)(https?|ftp|www)(?=[:.])", rf"\1{_JOINER}", line)
-    return re.sub(r"^(\s*)([-+=]|\d+(?=[.)]))", r"\1\\\2" if re.match(r"\s*[-+=]", line) else rf"\1\2{_JOINER}", line)
+    return re.sub(
+        r"^(\s*)([-+=]|\d+(?=[.)](?:\s|$)))", r"\1\\\2" if re.match(r"\s*[-+=]", line) else rf"\1\2{_JOINER}", line
+    )
 
 
 def code(text: object) -> str:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.case import Case, default_data
+from leakgauge.audit.plan import accepted_options
 from leakgauge.core import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.integrations.user_code import called, function, import_file, place
@@ -96,12 +97,14 @@ def settled(
     """The plan's cases on its victim and data. What the command line gave wins, in every case.
 
     ``base`` is the case that the options describe and ``given`` the names of its fields that were really given. Options of
-    the attack are merged, unless another attack was given. ``defenses`` replace the case's own: each one alone, and none.
+    the attack are merged where it takes them, unless another attack was given. ``defenses`` replace the case's own: each
+    one alone, and none.
     """
     fields = {name: getattr(base, name) for name in given}
     found: dict[str, Case] = {}
     for number, written in enumerate(plan.cases or (), start=1):
-        options = dict(base.options) if "attack" in given else {**written.options, **base.options}
+        taken = {k: v for k, v in base.options.items() if "attack" in given or k in accepted_options(written)}
+        options = taken if "attack" in given else {**written.options, **taken}
         changes: dict[str, Any] = {**fields, "model": base.model, "data": base.data, "options": options}
         changes |= {} if mode is None else {"mode": mode}
         changes |= {} if batch_size is None else {"batch_size": batch_size}
@@ -120,8 +123,8 @@ def settled(
 
 
 def steps_of(cases: Sequence[Case]) -> int | None:
-    """The most steps of the cases, where every one says its own; they then hold, and no budget plans them anew."""
-    found = [case.options.get("steps") for case in cases]
+    """The most steps of the cases, where every one whose attack takes steps says its own: they hold, whatever the budget."""
+    found = [case.options.get("steps") for case in cases if "steps" in accepted_options(case)]
     return (
         max((n for n in found if isinstance(n, int)), default=None) if all(isinstance(n, int) for n in found) else None
     )
