@@ -66,10 +66,12 @@ imports: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/python tools/make_papers_page.py --check
+	$(BIN)/python tools/make_advice_page.py --check
 	$(ONE_THREAD) $(BIN)/python tools/run_documented_commands.py
 
-papers: $(DEV)  ## write docs/papers.md anew from the docstrings
+papers: $(DEV)  ## write docs/papers.md and docs/advice.md anew from the docstrings and the rules
 	$(BIN)/python tools/make_papers_page.py
+	$(BIN)/python tools/make_advice_page.py
 
 unit: $(DEV) chromium
 	CI=true $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term --durations=10

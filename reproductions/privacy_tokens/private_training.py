@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad, vmap
 
 from leakgauge.measures.rdp import sampled_gaussian
 from leakgauge.models.privacy_tokens import TokenLeNet
@@ -44,6 +43,8 @@ def epsilon(history: Iterable[tuple[float, int]], *, rate: float, delta: float) 
     Ref: Mironov 2017, Propositions 1 and 3 — composition, and from Rényi to (ε, δ)
     """
     used = [(noise, steps) for noise, steps in history if steps]
+    if not used:  # nothing was sent, nothing is spent; the conversion to (ε, δ) would not be zero
+        return 0.0
     if any(noise == 0 for noise, _ in used):
         return math.inf
     return min(
@@ -62,26 +63,37 @@ def constant_noise(budget: float, *, steps: int, rate: float, delta: float) -> f
     return high
 
 
-def logits(at: Parameters, x: Tensor) -> Tensor:
-    """TokenLeNet on one image (C, H, W), its convolutions as matrix products, which batch over samples and models alike."""
-    for layer, stride in zip((0, 2, 4), STRIDES, strict=True):
-        side = (x.shape[-1] - 1) // stride + 1
-        patches = F.unfold(x[None], 5, padding=2, stride=stride)[0]
-        out = at[f"body.{layer}.weight"].flatten(1) @ patches + at[f"body.{layer}.bias"][:, None]
-        x = out.relu().reshape(-1, side, side)
-    return at["fc.weight"] @ x.flatten() + at["fc.bias"]
-
-
 def clipped_sums(at: Parameters, x: Tensor, y: Tensor, weights: Tensor, clip: float) -> Parameters:
-    """Σᵢ wᵢ clip(∇ℓᵢ) of each model: parameters (M, …), x (M, B, C, H, W), y and 0/1 weights (M, B)."""
+    """Σᵢ wᵢ clip(∇ℓᵢ) of each model: parameters (M, …), x (M, B, C, H, W), y and 0/1 weights (M, B).
 
-    def loss(of: Parameters, image: Tensor, label: Tensor) -> Tensor:
-        return F.cross_entropy(logits(of, image)[None], label[None])
-
-    each = vmap(vmap(grad(loss), in_dims=(None, 0, 0)))(at, x, y)
+    Convolutions are matrix products with the patches of their input, so one pass gives δ of every layer, model and sample,
+    and a sample's gradient is δ times its patches. (Nested vmap over convolutions is many times slower.)
+    """
+    models, samples = y.shape
+    layers: list[tuple[str, Tensor, Tensor]] = []
+    with torch.enable_grad():
+        for layer, stride in zip((0, 2, 4), STRIDES, strict=True):
+            side = (x.shape[-1] - 1) // stride + 1
+            patches = F.unfold(x.flatten(0, 1), 5, padding=2, stride=stride).unflatten(0, (models, samples))
+            weight, bias = at[f"body.{layer}.weight"].flatten(2), at[f"body.{layer}.bias"]
+            out = torch.einsum("mok,mbks->mbos", weight, patches) + bias[:, None, :, None]
+            out = out if out.requires_grad else out.requires_grad_()  # the first layer's: nothing before it is moved
+            layers.append((f"body.{layer}", patches, out))
+            x = out.relu().unflatten(-1, (side, side))
+        flat = x.flatten(2)
+        logits = torch.einsum("mok,mbk->mbo", at["fc.weight"], flat) + at["fc.bias"][:, None]
+        layers.append(("fc", flat.unsqueeze(-1), logits))
+        loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")
+        deltas = torch.autograd.grad(loss, [out for _, _, out in layers])
+    each: Parameters = {}
+    for (name, patches, _), delta in zip(layers, deltas, strict=True):
+        delta = delta if delta.dim() == 4 else delta.unsqueeze(-1)
+        gradient = torch.einsum("mbos,mbks->mbok", delta, patches.detach())
+        each[f"{name}.weight"] = gradient.unflatten(-1, at[f"{name}.weight"].shape[2:])
+        each[f"{name}.bias"] = delta.sum(-1)
     lengths = torch.stack([g.flatten(2).square().sum(2) for g in each.values()]).sum(0).sqrt()
     scale = weights * (clip / lengths.clamp_min(1e-30)).clamp_max(1.0)
-    return {name: torch.einsum("mb,mb...->m...", scale, g) for name, g in each.items()}
+    return {name: torch.einsum("mb,mb...->m...", scale, each[name]) for name in at}
 
 
 def trained(

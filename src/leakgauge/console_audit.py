@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from leakgauge.audit import answers, defense_records, monitor_records, plan, records, scan_records, whole, whole_plan
+from leakgauge.audit.advice import to_do_as_text
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.explain import Explanation, as_text, explain, ladder
+from leakgauge.audit.findings import read_findings
 from leakgauge.audit.pictures import FOLDER as PICTURES
 from leakgauge.audit.pictures import write_whole
 from leakgauge.audit.planning import make_plan
@@ -189,6 +191,8 @@ def _conclude(
         screen.print(escape(text if shown.explain else text.splitlines()[-1]), soft_wrap=True, highlight=False)
     for note in (*ready.notes, *_sentences(folder, ended)):
         screen.print(escape(note), soft_wrap=True, highlight=False)
+    to_do = to_do_as_text(read_findings(folder), width=min(100, screen.width))
+    screen.print(f"\n{escape(to_do)}\n", soft_wrap=True, highlight=False)
     screen.print(f"report: {path}", soft_wrap=True)
     code = shown.gate(asked, folder=folder) if "updates" in ended else 0
     broken = any(answer.status == "failed" for answer in ended.values()) or any(r.status == "error" for r in found)

@@ -12,9 +12,9 @@ from leakgauge.audit.advice import EXCLUSIVE, RULES, Rule, advise, as_text
 from leakgauge.audit.advice.on_updates import FEWEST_IMAGES
 from leakgauge.audit.advice.text import SHOWN
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.summaries import (
     HELD,
-    QUESTIONS,
     Defended,
     Defenses,
     Flip,
@@ -79,6 +79,7 @@ FIRES: dict[str, Findings] = {
     "no_cheap_defense": defenses(rows=(replace(ROW, cost=2.5),)),
     "defense_did_not_hold": updates(PLAIN, GUARDED),
     "no_safe_cut": split(recommended=None, fvu=None, bytes=None, require="bytes<=64"),
+    "keep_it_whole": split(recommended="head", edge_share=1.0),
     "cut_here": split(),
     "keep_buffers": flipped(replace(LEAK, batch=4), PLAIN, "running statistics shared"),
     "gradients_tell": training(),
@@ -113,7 +114,8 @@ SILENT: dict[str, Findings] = {
     "no_cheap_defense": defenses(rows=(replace(ROW, cost=1.99),)),
     "defense_did_not_hold": updates(PLAIN, replace(GUARDED, outcome="partial")),
     "no_safe_cut": split(recommended=None, fvu=None, bytes=None, finished=False),
-    "cut_here": split(recommended=None),
+    "keep_it_whole": split(recommended="head", edge_share=0.999),
+    "cut_here": split(recommended="head", edge_share=1.0),
     "keep_buffers": flipped(replace(LEAK, batch=4), PLAIN, "true labels given"),
     "gradients_tell": training(alarm_at=None),
     "members_told": training(auc=Measured(400, 0.97, 0.79, 1.0)),
@@ -136,7 +138,7 @@ SILENT: dict[str, Findings] = {
     "more_steps": updates(replace(PLAIN, steps=4800)),
     "more_images": updates(MANY),
     "no_proof": updates(PLAIN, PARTLY),
-    "not_answered": Findings(unanswered=(Unanswered("split", "too few images"),)),
+    "not_answered": Findings(unanswered=(Unanswered("split", "RuntimeError", failed=True),)),
 }
 """For each rule findings that come near, and that it does not apply to."""
 
@@ -182,13 +184,13 @@ def test_the_words_are_filled_with_what_was_measured(rule: Rule):
     ("name", "words"),
     [
         ("plain_updates_leak", "a batch of 1. An ordinary server|SSIM 0.91 and PSNR 19.5 dB; null run 0.11 and 8.2 dB"),
-        ("use_defense", "prune:0.99|SSIM 0.13 instead of SSIM 0.88|1.2 points of accuracy (95 % -0.5 to 3.0)|AUC of 0.71"),
+        ("use_defense", "prune:0.99|within 100 steps|SSIM 0.13 instead of SSIM 0.88|1.2 points of accuracy (95 % -0.5 to 3.0)|AUC of 0.71"),
         ("no_cheap_defense", "Of 1 defense|prune:0.99, for 2.5 points"),
         ("cut_here", "features.pool3|FVU of 0.31|threshold 0.25|2304 bytes|more than the raw image of 784"),
         ("no_safe_cut", "None of 7 cuts keeps an FVU of 0.25 and bytes<=64; head keeps most, 0.56"),
         ("gradients_tell", "step 60 of 400|at most 5 %|1.25 (95 % 1.00 to 1.50) nats of at most 2.77"),
         ("labels_told", "batch of 4|4 of 4 labels (10 classes)"),
-        ("more_images", "None of 4 images|allows 53 % of all images"),  # 1 - 0.05^(1/4)
+        ("more_images", "Of 4 images attacked none|allows 53 % of all images"),  # 1 - 0.05^(1/4)
         ("more_steps", "at least 4800|after 150 steps"),
         ("repair_errors", "cnn, train mode, batch 4 (out of memory)"),
         ("larger_batches", "smaller than 4|From a batch of 1 the verdict is feasible|from 4 it is infeasible within budget"),
@@ -274,6 +276,13 @@ def test_text_for_the_console_counts_what_it_leaves_out():
     assert advice[SHOWN].title not in flat
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "no proof of safety" in flat
+
+
+def test_questions_without_an_answer_are_named_with_the_reason():
+    (one,) = advise(
+        Findings(unanswered=(Unanswered("split"), Unanswered("training", "too few images"), Unanswered("defenses")))
+    )
+    assert one.title == "Decide nothing on what was not measured: split, defenses, training (too few images)."
 
 
 def test_every_field_of_findings_is_a_question_or_what_is_missing():

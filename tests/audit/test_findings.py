@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import defense_records, monitor_records, records, scan_records
+from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records
+from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.explain import change_in, explain, ladder
@@ -229,3 +230,15 @@ def test_trials_without_the_undefended_one_cannot_be_compared(tmp_path: Path):
 def test_findings_are_plain_data(tmp_path: Path):
     records.append(tmp_path, record(Case(), "feasible"))
     assert json.loads(json.dumps(asdict(read_findings(tmp_path))))["updates"]["every"][0]["ssim"] == 0.5
+
+
+def test_a_question_without_records_has_the_reason_that_the_audit_wrote_down(tmp_path: Path):
+    answers.append(tmp_path, Answer("split", "refused", "too few images"))
+    answers.append(tmp_path, Answer("training", "failed", "RuntimeError: no"))
+    answers.append(tmp_path, Answer("updates", "answered"))
+    records.append(tmp_path, record(Case(), "feasible"))
+    assert read_findings(tmp_path).unanswered == (
+        Unanswered("training", "RuntimeError: no", failed=True),
+        Unanswered("split", "too few images"),
+        Unanswered("defenses"),
+    )

@@ -8,9 +8,9 @@ import pytest
 
 from leakgauge.audit.advice.sentences import QuestionVerdict, verdicts
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.summaries import (
     HELD,
-    QUESTIONS,
     Defended,
     Defenses,
     Flip,
@@ -90,7 +90,13 @@ def test_every_question_has_a_verdict_also_without_an_answer():
         ({}, "good", "Alarm silent", "no evidence of safety"),
         ({"auc": Measured(90, 0.95, 0.85, 1.0)}, "bad", "Members told", "AUC of 0.95 (95 % 0.85 to 1.00)"),
         ({"alarm_at": 30, "controls": (("decoy", 0.2),)}, "partly", "Controls failed", "Controls failed (decoy)"),
-        ({"peak": None, "last": None}, "good", "Alarm silent", "Too few steps were scored"),
+        (
+            {"auc": Measured(90, 0.74, 0.44, 0.94)},
+            "good",
+            "Alarm silent",
+            "was not shown to do better than guessing: AUC 0.74",
+        ),
+        ({"peak": None, "last": None}, "none", "Too short to say", "Too few steps were scored"),
     ],
 )
 def test_training(changes: dict, tone: str, word: str, said: str):
@@ -113,6 +119,9 @@ def test_split():
     assert (found.tone, found.word, found.budget) == ("good", "Cut found", "ridge alone")
     assert "At pool3 or deeper: it keeps an FVU of 0.30 (threshold 0.25" in found.sentences[0]
     assert "sends 64 bytes; the edge holds 90 %" in found.sentences[0]
+    whole = verdict(Findings(split=replace(SCANNED, recommended="head", edge_share=1.0)), "split")
+    assert (whole.tone, whole.word) == ("partly", "Only the output")
+    assert "the device does all the work and sends 64 bytes" in whole.sentences[0]
     none = verdict(Findings(split=replace(SCANNED, recommended=None, require="bytes<=9")), "split")
     assert (none.tone, none.word) == ("bad", "No cut")
     assert (

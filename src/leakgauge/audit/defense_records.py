@@ -77,10 +77,57 @@ class DefenseRecord:
         return None if not found else float(found["value"])
 
 
+def in_words(spec: str) -> tuple[str, str]:
+    """The defense and its strength for people; what is not known keeps its own name and options.
+
+    >>> in_words("gaussian_noise:relative=10.0"), in_words("prune:0.9"), in_words("withhold:position_embedding")
+    (('Gaussian noise', '10 × gradient length'), ('Pruning', '90 % of entries'), ('Withheld', 'position embedding'))
+    """
+    name, _, options = spec.partition(":")
+    first, *more = [part.strip() for part in options.split(",")]
+    key, _, value = first.rpartition("=")
+    known = _WORDS.get((name, key)) if not more else None
+    if known is None:
+        return (_NAMES.get(name) or name.replace("_", " ").capitalize()), options.replace("_", " ")
+    number = _number(value)
+    strength = known.format(value.replace("_", " ") if number is None else f"{number * (100 if '%' in known else 1):g}")
+    return _NAMES[name], strength
+
+
+_NAMES = {
+    "gaussian_noise": "Gaussian noise",
+    "laplacian_noise": "Laplacian noise",
+    "clip": "Clipping",
+    "prune": "Pruning",
+    "quantize": "Quantisation",
+    "withhold": "Withheld",
+}
+_WORDS = {
+    **{(noise, "relative"): "{} × gradient length" for noise in ("gaussian_noise", "laplacian_noise")},
+    **{(noise, "std"): "deviation {}" for noise in ("gaussian_noise", "laplacian_noise")},
+    **{("clip", key): "to length {}" for key in ("", "norm")},
+    **{("prune", key): "{} % of entries" for key in ("", "fraction")},
+    **{("quantize", key): "{} bits" for key in ("", "bits")},
+    **{("withhold", key): "{}" for key in ("", "roles")},
+}
+"""By name and option; a bare value has none."""
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def to_line(record: DefenseRecord) -> str:
+    """One JSON line. Infinite values (a perfect PSNR) are written as strings; NaN is refused."""
+    return json.dumps(_plain(asdict(record)), ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def append(folder: Path, record: DefenseRecord) -> None:
-    """Adds the record as one line, whole or not at all. Infinite values are written as strings; NaN is refused."""
-    line = json.dumps(_plain(asdict(record)), ensure_ascii=False, allow_nan=False)
-    append_line(folder / FILE, line.encode() + b"\n")
+    """Adds the record to the run, whole or not at all."""
+    append_line(folder / FILE, to_line(record).encode())
 
 
 def exists(folder: Path) -> bool:

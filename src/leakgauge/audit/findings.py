@@ -8,25 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit import defense_records, monitor_records, records, scan_records
+from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records
 from leakgauge.audit.defense_records import DefenseRecord, worth_having
 from leakgauge.audit.explain import change_in
 from leakgauge.audit.flips import case_of, flips
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.plan import accepted_options
+from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import DECODER, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.summaries import (
-    QUESTIONS,
-    Defended,
-    Defenses,
-    Measured,
-    Split,
-    Training,
-    Unanswered,
-    Update,
-    Updates,
-)
+from leakgauge.audit.summaries import Defended, Defenses, Measured, Split, Training, Unanswered, Update, Updates
 
 SETTLED = 8
 """Scored steps from which on a number of the critic counts; with fewer its interval is most of its range."""
@@ -44,17 +35,20 @@ class Findings:
 
 
 def read_findings(folder: Path) -> Findings:
-    """Everything that the record files in ``folder`` say. A question whose file is missing was not asked."""
+    """Everything that the record files in ``folder`` say. A question without records was not asked, or the audit says why."""
     read = {
         "updates": _read_updates,
         "training": _read_training,
         "split": _read_split,
         "defenses": _read_defenses,
     }
+    said = answers.read(folder)
     found: dict[str, Any] = {}
     missing: list[Unanswered] = []
     for question in QUESTIONS:
         answer = read[question](folder)
+        if answer == Unanswered(question) and (told := said.get(question)):
+            answer = Unanswered(question, told.reason or told.status, failed=told.status == "failed")
         if isinstance(answer, Unanswered):
             missing.append(answer)
         else:
@@ -86,7 +80,8 @@ def updates_of(found: Sequence[Record]) -> Updates | Unanswered:
     every = tuple(_update(number, record) for number, record in enumerate(latest, start=1))
     if not any(update.outcome for update in every):
         reasons = list(dict.fromkeys(update.reason for update in every if update.reason))
-        return Unanswered("updates", "; ".join(reasons) or "no set-up was judged")
+        broken = any(update.status == "error" for update in every)
+        return Unanswered("updates", "; ".join(reasons) or "no set-up was judged", failed=broken)
     return Updates(every, flips(latest, every))
 
 
@@ -138,7 +133,7 @@ def _mean(summary: Mapping[str, Any], metric: str) -> float | None:
 def training_of(run: MonitorRun) -> Training | Unanswered:
     """The training as far as it was watched; the numbers of the critic from the reports that rest on enough steps."""
     if not run.reports:
-        return Unanswered("training", str(run.end.get("why") or "no step was measured"))
+        return Unanswered("training", str(run.end.get("why") or "no step was measured"), run.end.get("how") == "failed")
     newest = run.reports[-1]
     measured = [r for r in run.reports if _scalar(r, "infonce_nats") is not None]
     settled = [r for r in measured if (_scalar(r, "pairs") or 0.0) >= SETTLED]
@@ -224,13 +219,14 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
     """The trials of one set-up: the first one without a defense, and all that are compared with it."""
     base = next((record for record in found if not record.defenses), None)
     if base is None:
-        return Unanswered("defenses", "the trial without a defense is not on record")
+        return Unanswered("defenses", "the trial without a defense is not on record", failed=True)
     best = worth_having(found)
+    each = {record.key: _defended(number, record, record.key in best) for number, record in enumerate(found, start=1)}
     case = base.trial.get("case") or {}
     steps = (case.get("options") or {}).get("steps")
     return Defenses(
-        undefended=_defended(base, best),
-        rows=tuple(_defended(record, best) for record in found if record.defenses),
+        undefended=each[base.key],
+        rows=tuple(each[record.key] for record in found if record.defenses),
         setting=f"{case.get('model')}, {case.get('mode')} mode, batch {case.get('batch_size')}" if case else "",
         steps=steps if isinstance(steps, int) else None,
         train_steps=base.trial.get("train_steps"),
@@ -240,12 +236,13 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
     )
 
 
-def _defended(record: DefenseRecord, best: Sequence[str]) -> Defended:
+def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:
     cost = record.accuracy.get("cost") or {}
     low, value, high = (
         None if (found := cost.get(end)) is None else 100 * float(found) for end in ("low", "value", "high")
     )
     return Defended(
+        anchor=f"defense-{number}",
         defense=record.name,
         outcome=record.verdict if record.status == "done" else None,
         status=record.status,
@@ -255,5 +252,5 @@ def _defended(record: DefenseRecord, best: Sequence[str]) -> Defended:
         cost=value,
         cost_low=low,
         cost_high=high,
-        front=record.key in best,
+        front=front,
     )

@@ -29,13 +29,13 @@ def flips(records: Sequence[Record], updates: Sequence[Update]) -> tuple[Flip, .
     """
     judged = [(case_of(r), u) for r, u in zip(records, updates, strict=True) if u.outcome is not None]
     known = [(case, update) for case, update in judged if case is not None]
-    by_deed = {_deed(case): update for case, update in known}
+    by_deed = {case.deed(): update for case, update in known}
     found: dict[tuple[str, str], Flip] = {}
     for case, update in known:
         if update.change:
             continue
         for changed in changes(case):
-            other = by_deed.get(_deed(changed.case))
+            other = by_deed.get(changed.case.deed())
             if other is not None:
                 pair = (other, update) if changed.kind == "relaxation" else (update, other)
                 _add(found, Flip(changed.name, *pair, makes=str(other.outcome)))
@@ -50,7 +50,3 @@ def _add(found: dict[tuple[str, str], Flip], flip: Flip) -> None:
     """A pair counts where the easier one for the adversary leaks more; the other way round it is chance, not a flip."""
     if SEVERITY[str(flip.leaking.outcome)] > SEVERITY[str(flip.holding.outcome)]:
         found.setdefault((flip.leaking.anchor, flip.holding.anchor), flip)
-
-
-def _deed(case: Case) -> str:
-    return replace(case, name="").key()

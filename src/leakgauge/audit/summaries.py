@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-Question = Literal["updates", "training", "split", "defenses"]
-QUESTIONS: tuple[Question, ...] = ("updates", "training", "split", "defenses")
-ASKED: dict[Question, str] = {
-    "updates": "What could be reconstructed from updates?",
-    "training": "How does leakage move during training?",
-    "split": "Where may the network be cut?",
-    "defenses": "What do defenses buy?",
-}
+from leakgauge.audit.questions import Question
+
 LEAKING = ("feasible", "partial")
 HELD = "infeasible_within_budget"
 
@@ -152,10 +145,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """A question without an answer: nobody asked it (no reason), or it was tried and gave nothing."""
+    """A question without an answer: it was not asked (no reason), it was refused, or it ``failed`` unexpectedly."""
 
     question: Question
     reason: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,6 +162,7 @@ class Defended:
 
     defense: str
     outcome: str | None
+    anchor: str = "defenses"
     status: str = "done"
     reason: str = ""
     ssim: float | None = None

@@ -6,19 +6,14 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from leakgauge.audit import answers
 from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
 
-PLAN, ANSWERS = "plan.json", "questions.jsonl"
-_QUESTIONS = (
-    ("updates", "Updates", "What could be reconstructed from updates?"),
-    ("training", "Training", "How does leakage move during training?"),
-    ("split", "Split", "Where may the network be cut?"),
-    ("defenses", "Defenses", "What do defenses buy?"),
-)
+PLAN = "plan.json"
 _NOTHING = "Nothing is known about it from this run: neither that something leaks nor that it does not."
 _LEFT_OUT = "not asked", f"Not asked in this run. {_NOTHING}"
 
@@ -41,11 +36,11 @@ def questions(answered: Mapping[str, str], told: Mapping[str, tuple[str, str]]) 
     ``answered`` holds those that have records, with a word where the records are not whole; ``told`` is of :func:`told`.
     """
     found = {}
-    for key, name, title in _QUESTIONS:
+    for key, title in QUESTIONS.items():
         state, note = told.get(key, _LEFT_OUT)
         if key in answered and state not in ("refused", "failed"):  # there are records, whoever made them
             state, note = answered[key], ""
-        found[key] = Question(key, name, title, key in answered, state, note)
+        found[key] = Question(key, key.capitalize(), title, key in answered, state, note)
     return found
 
 
@@ -62,32 +57,26 @@ def state_of_training(run: MonitorRun) -> str:
 def told(folder: Path) -> dict[str, tuple[str, str]]:
     """What a whole audit wrote down about questions that it refused, failed at or did not get to: a word and a sentence."""
     asked = _asked(folder / PLAN)
-    said = {}
-    for answer in _answers(folder / ANSWERS):
-        how, reason = str(answer.get("status")), str(answer.get("reason") or "no reason was recorded")
-        said[str(answer.get("question"))] = None if how == "answered" else (how, f"{how.capitalize()}: {reason}")
-    if asked is not None:
-        for key, _, _ in _QUESTIONS:
+    answered = answers.read(folder)
+    said = {
+        key: (answer.status, f"{answer.status.capitalize()}: {answer.reason or 'no reason was recorded'}")
+        for key, answer in answered.items()
+        if answer.status != "answered"
+    }
+    for key in QUESTIONS if asked is not None else ():
+        if asked is not None and key not in answered:
             late = "not reached", f"The run was stopped before it came to this question. {_NOTHING}"
-            skipped = "skipped", f"Skipped when the audit was started. {_NOTHING}"
-            said.setdefault(key, late if key in asked else skipped)
-    return {key: what for key, what in said.items() if what is not None}
+            said[key] = late if key in asked else ("skipped", f"Skipped when the audit was started. {_NOTHING}")
+    return {str(key): what for key, what in said.items()}
 
 
 def _asked(path: Path) -> Sequence[str] | None:
     """The questions of the plan; None where there is no plan of a whole audit."""
-    found = _parsed(path, path.read_bytes()) if path.is_file() else None
-    request = found.get("request") if isinstance(found, Mapping) else None
-    return request.get("questions") if isinstance(request, Mapping) else None
-
-
-def _answers(path: Path) -> list[Mapping[str, Any]]:
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []  # half a line never counted
-    return [_parsed(path, line) for line in lines]
-
-
-def _parsed(path: Path, text: bytes) -> Any:
+    if not path.is_file():
+        return None
     try:
-        return json.loads(text)
+        found = json.loads(path.read_bytes())
     except ValueError as error:
         raise BadInput(f"{path} is damaged; move it away to see the report without it") from error
+    request = found.get("request") if isinstance(found, Mapping) else None
+    return request.get("questions") if isinstance(request, Mapping) else None

@@ -22,6 +22,7 @@ _SEVERITIES: Mapping[str, tuple[str, str]] = {
     "check": ("Check", "partial"),
     "know": ("Know", "refused"),
 }
+_KINDS: Mapping[str, str] = {"case": "set-up", "defense": "trial"}
 _MOST_LINKS = 4
 
 
@@ -64,7 +65,8 @@ def _advice(advice: Advice) -> dict[str, Any]:
 
 def _named(anchor: str) -> str:
     """
-    >>> _named("case-3"), _named("split")
-    ('set-up 3', 'split')
+    >>> _named("case-3"), _named("defense-2"), _named("split")
+    ('set-up 3', 'trial 2', 'split')
     """
-    return f"set-up {anchor.removeprefix('case-')}" if anchor.startswith("case-") else anchor
+    kind, _, number = anchor.partition("-")
+    return f"{_KINDS[kind]} {number}" if kind in _KINDS else anchor

@@ -14,7 +14,7 @@ from leakgauge.audit.findings import read_findings
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
-from leakgauge.report import cases, contents, first_page, monitor_section, scan_section, sources
+from leakgauge.report import cases, contents, defense_section, first_page, monitor_section, scan_section, sources
 from leakgauge.report.templating import environment, script
 
 FILE = "report.html"
@@ -27,14 +27,16 @@ def write(folder: Path) -> Path:
     """
     monitored = monitor_records.read(folder) if monitor_records.exists(folder) else None
     scan = scan_section.context(folder)
-    attacked = (monitored is None and scan is None) or (folder / store.FILE).is_file()
-    kind = "Audit" if attacked else "Monitoring" if scan is None else "Scan"
+    defended = defense_section.context(folder)
+    attacked = (monitored is None and scan is None and defended is None) or (folder / store.FILE).is_file()
+    kind = "Audit" if attacked or defended is not None else "Monitoring" if scan is None else "Scan"
     page = render(
         store.read(folder) if attacked else [],
         folder=folder,
         title=f"{kind} of {folder.resolve().name}",
         monitored=monitored,
         scan=scan,
+        defended=defended,
         first_page=first_page.context(read_findings(folder)),
     )
     target = folder / FILE
@@ -55,13 +57,15 @@ def render(
     made: datetime | None = None,
     monitored: MonitorRun | None = None,
     scan: Mapping[str, Any] | None = None,
+    defended: Mapping[str, Any] | None = None,
     first_page: Mapping[str, Any] | None = None,
 ) -> str:
-    """The page for ``records``, with pictures from ``folder``, a ``monitored`` training and a ``scan`` where there is one.
+    """The page for ``records``, with pictures from ``folder``, and a ``monitored`` training, a ``scan`` and trials of
+    defenses (``defended``) where there are such.
 
     ``first_page`` is what stands on top, where there is one. ``made`` is the time to print on it (default: now).
     """
-    if not records and monitored is None and scan is None:
+    if not records and monitored is None and scan is None and defended is None:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
     latest = cases.newest(records)
     code, digest = script("report.js")
@@ -71,48 +75,53 @@ def render(
         .render(
             title=title,
             made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
-            questions=contents.questions(_answered(latest, monitored, scan), contents.told(folder)),
-            appendix=_appendix(latest, monitored, scan, folder),  # first of all, for it refuses what is not a number
+            questions=contents.questions(_answered(latest, monitored, scan, defended), contents.told(folder)),
+            appendix=_appendix(
+                latest, monitored, scan, defended, folder
+            ),  # first of all, for it refuses what is not a number
             updates=cases.section(records, folder) if records else None,
             monitored=None if monitored is None else monitor_section.section(monitored),
             scan=scan,
+            defended=defended,
             first_page=first_page,
-            versions=_versions(latest, monitored, scan),
+            versions=_versions(latest, monitored, scan, defended),
             script=code,
             script_digest=digest,
         )
     )
 
 
-def _answered(latest: Sequence[Record], monitored: MonitorRun | None, scan: Mapping[str, Any] | None) -> dict[str, str]:
+Part = Mapping[str, Any] | None
+
+
+def _answered(latest: Sequence[Record], monitored: MonitorRun | None, scan: Part, defended: Part) -> dict[str, str]:
     """The questions that have records, with a word where those are not whole."""
     found = {"updates": contents.state_of_cases(latest)} if latest else {}
     if monitored is not None:
         found["training"] = contents.state_of_training(monitored)
     if scan is not None:
         found["split"] = "" if scan["conclusion"] is not None else "not finished"
-    return found
+    return found if defended is None else {**found, "defenses": ""}
 
 
 def _appendix(
-    latest: Sequence[Record], monitored: MonitorRun | None, scan: Mapping[str, Any] | None, folder: Path
+    latest: Sequence[Record], monitored: MonitorRun | None, scan: Part, defended: Part, folder: Path
 ) -> list[sources.Group]:
     groups = [sources.of_cases(latest)] if latest else []
     if monitored is not None:
         groups.append(sources.of_training(monitored, monitor_section.quoted(monitored.reports)))
     if scan is not None:
         groups.append(sources.of_scan(folder))
-    defended = sources.of_defenses(folder)
-    return groups if defended is None else [*groups, defended]
+    return groups if defended is None else [*groups, sources.of_defenses(folder)]
 
 
 def _versions(
-    latest: Sequence[Record], monitored: MonitorRun | None, scan: Mapping[str, Any] | None
+    latest: Sequence[Record], monitored: MonitorRun | None, scan: Part, defended: Part
 ) -> list[tuple[str, str]]:
     """Every version the run was made with; a run resumed after an upgrade shows both."""
     each: list[Any] = [record.versions for record in latest]
     each += [] if monitored is None else [monitored.about.get("versions")]
-    each += [] if scan is None else [scan.get("versions")]
+    each += [part.get("versions") for part in (scan, defended) if part is not None]
     seen: dict[str, list[str]] = {}
     for versions in each:
         for name, version in versions.items() if isinstance(versions, Mapping) else ():

@@ -14,12 +14,11 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from leakgauge.audit import monitor_records, records, scan_records
+from leakgauge.audit import defense_records, monitor_records, records, scan_records
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
 
-DEFENSES = "defenses.jsonl"
 MOST_ENTRIES = 500
 """Numbers of one list that the page holds; the file in the run folder holds them all."""
 _MANY = 24  # numbers of a list that paper has room for
@@ -62,7 +61,7 @@ def cut_anchor(number: int | None = None) -> str:
 
 
 def defense_anchor(number: int) -> str:
-    """Of one line of the file of defenses, from 1."""
+    """Of one trial of a defense, from 1."""
     return f"record-defense-{number}"
 
 
@@ -106,20 +105,12 @@ def of_scan(folder: Path) -> Group:
     return Group("split", "Split", files, tuple(sources))
 
 
-def of_defenses(folder: Path) -> Group | None:
-    """Every whole line of the file of defenses, in its order; None where there is no such file."""
-    path = folder / DEFENSES
-    if not path.is_file():
-        return None
+def of_defenses(folder: Path) -> Group:
     sources = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            fields = json.loads(line)
-            command = str(fields.get("command") or "")
-        except (ValueError, AttributeError) as error:
-            raise BadInput(f"line {number} of {path} is not a record of this version; delete that line") from error
-        sources.append(Source(defense_anchor(number), f"Defense {number}", command, pretty(fields)))
-    return Group("defenses", "Defenses", DEFENSES, tuple(sources))
+    for number, record in enumerate(defense_records.read(folder), start=1):
+        fields = json.loads(defense_records.to_line(record))
+        sources.append(Source(defense_anchor(number), f"Trial {number}: {record.name}", record.command, pretty(fields)))
+    return Group("defenses", "Defenses", defense_records.FILE, tuple(sources))
 
 
 def pretty(value: Any) -> Markup:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from leakgauge.audit.findings import Findings
-from leakgauge.audit.summaries import Measured, Update
+from leakgauge.audit.summaries import Defended, Measured, Update
 
-UPDATES, TRAINING, SPLIT, DEFENSES = "updates", "training", "split", "defenses"
+TRAINING, SPLIT, DEFENSES = "training", "split", "defenses"
 """Anchors of the report's sections, by question."""
 
 
@@ -45,7 +45,7 @@ def interval(measured: Measured) -> str:
     return f"{measured.value:.2f} (95 % {measured.low:.2f} to {measured.high:.2f})"
 
 
-def anchors(places: Iterable[Update]) -> tuple[str, ...]:
+def anchors(places: Iterable[Update | Defended]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(place.anchor for place in places))
 
 

@@ -10,7 +10,7 @@ from leakgauge.audit.findings import Findings
 from leakgauge.audit.summaries import HELD, LEAKING, Defended
 
 MOST_POINTS = 2.0
-"""Points of accuracy that a defense may cost and still be called cheap; about what a second seed of a small training moves."""
+"""Points of accuracy that a defense may cost and still be called cheap: a convention, which your own tolerance may replace."""
 
 
 def use_defense(found: Findings) -> Match | None:
@@ -24,8 +24,10 @@ def use_defense(found: Findings) -> Match | None:
         if auc is None
         else f"Members of a batch are still told with an AUC of {auc:.2f}."
     )
+    steps = found.defenses.steps
     facts = {"defense": best.defense, "cost": _points(best), "membership": members}
-    return Match((DEFENSES,), facts | {"before": _ssim(found.defenses.undefended), "after": _ssim(best)})
+    facts["budget"] = "its budget" if steps is None else plural(steps, "step")
+    return Match((best.anchor, DEFENSES), facts | {"before": _ssim(found.defenses.undefended), "after": _ssim(best)})
 
 
 def no_cheap_defense(found: Findings) -> Match | None:
@@ -47,13 +49,13 @@ def nothing_to_defend(found: Findings) -> Match | None:
     if found.defenses is None or found.defenses.undefended.outcome != HELD:
         return None
     base = found.defenses.undefended
-    return Match((DEFENSES,), {"before": _ssim(base), "count": plural(len(found.defenses.rows), "defense")})
+    return Match((base.anchor,), {"before": _ssim(base), "count": plural(len(found.defenses.rows), "defense")})
 
 
 def noise_is_not_dp(found: Findings) -> Match | None:
     """Noise was tried without an accountant: as a defense of updates or features, or as a row that holds."""
     used = [(u.anchor, spec) for u in own(found) for spec in u.defenses]
-    used += [(DEFENSES, row.defense) for row in _holding(found)]
+    used += [(row.anchor, row.defense) for row in _holding(found)]
     used += [(SPLIT, spec) for spec in (found.split.defenses if found.split else ())]
     noisy = [(anchor, spec) for anchor, spec in used if "noise" in spec.lower()]
     if not noisy:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from leakgauge.audit.advice.match import DEFENSES, SPLIT, TRAINING, Match, anchors, plural
+from leakgauge.audit.advice.match import SPLIT, TRAINING, Match, anchors, plural
 from leakgauge.audit.advice.on_defenses import rows
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.summaries import LEAKING
 
 
 def repair_errors(found: Findings) -> Match | None:
-    """A set-up or a defense broke off, or a whole question was tried and gave nothing."""
+    """A set-up or a defense broke off, or a whole question failed."""
     broken = [u for u in (found.updates.every if found.updates else ()) if u.status == "error"]
     failed = [row for row in rows(found) if row.status == "error"]
     said = [(u.name, u.reason) for u in broken] + [(row.defense, row.reason) for row in failed]
-    said += [(f"the question on {u.question}", u.reason) for u in found.unanswered if u.reason]
+    said += [(f"the question on {u.question}", u.reason) for u in found.unanswered if u.failed]
     if not said:
         return None
     name, reason = said[0]
     facts = {"count": plural(len(said), "part"), "name": name, "reason": reason or "no reason was recorded"}
-    return Match((*anchors(broken), *([DEFENSES] if failed else [])), facts)
+    return Match(anchors([*broken, *failed]), facts)
 
 
 def go_on(found: Findings) -> Match | None:
@@ -44,6 +44,7 @@ def no_proof(found: Findings) -> Match | None:
 
 
 def not_answered(found: Findings) -> Match | None:
-    """A question that nobody asked; one that was tried and gave nothing is an error."""
-    skipped = [u.question for u in found.unanswered if not u.reason]
-    return Match((), {"questions": ", ".join(skipped)}) if skipped else None
+    """A question that was not asked or was refused; one that failed is an error."""
+    left = [u for u in found.unanswered if not u.failed]
+    said = [u.question for u in left if not u.reason] + [f"{u.question} ({u.reason})" for u in left if u.reason]
+    return Match((), {"questions": ", ".join(said)}) if said else None

@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
         f"{on_defenses.MOST_POINTS:g} points of accuracy.",
         when=on_defenses.use_defense,
         title="Consider {defense} on what you share.",
-        why="It made this attack infeasible within its budget ({after} instead of {before}) and cost {cost}. {membership} "
+        why="It made this attack infeasible within {budget} ({after} instead of {before}) and cost {cost}. {membership} "
         "The attack was not adapted to it, and it is no guarantee.",
     ),
     Rule(
@@ -80,9 +80,18 @@ RULES: tuple[Rule, ...] = (
         why="None of {cuts} keeps {wanted}; {best}.",
     ),
     Rule(
+        name="keep_it_whole",
+        severity="act",
+        condition="The only cut that the scan recommends is the model's output.",
+        when=on_split.keep_it_whole,
+        title="Keep the whole network on the device, and send its output alone.",
+        why="Of {cuts} cuts only the last one, {cut}, keeps enough (FVU {fvu}, threshold {threshold}) after {budget}. "
+        "It sends {bytes} bytes.",
+    ),
+    Rule(
         name="cut_here",
         severity="act",
-        condition="The scan recommends a cut.",
+        condition="The scan recommends a cut before the model's output.",
         when=on_split.cut_here,
         title="If you split the network, cut at {cut} or deeper.",
         why="There an FVU of {fvu} is left (threshold {threshold}) after {budget}. It sends {bytes} bytes as {numbers}; {more}.",
@@ -116,8 +125,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="labels_told",
         severity="act",
-        condition=f"At least {on_updates.LABELS_TOLD:.0%} of the labels were read from undefended updates without diagnostic "
-        f"assumptions, and guessing does as well in at most {on_updates.LUCK:.0%} of cases.",
+        condition=f"At least {100 * on_updates.LABELS_TOLD:g} % of the labels were read from undefended updates without diagnostic "
+        f"assumptions, and guessing does as well in at most {100 * on_updates.LUCK:g} % of cases.",
         when=on_updates.labels_told,
         title="Treat the labels of a batch of {batch} as known to the server.",
         why="{right} of {count} labels ({classes} classes) were read from plain updates alone.",
@@ -176,12 +185,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="early_steps_leak_most",
         severity="check",
-        condition=f"The critic read most in the first {on_training.EARLY:.0%} of the steps, its interval lies above that of the end, "
+        condition=f"The critic read most in the first {100 * on_training.EARLY:g} % of the steps, its interval lies above that of the end, "
         "and the controls are clean.",
         when=on_training.early_steps_leak_most,
         title="Protect the first steps of a training with special care.",
-        why="At step {step} of {steps} the critic read {peak} nats, at the end {last}. A critic loses sight of weights that move, so "
-        "that later steps are not proven safer; the paper's advice to add noise at the start alone does not follow.",
+        why="At step {step} of {steps} the critic read {peak} nats, at the end {last}. A critic loses sight of weights that move, "
+        "so that later steps are not proven safer: keep the protection there too.",
     ),
     Rule(
         name="noise_is_not_dp",
@@ -214,12 +223,12 @@ RULES: tuple[Rule, ...] = (
         condition=f"Fewer than {SETTLED} steps were scored by the monitor.",
         when=on_training.longer_monitoring,
         title="Monitor a longer training.",
-        why="{scored} of {steps} steps is too little for the critic to say anything.",
+        why="{scored} in {steps} steps are too few for the critic to say anything.",
     ),
     Rule(
         name="repair_errors",
         severity="check",
-        condition="A set-up or a defense broke off, or a question gave no result.",
+        condition="A set-up or a defense broke off, or a question failed.",
         when=on_the_audit.repair_errors,
         title="Repair what broke off, and run the audit again.",
         why="{count} gave no result, which says nothing for or against safety. First: {name} ({reason}).",
@@ -246,7 +255,7 @@ RULES: tuple[Rule, ...] = (
         condition=f"No undefended set-up leaks, and fewer than {on_updates.FEWEST_IMAGES} images were attacked.",
         when=on_updates.more_images,
         title="Attack more images.",
-        why="None of {images} was reconstructed; that still allows {allowed} of all images (95 %) to be.",
+        why="Of {images} attacked none was reconstructed; with 95 % confidence that still allows {allowed} of all images to be.",
     ),
     Rule(
         name="no_proof",
@@ -259,10 +268,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="not_answered",
         severity="know",
-        condition="A question was not asked.",
+        condition="A question was not asked, or was refused.",
         when=on_the_audit.not_answered,
         title="Decide nothing on what was not measured: {questions}.",
-        why="The run holds no records on them. `leakgauge audit` answers all four questions in one run.",
+        why="This run says nothing about it, neither that something leaks nor that it does not.",
     ),
 )
 
@@ -281,6 +290,8 @@ EXCLUSIVE: tuple[tuple[str, str, str], ...] = (
     ("use_defense", "nothing_to_defend", "a defense earns something only where the attack succeeds"),
     ("no_cheap_defense", "nothing_to_defend", "nothing leaks that a defense would have to stop"),
     ("use_defense", "no_proof", "the attack succeeds without the defense"),
+    ("cut_here", "keep_it_whole", "the output is no split"),
+    ("keep_it_whole", "no_safe_cut", "a cut is recommended or it is not"),
     ("cut_here", "no_safe_cut", "a cut is recommended or it is not"),
     ("decoders_too", "no_safe_cut", "there is no cut to rely on"),
     ("controls_failed", "gradients_tell", "an alarm counts only where the controls are clean"),

@@ -8,14 +8,13 @@ from typing import Literal
 
 from leakgauge.audit.advice.match import interval, number, plural, quality
 from leakgauge.audit.advice.on_defenses import no_cheap_defense, use_defense
+from leakgauge.audit.advice.on_split import whole_on_edge
 from leakgauge.audit.advice.on_training import CONTROL_LIMIT, members_told, unclean
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.summaries import (
-    ASKED,
     HELD,
-    QUESTIONS,
     Defenses,
-    Question,
     Split,
     Training,
     Unanswered,
@@ -24,6 +23,8 @@ from leakgauge.audit.summaries import (
 )
 
 Tone = Literal["bad", "partly", "good", "none"]
+GUESSING = 0.5
+"""The AUC of one who guesses."""
 SERVER = "an honest-but-curious server"
 
 LIMITS = (
@@ -76,10 +77,10 @@ def verdicts(found: Findings) -> tuple[QuestionVerdict, ...]:
 def _unanswered(question: Question, why: Unanswered) -> QuestionVerdict:
     if why.reason:
         return QuestionVerdict(
-            question, ASKED[question], "none", "No result", (f"This was tried and gave no result: {why.reason}.",)
+            question, QUESTIONS[question], "none", "No result", (f"This was tried and gave no result: {why.reason}.",)
         )
     return QuestionVerdict(
-        question, ASKED[question], "none", "Not asked", ("This was not measured, so nothing is known about it.",)
+        question, QUESTIONS[question], "none", "Not asked", ("This was not measured, so nothing is known about it.",)
     )
 
 
@@ -102,7 +103,9 @@ def _updates(found: Updates) -> QuestionVerdict:
     assumed = _assumed(
         [what for u in first for what in u.deployable], [what for u in first for what in u.diagnostic]
     ) or (("deployable", "nothing beyond the model and what is shared"),)
-    return QuestionVerdict("updates", ASKED["updates"], tone, word + bound, tuple(said), assumed, _spent(found.every))
+    return QuestionVerdict(
+        "updates", QUESTIONS["updates"], tone, word + bound, tuple(said), assumed, _spent(found.every)
+    )
 
 
 def _assumed(deployable: Sequence[str], diagnostic: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -167,9 +170,12 @@ def _training(training: Training, found: Findings) -> QuestionVerdict:
     else:
         said.append("Too few steps were scored for the critic to say anything.")
     if training.auc is not None:
-        said.append(
-            f"One who holds the weights and a list of candidates tells members with an AUC of {interval(training.auc)}."
+        who, how = "One who holds the weights and a list of candidates", interval(training.auc)
+        shown = training.auc.low is None or training.auc.low > GUESSING
+        told_how = (
+            f"tells members with an AUC of {how}" if shown else f"was not shown to do better than guessing: AUC {how}"
         )
+        said.append(f"{who} {told_how}.")
     failed = unclean(training)
     if failed:
         said.append(f"Controls failed ({', '.join(name for name, _ in failed)}), so that curve and alarm do not count.")
@@ -179,18 +185,23 @@ def _training(training: Training, found: Findings) -> QuestionVerdict:
             name, nats = training.layers[0]
             said.append(f"The layer that tells most by itself is {name} ({nats:.2f} nats).")
     loud = training.alarm_at is not None and not failed
-    tone: Tone = "bad" if loud or told else "partly" if failed else "good"
-    word = "Alarm" if loud else "Members told" if told else "Controls failed" if failed else "Alarm silent"
+    tone: Tone
+    if loud or told:
+        tone, word = "bad", "Alarm" if loud else "Members told"
+    elif failed:
+        tone, word = "partly", "Controls failed"
+    else:
+        tone, word = ("none", "Too short to say") if training.peak is None else ("good", "Alarm silent")
     assumed = [("deployable", f"the adversary sees every {training.view} gradient and has seen earlier steps")]
     if training.auc is not None:
         assumed.append(("diagnostic", "for the AUC also the weights at each step and a list of candidates"))
     time = "" if training.seconds is None else f", {_seconds(training.seconds)}"
     budget = f"{plural(training.steps, 'training step')}, the last numbers over {plural(training.scored, 'scored step')}{time}"
-    return QuestionVerdict("training", ASKED["training"], tone, word, tuple(said), tuple(assumed), budget)
+    return QuestionVerdict("training", QUESTIONS["training"], tone, word, tuple(said), tuple(assumed), budget)
 
 
 def _split(split: Split) -> QuestionVerdict:
-    asked = ASKED["split"]
+    asked = QUESTIONS["split"]
     if not split.finished:
         return QuestionVerdict("split", asked, "none", "Not finished", ("The scan of cuts has no conclusion yet.",))
     assumed = (("deployable", split.threat),) if split.threat else ()
@@ -203,6 +214,12 @@ def _split(split: Split) -> QuestionVerdict:
         )
         said = f"No cut of {split.cuts} keeps an FVU of {split.threshold:g}{more}.{best}"
         return QuestionVerdict("split", asked, "bad", "No cut", (said,), assumed, split.budget)
+    if whole_on_edge(split):
+        said = (
+            f"Only the model's output ({split.recommended}) keeps an FVU of {split.threshold:g}, with {number(split.fvu, 2)}: the device "
+            f"does all the work and sends {split.bytes} bytes."
+        )
+        return QuestionVerdict("split", asked, "partly", "Only the output", (said,), assumed, split.budget)
     deep = "" if split.edge_share is None else f"; the edge holds {100 * split.edge_share:.0f} % of the weights"
     said = (
         f"At {split.recommended} or deeper: it keeps an FVU of {number(split.fvu, 2)} (threshold {split.threshold:g}; 0 is a copy of "
@@ -214,7 +231,7 @@ def _split(split: Split) -> QuestionVerdict:
 def _defenses(defenses: Defenses, found: Findings) -> QuestionVerdict:
     base, rows = defenses.undefended, defenses.rows
     held = [row for row in rows if row.outcome == HELD]
-    asked, where = ASKED["defenses"], f" ({defenses.setting})" if defenses.setting else ""
+    asked, where = QUESTIONS["defenses"], f" ({defenses.setting})" if defenses.setting else ""
     tone: Tone
     if base.outcome is None:
         tone, word = "none", "No result"

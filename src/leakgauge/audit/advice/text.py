@@ -13,14 +13,19 @@ SHOWN = 7
 
 
 def as_text(found: Findings, *, width: int = 100) -> str:
-    """The verdict on each question, then what to do, most important first, then what a negative verdict does not say."""
+    """The verdict on each question with assumptions and budget, then what to do."""
     lines = []
     for verdict in verdicts(found):
         lines += [f"{verdict.asked}  {verdict.word}", *_wrapped(" ".join(verdict.sentences), width)]
         lines += [line for kind, what in verdict.assumptions for line in _wrapped(f"{kind}: {what}", width)]
         lines += [*(_wrapped(f"budget: {verdict.budget}", width) if verdict.budget else []), ""]
+    return "\n".join([*lines, to_do_as_text(found, width=width)])
+
+
+def to_do_as_text(found: Findings, *, width: int = 100) -> str:
+    """What to do, most important first, and what a negative verdict does not say."""
     advice = advise(found)
-    lines += ["What to do", *([] if advice else ["  Nothing follows from what was measured."])]
+    lines = ["What to do", *([] if advice else ["  Nothing follows from what was measured."])]
     for number, one in enumerate(advice[:SHOWN], start=1):
         lines += _wrapped(one.title, width, first=f"  {number}. ", indent="     ")
         lines += _wrapped(one.why, width, first="     ", indent="     ")
