@@ -58,6 +58,8 @@ NARROW: dict[str, set[str]] = {
         "audit.monitor_records",
         "audit.scan_records",
         "audit.defense_records",
+        "audit.answers",
+        "audit.questions",
         "audit.findings",
         "audit.advice",
         "audit.compare",

@@ -14,7 +14,7 @@ from torch import nn
 from leakgauge.audit import defend, defense_budget, defense_leakage, defense_records
 from leakgauge.audit.case import Case
 from leakgauge.audit.defend import GRID, Trial, plan_trials, run_trials, trial_from
-from leakgauge.audit.defense_budget import TrialCost, cost_of_trials
+from leakgauge.audit.defense_budget import TrialCost, cost_of_trials, fit_trials
 from leakgauge.audit.defense_leakage import draw_releases, rates, told_apart
 from leakgauge.audit.defense_training import Training, accuracy, classified, fresh
 from leakgauge.audit.run import run_case
@@ -23,7 +23,6 @@ from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import DEFENSES, GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.measures.decoding import decode, decode_each
 from leakgauge.models import ViT
 
 CASE = Case(model="tiny", data="made", options={"tv": 0.01})
@@ -82,7 +81,7 @@ def test_own_defenses_are_tried_once_each_and_built_before_anything_runs(setup):
     with pytest.raises(BadInput, match="unknown defense"):
         plan_trials(setup, CASE, steps=7, train_steps=5, specs=["prun:0.5"])
     with pytest.raises(BadInput, match="train_steps"):
-        plan_trials(setup, CASE, steps=7, train_steps=0)
+        plan_trials(setup, CASE, steps=7, train_steps=-1)
 
 
 def test_an_attack_without_steps_gets_none(setup):
@@ -121,17 +120,6 @@ def test_rates_are_those_of_each_release(setup):
 def test_with_many_others_one_percent_may_be_above():
     weights = torch.arange(301.0).flip(0)[None].repeat(2, 1)  # the first candidate is the best, the third beaten by two
     assert rates(weights, torch.tensor([[3], [4]]))[1].value == 0.5  # three of 300 others may be above, four may not
-
-
-def test_signals_decoded_together_are_those_decoded_alone():
-    rng = torch.Generator().manual_seed(0)
-    rows, signals = torch.randn(6, 40, generator=rng), torch.randn(3, 40, generator=rng)
-    signals[0] = rows[1] + 2 * rows[4]
-    gram, cross, energy = rows @ rows.T, rows @ signals.T, signals.square().sum(1)
-    together = decode_each(gram, cross, energy, 40)
-    alone = torch.stack([decode(gram, cross[:, i], float(energy[i]), 40) for i in range(3)], 1)
-    torch.testing.assert_close(together, alone)
-    torch.testing.assert_close(together[:, 0], torch.tensor([0, 1, 0, 0, 2.0, 0]).double(), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -315,7 +303,7 @@ def test_a_resumed_run_gives_the_same_table(setup, load, tmp_path, monkeypatch):
     trials = quick(setup)
     whole = run_trials(trials, load=load, folder=tmp_path)
     lines = (tmp_path / defense_records.FILE).read_bytes().splitlines(keepends=True)
-    for kept in (0, 1, 3):
+    for kept in (1, 3):
         folder = tmp_path / str(kept)
         folder.mkdir()
         (folder / defense_records.FILE).write_bytes(b"".join(lines[:kept]) + lines[kept][:40])
@@ -403,11 +391,44 @@ def test_steps_have_a_lower_end_and_go_where_they_are_taken():
     assert TrialCost(None, 1.0, 0.0, 0.0).steps_within(1000.0, 10) == (50, 100)
 
 
-def test_short_trials_tell_what_a_step_costs(setup, setup_of, load):
+def test_short_runs_tell_what_a_trial_costs(setup, setup_of, load):
     cost = cost_of_trials(setup, CASE, load=load)
     assert cost.attack_step is not None
     assert cost.train_step is not None
-    assert 0 < cost.attack_step < 1
-    assert 0 < cost.train_step < 1
-    assert cost.rest > 0
-    assert defense_budget._train_step(setup_of(20), 32, CASE) is None
+    assert min(cost.attack_step, cost.train_step) > 0
+    assert cost.rest > cost.evaluation > 0
+    assert defense_budget._of_training(setup_of(20), HOW) == (None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("cost", "defenses", "steps", "train_steps"),
+    [
+        (TrialCost(0.01, 0.01, 0.0, 0.0), 10, 550, 200),
+        (TrialCost(0.1, 0.1, 0.0, 0.0), 10, 50, 25),  # the fewest steps of eleven trials: 77 seconds
+        (TrialCost(0.2, 0.1, 0.0, 0.0), 4, 50, 66),  # 132 seconds for eleven, so five are left
+        (TrialCost(0.3, 0.3, 0.0, 0.0, 0.0), 4, 50, 0),  # even those would take 105 seconds
+    ],
+)
+def test_what_does_not_fit_is_left_out(setup, load, monkeypatch, cost, defenses, steps, train_steps):
+    monkeypatch.setattr(defense_budget, "cost_of_trials", lambda *_, **__: cost)
+    trials = fit_trials(setup, CASE, 83.0, load=load)
+    assert len(trials) == 1 + defenses
+    assert trials[0].case.defenses == ()
+    assert trials[-1].case.defenses == ("withhold:head",)
+    assert {(t.case.options["steps"], t.train_steps) for t in trials} == {(steps, train_steps)}
+    assert cost.seconds(len(trials), steps=steps, train_steps=train_steps) <= 83
+    own = fit_trials(setup, CASE, 0.1, load=load, specs=["prune:0.5", "prune:0.6"])
+    assert [t.case.defenses for t in own] == [(), ("prune:0.5",), ("prune:0.6",)]
+
+
+def test_without_training_the_cost_is_unknown(setup, load, tmp_path):
+    trials = [replace(t, train_steps=0) for t in quick(setup, specs=["prune:0.9"])]
+    for record in run_trials(trials, load=load, folder=tmp_path):
+        assert record.status == "done"
+        assert record.auc is not None
+        assert "no training was planned" in record.accuracy["unknown"]
+
+
+def test_a_large_model_is_asked_for_fewer_releases(setup, monkeypatch):
+    monkeypatch.setattr(defend, "LARGE", 100)
+    assert {t.releases for t in plan_trials(setup, CASE, steps=7, train_steps=5)} == {defend.FEW_RELEASES}

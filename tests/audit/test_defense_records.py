@@ -94,3 +94,5 @@ def test_what_is_worth_having_needs_both_measurements():
         record("no accuracy", ssim=0.0, cost=None),
     ]
     assert worth_having(records) == ("none", "good")
+    failing = record("none", ssim=0.1, cost=0.0, defenses=(), verdict="infeasible_within_budget")
+    assert worth_having([failing, *records[1:]]) == ()

@@ -220,6 +220,16 @@ def test_without_costs_there_is_no_picture_and_the_page_says_so(tmp_path):
     assert "unknown in part: learned &lt;nothing&gt;" in page
 
 
+def test_an_attack_that_fails_anyway_makes_no_front(tmp_path):
+    write_into(tmp_path, [replace(NONE, verdict="infeasible_within_budget"), STOPPED])
+    assert "There is no front: the attack fails without defense already" in write(tmp_path).read_text()
+    svg = str(context(tmp_path)["svg"])
+    assert "1 no defense: SSIM 0.95" in svg
+    assert "There is no front." in svg
+    assert "Pareto front" not in svg
+    assert 'class="front"' not in svg
+
+
 # --- in a browser ------------------------------------------------------------------------------------------------------
 
 

@@ -19,8 +19,9 @@ from leakgauge.audit.compare import (
     versions_of,
 )
 from leakgauge.audit.findings import read_findings
+from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.records import Record
-from leakgauge.audit.summaries import ASKED, QUESTIONS, Defended, Defenses, Measured, Split, Training
+from leakgauge.audit.summaries import Defended, Defenses, Measured, Split, Training
 from leakgauge.errors import BadInput
 
 
@@ -55,7 +56,7 @@ def compare(before: Path, after: Path) -> Comparison:
     for question in ("training", "split", "defenses"):
         asked = [getattr(side, question) is not None for side in (a, b)]
         if asked[0] != asked[1]:
-            one_sided[asked[1]].append(ASKED[question])
+            one_sided[asked[1]].append(QUESTIONS[question])
     changes.sort(key=lambda change: list(ORDER).index(change.direction))
     return replace(
         found,

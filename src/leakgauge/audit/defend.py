@@ -24,7 +24,7 @@ from leakgauge.audit import defense_records as store
 from leakgauge.audit.case import Case
 from leakgauge.audit.defense_leakage import Releases, draw_releases, told_apart
 from leakgauge.audit.defense_records import DefenseRecord
-from leakgauge.audit.defense_training import Training, accuracy, classified, require_enough
+from leakgauge.audit.defense_training import Training, accuracy, classified
 from leakgauge.audit.plan import accepted_options, restored
 from leakgauge.audit.run import attacked, null_run, versions
 from leakgauge.audit.setup import Load, Setup, check_fits
@@ -48,6 +48,9 @@ neither the cosine distance of the attack nor Adam looks at."""
 WITHHELD = ("head", "position_embedding")
 """Roles whose parameters are kept back, each in a trial of its own, where the model has them."""
 
+LARGE, FEW_RELEASES = 2_000_000, 32
+"""Models with more parameters than this are asked for fewer releases, which have to be made one by one."""
+
 Spec = str | Sequence[str]
 """One defense as on the command line, or several that act one after another."""
 
@@ -57,7 +60,7 @@ class Trial:
     """One defense to be tried: plain data. The case holds the defenses and the steps of the attack.
 
     The training takes ``train_steps`` steps of ``train_batch`` images; the decoder sees ``releases`` updates, each of a batch
-    (of the case's size) drawn out of ``candidates`` images.
+    (of the case's size) drawn out of ``candidates`` images. Without training steps the accuracy stays unknown.
     """
 
     case: Case
@@ -67,9 +70,9 @@ class Trial:
     releases: int = 128
 
     def __post_init__(self) -> None:
-        for what in ("train_steps", "train_batch", "candidates", "releases"):
-            if getattr(self, what) < 1:
-                raise BadInput(f"a trial needs {what} of at least 1, got {getattr(self, what)}")
+        for what, least in (("train_steps", 0), ("train_batch", 1), ("candidates", 1), ("releases", 1)):
+            if getattr(self, what) < least:
+                raise BadInput(f"a trial needs {what} of at least {least}, got {getattr(self, what)}")
 
     def key(self) -> str:
         """Identifies the trial in a run; resuming skips trials whose key has a record."""
@@ -96,7 +99,12 @@ def plan_trials(
     base = replace(case, name="", options=options)
     wanted = [*GRID, *_withheld(setup), case.defenses] if specs is None else specs
     each = [(spec,) if isinstance(spec, str) else tuple(spec) for spec in wanted]
-    trials = [Trial(replace(base, name="", defenses=defenses), train_steps) for defenses in dict.fromkeys([(), *each])]
+    size = sum(p.numel() for p in setup.victim.parameters().values())
+    releases = Trial.releases if size <= LARGE else FEW_RELEASES
+    trials = [
+        Trial(replace(base, name="", defenses=defenses), train_steps, releases=releases)
+        for defenses in dict.fromkeys([(), *each])
+    ]
     for trial in trials:
         trial.case.build_defenses()
     return tuple(trials)
@@ -121,12 +129,12 @@ def run_trials(
     recorded as a refusal, a crash as an error; ``BadInput`` is the user's and is raised.
     """
     done = {r.key: r for r in store.read(folder)} if resume and store.exists(folder) else {}
-    bases: dict[str, _Base] = {}
+    bases: dict[str, Base] = {}
     for trial in trials:
         if trial.key() in done:
             continue
         plain = trial.undefended()
-        base = bases.setdefault(plain.key(), _Base(plain, load))
+        base = bases.setdefault(plain.key(), Base(plain, load))
         record = _run(trial, base, folder, done.get(plain.key()))
         store.append(folder, record)
         done[record.key] = record
@@ -136,7 +144,7 @@ def run_trials(
     return [done[trial.key()] for trial in trials]
 
 
-class _Base:
+class Base:
     """What all trials of one set-up share; each part is made when it is first asked for."""
 
     def __init__(self, plain: Trial, load: Load) -> None:
@@ -173,7 +181,7 @@ class _Base:
         )
 
 
-def _run(trial: Trial, base: _Base, folder: Path, undefended: DefenseRecord | None) -> DefenseRecord:
+def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | None) -> DefenseRecord:
     began = time.perf_counter()
     case = trial.case
     about: dict[str, Any] = {
@@ -200,7 +208,7 @@ KEPT = ("status", "assumptions", "metrics", "null", "baseline", "verdict", "rule
 """Of what an attack finds, the fields that a record of a defense has."""
 
 
-def _attack(trial: Trial, base: _Base, folder: Path) -> dict[str, Any]:
+def _attack(trial: Trial, base: Base, folder: Path) -> dict[str, Any]:
     try:
         found = attacked(trial.case, base.setup, folder, nothing=base.nothing)
     except Inapplicable as refusal:
@@ -208,17 +216,18 @@ def _attack(trial: Trial, base: _Base, folder: Path) -> dict[str, Any]:
     return {name: found[name] for name in KEPT}
 
 
-def _leakage(trial: Trial, base: _Base) -> Mapping[str, Any]:
+def _leakage(trial: Trial, base: Base) -> Mapping[str, Any]:
     try:
         return told_apart(base.releases, trial.case.build_defenses(), seed=trial.case.seed)
     except Inapplicable as refusal:
         return {"unknown": str(refusal)}
 
 
-def _accuracy(trial: Trial, base: _Base, undefended: DefenseRecord | None) -> Mapping[str, Any]:
+def _accuracy(trial: Trial, base: Base, undefended: DefenseRecord | None) -> Mapping[str, Any]:
     how = Training(steps=trial.train_steps, batch=trial.train_batch, seed=trial.case.seed)
     try:
-        require_enough(base.setup)
+        if not trial.train_steps:
+            raise Inapplicable("no training was planned; there was no time for it, or none was asked for")
         right = classified(base.setup, trial.case.build_defenses(), how)
     except Inapplicable as refusal:
         return {"unknown": str(refusal)}

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leakgauge.audit.defense_training import at_once
 from leakgauge.audit.setup import Setup
 from leakgauge.channels import Gradient
 from leakgauge.channels.twice import twice_differentiable
@@ -148,7 +149,11 @@ def _mean_of_singles(victim: Victim, channel: Channel) -> bool:
 def _alone(victim: Victim, channel: Channel, names: tuple[str, ...], x: Tensor, y: Tensor, *, seed: int) -> Signal:
     if _mean_of_singles(victim, channel):
         with twice_differentiable():  # the mathematical form of attention is also the one that vmap knows
-            return per_sample_gradients(victim.model, victim.loss, names, x, y, seed=seed)
+            pieces = [
+                per_sample_gradients(victim.model, victim.loss, names, a, b, seed=seed)
+                for a, b in zip(*(t.split(at_once(victim.space.shape)) for t in (x, y)), strict=True)
+            ]
+        return {name: torch.cat([piece[name] for piece in pieces]) for name in names}
     each = [_sent(victim, channel, x[i : i + 1], y[i : i + 1], seed=seed, only=names) for i in range(len(x))]
     return {name: torch.stack([one[name] for one in each]) for name in names}
 

@@ -183,7 +183,12 @@ def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
 
 
 def worth_having(records: Sequence[DefenseRecord]) -> tuple[str, ...]:
-    """Keys of the trials on the Pareto front of accuracy cost and SSIM of the attack; those without either are left out."""
+    """Keys of the trials on the Pareto front of accuracy cost and SSIM of the attack; those without either are left out.
+
+    None, where the attack fails without defense already: the differences between its failures are chance.
+    """
+    if any(not record.defenses and record.verdict == "infeasible_within_budget" for record in records):
+        return ()
     points = [(_or_nan(record.cost), _or_nan(record.ssim)) for record in records]
     return tuple(records[i].key for i in front(points))
 

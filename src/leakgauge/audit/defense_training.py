@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,8 @@ ENOUGH = 200
 """Images that the data must hold; with fewer a difference in accuracy would be chance."""
 MOST_HELD_OUT = 500
 LEARNING_RATE = 1e-3
-AT_ONCE = 250
-"""Images that are classified together."""
+PIXELS = 1 << 21
+"""Numbers that the samples run together may hold."""
 START = "weights drawn anew"
 OPTIMIZER = f"Adam, learning rate {LEARNING_RATE:g}"
 
@@ -59,12 +60,23 @@ def fresh(model: nn.Module, *, seed: int, device: torch.device) -> nn.Module:
     return made
 
 
-def classified(setup: Setup, defenses: Sequence[Defense], how: Training) -> Tensor:
-    """Trains from fresh weights, each gradient through the defenses, and says which held-out images come out right.
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A model after its training: what to run it with."""
 
-    A tensor that is not sent is not updated. Prediction that is not a number is wrong. Shape (held out,), bool.
-    """
-    train, held_out = _split(setup, how.seed)
+    model: nn.Module
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
+
+def classified(setup: Setup, defenses: Sequence[Defense], how: Training) -> Tensor:
+    """Trains from fresh weights, each gradient through the defenses, and says which held-out images come out right."""
+    return judged(setup, trained(setup, defenses, how), held_out(setup, how.seed)[1])
+
+
+def trained(setup: Setup, defenses: Sequence[Defense], how: Training) -> Trained:
+    """The model after ``how.steps`` steps in train mode. A tensor that is not sent is not updated."""
+    train, _ = held_out(setup, how.seed)
     model = fresh(setup.victim.model, seed=how.seed, device=setup.victim.device)
     victim = Victim(model, setup.victim.space, setup.victim.loss, mode="train", name=setup.victim.name)
     parameters, buffers = {n: p.clone() for n, p in victim.parameters().items()}, victim.buffers()
@@ -81,14 +93,24 @@ def classified(setup: Setup, defenses: Sequence[Defense], how: Training) -> Tens
             for name, parameter in parameters.items():
                 parameter.grad = sent.get(name)
             optimizer.step()
-    judge = Victim(model, victim.space, victim.loss, mode="eval", name=victim.name)
+    return Trained(model, parameters, buffers)
+
+
+def judged(setup: Setup, found: Trained, rows: Tensor) -> Tensor:
+    """Which of the images are classified rightly, shape (images,), bool; a prediction that is not a number is wrong."""
+    judge = Victim(found.model, setup.victim.space, setup.victim.loss, mode="eval", name=setup.victim.name)
     right = []
     with torch.no_grad():
-        for rows in held_out.split(AT_ONCE):
-            x, y = _model_space(setup, rows)
-            scores = judge(x, parameters=parameters, buffers={n: b.clone() for n, b in buffers.items()})
+        for some in rows.split(at_once(setup.victim.space.shape)):
+            x, y = _model_space(setup, some)
+            scores = judge(x, parameters=found.parameters, buffers={n: b.clone() for n, b in found.buffers.items()})
             right.append((scores.argmax(-1) == y) & scores.isfinite().all(-1))
     return torch.cat(right).cpu()
+
+
+def at_once(shape: Sequence[int]) -> int:
+    """How many samples of a shape are run together: many small ones, few large ones."""
+    return max(1, PIXELS // math.prod(shape))
 
 
 def accuracy(setup: Setup, right: Tensor, without: Tensor | None, how: Training) -> Mapping[str, Any]:
@@ -97,7 +119,7 @@ def accuracy(setup: Setup, right: Tensor, without: Tensor | None, how: Training)
     The interval of the accuracy is exact binomial; that of the cost a bootstrap over the held-out images, which both
     trainings share.
     """
-    train, held_out = _split(setup, how.seed)
+    train, tested = held_out(setup, how.seed)
     hits = int(right.sum())
     low, high = clopper_pearson(hits, len(right))
     found = {
@@ -107,7 +129,7 @@ def accuracy(setup: Setup, right: Tensor, without: Tensor | None, how: Training)
     }  # fmt: skip
     if without is None:
         return {**found, "unknown": "the training without defense, which it is compared with, did not come to its end"}
-    commonest = float(setup.labels[held_out].bincount().max()) / len(held_out)
+    commonest = float(setup.labels[tested].bincount().max()) / len(tested)
     if clopper_pearson(int(without.sum()), len(without))[0] <= commonest:
         reached = float(without.double().mean())
         reason = (
@@ -119,15 +141,10 @@ def accuracy(setup: Setup, right: Tensor, without: Tensor | None, how: Training)
     return {**found, "cost": {"value": cost.value, "low": cost.low, "high": cost.high}}
 
 
-def require_enough(setup: Setup) -> None:
-    """Refuses data that is too small for an accuracy."""
+def held_out(setup: Setup, seed: int) -> tuple[Tensor, Tensor]:
+    """Places of the images to train on and of those held out: half of the data, at most ``MOST_HELD_OUT``."""
     if len(setup.images) < ENOUGH:
         raise Inapplicable(f"an accuracy needs at least {ENOUGH} images, the data holds {len(setup.images)}")
-
-
-def _split(setup: Setup, seed: int) -> tuple[Tensor, Tensor]:
-    """Places of the images to train on and of those held out: half of the data, at most ``MOST_HELD_OUT``."""
-    require_enough(setup)
     order = torch.randperm(len(setup.images), generator=torch.Generator().manual_seed(seed))
     count = min(MOST_HELD_OUT, len(order) // 2)
     return order[count:], order[:count]

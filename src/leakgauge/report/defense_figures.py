@@ -55,7 +55,7 @@ def pareto_svg(points: Sequence[Tried], *, uid: str) -> str:
     placed = [(x(p.cost), y(p.ssim)) for p in points]
     leaders, labels = _labels(points, placed)
     body += [*leaders, *(_mark(p.verdict, *at) for p, at in zip(points, placed, strict=True)), *labels]
-    body += _legend({p.verdict for p in points})
+    body += _legend({p.verdict for p in points}, front=any(p.front for p in points))
     body += frame.names("accuracy lost, percentage points", "SSIM of the attack")
     return svg(uid, "What each defense buys and costs", _told(points), body, height=HEIGHT)
 
@@ -151,15 +151,18 @@ def _meet(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _legend(verdicts: set[str]) -> list[str]:
-    """Two rows above the plot: the verdicts that occur, and the front."""
+def _legend(verdicts: set[str], *, front: bool) -> list[str]:
+    """Two rows above the plot: the verdicts that occur, then the lines."""
     drawn, at = [], LEFT + 6.0
     for verdict, word in VERDICTS.items():
         if verdict in verdicts:
             drawn += [_mark(verdict, at, 12), text(at + 12, 16, word, css="tick")]
             at += 30 + len(word) * CHARACTER
-    drawn += [line(LEFT, 34, LEFT + 20, 34, "front"), text(LEFT + 27, 38, "Pareto front", css="tick")]
-    drawn += [line(LEFT + 118, 34, LEFT + 138, 34, "spread"), text(LEFT + 145, 38, "95 % interval", css="tick")]
+    at = LEFT
+    for css, word in (("front", "Pareto front"), ("spread", "95 % interval")):
+        if front or css != "front":
+            drawn += [line(at, 34, at + 20, 34, css), text(at + 27, 38, word, css="tick")]
+            at += 118
     drawn.append(text(RIGHT, 38, "↙ better", anchor="end", css="tick"))
     return drawn
 
@@ -174,7 +177,7 @@ def _told(points: Sequence[Tried]) -> str:
         for p in points
     )
     front = ", ".join(f"{p.number} {p.label}" for p in points if p.front)
-    return f"{each}. On the Pareto front: {front}."
+    return f"{each}. " + (f"On the Pareto front: {front}." if front else "There is no front.")
 
 
 def drawable(cost: float, ssim: float, verdict: str | None) -> bool:

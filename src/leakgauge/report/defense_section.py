@@ -41,6 +41,7 @@ def context(folder: Path) -> dict[str, Any] | None:
         "diagnostic": [a["what"] for a in first.assumptions if a.get("kind") == "diagnostic"],
         "rows": rows,
         "svg": Markup(pareto_svg(points, uid="defense-pareto")) if points else None,
+        "fronted": bool(best),
         "left_out": len(rows) - len(points),
         "truth": None if truth is None else _picture(folder, truth, first),
         "facts": _facts(records),
@@ -155,6 +156,8 @@ def _row(number: int, record: DefenseRecord, front: bool, folder: Path) -> dict[
 
 def _short(named: Sequence[tuple[str, str]]) -> str:
     """A label for the figure."""
+    if named[0][0] == NONE:
+        return NONE.lower()
     each = [f"{name.split()[-1].lower()} {strength}".strip() for name, strength in named]
     return " + ".join(each).replace(" gradient length", "").replace(" of entries", "")
 
