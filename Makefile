@@ -44,7 +44,7 @@ $(BENCH): $(DEV)
 	$(INSTALL) -c constraints.txt -e '.[bench]'
 	@touch $@
 
-demo: $(CORE)  ## audit the embedded models and write a report
+demo: $(CORE)  ## answer all four questions about the embedded models and write a report
 	rm -rf leakgauge-runs/demo
 	$(ONE_THREAD) $(BIN)/leakgauge audit --out leakgauge-runs/demo
 	@echo "Open this file in a browser: $(CURDIR)/leakgauge-runs/demo/report.html"

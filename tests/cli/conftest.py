@@ -12,6 +12,8 @@ from PIL import Image
 from leakgauge import cli
 
 MODEL = '''
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -55,7 +57,7 @@ class Interrupting(nn.Sequential):
     calls = 0
 
     def forward(self, x):
-        if len(x) == 4:
+        if len(x) == 4 and Path("run/records.jsonl").exists():
             raise KeyboardInterrupt
         return super().forward(x)
 

@@ -60,14 +60,20 @@ class TrialCost:
 
 
 def fit_trials(
-    setup: Setup, case: Case, seconds: float, *, load: Load, specs: Sequence[Spec] | None = None
+    setup: Setup,
+    case: Case,
+    seconds: float,
+    *,
+    load: Load,
+    specs: Sequence[Spec] | None = None,
+    cost: TrialCost | None = None,
 ) -> tuple[Trial, ...]:
-    """Trials that take about ``seconds`` together, with steps from measured costs.
+    """Trials that take about ``seconds`` together, with steps from measured costs; ``cost`` is given where it is known already.
 
     Where the fewest steps of the whole grid would take longer, only the strongest of each kind are tried; where that is still too
     long, nothing is trained and the accuracy stays unknown. The user's own ``specs`` are all kept.
     """
-    cost = cost_of_trials(setup, case, load=load)
+    cost = cost_of_trials(setup, case, load=load) if cost is None else cost
 
     def planned(wanted: Sequence[Spec] | None) -> tuple[tuple[Trial, ...], float]:
         count = len(plan_trials(setup, case, steps=1, train_steps=0, specs=wanted))

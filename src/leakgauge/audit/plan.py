@@ -1,21 +1,18 @@
-"""What an audit will do, decided before it starts and kept with the run, so that a resumed run does the same."""
+"""The cases of an audit, and how long a step of theirs takes."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.case import Case
-from leakgauge.audit.pictures import write_whole
 from leakgauge.audit.setup import Load, check_fits
 from leakgauge.core import share
 from leakgauge.errors import BadInput
@@ -117,21 +114,6 @@ def rounded_down(steps: float, *, fewest: int = FEWEST_STEPS) -> int:
     whole = max(fewest, int(steps))
     unit = 10 ** max(0, len(str(whole)) - 2)
     return whole // unit * unit
-
-
-def save(folder: Path, cases: Sequence[Case]) -> None:
-    write_whole(folder / FILE, json.dumps([asdict(case) for case in cases], indent=1).encode())
-
-
-def read(folder: Path) -> list[Case]:
-    """The cases of an earlier run, to go on with."""
-    path = folder / FILE
-    if not path.is_file():
-        raise BadInput(f"nothing to resume: {folder} has no {FILE}; start the audit without --resume")
-    try:
-        return [restored(fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError, KeyError) as error:
-        raise BadInput(f"{path} is damaged; start the audit anew without --resume") from error
 
 
 def restored(fields: dict[str, Any]) -> Case:

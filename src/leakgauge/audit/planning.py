@@ -11,12 +11,12 @@ from pathlib import Path
 
 from leakgauge.audit import case_cost, defend, scan_records
 from leakgauge.audit.case import Case, default_data
-from leakgauge.audit.defense_budget import cost_of_trials
+from leakgauge.audit.defense_budget import cost_of_trials, fit_trials
 from leakgauge.audit.questions import Question
 from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
 from leakgauge.audit.setup import Load, Setup, check_fits
 from leakgauge.audit.training import TrainingPlan, plan_training, trial_cost
-from leakgauge.audit.whole_plan import Request, WholePlan
+from leakgauge.audit.whole_plan import Effort, Request, WholePlan
 from leakgauge.errors import BadInput, Inapplicable
 
 SHARES: Mapping[Question, float] = {"updates": 0.45, "training": 0.10, "split": 0.20, "defenses": 0.25}
@@ -41,10 +41,9 @@ class _Draft:
     found: dict[str, object] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def allotted(self, question: Question) -> float | None:
-        """Seconds for a question: its share of what is neither spent nor promised; None without a budget."""
-        if self.request.budget is None:
-            return None
+    def allotted(self, question: Question) -> float:
+        """Seconds for a question: its share of what is neither spent nor promised."""
+        assert self.request.budget is not None, "only a budget is shared out"
         spent = time.perf_counter() - self.began
         left = self.request.budget - FINISH - spent - sum(self.estimates.values())
         open_: list[Question] = [q for q in ORDER[ORDER.index(question) :] if q in self.request.questions]
@@ -89,18 +88,17 @@ def make_plan(
 
 
 def _split(draft: _Draft) -> None:
-    request, seconds = draft.request, draft.allotted("split")
-    began = time.perf_counter()
+    request, fixed = draft.request, draft.request.effort.epochs
     setup = draft.load(replace(request.split, mode="eval"))
-    fixed = request.effort.epochs
-    asked = Asked(epochs=fixed if fixed is not None else EPOCHS if seconds is None else None)
+    timed = request.budget is not None and fixed is None
+    asked = Asked(epochs=None if timed else EPOCHS if fixed is None else fixed)
     plan = plan_scan(setup, request.split, asked, draft.folder, command=again(request.split, "split", epochs=fixed))
-    if seconds is None or fixed is not None:
+    if not timed:
         draft.found["epochs"] = plan.epochs
         return
     run = ScanRun(setup, plan, draft.folder)
     curve = run.ridge()
-    run.plan = replace(plan, budget=max(0.1, seconds - (time.perf_counter() - began)))
+    run.plan = replace(plan, budget=max(0.1, draft.allotted("split")))
     draft.estimates["split"] = run.decide(curve)
     command = again(request.split, "split", epochs=run.plan.epochs)
     run.plan = replace(run.plan, command=command)
@@ -109,50 +107,52 @@ def _split(draft: _Draft) -> None:
 
 
 def _training(draft: _Draft) -> None:
-    request, seconds = draft.request, draft.allotted("training")
-    steps = request.effort.training
+    request, steps = draft.request, draft.request.effort.training
 
     def planned(steps: int) -> TrainingPlan:
         command = again(request.main, "training", training=steps)
         return plan_training(draft.setup, request.main, steps=steps, command=command)
 
     plan = planned(TRAINING_STEPS if steps is None else steps)
-    if seconds is not None:
+    if request.budget is not None:
         with tempfile.TemporaryDirectory() as folder:
             cost = trial_cost(draft.setup, plan, Path(folder), seed=request.main.seed)
-        plan = planned(cost.affordable(seconds)) if steps is None else plan
+        plan = planned(cost.affordable(draft.allotted("training"))) if steps is None else plan
         draft.estimates["training"] = cost.seconds(plan.steps)
     draft.found["training"] = plan
 
 
 def _defenses(draft: _Draft) -> None:
-    request, seconds = draft.request, draft.allotted("defenses")
-    fixed, training = request.effort.steps, request.effort.training
-
-    def planned(steps: int, train_steps: int) -> tuple[defend.Trial, ...]:
-        return defend.plan_trials(draft.setup, request.main, steps=steps, train_steps=train_steps)
-
-    trials = planned(fixed or DEFENSE_STEPS, training or DEFENSE_TRAINING_STEPS)
-    if seconds is not None:
-        began = time.perf_counter()
+    request, effort = draft.request, draft.request.effort
+    steps, training = effort.steps or DEFENSE_STEPS, effort.training or DEFENSE_TRAINING_STEPS
+    trials = defend.plan_trials(draft.setup, request.main, steps=steps, train_steps=training)
+    if request.budget is not None:
         cost = cost_of_trials(draft.setup, request.main, load=draft.load)
-        seconds -= time.perf_counter() - began
-        steps, train_steps = cost.steps_within(seconds, len(trials))
-        steps, train_steps = fixed or steps, training or train_steps
-        trials = planned(steps, train_steps)
-        draft.estimates["defenses"] = cost.seconds(len(trials), steps=steps, train_steps=train_steps)
+        seconds = draft.allotted("defenses")
+        fitted = fit_trials(draft.setup, request.main, seconds, load=draft.load, cost=cost)
+        trials = tuple(_with_effort(trial, effort) for trial in fitted)
+        last = trials[-1]
+        draft.estimates["defenses"] = cost.seconds(
+            len(trials), steps=int(last.case.options.get("steps", 0)), train_steps=last.train_steps
+        )
     draft.found["trials"] = trials
 
 
+def _with_effort(trial: defend.Trial, effort: Effort) -> defend.Trial:
+    """The trial with what was decided beforehand in place of what fits into the time."""
+    case = trial.case if effort.steps is None else case_cost.with_steps(trial.case, effort.steps)
+    return replace(trial, case=case, train_steps=trial.train_steps if effort.training is None else effort.training)
+
+
 def _updates(draft: _Draft) -> None:
-    request, seconds = draft.request, draft.allotted("updates")
+    request = draft.request
     cases, ladder = request.cases, request.ladder
-    if seconds is not None:
+    if request.budget is not None:
         plan = WholePlan(request, cases=cases, ladder=ladder)
         found = case_cost.costs(plan.every_case, load=draft.load)
         asked = {case.deed() for case in cases}
         own = [cost for cost, case in zip(found, plan.every_case, strict=True) if case.deed() in asked]
-        fixed = request.effort.steps
+        fixed, seconds = request.effort.steps, draft.allotted("updates")
         steps = case_cost.affordable(found, seconds) if fixed is None else fixed
         if fixed is None and ladder and case_cost.seconds_of(found, steps) > 1.1 * seconds:
             draft.notes.append("single changes of the set-up were left out: there is no time for them")
