@@ -26,6 +26,7 @@ LEVELS: tuple[frozenset[str], ...] = (
             "console_scan",
             "console_audit",
             "audit_view",
+            "cli_plan",
             "console_init",
             "console_compare",
         }
