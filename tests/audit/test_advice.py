@@ -258,6 +258,16 @@ def test_a_flip_of_the_ladder_is_no_set_up_of_its_own():
     assert "larger_batches" in fired(found)
 
 
+def test_a_change_that_only_helps_an_upper_bound_is_no_advice():
+    """Both set-ups in eval mode: what a larger batch does there says little about clients in train mode."""
+    small, large = replace(LEAK, diagnostic=EVAL, mode="eval"), replace(PLAIN, diagnostic=EVAL, mode="eval")
+    assert "larger_batches" not in fired(updates(small, large, flips=(Flip("a change", small, large),)))
+
+
+def test_a_peak_within_the_noise_of_the_end_is_no_early_leak():
+    assert "early_steps_leak_most" not in fired(training(last=Measured(400, 1.0, 0.8, 1.05)))
+
+
 def test_text_for_the_console_counts_what_it_leaves_out():
     found = Findings(
         updates=Updates((LEAK, PARTLY, GUARDED, replace(PLAIN, steps=10, labels=1.0))),

@@ -66,7 +66,7 @@ def test_all_sections_are_there_without_requests_or_complaints(visit, address: s
 def test_the_contents_lead_everywhere_and_tell_what_is_missing(page):
     links = page.locator("nav.contents a").evaluate_all("found => found.map(a => [a.textContent, a.hash])")
     assert [words for words, _ in links] == [
-        "Top",
+        "In short",
         "Updates",
         "Training",
         "Split",
