@@ -49,7 +49,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
     help="Gauges how much private data leaks from what a neural network shares.",
-    epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in about two minutes).",
+    epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in two to three minutes).",
 )
 
 
