@@ -17,7 +17,20 @@ from pathlib import Path
 PACKAGE = "leakgauge"
 
 LEVELS: tuple[frozenset[str], ...] = (
-    frozenset({"cli", "cli_options", "console", "monitor_command", "console_scan", "console_audit", "audit_view"}),
+    frozenset(
+        {
+            "cli",
+            "cli_options",
+            "console",
+            "monitor_command",
+            "console_scan",
+            "console_audit",
+            "audit_view",
+            "cli_plan",
+            "console_init",
+            "console_compare",
+        }
+    ),
     frozenset({"integrations"}),
     frozenset({"report"}),
     frozenset({"audit"}),
@@ -51,6 +64,7 @@ NARROW: dict[str, set[str]] = {
         "audit.answers",
         "audit.findings",
         "audit.advice",
+        "audit.compare",
         "errors",
     },
     "measures": {"errors"},
