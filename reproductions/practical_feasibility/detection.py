@@ -96,7 +96,7 @@ def train(
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
         optimizer.step()
-        losses.append(float(value))
+        losses.append(float(value.detach()))
     half = len(losses) // 2
     return [mean(losses[:half]), mean(losses[half:]), float(len(losses))]
 
