@@ -38,4 +38,4 @@ def keep_window_masks(model: nn.Module) -> None:
     for layer in model.modules():
         make = getattr(type(layer), "get_attn_mask", None)
         if make is not None and list(inspect.signature(make).parameters) == ["self", "height", "width", "dtype"]:
-            layer.get_attn_mask = KeptMask(layer)  # pyright: ignore[reportAttributeAccessIssue]
+            vars(layer)["get_attn_mask"] = KeptMask(layer)
