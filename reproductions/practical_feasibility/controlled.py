@@ -33,7 +33,7 @@ PAPER = {
     "swinv2_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 0.99, 0.99, 0.99, 0.98, 1.00),
     "swin_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00, 0.87),
 }
-PLAN: Plan = dict.fromkeys(PAPER, 24.0)
+PLAN: Plan = dict.fromkeys(reversed(PAPER), 60.0)
 IMAGES = 2
 LEAST, MOST = 400, 2400
 """Steps of a run."""
@@ -45,6 +45,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
     for key in PLAN:
         if ledger.has(key) or (options.quick and key in ("swinv2_t", "vit_b")):
             continue
+        options.require_time(key, plan[key])
         began = time.perf_counter()
         try:
             victim, is_trained, _ = setting.victim_of(Network(key), options, mode="train")

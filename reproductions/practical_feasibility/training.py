@@ -161,7 +161,7 @@ class Loop:
 
     def _move(self) -> None:
         # without autocast's cache: what it keeps would belong to the recording
-        with torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.on_gpu, cache_enabled=False):
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.on_gpu, cache_enabled=False):
             loss = F.cross_entropy(self.model(self.x).float(), self.y, label_smoothing=SMOOTHING)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -182,7 +182,9 @@ class Nesterov(torch.optim.Optimizer):
     def step(self, closure: object = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
-                velocity = self.state[p].setdefault("velocity", torch.zeros_like(p))
+                if not self.state[p]:
+                    self.state[p]["velocity"] = torch.zeros_like(p)
+                velocity = self.state[p]["velocity"]
                 slope = p.grad.add(p, alpha=group["weight_decay"])
                 velocity.mul_(group["momentum"]).add_(slope)
                 p.sub_(slope.add_(velocity, alpha=group["momentum"]).mul_(group["lr"]))

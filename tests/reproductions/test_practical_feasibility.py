@@ -1,8 +1,11 @@
 """Every part of the feasibility study runs with --quick, resumes, writes sensible rows and fills its table."""
 
+import importlib.util
 import json
 import math
+import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -79,13 +82,14 @@ def test_a_stopped_part_goes_on_where_it_was(tmp_path, monkeypatch, folder_on_pa
     run_part("controlled", tmp_path, monkeypatch)
     path = tmp_path / "controlled.jsonl"
     whole = lines_of(path)
-    marked = {**whole[2], "kept": True}
-    cut = json.dumps(whole[3])[:40]
-    path.write_text("\n".join([json.dumps(whole[0]), json.dumps(whole[1]), json.dumps(marked), cut]), "utf-8")
+    marked = {**whole[1], "kept": True}
+    cut = json.dumps(whole[2])[:40]
+    path.write_text("\n".join([json.dumps(whole[0]), json.dumps(marked), cut]), "utf-8")
     run_part("controlled", tmp_path, monkeypatch)
     again = lines_of(path)
-    assert again[2] == marked
-    assert {**again[3], "seconds": 0} == {**whole[3], "seconds": 0}
+    assert again[1] == marked
+    assert "attack" in again[2]
+    assert {**again[2], "seconds": 0} == {**whole[2], "seconds": 0}
     assert [row["case"] for row in again[1:]] == [row["case"] for row in whole[1:]]
 
 
@@ -101,6 +105,50 @@ def test_the_plan_costs_nothing(name, tmp_path, monkeypatch, capsys, folder_on_p
     run_part(name, tmp_path / "none", monkeypatch, "--plan", "--minutes", "2")
     assert capsys.readouterr().out.splitlines()[-1].endswith("120 s")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_case_that_would_be_cut_off_is_not_begun(tmp_path, monkeypatch, folder_on_path):
+    with pytest.raises(SystemExit, match="is left for another call"):
+        run_part("controlled", tmp_path, monkeypatch, "--within", "30")
+    assert len(lines_of(tmp_path / "controlled.jsonl")) == 1  # the facts, no case, no end
+
+
+def planned_seconds(name: str, monkeypatch, capsys) -> float:
+    run_part(name, Path("none"), monkeypatch, "--plan")
+    return float(capsys.readouterr().out.splitlines()[-1].split()[-2])
+
+
+def test_the_attacks_fit_into_two_calls_of_four_lanes(monkeypatch, capsys, folder_on_path):
+    """The lanes of gpu.sh; a case not begun at the end of the first call leaves at most its own seconds unused."""
+    script = (FOLDER / "gpu.sh").read_text("utf-8")
+    lanes = re.findall(r"^    lane (.+) &$", script, re.MULTILINE)
+    assert sorted(name for lane in lanes for name in lane.split()) == sorted(set(PARTS) - {"accuracy"})
+    for lane in lanes:
+        assert sum(planned_seconds(name, monkeypatch, capsys) for name in lane.split()) < 2 * 555 - 160
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_gpu_is_shared_where_that_works(works, tmp_path):
+    """mps.sh with stand-ins: a daemon that notes its commands, and a Python that finds the GPU or does not."""
+    for name, does in (
+        ("nvidia-cuda-mps-control", f'echo "$* $(cat)" >>{tmp_path}/told'),
+        ("py", f"exit {int(not works)}"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", "utf-8")
+        (tmp_path / name).chmod(0o755)
+    commands = f'set -u; . {FOLDER.parent}/mps.sh; mps_start {tmp_path}/py; echo "${{CUDA_MPS_PIPE_DIRECTORY:-none}}"; mps_stop'
+    found = subprocess.run(
+        ["/bin/bash", "-c", commands],
+        capture_output=True,
+        text=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        check=True,
+    )
+    said, pipe = found.stdout.splitlines()
+    assert said == ("MPS: on" if works else "MPS: does not work here, going on without it")
+    assert pipe.startswith("/tmp/mps.") == works
+    assert not Path(pipe).exists()
+    assert [line.split() for line in (tmp_path / "told").read_text("utf-8").splitlines()] == [["-d"], ["quit"]]
 
 
 def test_settings_start_with_the_defaults_and_stay_in_the_papers_space(folder_on_path):
@@ -291,6 +339,26 @@ def test_momentum_is_that_of_torch(folder_on_path):
             sum((p.sin().square().sum() for p in own), torch.zeros(())).backward()
             optimizer.step()
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("name", ["resnet18_pre", "swin_t", "convnext_t"])
+def test_a_training_step_can_be_recorded(name, folder_on_path):
+    """Nothing in it waits for the device or comes from the host; of AdamW torch itself says so (capturable)."""
+    from networks import Network
+    from training import RESIDUAL, Loop
+
+    spec = importlib.util.spec_from_file_location(
+        "recordable", FOLDER.parents[1] / "tests" / "engine" / "recordable.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    recordable = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recordable)
+    model, _, _ = Network(name).made(classes=10, seed=0, quick=True)
+    loop = Loop(model.to("meta").train(), RESIDUAL, torch.empty(4, 3, 32, 32, device="meta"), steps=10)
+    loop._move()
+    with recordable.only_on_the_device():
+        loop._move()
 
 
 def test_the_rate_rises_and_falls_once(folder_on_path):
