@@ -74,7 +74,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         steps = 4 if options.quick else planned(rehearsal, options.scale * plan[key] - (time.perf_counter() - began))
         blind = configured(feasibility, DEFAULTS, steps=steps, restarts=1).blind()
         starts = [victim.space.project(one.near) for one in seen if one.near is not None]
-        made = {"start": starts, "attack": list(rehearsal.run(DEFAULTS, steps).candidates)}
+        made = {"start": starts, "attack": list(rehearsal.run(DEFAULTS, steps, exactly=False).candidates)}
         made["null"] = [one.x for one in blind.many(victim, seen, seed=options.seed)]
         found: dict[str, list[float]] = {}
         for kind, guesses in made.items():

@@ -39,7 +39,7 @@ RESIDUAL = Recipe(lr=0.4, decay=5e-4, warm_up=0.25, clip=5.0, batch=512, hole=8,
 
 CONVNEXT = Recipe(lr=1e-3, decay=0.05, warm_up=0.1, clip=1.0, batch=256, hole=0)
 ATTENTION = Recipe(lr=5e-4, decay=0.05, warm_up=0.15, clip=1.0, batch=256, hole=0)
-"""For 40 to 60 epochs from nothing. Batches of 512 with a rate of 1e-3 had brought Swin-T to 75 % in 29 epochs.
+"""For 25 to 50 epochs from nothing. Batches of 512 with a rate of 1e-3 had brought Swin-T to 75 % in 29 epochs.
 
 - Half the batch gives twice the updates for the same images, and in a training this short it is updates that lack. A recorded
   step does not mind small batches.
