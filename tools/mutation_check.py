@@ -37,7 +37,7 @@ class Mutant:
 MI = "measures/mutual_information"
 
 MUTANTS = (
-    Mutant("pixels: mean added", "core.py", "return (image - mean) / std", "return (image + mean) / std", "TestSpace"),
+    Mutant("pixels: mean added", "spaces.py", "return (image - mean) / std", "return (image + mean) / std", "TestSpace"),
     Mutant("mse: square missing", "measures/image.py", "difference.square()", "difference.abs()", "TestMeasures"),
     Mutant("psnr: factor 20", "measures/image.py", "-10 * torch.log10", "-20 * torch.log10", "TestMeasures"),
     Mutant("ssim: constants not squared", "measures/image.py", "c1, c2 = K1**2, K2**2", "c1, c2 = K1, K2", "TestMeasures"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 import typer
@@ -12,17 +13,21 @@ import typer
 from leakgauge import __version__
 from leakgauge.cli_options import (
     AttackOption,
+    BudgetOption,
     ClassesOption,
     DataOption,
     DefenseOption,
     DeviceOption,
+    EpochsOption,
     FailOption,
     JsonOption,
     JunitOption,
     LocalLrOption,
     LocalOption,
+    MarkdownOption,
     ModelArgument,
     ModeOption,
+    OnlyOption,
     OptionOption,
     OutOption,
     QuietOption,
@@ -30,14 +35,11 @@ from leakgauge.cli_options import (
     RevealOption,
     SeedOption,
     SizeOption,
+    SkipOption,
+    TrainingOption,
 )  # fmt: skip
+from leakgauge.cli_plan import compare, init
 from leakgauge.errors import BadInput, LeakgaugeError
-
-if TYPE_CHECKING:
-    from leakgauge.audit.case import Case
-
-DEFAULT_BUDGET = "10m"
-"""For a user's own model, where nobody knows yet how long a step takes."""
 
 INTERRUPTED = 130
 
@@ -47,7 +49,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
     help="Gauges how much private data leaks from what a neural network shares.",
-    epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in about two minutes).",
+    epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in two to three minutes).",
 )
 
 
@@ -68,12 +70,15 @@ def common(
 
 @app.command(
     epilog="Examples: **leakgauge audit** · **leakgauge audit my_model.py:make --data photos/ --mode train "
-    "--batch-size 8** · **leakgauge audit timm:resnet18 --classes 10 --budget 10m** · **leakgauge audit --resume "
-    "--out leakgauge-runs/audit**"
+    "--batch-size 8 --budget 5m** · **leakgauge audit timm:resnet18 --classes 10 --skip training** · **leakgauge audit "
+    "--resume --out leakgauge-runs/audit**"
 )
 def audit(
     model: ModelArgument = None,
     data: DataOption = None,
+    only: OnlyOption = None,
+    skip: SkipOption = None,
+    budget: BudgetOption = None,
     mode: ModeOption = None,
     batch_size: SizeOption = None,
     local_steps: LocalOption = 1,
@@ -82,22 +87,21 @@ def audit(
     attack: AttackOption = "inverting_gradients",
     option: OptionOption = None,
     reveal: RevealOption = None,
+    training_steps: TrainingOption = None,
+    epochs: EpochsOption = None,
     classes: ClassesOption = None,
     resize: ResizeOption = False,
     device: DeviceOption = "cpu",
-    budget: Annotated[
-        str | None,
-        typer.Option(help=f"Time for the whole audit, e.g. 5m; planned into steps. Own model: {DEFAULT_BUDGET}."),
-    ] = None,
     fail_over: FailOption = None,
     json: JsonOption = None,
     junit: JunitOption = None,
+    markdown: MarkdownOption = None,
     out: OutOption = None,
     seed: SeedOption = 0,
     explain: Annotated[
         bool,
         typer.Option(
-            "--explain", help="Try single changes of one set-up (train mode, batch of 4) that flip its verdict."
+            "--explain", help="Only try single changes of one set-up (train mode, batch of 4) that flip its verdict."
         ),
     ] = False,
     workers: Annotated[int, typer.Option(help="Processes that run cases side by side.")] = 1,
@@ -105,49 +109,49 @@ def audit(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Attack a set-up in several variants, judge each against a null run, and write a report.
+    """Answer four questions about a model and write one report.
 
-    Without MODEL: eight cases on the embedded models. With MODEL: eval and train mode, batches of 1 and 4, with and
-    without each given defense; --mode and --batch-size keep to one.
+    **updates**: what could be reconstructed from updates, and what would change that? **training**: how does leakage move
+    while it learns? **split**: where may it be cut? **defenses**: what do they buy? --only and --skip choose among them.
+
+    Without MODEL: the embedded models. With MODEL: eval and train mode, batches of 1 and 4, with and without each given
+    defense, and single changes of one set-up (train mode, batch of 4); --mode and --batch-size keep to one. With a plan
+    file (audit.py, see leakgauge init): its cases on its victim and data; options given here win over the file.
     """
+    began = time.perf_counter()
     from dataclasses import replace
 
-    from leakgauge import console
-    from leakgauge.audit import plan
+    from leakgauge import console, console_audit
     from leakgauge.audit.case import Case
-    from leakgauge.audit.explain import ladder
-    from leakgauge.integrations.setups import find, smaller
+    from leakgauge.audit.whole_plan import Effort
+    from leakgauge.integrations import plan_file
 
     folder = out or Path("leakgauge-runs/audit")
-    gate = console.Gate(fail_over, json, junit)
-    if resume:
-        cases = plan.read(folder)
-    else:
-        base = _base(
-            model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
-        )  # fmt: skip
-        plain = model is data is mode is batch_size is None and not defense
-        plain = plain and not explain and base == replace(Case(), seed=seed, device=device)
-        if explain:
-            fixed: dict[str, Any] = {"mode": mode or "train", "batch_size": batch_size or 4}
-            subject = replace(base, name="", defenses=tuple(defense or ()), **fixed)
-            cases = ladder(subject, images=len(find(subject).images), models=smaller(base.model))
-        elif plain:
-            cases = plan.default_cases(seed=seed, device=device)
-        else:
-            cases = plan.variants(base, mode=mode, batch_size=batch_size, defenses=defense or [])
-        console.prepare_folder(folder)
-        if budget is None and not plain and "steps" not in base.options:
-            budget = DEFAULT_BUDGET
-        if budget is not None:
-            cases = plan.fit_budget(cases, plan.seconds_of(budget), load=find)
-        plan.save(folder, cases)
-    code = console.run(
-        cases, folder=folder, load=find, resume=resume, quiet=quiet, judged_by=gate, workers=workers, ray=ray
+    written = plan_file.read(model, seed=seed) if model is not None and plan_file.is_plan(model) else None
+    if written is not None:
+        fail_over, budget = fail_over or written.fail_over, budget or written.budget
+        only, skip = (only, skip) if only or skip else (list(written.only), list(written.skip))
+    shown = console_audit.Shown(
+        console.Gate(fail_over, json, junit, markdown), quiet=quiet, explain=explain, workers=workers, ray=ray
     )
-    if explain:
-        console.show_explanation(folder, quiet=quiet)
-    raise typer.Exit(code)
+    if resume:
+        raise typer.Exit(console_audit.resumed(folder, shown, began=began))
+    base = console.base_case(
+        model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
+    )  # fmt: skip
+    plain = model is data is mode is batch_size is None and not defense
+    plain = plain and not explain and base == replace(Case(), seed=seed, device=device)
+    cases, steps = None, base.options.get("steps")
+    if written is not None and written.cases is not None:
+        cases = plan_file.settled(
+            written, base, given=_given(), mode=mode, batch_size=batch_size, defenses=defense or ()
+        )  # fmt: skip
+        steps = steps or plan_file.steps_of(cases)
+    request = console_audit.request_of(
+        base, plain=plain, mode=mode, batch_size=batch_size, defenses=defense or (), only=only or (), skip=skip or (),
+        explain=explain, effort=Effort(steps, training_steps, epochs), budget=budget, cases=cases,
+    )  # fmt: skip
+    raise typer.Exit(console_audit.fresh(folder, request, shown, began=began))
 
 
 @app.command(
@@ -177,6 +181,7 @@ def attack(
     fail_over: FailOption = None,
     json: JsonOption = None,
     junit: JunitOption = None,
+    markdown: MarkdownOption = None,
     out: OutOption = None,
     seed: SeedOption = 0,
     quiet: QuietOption = False,
@@ -190,16 +195,18 @@ def attack(
     from leakgauge import console
     from leakgauge.integrations.setups import find
 
-    base = _base(
+    base = console.base_case(
         model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
     )  # fmt: skip
     changes: dict[str, Any] = {"mode": mode or "eval", "batch_size": 1 if batch_size is None else batch_size}
     case = replace(base, name="", first=first, defenses=tuple(defense or ()), **changes)
     folder = out or Path("leakgauge-runs/attack")
-    gate = console.Gate(fail_over, json, junit)
+    gate = console.Gate(fail_over, json, junit, markdown)
     if update is None and weights is not None:
         raise BadInput("--weights belongs to --update; to load weights into your model do it in its factory")
-    if update is not None and (data is not None or defense or reveal or first or fail_over or json or junit):
+    if update is not None and (
+        data is not None or defense or reveal or first or fail_over or json or junit or markdown
+    ):
         raise BadInput("--update brings what the client sent; data, defenses, reveals and verdicts have no place there")
     console.prepare_folder(folder, replace_old=out is None)
     if update is not None:
@@ -258,41 +265,11 @@ def scan(
     raise typer.Exit(code)
 
 
-def _base(
-    model: str | None,
-    data: str | None,
-    local_steps: int,
-    local_lr: float,
-    attack: str,
-    option: list[str] | None,
-    reveal: list[str] | None,
-    classes: int | None,
-    resize: bool,
-    device: str,
-    seed: int,
-) -> Case:
-    """The case that the options describe; it is built once, so that a wrong option is refused before anything runs."""
-    from leakgauge.audit.case import Case, default_data
-    from leakgauge.audit.parse import option_of
-
-    name = model or "cnn"
-    case = Case(
-        model=name,
-        data=data or default_data(name),
-        local_steps=local_steps,
-        local_lr=local_lr,
-        attack=attack,
-        options=dict(option_of(text) for text in option or ()),
-        reveal=("size", *(reveal or ())),
-        classes=classes,
-        resize=resize,
-        device=device,
-        seed=seed,
-    )
-    case.build_attack()
-    case.build_reveal()
-    case.build_channel()
-    return case
+def _given() -> set[str]:
+    """Fields of a case that stand on the command line, also where they say what would hold anyway."""
+    context = click.get_current_context()
+    fields = ("local_steps", "local_lr", "attack", "reveal", "classes", "resize", "device", "seed")
+    return {name for name in fields if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
 
 
 @app.command(
@@ -364,6 +341,13 @@ def report(
     path = html.write(run)
     if not quiet:
         typer.echo(f"report: {path}")
+
+
+app.command(epilog="Examples: **leakgauge init** · **leakgauge init --for lightning --out audits/classifier.py**")(init)
+app.command(
+    epilog="Examples: **leakgauge compare runs/main runs/branch --fail-if-worse** · **leakgauge compare runs/v1 runs/v2 "
+    "--out changes.html --markdown changes.md**"
+)(compare)
 
 
 @app.command("list")

@@ -11,7 +11,8 @@ ModelArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[MODEL]",
-        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME, timm32:NAME or hf:NAME. "
+        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME, timm32:NAME or hf:NAME; "
+        "or a plan file (audit.py). "
         "attention_first: before it rearranges a vision transformer.",
         show_default=False,
     ),
@@ -35,6 +36,25 @@ RevealOption = Annotated[
     list[str] | None,
     typer.Option("--reveal", help="Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable."),
 ]
+DEFAULT_BUDGET = "10m"
+"""For a user's own model, where nobody knows yet how long a step takes."""
+BudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--budget", help=f"Time for the whole audit, e.g. 5m; planned into steps. Own model: {DEFAULT_BUDGET}."
+    ),
+]
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option("--only", help="Answer this question: updates, training, split or defenses. Repeatable."),
+]
+SkipOption = Annotated[list[str] | None, typer.Option("--skip", help="Leave this question out. Repeatable.")]
+TrainingOption = Annotated[
+    int | None, typer.Option("--training-steps", help="Steps of every training, instead of what the budget allows.")
+]
+EpochsOption = Annotated[
+    int | None, typer.Option("--epochs", help="Full effort of a decoder at a cut, instead of what the budget allows.")
+]
 ClassesOption = Annotated[
     int | None, typer.Option("--classes", help="Number of classes to build a timm or hf model for.")
 ]
@@ -48,4 +68,7 @@ FailOption = Annotated[
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the verdicts as JSON to this file.")]
 JunitOption = Annotated[Path | None, typer.Option("--junit", help="Write the verdicts as JUnit XML to this file.")]
+MarkdownOption = Annotated[
+    Path | None, typer.Option("--markdown", help="Write a short summary for a pull request to this file.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

@@ -15,9 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit import gate, records
+from leakgauge.audit import gate, markdown, records
 from leakgauge.audit.case import REVEALS, Case
-from leakgauge.audit.explain import as_text, explain
+from leakgauge.audit.findings import read_findings
+from leakgauge.audit.parse import option_of
 from leakgauge.audit.pictures import FOLDER as PICTURES
 from leakgauge.audit.pictures import write_whole
 from leakgauge.audit.processes import Processes
@@ -29,8 +30,8 @@ from leakgauge.channels import CHANNELS
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
 from leakgauge.integrations.captured import captured_observation, captured_victim
+from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.ray import OnRay
-from leakgauge.integrations.setups import smaller
 from leakgauge.inversion import watching
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
@@ -69,22 +70,63 @@ class Gate:
     fail_over: str | None = None
     json: Path | None = None
     junit: Path | None = None
+    markdown: Path | None = None
 
     def __post_init__(self) -> None:
         """Mistakes are told before the first case runs, not after the last."""
         if self.fail_over is not None:
             gate.limit_of(self.fail_over)
-        for path in (self.json, self.junit):
+        for path in (self.json, self.junit, self.markdown):
             if path is not None and not path.parent.is_dir():
                 raise BadInput(f"there is no folder {path.parent} to write {path.name} into")
 
-    def __call__(self, found: Sequence[Record]) -> int:
+    def __call__(self, found: Sequence[Record], *, folder: Path) -> int:
+        """Writes the files for machines, with what the run in ``folder`` says of all questions. Returns the exit code."""
         limit = None if self.fail_over is None else gate.limit_of(self.fail_over)
-        if self.json is not None:
-            write_whole(self.json, json.dumps(gate.summary(found, limit), indent=1).encode())
-        if self.junit is not None:
-            write_whole(self.junit, gate.junit(found, limit))
+        if self.json or self.junit or self.markdown:
+            findings = read_findings(folder)
+            if self.json is not None:
+                write_whole(self.json, json.dumps(gate.summary(found, limit, findings), indent=1).encode())
+            if self.junit is not None:
+                write_whole(self.junit, gate.junit(found, limit, findings))
+            if self.markdown is not None:
+                report = (folder / html.FILE).as_posix()
+                write_whole(self.markdown, markdown.run_summary(found, findings, limit=limit, report=report).encode())
         return gate.exit_code(found, limit)
+
+
+def base_case(
+    model: str | None,
+    data: str | None,
+    local_steps: int,
+    local_lr: float,
+    attack: str,
+    option: list[str] | None,
+    reveal: list[str] | None,
+    classes: int | None,
+    resize: bool,
+    device: str,
+    seed: int,
+) -> Case:
+    """The case that the options describe; it is built once, so that a wrong option is refused before anything runs."""
+    model, data = named(model, data)
+    case = Case(
+        model=model,
+        data=data,
+        local_steps=local_steps,
+        local_lr=local_lr,
+        attack=attack,
+        options=dict(option_of(text) for text in option or ()),
+        reveal=("size", *(reveal or ())),
+        classes=classes,
+        resize=resize,
+        device=device,
+        seed=seed,
+    )
+    case.build_attack()
+    case.build_reveal()
+    case.build_channel()
+    return case
 
 
 def run(
@@ -120,9 +162,9 @@ def run(
             elsewhere = {"map": OnRay()} if ray else {"map": Processes(workers)} if workers != 1 else {}
             found = run_all(cases, load=load, folder=folder, resume=resume, on_record=on_record, **elsewhere)
     path = html.write(folder)
-    screen.print(_table(found))
+    screen.print(verdicts(found))
     screen.print(f"report: {path}", soft_wrap=True)
-    return (judged_by or Gate())(found)
+    return (judged_by or Gate())(found, folder=folder)
 
 
 def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, folder: Path, quiet: bool) -> int:
@@ -161,7 +203,8 @@ def _progress(screen: Console) -> Progress:
     )
 
 
-def _table(found: Sequence[Record]) -> Table:
+def verdicts(found: Sequence[Record]) -> Table:
+    """The verdicts of cases as a table, each with its PSNR beside that of the null run."""
     table = Table(title="What an honest-but-curious server could reconstruct")
     for column in ("case", "PSNR", "null", "SSIM", "verdict"):
         table.add_column(column, overflow="fold")
@@ -177,14 +220,6 @@ def _table(found: Sequence[Record]) -> Table:
         verdict = f"[{colour}]{record.verdict.replace('_', ' ')}[/]"
         table.add_row(name, f"{psnr:.1f} dB", f"{null:.1f} dB", f"{ssim:.3f}{_spread(record)}", verdict)
     return table
-
-
-def show_explanation(folder: Path, *, quiet: bool) -> None:
-    """Writes and prints which single changes flip the verdict of the run's first case."""
-    run = records.read(folder)
-    found = explain(run, models=smaller(str(run[0].case["model"])) if run else None)
-    write_whole(folder / "explanation.json", json.dumps(found.summary(), indent=1).encode())
-    Console(quiet=quiet).print(escape(as_text(found)), soft_wrap=True, highlight=False)
 
 
 def _spread(record: Record) -> str:

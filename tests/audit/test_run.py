@@ -64,6 +64,15 @@ def test_the_strip_shows_the_truth(quick, load, tmp_path):
     assert (shown[:, 6] == 1).all()
 
 
+def test_frames_lie_in_the_order_of_the_reconstruction(quick, load, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "_paired", lambda guesses, truths: torch.arange(len(truths)).flip(0))
+    record = run_case(quick(batch_size=3), load=load, folder=tmp_path)
+    last = np.asarray(Image.open(tmp_path / record.progress[-1]["picture"]))
+    reconstruction = np.asarray(Image.open(tmp_path / record.pictures["reconstruction"]))
+    np.testing.assert_array_equal(last, reconstruction)
+    assert (last[:, :6] != last[:, 14:20]).any()  # so that the order can be seen
+
+
 def test_colour_strips(tmp_path):
     images = torch.rand(2, 3, 4, 5)
     path = tmp_path / save_strip(tmp_path, "c", images)

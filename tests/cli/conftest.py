@@ -12,6 +12,8 @@ from PIL import Image
 from leakgauge import cli
 
 MODEL = '''
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -55,13 +57,26 @@ class Interrupting(nn.Sequential):
     calls = 0
 
     def forward(self, x):
-        if len(x) == 4:
+        if len(x) == 4 and Path("run/records.jsonl").exists():
             raise KeyboardInterrupt
         return super().forward(x)
 
 
 def interrupted():
     return Interrupting(*make())
+
+
+class Impatient(nn.Sequential):
+    """Ctrl-C is pressed while the plan is made, unless there is a file that says to go on."""
+
+    def forward(self, x):
+        if not Path("go_on").exists():
+            raise KeyboardInterrupt
+        return super().forward(x)
+
+
+def impatient():
+    return Impatient(*make()), Pixels((3, 8, 8))
 '''
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from leakgauge.audit import records
+from leakgauge.audit import answers, records, whole_plan
 
 FAST = ("--option", "steps=2")
 
@@ -26,7 +26,7 @@ def _nothing_half_written(tmp_path):
         (["my_model.py:mkae"], "has no 'mkae'; did you mean make"),
         (
             ["my_model.py:number", "--data", "photos"],
-            "must return a torch.nn.Module, or a module and its Pixels; got int",
+            "must return a torch.nn.Module, a module and its Pixels, or a Victim of images; got int",
         ),
         (["my_model.py:broken"], "broken() in my_model.py raised RuntimeError: no weights here"),
         (["my_model.py:make"], "does not say which images it takes"),
@@ -74,6 +74,16 @@ def test_one_sentence(command, words, sentence, leakgauge, model, photos, tmp_pa
         (["--budget", "0"], "positive time such as 90s"),
         (["--resume"], "nothing to resume"),
         (["--resume", "--out", "photos"], "nothing to resume"),
+        (["--only", "update"], "--only takes a question, one of updates, training, split, defenses; got 'update'"),
+        (["--skip", "everything"], "--skip takes a question"),
+        (["--only", "split", "--skip", "training"], "either --only or --skip"),
+        (["--skip", "updates", "--skip", "training", "--skip", "split", "--skip", "defenses"], "nothing is left to do"),
+        (["--skip", "updates", "--explain"], "--explain tries changes of a set-up"),
+        (["--skip", "updates", "--fail-over", "partial"], "judge the cases of the question updates"),
+        (["--epochs", "-1"], "--epochs must be at least 0, got -1"),
+        (["--training-steps", "0"], "--training-steps must be at least 1, got 0"),
+        (["my_model.py:make", "--data", "photos", "--only", "split"], "a scan needs at least 50 images"),
+        (["my_model.py:make", "--data", "photos", "--only", "training"], "needs at least 32 images"),
     ],
 )
 def test_one_sentence_where_the_steps_are_planned_from_a_budget(words, sentence, leakgauge, model, photos):
@@ -155,14 +165,15 @@ def test_a_full_disk(leakgauge, monkeypatch, tmp_path):
         return write(descriptor, data)
 
     monkeypatch.setattr(os, "write", short)
-    said = leakgauge("audit", "--batch-size", 1, *FAST, "--out", "run", "-q")
+    said = leakgauge("audit", "--only", "updates", "--batch-size", 1, *FAST, "--out", "run", "-q")
     assert "No space left on device" in said.sentence
     assert "finished cases are kept" in said.sentence
     monkeypatch.setattr(os, "write", write)
     (kept,) = records.read(tmp_path / "run")
     assert kept.status == "done"
     assert leakgauge("audit", "--resume", "--out", "run", "-q").code == 0
-    assert [r.status for r in records.read(tmp_path / "run")] == ["done", "done"]
+    every = whole_plan.read(tmp_path / "run").every_case
+    assert [(r.key, r.status) for r in records.read(tmp_path / "run")] == [(case.key(), "done") for case in every]
 
 
 def test_a_full_disk_while_a_picture_is_written(leakgauge, monkeypatch, tmp_path):
@@ -182,10 +193,34 @@ def test_a_full_disk_while_a_picture_is_written(leakgauge, monkeypatch, tmp_path
 
 
 def test_ctrl_c_in_the_middle(leakgauge, model, photos, tmp_path):
-    words = ("audit", f"{model}:interrupted", "--data", photos, "--mode", "eval", *FAST, "--out", "run", "-q")
-    said = leakgauge(*words)
+    words = ("audit", f"{model}:interrupted", "--data", photos, "--only", "updates", "--mode", "eval")
+    said = leakgauge(*words, *FAST, "--out", "run", "-q")
     assert said.code == 130
     assert said.err.startswith("leakgauge: interrupted; finished cases are kept")
     assert "Traceback" not in said.err
     (kept,) = records.read(tmp_path / "run")
     assert kept.case["batch_size"] == 1
+
+
+def test_ctrl_c_while_the_plan_is_made(leakgauge, model, photos, tmp_path):
+    words = ("audit", f"{model}:impatient", "--data", photos, "--skip", "defenses", "--mode", "eval", "--batch-size", 1)
+    said = leakgauge(*words, *FAST, "--training-steps", 5, "--epochs", 1, "--out", "run", "-q")
+    assert said.code == 130
+    assert said.err.endswith("go on with: leakgauge audit --resume --out run\n")
+    (tmp_path / "go_on").touch()
+    said = leakgauge("audit", "--resume", "--out", "run")
+    assert said.code == 0, said.err
+    assert "split: refused: a scan needs at least 50 images" in said.out
+    assert [(q, a.status) for q, a in answers.read(tmp_path / "run").items()] == [
+        ("updates", "answered"), ("training", "refused"), ("split", "refused")
+    ]  # fmt: skip
+
+
+def test_a_mistake_leaves_nothing_to_resume(leakgauge, model, photos, tmp_path):
+    """The same folder serves when the mistake is mended."""
+    words = ("audit", "--data", photos, "--only", "updates", *FAST, "--out", "run", "-q")
+    assert "must return a torch.nn.Module" in leakgauge(*words, f"{model}:number").sentence
+    assert "does not take images" in leakgauge(*words, "--resize", f"{model}:liar").sentence
+    assert "nothing to resume" in leakgauge("audit", "--resume", "--out", "run").sentence
+    assert leakgauge(*words, f"{model}:make", "--mode", "eval").code == 0
+    assert "run already holds a run" in leakgauge(*words, f"{model}:make").sentence

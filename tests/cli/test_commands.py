@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from leakgauge.audit import plan, records
+from leakgauge.audit import plan, records, whole_plan
 
 FAST = ("--option", "steps=2")
 
@@ -92,9 +92,18 @@ def test_the_recorded_command_gives_the_same_record(leakgauge, tmp_path):
 
 
 def test_a_resumed_audit_gives_the_same_table(leakgauge, tmp_path):
-    words = ("audit", "cnn", "--defense", "prune:0.5", "--batch-size", 1, *FAST, "--seed", 7, "-q")
+    words = ("audit", "cnn", "--only", "updates", "--defense", "prune:0.5", "--batch-size", 1, *FAST, "--seed", 7, "-q")
     assert leakgauge(*words, "--out", "whole").code == 0
-    assert len(records.read(tmp_path / "whole")) == 4
+    found = records.read(tmp_path / "whole")
+    assert [(r.case["mode"], r.case["defenses"]) for r in found[:4]] == [
+        (mode, guard) for mode in ("eval", "train") for guard in ([], ["prune:0.5"])
+    ]
+    changed = [
+        r.case["name"] for r in found[4:]
+    ]  # the ladder of train mode with the defense, but for what the grid holds
+    assert changed
+    assert all("(relaxation: " in name or "(restriction: " in name for name in changed)
+    assert not any("no defense" in name or "eval mode" in name.split("(")[-1] for name in changed)
     assert leakgauge(*words, "--out", "cut").code == 0
     path = tmp_path / "cut" / records.FILE
     lines = path.read_bytes().splitlines(keepends=True)
@@ -104,55 +113,87 @@ def test_a_resumed_audit_gives_the_same_table(leakgauge, tmp_path):
 
 
 def test_the_default_audit(leakgauge, tmp_path, monkeypatch):
-    """All eight cases, with one step each."""
+    """All eight cases, with one step each; one of them explains itself by the others."""
     whole = plan.default_cases
     monkeypatch.setattr(plan, "default_cases", lambda **options: whole(**{**options, "steps": 1}))
-    said = leakgauge("audit", "--seed", 2)
+    said = leakgauge("audit", "--only", "updates", "--seed", 2)
     assert said.code == 0, said.err
     found = records.read(tmp_path / "leakgauge-runs/audit")
     assert [r.key for r in found] == [c.key() for c in whole(steps=1, seed=2)]
     assert {r.status for r in found} == {"done"}
     assert "What an honest-but-curious server could reconstruct" in said.out
+    explained = json.loads((tmp_path / "leakgauge-runs/audit/explanation.json").read_text())
+    assert {step["change"] for step in explained["steps"]} == {
+        "train mode", "batch four times as large", "noise ten times as long as the gradient"
+    }  # fmt: skip
 
 
-def test_which_audit_is_the_default(leakgauge, tmp_path, monkeypatch):
-    from leakgauge import console
+@pytest.fixture
+def asked(leakgauge, monkeypatch):
+    """What a command line asks for, without doing it."""
+    from leakgauge import console_audit
 
-    ran = []
-    monkeypatch.setattr(console, "run", lambda cases, **_: ran.append(cases) or 0)
-    monkeypatch.setattr(plan, "fit_budget", lambda cases, seconds, **_: ran.append(seconds) or list(cases))
-    for number, (words, expected) in enumerate(
-        [
-            ((), plan.default_cases()),
-            (("--seed", 4), plan.default_cases(seed=4)),
-            (("--device", "cuda"), plan.default_cases(device="cuda")),
-        ]
-    ):
-        ran.clear()
-        assert leakgauge("audit", *words, "--out", f"run{number}").code == 0
-        assert ran == [expected]
-    ran.clear()
-    assert leakgauge("audit", "--budget", "2m", "--out", "timed").code == 0
-    assert ran == [120.0, plan.default_cases()]
-    ran.clear()
-    assert leakgauge("audit", "cnn", "--out", "mine").code == 0
-    seconds, cases = ran
-    assert seconds == 600.0
-    assert [(c.model, c.mode, c.batch_size) for c in cases] == [
-        ("cnn", m, b) for m in ("eval", "train") for b in (1, 4)
+    found = []
+    monkeypatch.setattr(console_audit, "fresh", lambda folder, request, shown, **_: found.append(request) or 0)
+
+    def ask(*words):
+        said = leakgauge("audit", *words)
+        assert said.code == 0, said.err
+        return found.pop()
+
+    return ask
+
+
+def test_which_audit_is_the_default(asked):
+    for words, expected in [
+        ((), plan.default_cases()),
+        (("--seed", 4), plan.default_cases(seed=4)),
+        (("--device", "cuda"), plan.default_cases(device="cuda")),
+    ]:
+        request = asked(*words)
+        assert list(request.cases) == expected
+        assert (request.main, request.ladder, request.budget) == (expected[0], (), None)
+        assert (request.split.model, request.split.data) == ("vgg", "fashion")
+        assert request.questions == ("updates", "training", "split", "defenses")
+    assert asked("--budget", "2m").budget == 120.0
+
+
+def test_what_is_audited_of_ones_own(asked):
+    request = asked("cnn", "--defense", "prune:0.5", "--skip", "training")
+    assert [(c.mode, c.batch_size, c.defenses) for c in request.cases] == [
+        (m, b, d) for m in ("eval", "train") for b in (1, 4) for d in ((), ("prune:0.5",))
     ]
+    assert (request.main.mode, request.main.batch_size, request.main.defenses) == ("train", 4, ("prune:0.5",))
+    assert request.ladder[0] == request.main
+    assert len(request.ladder) > 5
+    assert request.split.model == "cnn"
+    assert request.split.defenses == ()
+    assert request.budget == 600.0
+    assert request.questions == ("updates", "split", "defenses")
+    fixed = asked("cnn", "--option", "steps=5", "--training-steps", 7, "--epochs", 1)
+    assert (fixed.effort.steps, fixed.effort.training, fixed.effort.epochs) == (5, 7, 1)
+    assert fixed.budget is None  # nothing is left to be decided by time
+    assert asked("cnn", "--option", "steps=5").budget == 600.0
+    assert asked("cnn", "--option", "steps=5", "--only", "updates").budget is None
+    explained = asked("cnn", "--explain", "--batch-size", 2)
+    assert explained.questions == ("updates",)
+    assert explained.cases[0] == explained.main
+    assert explained.ladder == ()
 
 
 def test_a_budget_is_planned_and_kept(leakgauge, model, photos, tmp_path):
     said = leakgauge(
-        "audit", f"{model}:make", "--data", photos, "--mode", "eval", "--batch-size", 1, "--budget", "1s", "-q"
-    )
+        "audit", f"{model}:make", "--data", photos, "--only", "updates", "--mode", "eval", "--batch-size", 1, "--budget",
+        "1s", "-q",
+    )  # fmt: skip
     assert said.code == 0, said.err
-    (case,) = plan.read(tmp_path / "leakgauge-runs/audit")
-    (record,) = records.read(tmp_path / "leakgauge-runs/audit")
-    assert case.options["steps"] >= 50
-    assert record.key == case.key()
-    assert record.seconds < 15
+    folder = tmp_path / "leakgauge-runs/audit"
+    ready = whole_plan.read(folder)
+    assert len(ready.cases) == 1
+    assert ready.ladder == ()
+    assert "no time" in ready.notes[0]
+    assert [r.key for r in records.read(folder)] == [case.key() for case in ready.cases]
+    assert ready.cases[0].options["steps"] >= 50
 
 
 def test_a_refusal_is_no_failure_and_a_crash_is(leakgauge, model, photos, monkeypatch, tmp_path):
@@ -265,6 +306,8 @@ def test_a_real_interrupt(tmp_path):
         "leakgauge.cli",
         "audit",
         "cnn",
+        "--only",
+        "updates",
         "--mode",
         "eval",
         "--option",
@@ -282,12 +325,15 @@ def test_a_real_interrupt(tmp_path):
         patience = time.monotonic() + 60
         while not (path.exists() and path.stat().st_size) and time.monotonic() < patience and run.poll() is None:
             time.sleep(0.05)
+        time.sleep(0.5)  # an interrupt while the line is brought to the disk takes it back
         run.send_signal(signal.SIGINT)
         _, said = run.communicate(timeout=30)
     finally:
         run.kill()
     assert run.returncode == 130, said
-    assert said.strip().splitlines()[-1].startswith("leakgauge: interrupted")
+    assert said.strip().splitlines()[-1] == (
+        "leakgauge: interrupted; finished cases are kept, go on with: leakgauge audit --resume --out run"
+    )
     assert "Traceback" not in said
     assert len(records.read(tmp_path / "run")) == 1
     assert not list((tmp_path / "run").rglob("*.part"))
@@ -330,7 +376,7 @@ def test_a_captured_update(leakgauge, tmp_path):
 
 
 def test_the_gate(leakgauge, tmp_path):
-    words = ("audit", "cnn", "--mode", "eval", "--batch-size", 1, "--option", "tv=0.01", "-q")
+    words = ("attack", "cnn", "--option", "tv=0.01", "-q")
     files = ("--json", "gate.json", "--junit", "gate.xml")
     said = leakgauge(*words, "--option", "steps=200", "--fail-over", "partial", *files, "--out", "leaks")
     assert said.code == 3
@@ -340,3 +386,11 @@ def test_the_gate(leakgauge, tmp_path):
     calm = ("--defense", "gaussian_noise:relative=1000.0")
     attack = ("attack", "cnn", *calm, *FAST, "--fail-over", "infeasible", "--out", "calm", "-q")
     assert leakgauge(*attack).code == 0
+
+
+def test_the_gate_judges_what_was_asked_for_and_not_the_changes(leakgauge, tmp_path):
+    words = ("audit", "cnn", "--only", "updates", "--mode", "eval", "--batch-size", 1, *FAST, "-q")
+    assert leakgauge(*words, "--json", "gate.json", "--out", "run").code == 0
+    found = json.loads((tmp_path / "gate.json").read_text())["cases"]
+    assert [case["name"] for case in found] == ["cnn, eval mode, batch 1, inverting_gradients"]
+    assert len(records.read(tmp_path / "run")) > 3

@@ -57,7 +57,7 @@ def test_the_page_can_be_written_anew(leakgauge, tmp_path):
     assert leakgauge("monitor", "--steps", 5, "--out", "run", "-q").out == ""
     (tmp_path / "run/report.html").unlink()
     assert leakgauge("report", "run").code == 0
-    assert "What the gradients told" in (tmp_path / "run/report.html").read_text("utf-8")
+    assert 'id="monitor-run"' in (tmp_path / "run/report.html").read_text("utf-8")
 
 
 def test_attacks_and_a_monitored_training_share_a_folder_and_a_page(leakgauge, tmp_path):
@@ -65,7 +65,7 @@ def test_attacks_and_a_monitored_training_share_a_folder_and_a_page(leakgauge, t
     assert leakgauge("monitor", "--steps", 30, "--out", "run", "-q").code == 0
     page = (tmp_path / "run/report.html").read_text("utf-8")
     assert 'id="verdict"' in page
-    assert 'id="monitor"' in page
+    assert 'id="monitor-run"' in page
 
 
 def test_a_script_of_ones_own(leakgauge, script, tmp_path):

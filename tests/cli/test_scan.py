@@ -58,7 +58,7 @@ def test_ones_own_model_and_data(leakgauge, model, data, tmp_path):
     assert (plan.auxiliary, plan.tested) == (65, 15)
     assert found is not None
     assert found.sentence in said.out
-    assert "Where to cut" in (tmp_path / "run/report.html").read_text()
+    assert 'id="scan-cuts"' in (tmp_path / "run/report.html").read_text()
 
 
 def test_an_own_model_gets_a_time_budget(leakgauge, model, data, tmp_path, monkeypatch):
@@ -113,8 +113,8 @@ def test_a_scan_and_an_audit_share_a_folder_and_a_report(leakgauge, model, data,
     assert leakgauge("scan", *SMALL, "--out", "run", "-q").code == 0
     assert leakgauge("attack", "--option", "steps=2", "--out", "run", "-q").code == 0
     page = report_of(leakgauge, tmp_path)
-    assert "Where to cut" in page
-    assert "The set-ups one by one" in page
+    assert 'id="scan-cuts"' in page
+    assert 'id="case-1"' in page
 
 
 def test_quiet_and_the_default_folder(leakgauge, model, data, tmp_path):

@@ -1,6 +1,6 @@
 import torch
 
-from leakgauge.measures.decoding import decode
+from leakgauge.measures.decoding import decode, decode_each
 
 
 def case(noise: float, *, n: int = 12, d: int = 200):
@@ -44,3 +44,14 @@ def test_equal_rows_share_their_weight():
     found = weights_of(doubled, signal)
     assert torch.allclose(found[0], found[-1], atol=1e-5)
     assert torch.allclose(found[0] + found[-1], truth[0], atol=1e-6)
+
+
+def test_signals_decoded_together_are_those_decoded_alone():
+    rng = torch.Generator().manual_seed(0)
+    rows, signals = torch.randn(6, 40, generator=rng), torch.randn(3, 40, generator=rng)
+    signals[0] = rows[1] + 2 * rows[4]
+    gram, cross, energy = rows @ rows.T, rows @ signals.T, signals.square().sum(1)
+    together = decode_each(gram, cross, energy, 40)
+    alone = torch.stack([decode(gram, cross[:, i], float(energy[i]), 40) for i in range(3)], 1)
+    torch.testing.assert_close(together, alone)
+    torch.testing.assert_close(together[:, 0], torch.tensor([0, 1, 0, 0, 2.0, 0]).double(), atol=1e-4, rtol=0)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from leakgauge.audit import monitor_records
+from leakgauge.audit import recording as module
 from leakgauge.monitor.paper import Schedule
-from leakgauge.monitor_command import recording as module
 from leakgauge.monitor_command.embedded import read_paper, train
 
 

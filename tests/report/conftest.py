@@ -1,4 +1,4 @@
-"""A run folder made by hand: eight set-ups, two of them without a result, with drawn pictures."""
+"""Run folders made by hand: eight set-ups, two of them without a result; a monitored training; a scan of cuts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
+from leakgauge.audit import scan_records
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record, append
+from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 
 SIZE = 32
 ARGUMENTS = [
@@ -24,27 +26,6 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-
-# Smallest contrast of text against what lies behind it, with the text, over all visible text of the page.
-CONTRAST = """() => {
-  const parse = c => { const m = c.match(/[\\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
-  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
-    .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((s, v, i) => s + v * [.2126, .7152, .0722][i], 0);
-  const behind = e => { for (; e; e = e.parentElement) {
-    const c = parse(getComputedStyle(e).backgroundColor); if (c[3] === 1) return c; } return [255, 255, 255, 1]; };
-  let worst = {ratio: 99}; let seen = 0;
-  for (const e of document.querySelectorAll('body *')) {
-    const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
-    if (!own || !e.checkVisibility() || ['TITLE', 'DESC'].includes(e.tagName.toUpperCase())) continue;
-    const style = getComputedStyle(e);
-    const ink = parse(e instanceof SVGElement ? style.fill : style.color);
-    const [a, b] = [light(ink), light(behind(e))].sort((x, y) => y - x);
-    const ratio = (a + .05) / (b + .05); seen++;
-    if (ratio < worst.ratio) worst = {ratio, text: e.textContent.trim().slice(0, 60), css: String(e.className)};
-  }
-  return {...worst, seen};
-}"""
 
 
 def drawing(seed: int, size: int = SIZE) -> Image.Image:
@@ -309,12 +290,22 @@ def build(folder: Path) -> list[Record]:
     ]
 
 
+def store_eight(folder: Path) -> None:
+    for record in build(folder):
+        append(folder, record)
+
+
+@pytest.fixture(scope="session")
+def eight_records() -> Callable[[Path], None]:
+    """Stores the eight set-ups in a folder."""
+    return store_eight
+
+
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run on disk, made once; nobody may change it but by writing its report."""
     folder = tmp_path_factory.mktemp("hospital-pilot")
-    for record in build(folder):
-        append(folder, record)
+    store_eight(folder)
     return folder
 
 
@@ -385,6 +376,60 @@ def monitored() -> Callable[..., MonitorRun]:
     return make_monitored
 
 
+CUTS = ["stem.relu", "stage1.a_block_with_quite_a_long_name.pool", "stage2.<pool>", "stage3.pool", "head"]
+RIDGE_FVU = [0.04, 0.2, math.nan, 0.45, 0.7]
+
+
+def scanned_strip(folder: Path, name: str, seed: int) -> str:
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 4 * 9 - 1, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / name)
+    return name
+
+
+def make_scan(folder: Path, *, names: list[str] = CUTS, fvu: list[float] = RIDGE_FVU, finished: bool = True) -> None:
+    """A scan by hand: five cuts, of which one refused and one was also attacked by decoders."""
+    rng = np.random.default_rng(0)
+    sizes = (
+        {"bytes": 4000 // (i + 1), "edge_flops": 1000000 * i, "edge_share": i / len(names)} for i in range(len(names))
+    )
+    cuts = tuple({"name": name, "shape": [8, 4, 4], **size} for name, size in zip(names, sizes, strict=True))
+    plan = ScanPlan(
+        case={"model": "vgg", "data": "fashion", "defenses": [], "seed": 0},
+        cuts=cuts, threshold=0.4, epochs=12, budget=None, require="", numbers="fp32", raw_bytes=1200, jpeg_bytes=900.0,
+        auxiliary=80, tested=20, traced="torch.export", labels=tuple(i % 12 for i in range(30)),
+        truth=scanned_strip(folder, "truth.png", 0), shown=4, versions={"torch": "2"}, command="leakgauge scan vgg --seed 0",
+    )  # fmt: skip
+    scan_records.save_plan(folder, plan)
+    for i, (name, value) in enumerate(zip(names, fvu, strict=True)):
+        refused = math.isnan(value)
+        risk = {"refusal": "the features hold <NaN>", "seconds": 1.0} if refused else {
+            "fvu": value, "fvu_low": value - 0.02, "fvu_high": value + 0.02, "ssim": 0.5, "reidentified": 0.5,
+            "accuracy": 0.9, "within": 0.5, "effective_rank": 12.0, "seconds": 1.0,
+        }  # fmt: skip
+        places = () if refused else tuple((float(a), float(b)) for a, b in rng.random((30, 2)).round(3))
+        picture = "" if refused else scanned_strip(folder, f"{i}.png", i)
+        scan_records.append(folder, CutRecord(name, RIDGE, 0, risk, picture, places))
+    for epochs, value in ((1, 0.9), (12, 0.42)):
+        risk = {"fvu": value, "seconds": 1.0}
+        scan_records.append(
+            folder, CutRecord(names[3], DECODER, epochs, risk, scanned_strip(folder, f"d{epochs}.png", 9))
+        )
+    if finished:
+        best = (0.04, 0.2, 0.42, 0.42, 0.7) if names is CUTS else tuple(fvu)
+        line = tuple(0.04 + 0.66 * i / (len(names) - 1) for i in range(len(names)))
+        found = Conclusion(
+            names[3], names[1], True, f"Recommended cut: {names[3]}, which keeps an FVU of 0.42.", "t", "b",
+            (names[0], names[3]), best, line, names[2], 0.63, 13, 60, ("note <one>",),
+        )  # fmt: skip
+        scan_records.save_conclusion(folder, found)
+
+
+@pytest.fixture(scope="session")
+def scan_into() -> Callable[..., None]:
+    """:func:`make_scan`, given as a fixture."""
+    return make_scan
+
+
 @pytest.fixture(scope="session")
 def browser():
     """One Chromium for all tests of this folder."""
@@ -402,4 +447,4 @@ def browser():
 @pytest.fixture(scope="session")
 def contrast() -> str:
     """JavaScript that gives the smallest contrast of text against what lies behind it, over all visible text."""
-    return CONTRAST
+    return (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")

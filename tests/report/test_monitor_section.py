@@ -29,7 +29,7 @@ FIGURES = [
 
 
 def text_of(page: str) -> str:
-    body = re.sub(r"<style>.*?</style>", "", page, flags=re.S)
+    body = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S)
     return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", body.replace("<wbr>", "")).split()))
 
 
@@ -60,7 +60,7 @@ def test_a_run_with_attacks_and_a_monitored_training(tmp_path, monitored, eight)
     text = text_of(write(tmp_path).read_text("utf-8"))
     assert "In 2 of 6 judged set-ups" in text
     assert "from 8 recorded set-ups and a monitored training" in text
-    assert "What the gradients told while the model trained" in text
+    assert "How does leakage move during training?" in text
 
 
 def test_a_folder_with_neither(tmp_path):
@@ -156,7 +156,7 @@ def test_everything_is_escaped(tmp_path, monitored):
     reports = tuple({**r, "notes": [EVIL], "skipped": {EVIL: 1}} for r in run.reports)
     run = MonitorRun(about=about, reports=reports, end={"how": "failed", "why": EVIL, "step": 1})
     page = render([], folder=tmp_path, title="t", monitored=run)
-    assert "<script" not in page.lower()
+    assert page.lower().count("<script") == 1  # our own
     assert page.count("&lt;script&gt;") > 8
     assert "<script" not in live.section(run).lower()
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from leakgauge.attacks import ATTACKS
@@ -96,6 +96,10 @@ class Case:
     def key(self) -> str:
         """Identifies the case in a run; ``--resume`` skips cases whose key has a record."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    def deed(self) -> str:
+        """Identifies what the case does, whatever its name."""
+        return replace(self, name="").key()
 
     def build_attack(self) -> Attack:
         return made_from(self.attack, ATTACKS, kind="attack", extra=self.options)

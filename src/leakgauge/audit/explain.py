@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -87,10 +88,24 @@ def changes(case: Case, *, models: Mapping[str, str] | None = None) -> list[Chan
     tried += [(n, "relaxation", replace(case, name="", model=model)) for n, model in (models or {}).items()]
     tried += [(name, "restriction", change(case)) for name, change in RESTRICTIONS.items()]
     return [
-        Changed(name, kind, replace(changed, name=f"{changed.name} ({kind}: {name})"))
+        Changed(name, kind, replace(changed, name=_named(changed, kind, name)))
         for name, kind, changed in tried
         if changed is not None
     ]
+
+
+def _named(changed: Case, kind: str, name: str) -> str:
+    return f"{changed.name} ({kind}: {name})"
+
+
+def change_in(name: str) -> str:
+    """The single change that the name of a case of a ladder tells, or nothing where it is a set-up of its own.
+
+    >>> change_in("cnn, eval mode, batch 4 (relaxation: eval mode)"), change_in("cnn, eval mode, batch 4")
+    ('eval mode', '')
+    """
+    found = re.search(r" \((?:relaxation|restriction): (.+)\)$", name)
+    return found[1] if found else ""
 
 
 def ladder(case: Case, *, images: int, models: Mapping[str, str] | None = None) -> list[Case]:
@@ -123,18 +138,24 @@ class Explanation:
         return asdict(self)
 
 
-def explain(records: Sequence[Record], *, models: Mapping[str, str] | None = None) -> Explanation:
-    """Reads a run of :func:`ladder`, whose first record is the set-up itself."""
-    if not records:
+def explain(
+    records: Sequence[Record], *, main: Case | None = None, models: Mapping[str, str] | None = None
+) -> Explanation:
+    """What each single change of ``main`` (by default of the first record's case) led to, of those that the run holds.
+
+    Cases count by what they do, whatever their names, so that a grid explains itself as far as it is a ladder.
+    """
+    by_deed = {restored(dict(record.case)).deed(): record for record in records}
+    base = main if main is not None else restored(dict(records[0].case)) if records else None
+    found = None if base is None else by_deed.get(base.deed())
+    if base is None or found is None:
         raise BadInput("there is no record to explain; run the audit with --explain first")
-    base = restored(dict(records[0].case))
-    by_key = {record.key: record for record in records}
     steps = [
-        _step(changed, by_key[changed.case.key()], records[0].verdict)
+        _step(changed, by_deed[changed.case.deed()], found.verdict)
         for changed in changes(base, models=models)
-        if changed.case.key() in by_key
+        if changed.case.deed() in by_deed
     ]
-    return Explanation(records[0].case, records[0].verdict, described(records[0]), tuple(steps))
+    return Explanation(found.case, found.verdict, described(found), tuple(steps))
 
 
 def _step(changed: Changed, record: Record, base: str | None) -> Step:

@@ -1,21 +1,18 @@
-"""What an audit will do, decided before it starts and kept with the run, so that a resumed run does the same."""
+"""The cases of an audit, and how long a step of theirs takes."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.case import Case
-from leakgauge.audit.pictures import write_whole
 from leakgauge.audit.setup import Load, check_fits
 from leakgauge.core import share
 from leakgauge.errors import BadInput
@@ -76,24 +73,6 @@ def seconds_of(text: str) -> float:
     return float(found.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[found.group(2)]
 
 
-def fit_budget(cases: Sequence[Case], seconds: float, *, load: Load) -> list[Case]:
-    """Gives each case an equal share of the time and turns it into a number of steps by a short trial of each.
-
-    Steps are rounded down to two significant digits, never below 50. Cases whose attack takes no steps stay as they are.
-    """
-    share_of_time = seconds / max(1, len(cases))
-    return [_fitted(case, share_of_time, load) for case in cases]
-
-
-def _fitted(case: Case, seconds: float, load: Load) -> Case:
-    if "steps" not in accepted_options(case):
-        return case
-    cost = _seconds_per_step(case, load)
-    if cost is None:
-        return case
-    return replace(case, options={**case.options, "steps": _rounded_down(seconds / cost)})
-
-
 def accepted_options(case: Case) -> Mapping[str, object]:
     """The options that the case's attack takes, with their defaults; none for an attack that is not registered."""
     factory: Callable[..., object] | None = ATTACKS.get(case.attack.partition(":")[0])
@@ -101,7 +80,7 @@ def accepted_options(case: Case) -> Mapping[str, object]:
     return {name: parameter.default for name, parameter in taken.items()}
 
 
-def _seconds_per_step(case: Case, load: Load) -> float | None:
+def seconds_per_step(case: Case, load: Load) -> float | None:
     """Seconds of one step, from the difference of a trial and a run of one step; None where the attack does not run."""
     setup = load(case)
     check_fits(setup)
@@ -130,25 +109,11 @@ def _seconds_per_step(case: Case, load: Load) -> float | None:
         return None
 
 
-def _rounded_down(steps: float) -> int:
-    whole = max(FEWEST_STEPS, int(steps))
+def rounded_down(steps: float, *, fewest: int = FEWEST_STEPS) -> int:
+    """Steps with two significant digits, at least ``fewest``."""
+    whole = max(fewest, int(steps))
     unit = 10 ** max(0, len(str(whole)) - 2)
     return whole // unit * unit
-
-
-def save(folder: Path, cases: Sequence[Case]) -> None:
-    write_whole(folder / FILE, json.dumps([asdict(case) for case in cases], indent=1).encode())
-
-
-def read(folder: Path) -> list[Case]:
-    """The cases of an earlier run, to go on with."""
-    path = folder / FILE
-    if not path.is_file():
-        raise BadInput(f"nothing to resume: {folder} has no {FILE}; start the audit without --resume")
-    try:
-        return [restored(fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError, KeyError) as error:
-        raise BadInput(f"{path} is damaged; start the audit anew without --resume") from error
 
 
 def restored(fields: dict[str, Any]) -> Case:

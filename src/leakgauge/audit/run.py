@@ -98,7 +98,7 @@ def run_case(case: Case, *, load: Load, folder: Path) -> Record:
     try:
         setup = load(case)
         about["victim"] = _described(setup, check_fits(setup))
-        found = _attacked(case, setup, folder)
+        found = attacked(case, setup, folder)
     except Inapplicable as refusal:
         found = {"status": "refused", "reason": str(refusal)}
     except (BadInput, OSError):  # the user's to mend, a full disk among them; without a record the case can be resumed
@@ -144,7 +144,8 @@ def _described(setup: Setup, classes: int) -> dict[str, Any]:
     }
 
 
-def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
+def attacked(case: Case, setup: Setup, folder: Path, *, nothing: Reconstruction | None = None) -> dict[str, Any]:
+    """What the attack on the case makes of it, as fields of a record; ``nothing`` is its null run where that is known."""
     victim, attack = setup.victim, case.build_attack()
     x, y = setup.private(case)
     seen = share(
@@ -157,7 +158,7 @@ def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
         seed=case.seed,
     )
     result = attack(victim, seen, seed=case.seed)
-    nothing = null_run(attack, victim, seen, seed=case.seed)
+    nothing = null_run(attack, victim, seen, seed=case.seed) if nothing is None else nothing
     truths, pool, lpips = victim.space.decode(x).cpu(), setup.pool(case), load_lpips()
     scores = score(result, x, y, space=victim.space, pool=pool, lpips=lpips)
     null = score(nothing, x, y, space=victim.space, pool=pool, lpips=lpips)
@@ -179,7 +180,7 @@ def _attacked(case: Case, setup: Setup, folder: Path) -> dict[str, Any]:
         "stated": result.stated,
         "curve": _curve(result),
         "pictures": _pictures(case, folder, truths, victim, result, nothing),
-        "progress": _progress(case, folder, victim, result),
+        "progress": _progress(case, folder, truths, victim, result),
     }
 
 
@@ -231,9 +232,16 @@ def _pictures(
     return {name: save_strip(folder, f"{case.key()}-{name}", images) for name, images in shown.items()}
 
 
-def _progress(case: Case, folder: Path, victim: Victim, result: Reconstruction) -> tuple[dict[str, Any], ...]:
+def _progress(
+    case: Case, folder: Path, truths: Tensor, victim: Victim, result: Reconstruction
+) -> tuple[dict[str, Any], ...]:
+    """The candidate over the steps, each image at the place that it has in the end, so that it can be laid over its original."""
+    order = _paired(victim.space.decode(result.x).cpu(), truths)
     return tuple(
-        {"step": step, "picture": save_strip(folder, f"{case.key()}-step-{step:06d}", victim.space.decode(x))}
+        {
+            "step": step,
+            "picture": save_strip(folder, f"{case.key()}-step-{step:06d}", victim.space.decode(x).cpu()[order]),
+        }
         for step, x in zip(result.trace.snapshot_steps, result.trace.snapshots, strict=True)
     )
 

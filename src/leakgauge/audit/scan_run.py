@@ -192,8 +192,7 @@ class ScanRun:
         """Does what is not done yet, and concludes."""
         curve = self.ridge()
         if self.plan.epochs is None:
-            self.plan = replace(self.plan, epochs=self._affordable(curve))
-            store.save_plan(self.folder, self.plan)
+            self.decide(curve)
         zone = None
         if self.plan.epochs:
             rungs = (*(r for r in SMALL_RUNGS if r < self.plan.epochs), self.plan.epochs)
@@ -267,21 +266,48 @@ class ScanRun:
         self.known[record.key] = record
         self.on_record(record)
 
-    def _affordable(self, curve: list[float]) -> int:
-        """Epochs that decoders at all cuts of one window can have within the budget, by the time that one epoch takes.
+    def decide(self, curve: list[float]) -> float:
+        """Turns the time budget into epochs by the first, small rungs, which count as attacks too. Returns the seconds to come."""
+        epochs, seconds = self._affordable(curve)
+        self.plan = replace(self.plan, epochs=epochs)
+        store.save_plan(self.folder, self.plan)
+        return seconds
 
-        Smaller rungs together take about a third of the last one.
-        """
+    def _affordable(self, curve: list[float]) -> tuple[int, float]:
+        """Epochs that decoders at the cuts of one window can have within the budget, and the seconds that they then take."""
         if self.plan.budget is None:
-            return EPOCHS
+            return EPOCHS, 0.0
         first = crossing(self.names, curve, threshold=self.plan.threshold)
         window = self.names[first : first + AHEAD]
         if not window:
-            return 0
+            return 0, 0.0
+        spent, each = self._trial(window, 1)
+        if 3 * spent < self.plan.budget / 4:  # a second point tells the epochs' own time from what surrounds them
+            again, longer = self._trial(window, 3)
+            spent += again
+            each = [max((b - a) / 2, 0.1 * a) for a, b in zip(each, longer, strict=True)]
+        seconds = 0.0
+        for epochs in range(1, MOST_EPOCHS + 1):
+            needed = _seconds_of(epochs, each)
+            if epochs > 1 and spent + needed > self.plan.budget:
+                return epochs - 1, seconds
+            seconds = needed
+        return MOST_EPOCHS, seconds
+
+    def _trial(self, window: list[str], epochs: int) -> tuple[float, list[float]]:
         for name in window:
-            self.attacked(name, 1)
-        seconds = sum(float(self.known[name, DECODER, 1].risk["seconds"]) for name in window)
-        return max(1, min(MOST_EPOCHS, int(0.75 * self.plan.budget / max(seconds, 1e-3))))
+            self.attacked(name, epochs)
+        each = [float(self.known[name, DECODER, epochs].risk["seconds"] or 0.0) for name in window]
+        return sum(each), each
+
+
+def _seconds_of(epochs: int, each: list[float]) -> float:
+    """Seconds of the rungs that follow the trial, by the seconds of an epoch at each cut of the window.
+
+    Small rungs train all cuts. The last one stops at the first that holds: the shallowest for sure, the others perhaps.
+    """
+    small = sum(rung * sum(each) for rung in SMALL_RUNGS[2:] if rung < epochs)
+    return small + epochs * (each[0] + sum(each[1:]) / 2)
 
 
 def risk_of(record: CutRecord) -> CutRisk:

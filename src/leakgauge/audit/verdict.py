@@ -65,14 +65,17 @@ class Check:
 
 
 RECONSTRUCTED = (
-    Check("ssim", 0.5, above="zero"),
-    Check("ssim", 0.1, above="null"),
-    Check("psnr", 3.0, above="null"),
+    Check("ssim", 0.38, above="zero"),
+    Check("ssim", 0.36, above="null"),
+    Check("psnr", 2.6, above="null"),
     Check("ssim", 0.02, above="baseline"),
     Check("psnr", 0.5, above="baseline"),
     Check("lpips", 0.02, above="baseline"),
     Check("reid", 1, above="zero"),
 )
+"""The first three were frozen on reconstructions from two trained classifiers, ResNet-20 and ResNet-56 on CIFAR-10: they agree best
+with whether the *other* network still takes the reconstruction for its image among 500 (``reproductions/practical_feasibility``,
+``freeze_thresholds.py``; 120 reconstructions, true minus false positives 0.78, 0.76 and 0.81). The others are margins by choice."""
 GLIMPSED = (
     Check("ssim", 0.05, above="null"),
     Check("psnr", 1.0, above="null"),

@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 
 from leakgauge.audit import monitor_records
+from leakgauge.audit.recording import Recording, Settings, Show
 from leakgauge.console import make_folder
 from leakgauge.errors import BadInput
 from leakgauge.monitor import MonitorWarning, View
 from leakgauge.monitor.leakage import VIEWS
 from leakgauge.monitor_command import embedded, script
-from leakgauge.monitor_command.recording import Recording, Settings, Show
 from leakgauge.monitor_command.screen import Screen
 from leakgauge.monitor_command.server import LivePage
 from leakgauge.report import html

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from leakgauge.audit.recording import Recording
 from leakgauge.core import Signal
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.models.lenet import LeNet
 from leakgauge.monitor import SignBucket
 from leakgauge.monitor.paper import Schedule, paper_mode
 from leakgauge.monitor.token_critic import Gap
-from leakgauge.monitor_command.recording import Recording
 
 BATCH = 20
 RATE = 9e-4

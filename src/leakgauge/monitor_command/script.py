@@ -16,9 +16,9 @@ from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from leakgauge.audit.recording import Recording
 from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.integrations.user_code import one_line
-from leakgauge.monitor_command.recording import Recording
 
 HINT = "call leakgauge.monitor.watch(model, optimizer) in the script for the one that counts"
 

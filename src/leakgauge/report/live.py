@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from functools import cache
-from pathlib import Path
-
-from markupsafe import Markup
 
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.report.monitor_section import section as facts
-from leakgauge.report.templating import environment
+from leakgauge.report.templating import environment, script
 
 
 def section(run: MonitorRun) -> str:
@@ -22,11 +17,10 @@ def section(run: MonitorRun) -> str:
 @cache
 def page() -> tuple[str, str]:
     """The page and its content security policy, which lets this one script run and nothing be loaded from elsewhere."""
-    script = (Path(__file__).parent / "templates" / "live.js").read_text(encoding="utf-8")
-    document = environment().get_template("live.html.j2").render(script=Markup(script))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    code, digest = script("live.js")
+    document = environment().get_template("live.html.j2").render(script=code)
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
-        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"script-src '{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return document, policy

@@ -8,17 +8,19 @@ from html import escape
 
 import numpy as np
 
-from leakgauge.report.figures import (
+from leakgauge.report.axes import (
     HEIGHT,
     WIDTH,
     Floats,
-    _line,
-    _linear_scale,
-    _nice,
-    _polyline,
-    _svg,
-    _text,
-    _thinned,
+    Frame,
+    line,
+    linear_scale,
+    nice,
+    polyline,
+    runs,
+    svg,
+    text,
+    thinned,
 )
 
 _LETTER = 6.1  # width of a small letter, to set legends without measuring
@@ -63,10 +65,10 @@ def curves_svg(
     legend, rows = _legend(entries)
     left, right, top, bottom = 50, WIDTH - 14, 18 + 18 * rows, HEIGHT - 46
     x = np.asarray(steps, dtype=float)
-    low, high, ticks = _linear_scale(_extent(shown, levels))
+    low, high, ticks = linear_scale(_extent(shown, levels))
     if limits is not None:
         low, high = limits
-        ticks = [(v, f"{v:g}") for v in _nice(low, high, 5)]
+        ticks = [(v, f"{v:g}") for v in nice(low, high, 5)]
     first, last = min(0.0, float(x[0])), max(float(x[-1]), float(x[0]) + 1)
 
     def to_x(v: Floats) -> Floats:
@@ -75,35 +77,28 @@ def curves_svg(
     def to_y(v: Floats) -> Floats:
         return bottom - (np.clip(v, low, high) - low) / (high - low) * (bottom - top)
 
-    body = list(legend)
-    for value, label in ticks:
-        at = float(to_y(np.array(value)))
-        body += [_line(left, at, right, at, "grid"), _text(left - 7, at + 4, label, anchor="end", css="tick")]
-    for value in _nice(first, last, 4):
-        at = float(to_x(np.array(value)))
-        body.append(_line(at, bottom, at, bottom + 5, "axis"))
-        body.append(_text(at, bottom + 18, f"{value:g}", anchor="middle", css="tick"))
+    frame = Frame(left, right, top, bottom)
+    body = [*legend, *frame.grid((float(to_y(np.array(value))), label) for value, label in ticks)]
+    body += frame.marks((float(to_x(np.array(v))), f"{v:g}") for v in nice(first, last, 4))
     for level in levels:
         at = float(to_y(np.array(level.value)))
-        body += [_line(left, at, right, at, "level"), _text(right, at - 5, level.label, anchor="end", css="tick")]
-    keep = _thinned(x.size, max(len(shown), 1))
+        body += [line(left, at, right, at, "level"), text(right, at - 5, level.label, anchor="end", css="tick")]
+    keep = thinned(x.size, max(len(shown), 1))
     for curve in reversed(shown):
         if len(curve.low) and len(curve.high):
             body.append(
                 _band(to_x(x[keep]), to_y(_floats(curve.low)[keep]), to_y(_floats(curve.high)[keep]), curve.css)
             )
-        body.append(_polyline(to_x(x[keep]), to_y(_floats(curve.values)[keep]), curve.css))
+        body.append(polyline(to_x(x[keep]), to_y(_floats(curve.values)[keep]), curve.css))
     if event is not None:
         at = float(to_x(np.array(float(event[0]))))
         ends = at > (left + right) / 2
-        body.append(_line(at, top, at, bottom, "event"))
+        body.append(line(at, top, at, bottom, "event"))
         body.append(
-            _text(at - 5 if ends else at + 5, top + 10, event[1], css="tick event", anchor="end" if ends else "start")
+            text(at - 5 if ends else at + 5, top + 10, event[1], css="tick event", anchor="end" if ends else "start")
         )
-    body += [_line(left, bottom, right, bottom, "axis"), _line(left, top, left, bottom, "axis")]
-    body.append(_text((left + right) / 2, HEIGHT - 8, x_label, anchor="middle", css="label"))
-    body.append(_text(13, (top + bottom) / 2, y_label, anchor="middle", css="label", turn=True))
-    return _svg(uid, title, _described(x, shown, levels, event, x_label), body)
+    body += [*frame.edges(), *frame.names(x_label, y_label)]
+    return svg(uid, title, _described(x, shown, levels, event, x_label), body)
 
 
 def _extent(curves: Sequence[Curve], levels: Sequence[Level]) -> Floats:
@@ -140,16 +135,15 @@ def _legend(entries: Sequence[tuple[str, str, bool]]) -> tuple[list[str], int]:
         y = 12 + 18 * row
         if band:
             body.append(f'<rect x="{at:g}" y="{y - 6:g}" width="20" height="12" class="band {css}"/>')
-        body += [_line(at, y, at + 20, y, css), _text(at + 26, y + 4, name, css="tick")]
+        body += [line(at, y, at + 20, y, css), text(at + 26, y + 4, name, css="tick")]
         at += width + 8
     return body, row + 1 if entries else 0
 
 
 def _band(x: Floats, low: Floats, high: Floats, css: str) -> str:
     """The area between two lines, in pieces where one of them is missing."""
-    whole = np.flatnonzero(~(np.isnan(low) | np.isnan(high)))
     drawn = []
-    for run in np.split(whole, np.flatnonzero(np.diff(whole) > 1) + 1) if whole.size else []:
+    for run in runs(~(np.isnan(low) | np.isnan(high))):
         there = [f"{x[i]:.1f} {high[i]:.1f}" for i in run]
         back = [f"{x[i]:.1f} {low[i]:.1f}" for i in run[::-1]]
         drawn.append("M" + "L".join(there + back) + "Z")
@@ -181,18 +175,18 @@ def layer_bars_svg(
 
     body = [
         f'<rect x="{left}" y="4" width="14" height="12" class="bar-main"/>',
-        _text(left + 20, 14, now, css="tick"),
+        text(left + 20, 14, now, css="tick"),
         f'<rect x="{left + 92}" y="4" width="14" height="12" class="bar-soft"/>',
-        _text(left + 112, 14, before, css="tick"),
+        text(left + 112, 14, before, css="tick"),
     ]
     for place, (name, value, peak) in enumerate(rows):
         y = first + place * row
         body += [_layer_name(left - 8, y + 15, name), bar(y, peak, "bar-soft"), bar(y, value, "bar-main")]
-        body.append(_text(right + 8, y + 15, _short(value), css="value"))
+        body.append(text(right + 8, y + 15, _short(value), css="value"))
     bottom = first + row * len(rows)
-    body.append(_line(left, first, left, bottom, "axis"))
+    body.append(line(left, first, left, bottom, "axis"))
     said = ", ".join(f"{name} {_short(value)} (highest {_short(peak)})" for name, value, peak in rows)
-    return _svg(uid, title, f"In nats: {said}. {left_out}".strip(), body, height=bottom + 6)
+    return svg(uid, title, f"In nats: {said}. {left_out}".strip(), body, height=bottom + 6)
 
 
 def layer_map_svg(
@@ -223,16 +217,12 @@ def layer_map_svg(
                     f'<rect x="{start:.1f}" y="{y + 1}" width="{max(end - start, 0.4):.1f}" height="{row - 2}" '
                     f'class="cell" fill-opacity="{strength:.2f}"/>'
                 )
-    for value in _nice(0.0, float(last), 4):
-        at = left + (right - left) * value / last
-        body.append(_line(at, bottom, at, bottom + 5, "axis"))
-        body.append(_text(at, bottom + 18, f"{value:g}", anchor="middle", css="tick"))
-    body.append(_text((left + right) / 2, bottom + 36, "optimizer step", anchor="middle", css="label"))
+    frame = Frame(left, right, top, bottom)
+    body += frame.marks((left + (right - left) * v / last, f"{v:g}") for v in nice(0.0, float(last), 4))
+    body.append(text((left + right) / 2, bottom + 36, "optimizer step", anchor="middle", css="label"))
     body += _map_scale(left, bottom + 48, scale)
     said = ", ".join(f"{name} {_short(_peak(values))}" for name, values in chosen)
-    return _svg(
-        uid, title, f"Highest value of each layer in nats: {said}. {left_out}".strip(), body, height=bottom + 70
-    )
+    return svg(uid, title, f"Highest value of each layer in nats: {said}. {left_out}".strip(), body, height=bottom + 70)
 
 
 def _map_scale(left: float, y: float, scale: float) -> list[str]:
@@ -240,8 +230,8 @@ def _map_scale(left: float, y: float, scale: float) -> list[str]:
         f'<rect x="{left + 14 + 12 * step:g}" y="{y:g}" width="12" height="14" class="cell" fill-opacity="{step / 10:g}"/>'
         for step in range(11)
     ]
-    names = (_text(left - 8, y + 11, "nats", anchor="end", css="tick"), _text(left, y + 11, "0", css="tick"))
-    return [*names, *cells, _text(left + 154, y + 11, f"{scale:.2f}", css="tick")]
+    names = (text(left - 8, y + 11, "nats", anchor="end", css="tick"), text(left, y + 11, "0", css="tick"))
+    return [*names, *cells, text(left + 154, y + 11, f"{scale:.2f}", css="tick")]
 
 
 def _loudest(

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.report import words
 from leakgauge.report.monitor_figures import Curve, Level, curves_svg, layer_bars_svg, layer_map_svg
+from leakgauge.report.sources import training_anchor
 
 _NAME = "privacy/"
 _FEW = 8
@@ -45,6 +46,9 @@ def section(run: MonitorRun, *, live: bool = False) -> dict[str, Any]:
         "notes": [*map(str, newest.get("notes", ())), *_skipped(newest)],
         "facts": _facts(run),
         "command": str(run.about.get("command") or ""),
+        "sources": {} if live else {str(report["step"]): training_anchor(report["step"]) for report in quoted(reports)},
+        "source": "" if live else training_anchor(),
+        "stated": [(str(step), training_anchor(step)) for step in _stated(reports)],
     }
 
 
@@ -69,8 +73,7 @@ def _sentences(run: MonitorRun) -> list[str]:
         return ["Nothing was measured yet, so nothing can be said."]
     newest = run.reports[-1]
     said = [_members(run.reports), _alarm(newest)]
-    settled = [report for report in run.reports if _of(report, "pairs", 0.0) >= _FEW] or [newest]
-    peak = max(settled, key=lambda report: _of(report, "infonce_nats", -math.inf))
+    peak = _peak(run.reports)
     value = _of(peak, "infonce_nats")
     if value is not None:
         controls = [_of(peak, f"control/{name}_nats") for name in ("null", "decoy")]
@@ -83,6 +86,24 @@ def _sentences(run: MonitorRun) -> list[str]:
     else:
         said.append("Too few steps were seen for the critic to be scored.")
     return said
+
+
+def _peak(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The report at which the critic read most, of those that rest on enough scored steps."""
+    settled = [report for report in reports if _of(report, "pairs", 0.0) >= _FEW] or reports[-1:]
+    return max(settled, key=lambda report: _of(report, "infonce_nats", -math.inf))
+
+
+def quoted(reports: Sequence[Mapping[str, Any]], most: int = 24) -> list[Mapping[str, Any]]:
+    """The reports whose numbers stand on the page: at most a page of them evenly spread, with the last and the peak."""
+    every = max(1, -(-len(reports) // most))
+    chosen = [*reports[::-every], _peak(reports)] if reports else []
+    return sorted({report["step"]: report for report in chosen}.values(), key=lambda report: report["step"])
+
+
+def _stated(reports: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The steps that the sentences speak of: the peak of the critic and the last report."""
+    return sorted({_peak(reports)["step"], reports[-1]["step"]}) if reports else []
 
 
 def _members(reports: Sequence[Mapping[str, Any]]) -> str:
@@ -278,8 +299,8 @@ def _numbers(newest: Mapping[str, Any]) -> list[dict[str, str]]:
     return rows
 
 
-def _curve_table(reports: Sequence[Mapping[str, Any]], most: int = 24) -> list[list[str]]:
-    """Step, AUC, nats, null, decoy, noise 10× and evidence: at most a page of rows, the last one always."""
+def _curve_table(reports: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Step, AUC, nats, null, decoy, noise 10× and evidence."""
     keys = (
         "whitebox/auc",
         "infonce_nats",
@@ -288,8 +309,7 @@ def _curve_table(reports: Sequence[Mapping[str, Any]], most: int = 24) -> list[l
         "control/noise_10x_nats",
         "log_wealth",
     )
-    every = max(1, -(-len(reports) // most))
-    return [[str(report["step"]), *(_number(_of(report, key)) for key in keys)] for report in reports[::-every][::-1]]
+    return [[str(report["step"]), *(_number(_of(report, key)) for key in keys)] for report in quoted(reports)]
 
 
 def _skipped(newest: Mapping[str, Any]) -> list[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 
 import numpy as np
 
-from leakgauge.report.figures import HEIGHT, WIDTH, _line, _nice, _polyline, _svg, _text
+from leakgauge.report.axes import HEIGHT, WIDTH, Frame, line, nice, polyline, svg, text
 
 LEFT, RIGHT = 46, WIDTH - 12
 CLASSES = 10
@@ -64,47 +63,41 @@ def leakage_svg(
         body.append(_zone(LEFT, x(leaking + 0.5), top, bottom, "zone-leaks", "leaks"))
     if recommended is not None:
         body.append(_zone(x(recommended - 0.5), RIGHT, top, bottom, "zone-holds", "held"))
-    for value in _nice(0.0, most, 5):
-        body += [
-            _line(LEFT, y(value), RIGHT, y(value), "grid"),
-            _text(LEFT - 7, y(value) + 4, f"{value:g}", anchor="end", css="tick"),
-        ]
+    frame = Frame(LEFT, RIGHT, top, bottom)
+    body += frame.grid((y(value), f"{value:g}") for value in nice(0.0, most, 5))
     every = math.ceil(len(points) / MOST_NUMBERS)
     body += [
-        _text(
+        text(
             x(p.number), bottom + 18, str(p.number), anchor="middle", css="tick" if p.number != recommended else "head"
         )
         for p in points
         if (p.number - 1) % every == 0 or p.number == recommended
     ]
-    body += [_line(LEFT, bottom, RIGHT, bottom, "axis"), _line(LEFT, top, LEFT, bottom, "axis")]
-    body.append(_line(LEFT, y(threshold), RIGHT, y(threshold), "limit"))
+    body += frame.edges()
+    body.append(line(LEFT, y(threshold), RIGHT, y(threshold), "limit"))
     if class_mean is not None:
-        body.append(_line(LEFT, y(class_mean), RIGHT, y(class_mean), "class-mean"))
+        body.append(line(LEFT, y(class_mean), RIGHT, y(class_mean), "class-mean"))
     across = np.array([x(p.number) for p in points])
     for css, values in (
         ("by-depth", [p.by_depth for p in points]),
         ("envelope", [p.envelope for p in points]),
         ("ridge", [p.ridge for p in points]),
     ):
-        body.append(_polyline(across, np.array([math.nan if math.isnan(v) else y(v) for v in values]), css))
+        body.append(polyline(across, np.array([math.nan if math.isnan(v) else y(v) for v in values]), css))
     for p in points:
         if math.isfinite(p.ridge):
-            body.append(_line(x(p.number), y(p.low), x(p.number), y(p.high), "whisker"))
+            body.append(line(x(p.number), y(p.low), x(p.number), y(p.high), "whisker"))
             body.append(f'<circle cx="{x(p.number):.1f}" cy="{y(p.ridge):.1f}" r="3.2" class="dot-ridge"/>')
         if math.isfinite(p.decoder):
             body.append(_diamond(x(p.number), y(p.decoder)))
     body += _legend(class_mean is not None)
-    body += [
-        _text((LEFT + RIGHT) / 2, height - 6, "cut, by depth (names in the table)", anchor="middle", css="label"),
-        _text(12, (top + bottom) / 2, "FVU (higher = less leaks)", anchor="middle", css="label", turn=True),
-    ]
-    return _svg(uid, "Leakage over the cuts", _told(points, threshold, leaking, recommended), body, height=height)
+    body += frame.names("cut, by depth (names in the table)", "FVU (higher = less leaks)", below=36)
+    return svg(uid, "Leakage over the cuts", _told(points, threshold, leaking, recommended), body, height=height)
 
 
 def _zone(left: float, right: float, top: float, bottom: float, css: str, word: str) -> str:
     rect = f'<rect x="{left:.1f}" y="{top}" width="{max(right - left, 0):.1f}" height="{bottom - top}" class="{css}"/>'
-    return rect + _text((left + right) / 2, top + 15, word, anchor="middle", css="tick")
+    return rect + text((left + right) / 2, top + 15, word, anchor="middle", css="tick")
 
 
 def _diamond(x: float, y: float) -> str:
@@ -127,10 +120,10 @@ def _legend(class_mean: bool) -> list[str]:
         if css == "dot":
             drawn.append(_diamond(at + 10, row))
         else:
-            drawn.append(_line(at, row, at + 20, row, css))
+            drawn.append(line(at, row, at + 20, row, css))
         if css == "ridge":
             drawn.append(f'<circle cx="{at + 10}" cy="{row}" r="3.2" class="dot-ridge"/>')
-        drawn.append(_text(at + 27, row + 4, word, css="tick"))
+        drawn.append(text(at + 27, row + 4, word, css="tick"))
     return drawn
 
 
@@ -155,7 +148,7 @@ def pareto_svg(
     marks = [(float(raw), "raw image")] + ([(jpeg, "JPEG")] if jpeg is not None else [])
     at = _cost_panel(body, shown, sent, f"bytes sent as {numbers} (log scale)", at, recommended, marks=marks, log=True)
     front = ", ".join(f"{p.number} {p.name}" for p in shown if p.front)
-    return _svg(
+    return svg(
         uid, "Risk against the cost of the edge and of sending", f"On the Pareto front: {front}.", body, height=at
     )
 
@@ -184,29 +177,22 @@ def _cost_panel(
     def y(value: float) -> float:
         return bottom - min(max(value, 0.0), 1.0) * (bottom - top)
 
-    for value in (0.0, 0.5, 1.0):
-        body += [
-            _line(LEFT, y(value), RIGHT, y(value), "grid"),
-            _text(LEFT - 7, y(value) + 4, f"{value:g}", anchor="end", css="tick"),
-        ]
-    ticks = [10.0**e for e in range(math.ceil(low), math.floor(high) + 1)] if log else _nice(low, high, 5)
-    for value in ticks:
-        body += [_line(x(value), bottom, x(value), bottom + 5, "axis")]
-        body += [_text(x(value), bottom + 18, f"{value:,.0f}" if log else f"{value:g}", anchor="middle", css="tick")]
+    frame = Frame(LEFT, RIGHT, top, bottom)
+    body += frame.grid((y(value), f"{value:g}") for value in (0.0, 0.5, 1.0))
+    ticks = [10.0**e for e in range(math.ceil(low), math.floor(high) + 1)] if log else nice(low, high, 5)
+    body += frame.marks((x(value), f"{value:,.0f}" if log else f"{value:g}") for value in ticks)
     for place, (value, word) in enumerate(marks):
-        body.append(_line(x(value), top, x(value), bottom, "limit"))
+        body.append(line(x(value), top, x(value), bottom, "limit"))
         left = place > 0 and value <= marks[0][0]
-        body.append(_text(x(value) + (-5 if left else 5), top - 6, word, anchor="end" if left else "start", css="tick"))
-    body += [_line(LEFT, bottom, RIGHT, bottom, "axis"), _line(LEFT, top, LEFT, bottom, "axis")]
-    body.append(_text(12, (top + bottom) / 2, "FVU", anchor="middle", css="label", turn=True))
-    body.append(_text((LEFT + RIGHT) / 2, bottom + 36, label, anchor="middle", css="label"))
+        body.append(text(x(value) + (-5 if left else 5), top - 6, word, anchor="end" if left else "start", css="tick"))
+    body += [*frame.edges(), *frame.names(label, "FVU", below=36)]
     for point, cost in zip(points, costs, strict=True):
         css = "chosen-cut" if point.number == recommended else "on-front" if point.front else "beaten"
         px, py = x(cost), y(point.envelope)
         body.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{5.5 if css == "chosen-cut" else 4:g}" class="{css}"/>')
         covered = any(abs(x(c) - px) < 12 and 0 < py - y(p.envelope) < 18 for p, c in zip(points, costs, strict=True))
         above = (px, py - 8, "middle") if not covered else (px - 8, py + 4, "end")
-        body.append(_text(above[0], above[1], str(point.number), anchor=above[2], css="tick"))
+        body.append(text(above[0], above[1], str(point.number), anchor=above[2], css="tick"))
     return bottom + 50
 
 
@@ -223,7 +209,4 @@ def map_svg(places: Sequence[tuple[float, float]], labels: Sequence[int], *, tit
         f'<path d="{"".join(found)}" class="k{kind % CLASSES}"/>' for kind, found in sorted(by_class.items())
     )
     desc = f"{len(places)} features of {len(by_class)} classes; points that lie close together are similar."
-    return (
-        f'<svg class="chart map" viewBox="0 0 {size} {size}" role="img" aria-labelledby="{uid}-t {uid}-d">'
-        f'<title id="{uid}-t">{escape(title)}</title><desc id="{uid}-d">{desc}</desc>{drawn}</svg>'
-    )
+    return svg(uid, title, desc, [drawn], width=size, height=size, css="chart map")

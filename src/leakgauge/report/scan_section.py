@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, 
 from leakgauge.report import words
 from leakgauge.report.figures import pictures
 from leakgauge.report.scan_figures import Point, leakage_svg, map_svg, pareto_svg
+from leakgauge.report.sources import cut_anchor
 
 MOST_SHOWN = 12
 """Cuts of which pictures and maps are shown; all of them are in the table."""
@@ -72,7 +71,7 @@ def context(folder: Path) -> dict[str, Any] | None:
         "facts": _facts(plan, found, conclusion),
         "command": plan.command,
         "numbers": plan.numbers,
-        "json": json.dumps({"plan": _dict(plan), "conclusion": _dict(conclusion)}, indent=1, ensure_ascii=False),
+        "source": cut_anchor(),
     }  # fmt: skip
 
 
@@ -150,6 +149,7 @@ def _row(
         "within": _written(_number(risk.get("within")), 2),
         "rank": _written(_number(risk.get("effective_rank")), 0),
         "strip": strip,
+        "source": cut_anchor(point.number) if ridge is not None or decoder is not None else "",
     }  # fmt: skip
 
 
@@ -205,7 +205,3 @@ def _number(value: Any) -> float:
 
 def _written(value: float, decimals: int) -> str:
     return f"{value:.{decimals}f}" if math.isfinite(value) else "–"
-
-
-def _dict(thing: ScanPlan | Conclusion | None) -> Any:
-    return None if thing is None else store.plain(asdict(thing))

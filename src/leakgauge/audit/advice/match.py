@@ -1,0 +1,59 @@
+"""What a condition gives back where it applies, and how its numbers are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from leakgauge.audit.findings import Findings
+from leakgauge.audit.summaries import Defended, Measured, Update
+
+TRAINING, SPLIT, DEFENSES = "training", "split", "defenses"
+"""Anchors of the report's sections, by question."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """Anchors of the evidence, most telling first, and what is filled into title and reason."""
+
+    evidence: tuple[str, ...]
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+Condition = Callable[[Findings], Match | None]
+
+
+def quality(update: Update) -> str:
+    """
+    >>> quality(Update("case-1", "a", "feasible", ssim=0.91, psnr=19.44, null_ssim=0.135, null_psnr=9.0))
+    'SSIM 0.91 and PSNR 19.4 dB; null run 0.14 and 9.0 dB'
+    """
+    return (
+        f"SSIM {number(update.ssim, 2)} and PSNR {number(update.psnr, 1)} dB; null run "
+        f"{number(update.null_ssim, 2)} and {number(update.null_psnr, 1)} dB"
+    )
+
+
+def interval(measured: Measured) -> str:
+    """
+    >>> interval(Measured(5, 0.346, 0.2, 0.487)), interval(Measured(5, 1.0))
+    ('0.35 (95 % 0.20 to 0.49)', '1.00')
+    """
+    if measured.low is None or measured.high is None:
+        return f"{measured.value:.2f}"
+    return f"{measured.value:.2f} (95 % {measured.low:.2f} to {measured.high:.2f})"
+
+
+def anchors(places: Iterable[Update | Defended]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(place.anchor for place in places))
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def number(value: float | None, places: int) -> str:
+    if value is None:
+        return "not measured"
+    return "∞" if math.isinf(value) else f"{value:.{places}f}"

@@ -1,0 +1,92 @@
+"""When advice on defenses applies: one small function per rule, each with its threshold as a named number."""
+
+from __future__ import annotations
+
+import math
+
+from leakgauge.audit.advice.match import DEFENSES, SPLIT, Match, number, plural
+from leakgauge.audit.advice.on_updates import own
+from leakgauge.audit.findings import Findings
+from leakgauge.audit.summaries import HELD, LEAKING, Defended
+
+MOST_POINTS = 2.0
+"""Points of accuracy that a defense may cost and still be called cheap: a convention, which your own tolerance may replace."""
+
+
+def use_defense(found: Findings) -> Match | None:
+    """The undefended attack leaks, and a row makes it infeasible at a small price: on the Pareto front, then the cheapest."""
+    hit = sorted(filter(_cheap, _holding(found)), key=lambda row: (not row.front, row.cost))
+    if not hit or found.defenses is None:
+        return None
+    best, auc = hit[0], hit[0].auc
+    members = (
+        "Membership was not measured."
+        if auc is None
+        else f"Members of a batch are still told with an AUC of {auc:.2f}."
+    )
+    steps = found.defenses.steps
+    facts = {"defense": best.defense, "cost": _points(best), "membership": members}
+    facts["budget"] = "its budget" if steps is None else plural(steps, "step")
+    return Match((best.anchor, DEFENSES), facts | {"before": _ssim(found.defenses.undefended), "after": _ssim(best)})
+
+
+def no_cheap_defense(found: Findings) -> Match | None:
+    if found.defenses is None or found.defenses.undefended.outcome not in LEAKING or not rows(found):
+        return None
+    holding = _holding(found)
+    if any(map(_cheap, holding)):
+        return None
+    cheapest = min(holding, key=lambda row: math.inf if row.cost is None else row.cost, default=None)
+    best = (
+        "none made the attack infeasible"
+        if cheapest is None
+        else f"the cheapest that made the attack infeasible is {cheapest.defense}, for {_points(cheapest)}"
+    )
+    return Match((DEFENSES,), {"count": plural(len(rows(found)), "defense"), "best": best})
+
+
+def nothing_to_defend(found: Findings) -> Match | None:
+    if found.defenses is None or found.defenses.undefended.outcome != HELD:
+        return None
+    base = found.defenses.undefended
+    return Match((base.anchor,), {"before": _ssim(base), "count": plural(len(found.defenses.rows), "defense")})
+
+
+def noise_is_not_dp(found: Findings) -> Match | None:
+    """Noise was tried without an accountant: as a defense of updates or features, or as a row that holds."""
+    used = [(u.anchor, spec) for u in own(found) for spec in u.defenses]
+    used += [(row.anchor, row.defense) for row in _holding(found)]
+    used += [(SPLIT, spec) for spec in (found.split.defenses if found.split else ())]
+    noisy = [(anchor, spec) for anchor, spec in used if "noise" in spec.lower()]
+    if not noisy:
+        return None
+    specs = list(dict.fromkeys(spec for _, spec in noisy))
+    return Match(tuple(dict.fromkeys(anchor for anchor, _ in noisy)), {"defense": " or ".join(specs[:3])})
+
+
+def rows(found: Findings) -> tuple[Defended, ...]:
+    return () if found.defenses is None else found.defenses.rows
+
+
+def _holding(found: Findings) -> list[Defended]:
+    """Rows that made a leaking attack infeasible; where the attack fails by itself no row earned anything."""
+    if found.defenses is None or found.defenses.undefended.outcome not in LEAKING:
+        return []
+    return [row for row in found.defenses.rows if row.outcome == HELD]
+
+
+def _cheap(row: Defended) -> bool:
+    return row.cost is not None and row.cost <= MOST_POINTS
+
+
+def _points(row: Defended) -> str:
+    if row.cost is None:
+        return "an accuracy that was not measured"
+    spread = (
+        "" if row.cost_low is None or row.cost_high is None else f" (95 % {row.cost_low:.1f} to {row.cost_high:.1f})"
+    )
+    return f"{number(row.cost, 1)} points of accuracy{spread}"
+
+
+def _ssim(row: Defended) -> str:
+    return f"SSIM {number(row.ssim, 2)}"

@@ -1,0 +1,300 @@
+"""What to do, as data: each rule has a condition, a title that says what to do and a sentence why, with the measured numbers.
+
+The order is that of importance: what to change first, then what to check, then what to know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from leakgauge.audit.advice import on_defenses, on_split, on_the_audit, on_training, on_updates
+from leakgauge.audit.advice.match import Condition
+from leakgauge.audit.findings import SETTLED
+
+Severity = Literal["act", "check", "know"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``condition`` is ``when`` in words. ``title`` and ``why`` are filled with what the condition found."""
+
+    name: str
+    severity: Severity
+    condition: str
+    when: Condition
+    title: str
+    why: str
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="plain_updates_leak",
+        severity="act",
+        condition="An undefended set-up without diagnostic assumptions is feasible.",
+        when=on_updates.plain_updates_leak,
+        title="Do not share plain updates from {batches}.",
+        why="An ordinary server reconstructed private images from them: {name} ({quality}).",
+    ),
+    Rule(
+        name="plain_updates_leak_partly",
+        severity="act",
+        condition="An undefended set-up without diagnostic assumptions is partial, and none is feasible.",
+        when=on_updates.plain_updates_leak_partly,
+        title="Defend updates from {batches} before you share them.",
+        why="An ordinary server saw some images or some of their content: {name} ({quality}).",
+    ),
+    Rule(
+        name="use_defense",
+        severity="act",
+        condition="The undefended attack leaks, and a defense (on the Pareto front, if one is) makes it infeasible for at most "
+        f"{on_defenses.MOST_POINTS:g} points of accuracy.",
+        when=on_defenses.use_defense,
+        title="Consider {defense} on what you share.",
+        why="It made this attack infeasible within {budget} ({after} instead of {before}) and cost {cost}. {membership} "
+        "The attack was not adapted to it, and it is no guarantee.",
+    ),
+    Rule(
+        name="no_cheap_defense",
+        severity="act",
+        condition="The undefended attack leaks, and no defense makes it infeasible for at most "
+        f"{on_defenses.MOST_POINTS:g} points of accuracy.",
+        when=on_defenses.no_cheap_defense,
+        title="Plan for secure aggregation, or for training with DP-SGD (Opacus).",
+        why="Of {count} tried {best}. Neither of the two is part of this audit.",
+    ),
+    Rule(
+        name="defense_did_not_hold",
+        severity="act",
+        condition="A set-up with a defense is feasible.",
+        when=on_updates.defense_did_not_hold,
+        title="Do not rely on {defense} at this strength.",
+        why="Private images were reconstructed in spite of it: {name} ({quality}).",
+    ),
+    Rule(
+        name="no_safe_cut",
+        severity="act",
+        condition="The scan ended, and no cut meets the threshold and the requirements.",
+        when=on_split.no_safe_cut,
+        title="Do not split this network as it is; defend the features and scan again.",
+        why="None of {cuts} keeps {wanted}; {best}.",
+    ),
+    Rule(
+        name="keep_it_whole",
+        severity="act",
+        condition="The only cut that the scan recommends is the model's output.",
+        when=on_split.keep_it_whole,
+        title="Keep the whole network on the device, and send its output alone.",
+        why="Of {cuts} cuts only the last one, {cut}, keeps enough (FVU {fvu}, threshold {threshold}) after {budget}. "
+        "It sends {bytes} bytes.",
+    ),
+    Rule(
+        name="cut_here",
+        severity="act",
+        condition="The scan recommends a cut before the model's output.",
+        when=on_split.cut_here,
+        title="If you split the network, cut at {cut} or deeper.",
+        why="There an FVU of {fvu} is left (threshold {threshold}) after {budget}. It sends {bytes} bytes as {numbers}; {more}.",
+    ),
+    Rule(
+        name="keep_buffers",
+        severity="act",
+        condition="Sharing the running statistics makes an undefended set-up leak more.",
+        when=on_updates.keep_buffers,
+        title="Do not send BatchNorm statistics with the update.",
+        why="With them the verdict is {leaking} ({leaking_quality}), without them {holding} ({holding_quality}).",
+    ),
+    Rule(
+        name="gradients_tell",
+        severity="act",
+        condition="The monitor's alarm fired, and its controls are clean.",
+        when=on_training.gradients_tell,
+        title="Do not show single gradients of this training to anyone who should not know the batch.",
+        why="The alarm fired at step {alarm} of {steps} (view: {view}; false alarms in at most {alpha} of trainings). The critic read "
+        "most at step {at}: {peak} nats of at most {ceiling}.",
+    ),
+    Rule(
+        name="members_told",
+        severity="act",
+        condition=f"The lower bound of the white-box AUC is at least {on_training.AUC_TOLD:g}.",
+        when=on_training.members_told,
+        title="Do not promise that membership in a batch stays secret.",
+        why="Someone with the weights and a list of candidates tells members from others: AUC {auc} at step {step}. Clipping with "
+        "noise, as in DP-SGD, lowers it.",
+    ),
+    Rule(
+        name="labels_told",
+        severity="act",
+        condition=f"At least {100 * on_updates.LABELS_TOLD:g} % of the labels were read from undefended updates without diagnostic "
+        f"assumptions, and guessing does as well in at most {100 * on_updates.LUCK:g} % of cases.",
+        when=on_updates.labels_told,
+        title="Treat the labels of a batch of {batch} as known to the server.",
+        why="{right} of {count} labels ({classes} classes) were read from plain updates alone.",
+    ),
+    Rule(
+        name="controls_failed",
+        severity="check",
+        condition=f"The lower bound of the null or decoy control is above {on_training.CONTROL_LIMIT:g} nats, or the critic under tenfold "
+        f"noise reads more than {on_training.NOISE_LIMIT:g}.",
+        when=on_training.controls_failed,
+        title="Do not trust the monitor's curve and alarm of this run.",
+        why="A control that must be about 0 is not: {controls}. Shuffle the loader, and watch again with another seed.",
+    ),
+    Rule(
+        name="larger_batches",
+        severity="check",
+        condition="A smaller batch leaks more than a larger one in an otherwise equal undefended set-up, and nothing was "
+        "reconstructed from that size or a larger one.",
+        when=on_updates.larger_batches,
+        title="Do not use batches smaller than {batch}.",
+        why="From a batch of {smaller} the verdict is {leaking} ({leaking_quality}), from {batch} it is {holding} "
+        "({holding_quality}). A larger batch makes the attack harder; it is no guarantee.",
+    ),
+    Rule(
+        name="keep_train_mode",
+        severity="check",
+        condition="Eval mode leaks more than train mode in an otherwise equal undefended set-up.",
+        when=on_updates.keep_train_mode,
+        title="Make sure that clients compute updates in train mode.",
+        why="In eval mode the verdict is {leaking} ({leaking_quality}), in train mode {holding} ({holding_quality}).",
+    ),
+    Rule(
+        name="more_local_steps",
+        severity="check",
+        condition="Fewer local steps leak more than several in an otherwise equal undefended set-up.",
+        when=on_updates.more_local_steps,
+        title="Share after {steps} local steps, not after each one.",
+        why="The verdict falls from {leaking} ({leaking_quality}) to {holding} ({holding_quality}). It is no guarantee.",
+    ),
+    Rule(
+        name="only_upper_bound",
+        severity="check",
+        condition="Set-ups leak with diagnostic assumptions, and no undefended one leaks without.",
+        when=on_updates.only_upper_bound,
+        title="Make sure that the server cannot have this help: {help}.",
+        why="With it {name} leaks ({quality}); this is an upper bound. Without it no set-up leaked within the budget.",
+    ),
+    Rule(
+        name="only_diagnostic_run",
+        severity="check",
+        condition="Every undefended set-up that was judged rests on diagnostic assumptions.",
+        when=on_updates.only_diagnostic_run,
+        title="Attack a set-up without diagnostic help too.",
+        why="What was judged is an upper bound: {count}, with this help: {help}.",
+    ),
+    Rule(
+        name="early_steps_leak_most",
+        severity="check",
+        condition=f"The critic read most in the first {100 * on_training.EARLY:g} % of the steps, its interval lies above that of the end, "
+        "and the controls are clean.",
+        when=on_training.early_steps_leak_most,
+        title="Protect the first steps of a training with special care.",
+        why="At step {step} of {steps} the critic read {peak} nats, at the end {last}. A critic loses sight of weights that move, "
+        "so that later steps are not proven safer: keep the protection there too.",
+    ),
+    Rule(
+        name="noise_is_not_dp",
+        severity="check",
+        condition="Noise without an accountant was used on updates or features, or is a defense that held.",
+        when=on_defenses.noise_is_not_dp,
+        title="Do not call {defense} differential privacy.",
+        why="Nothing bounds what a single person adds, and nothing is accounted. For an ε use DP-SGD with an accountant (Opacus).",
+    ),
+    Rule(
+        name="nothing_to_defend",
+        severity="check",
+        condition="Defenses were compared by an attack that fails without any.",
+        when=on_defenses.nothing_to_defend,
+        title="Do not read the comparison of defenses as protection.",
+        why="The attack is infeasible within its budget without a defense too ({before}), so that {count} could not earn anything. "
+        "Compare them where the attack succeeds.",
+    ),
+    Rule(
+        name="decoders_too",
+        severity="check",
+        condition="A cut is recommended from ridge regression alone.",
+        when=on_split.decoders_too,
+        title="Scan again with decoders before you rely on {cut}.",
+        why="Ridge regression at {cuts} is a weak attack; no decoder was trained.",
+    ),
+    Rule(
+        name="longer_monitoring",
+        severity="check",
+        condition=f"Fewer than {SETTLED} steps were scored by the monitor.",
+        when=on_training.longer_monitoring,
+        title="Monitor a longer training.",
+        why="{scored} in {steps} steps are too few for the critic to say anything.",
+    ),
+    Rule(
+        name="repair_errors",
+        severity="check",
+        condition="A set-up or a defense broke off, or a question failed.",
+        when=on_the_audit.repair_errors,
+        title="Repair what broke off, and run the audit again.",
+        why="{count} gave no result, which says nothing for or against safety. First: {name} ({reason}).",
+    ),
+    Rule(
+        name="go_on",
+        severity="check",
+        condition="The scan has no conclusion yet, or the monitored training did not come to its end.",
+        when=on_the_audit.go_on,
+        title="Let the audit come to its end (`leakgauge audit --resume`).",
+        why="What stands here is what was measured so far: {what}.",
+    ),
+    Rule(
+        name="more_steps",
+        severity="check",
+        condition="A set-up that is not feasible was attacked with fewer steps than the attack's own default.",
+        when=on_updates.more_steps,
+        title="Attack again with at least {usual} steps before you rely on a negative verdict.",
+        why="{count} ended short of feasible after {steps} steps; the default of {attack} is {usual}.",
+    ),
+    Rule(
+        name="more_images",
+        severity="know",
+        condition=f"No undefended set-up leaks, and fewer than {on_updates.FEWEST_IMAGES} images were attacked.",
+        when=on_updates.more_images,
+        title="Attack more images.",
+        why="Of {images} attacked none was reconstructed; with 95 % confidence that still allows {allowed} of all images to be.",
+    ),
+    Rule(
+        name="no_proof",
+        severity="know",
+        condition="Updates were attacked, and in no set-up does anything leak.",
+        when=on_the_audit.no_proof,
+        title="Do not write that updates are safe; strengthen the attack first (steps, restarts, other attacks, more knowledge).",
+        why="{count} held against these attacks in {seconds}. A negative result is no proof.",
+    ),
+    Rule(
+        name="not_answered",
+        severity="know",
+        condition="A question was not asked, or was refused.",
+        when=on_the_audit.not_answered,
+        title="Decide nothing on what was not measured: {questions}.",
+        why="This run says nothing about it, neither that something leaks nor that it does not.",
+    ),
+)
+
+EXCLUSIVE: tuple[tuple[str, str, str], ...] = (
+    ("plain_updates_leak", "plain_updates_leak_partly", "the worst verdict speaks"),
+    ("plain_updates_leak", "only_upper_bound", "what leaks without help is no upper bound"),
+    ("plain_updates_leak", "only_diagnostic_run", "a set-up without help was judged"),
+    ("plain_updates_leak", "no_proof", "something leaks"),
+    ("plain_updates_leak_partly", "only_upper_bound", "what leaks without help is no upper bound"),
+    ("plain_updates_leak_partly", "only_diagnostic_run", "a set-up without help was judged"),
+    ("plain_updates_leak_partly", "no_proof", "something leaks"),
+    ("only_upper_bound", "only_diagnostic_run", "one says that nothing leaks without help, the other that nobody looked"),
+    ("only_upper_bound", "no_proof", "something leaks"),
+    ("plain_updates_leak", "more_images", "one reconstruction is a proof at any number of images"),
+    ("use_defense", "no_cheap_defense", "a cheap defense exists or it does not"),
+    ("use_defense", "nothing_to_defend", "a defense earns something only where the attack succeeds"),
+    ("no_cheap_defense", "nothing_to_defend", "nothing leaks that a defense would have to stop"),
+    ("use_defense", "no_proof", "the attack succeeds without the defense"),
+    ("cut_here", "keep_it_whole", "the output is no split"),
+    ("keep_it_whole", "no_safe_cut", "a cut is recommended or it is not"),
+    ("cut_here", "no_safe_cut", "a cut is recommended or it is not"),
+    ("decoders_too", "no_safe_cut", "there is no cut to rely on"),
+    ("controls_failed", "gradients_tell", "an alarm counts only where the controls are clean"),
+    ("controls_failed", "early_steps_leak_most", "a curve counts only where the controls are clean"),
+)  # fmt: skip
+"""Rules that would contradict each other, and why they never apply together."""

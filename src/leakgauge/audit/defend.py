@@ -1,0 +1,239 @@
+"""What defenses buy: each defense and strength against the same attack, the same decoder and the same short training.
+
+A trial measures three things of one defense: how well the ordinary attack still reconstructs, how well a decoder still tells
+who was in the batch, and what accuracy a short training loses. Neither attack nor decoder is adapted to the defense.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.audit import defense_records as store
+from leakgauge.audit.case import Case
+from leakgauge.audit.defense_leakage import Releases, draw_releases, told_apart
+from leakgauge.audit.defense_records import DefenseRecord
+from leakgauge.audit.defense_training import Training, accuracy, classified
+from leakgauge.audit.plan import accepted_options, restored
+from leakgauge.audit.run import attacked, null_run, versions
+from leakgauge.audit.setup import Load, Setup, check_fits
+from leakgauge.core import Blindable, Reconstruction, share
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.families import find_roles
+
+GRID = (
+    "gaussian_noise:relative=0.1",
+    "gaussian_noise:relative=1.0",
+    "gaussian_noise:relative=10.0",
+    "prune:0.5",
+    "prune:0.9",
+    "prune:0.99",
+    "quantize:8",
+    "quantize:4",
+    "quantize:2",
+)
+"""Defenses and strengths that any model has. Clipping alone is not among them: it changes the length of an update, which
+neither the cosine distance of the attack nor Adam looks at."""
+WITHHELD = ("head", "position_embedding")
+"""Roles whose parameters are kept back, each in a trial of its own, where the model has them."""
+
+LARGE, FEW_RELEASES = 2_000_000, 32
+"""Models with more parameters than this are asked for fewer releases, which have to be made one by one."""
+
+Spec = str | Sequence[str]
+"""One defense as on the command line, or several that act one after another."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One defense to be tried: plain data. The case holds the defenses and the steps of the attack.
+
+    The training takes ``train_steps`` steps of ``train_batch`` images; the decoder sees ``releases`` updates, each of a batch
+    (of the case's size) drawn out of ``candidates`` images. Without training steps the accuracy stays unknown.
+    """
+
+    case: Case
+    train_steps: int
+    train_batch: int = 32
+    candidates: int = 64
+    releases: int = 128
+
+    def __post_init__(self) -> None:
+        for what, least in (("train_steps", 0), ("train_batch", 1), ("candidates", 1), ("releases", 1)):
+            if getattr(self, what) < least:
+                raise BadInput(f"a trial needs {what} of at least {least}, got {getattr(self, what)}")
+
+    def key(self) -> str:
+        """Identifies the trial in a run; resuming skips trials whose key has a record."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    def undefended(self) -> Trial:
+        """The trial without any defense that this one is compared with."""
+        return replace(self, case=replace(self.case, name="", defenses=()))
+
+
+def trial_from(fields: Mapping[str, Any]) -> Trial:
+    """The trial that was written down as ``asdict(trial)``."""
+    return Trial(**{**fields, "case": restored(dict(fields["case"]))})
+
+
+def plan_trials(
+    setup: Setup, case: Case, *, steps: int, train_steps: int, specs: Sequence[Spec] | None = None
+) -> tuple[Trial, ...]:
+    """No defense first, then each of ``specs`` (by default ``GRID``, what can be withheld, and the case's own defenses).
+
+    The attack takes ``steps`` steps, where it takes any. Every defense is built once, so that a wrong one is refused here.
+    """
+    options = {**case.options, "steps": steps} if "steps" in accepted_options(case) else dict(case.options)
+    base = replace(case, name="", options=options)
+    wanted = [*GRID, *_withheld(setup), case.defenses] if specs is None else specs
+    each = [(spec,) if isinstance(spec, str) else tuple(spec) for spec in wanted]
+    size = sum(p.numel() for p in setup.victim.parameters().values())
+    releases = Trial.releases if size <= LARGE else FEW_RELEASES
+    trials = [
+        Trial(replace(base, name="", defenses=defenses), train_steps, releases=releases)
+        for defenses in dict.fromkeys([(), *each])
+    ]
+    for trial in trials:
+        trial.case.build_defenses()
+    return tuple(trials)
+
+
+def _withheld(setup: Setup) -> list[str]:
+    roles = find_roles(setup.victim.model)
+    return [f"withhold:{role}" for role in WITHHELD if getattr(roles, role) is not None]
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    *,
+    load: Load,
+    folder: Path,
+    resume: bool = False,
+    on_record: Callable[[DefenseRecord], None] | None = None,
+) -> list[DefenseRecord]:
+    """Runs every trial that has no record yet and appends its record as soon as it is done.
+
+    What trials have in common (the null run, the candidates' updates, the training without defense) is made once. A refusal is
+    recorded as a refusal, a crash as an error; ``BadInput`` is the user's and is raised.
+    """
+    done = {r.key: r for r in store.read(folder)} if resume and store.exists(folder) else {}
+    bases: dict[str, Base] = {}
+    for trial in trials:
+        if trial.key() in done:
+            continue
+        plain = trial.undefended()
+        base = bases.setdefault(plain.key(), Base(plain, load))
+        record = _run(trial, base, folder, done.get(plain.key()))
+        store.append(folder, record)
+        done[record.key] = record
+        if on_record is not None:
+            on_record(record)
+    store.sort(folder, [trial.key() for trial in trials])
+    return [done[trial.key()] for trial in trials]
+
+
+class Base:
+    """What all trials of one set-up share; each part is made when it is first asked for."""
+
+    def __init__(self, plain: Trial, load: Load) -> None:
+        self.plain = plain
+        self._load = load
+
+    @cached_property
+    def setup(self) -> Setup:
+        setup = self._load(self.plain.case)
+        check_fits(setup)
+        return setup
+
+    @cached_property
+    def nothing(self) -> Reconstruction | None:
+        """The null run, where it does not depend on what is sent; None where each trial needs its own."""
+        case, victim = self.plain.case, self.setup.victim
+        attack = case.build_attack()
+        if not isinstance(attack, Blindable):
+            return None
+        x, y = self.setup.private(case)
+        seen = share(victim, case.build_channel(), x, y, reveal=self.setup.reveal(case), seed=case.seed)
+        return null_run(attack, victim, seen, seed=case.seed)
+
+    @cached_property
+    def releases(self) -> Releases:
+        plain, case = self.plain, self.plain.case
+        return draw_releases(
+            self.setup,
+            case.build_channel(),
+            batch=case.batch_size,
+            candidates=plain.candidates,
+            releases=plain.releases,
+            seed=case.seed,
+        )
+
+
+def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | None) -> DefenseRecord:
+    began = time.perf_counter()
+    case = trial.case
+    about: dict[str, Any] = {
+        "key": trial.key(),
+        "trial": asdict(trial),
+        "defenses": case.defenses,
+        "attack": repr(case.build_attack()),
+        "channel": repr(case.build_channel()),
+        "versions": versions(),
+        "command": case.command(),
+    }
+    try:
+        found = {**_attack(trial, base, folder), "leakage": _leakage(trial, base)}
+        found["accuracy"] = _accuracy(trial, base, undefended)
+    except (BadInput, OSError):  # the user's to mend; without a record the trial can be resumed
+        raise
+    except Exception as crash:  # noqa: BLE001 - recorded with its traceback as an error, never as a score
+        found = {"status": "error", "reason": f"{type(crash).__name__}: {crash}", "notes": (traceback.format_exc(),)}
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    return DefenseRecord(**about, **found, seconds=time.perf_counter() - began, finished=finished)
+
+
+KEPT = ("status", "assumptions", "metrics", "null", "baseline", "verdict", "rule", "notes", "pictures")
+"""Of what an attack finds, the fields that a record of a defense has."""
+
+
+def _attack(trial: Trial, base: Base, folder: Path) -> dict[str, Any]:
+    try:
+        found = attacked(trial.case, base.setup, folder, nothing=base.nothing)
+    except Inapplicable as refusal:
+        return {"status": "refused", "reason": str(refusal)}
+    return {name: found[name] for name in KEPT}
+
+
+def _leakage(trial: Trial, base: Base) -> Mapping[str, Any]:
+    try:
+        return told_apart(base.releases, trial.case.build_defenses(), seed=trial.case.seed)
+    except Inapplicable as refusal:
+        return {"unknown": str(refusal)}
+
+
+def _accuracy(trial: Trial, base: Base, undefended: DefenseRecord | None) -> Mapping[str, Any]:
+    how = Training(steps=trial.train_steps, batch=trial.train_batch, seed=trial.case.seed)
+    try:
+        if not trial.train_steps:
+            raise Inapplicable("no training was planned; there was no time for it, or none was asked for")
+        right = classified(base.setup, trial.case.build_defenses(), how)
+    except Inapplicable as refusal:
+        return {"unknown": str(refusal)}
+    return accuracy(base.setup, right, right if not trial.case.defenses else _right(undefended), how)
+
+
+def _right(record: DefenseRecord | None) -> Tensor | None:
+    bits = "" if record is None else record.accuracy.get("right", "")
+    return torch.tensor([bit == "1" for bit in bits]) if bits else None

@@ -1,0 +1,181 @@
+"""Who was in the batch, read off what a defense lets through by one who holds the weights and a list of candidates.
+
+Nothing is trained: each release is regressed on the candidates' own updates, and the weight of a candidate is its score. The
+updates are first brought to length 1: a weight would otherwise be least certain, and so often largest, for the candidates with
+the shortest ones, which the model knows by heart.
+The decoder does not know the defense. One that does, and repeats it on its candidates, can only do better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.audit.defense_training import at_once
+from leakgauge.audit.setup import Setup
+from leakgauge.channels import Gradient
+from leakgauge.channels.twice import twice_differentiable
+from leakgauge.core import Channel, Defense, NeedsVictim, RowByRow, Signal, Victim, private_randomness
+from leakgauge.defenses import WithholdNames
+from leakgauge.errors import Inapplicable
+from leakgauge.measures.binomial import clopper_pearson
+from leakgauge.measures.decoding import decode_each
+from leakgauge.measures.ranking import Rate, auc_interval
+from leakgauge.monitor.whitebox import COUPLED, FLOATS, per_sample_gradients, whole_gradient
+
+FALSE_POSITIVES = 0.01
+FEWEST = 8
+"""Candidates that are not in the batch; with fewer a rank says nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """Updates before any defense: of every candidate alone (``rows``, by name), and of the batches drawn from them.
+
+    ``batches`` (releases, batch) holds the places of the members. ``rows`` holds only tensors that fit into memory.
+    """
+
+    victim: Victim
+    channel: Channel
+    x: Tensor
+    y: Tensor
+    rows: Signal
+    batches: Tensor
+    seed: int
+
+    def signals(self) -> Iterator[Signal]:
+        """All releases in pieces, each tensor with one row per release."""
+        sizes = {name: p.numel() for name, p in self.victim.parameters().items()}
+        if set(sizes) == set(self.rows) and _mean_of_singles(self.victim, self.channel):
+            for places in self.batches.split(max(1, FLOATS // (sum(sizes.values()) * self.batches.shape[1]))):
+                yield {name: rows[places].mean(1) for name, rows in self.rows.items()}
+            return
+        for places in self.batches.split(max(1, FLOATS // sum(sizes.values()))):
+            sent = [_sent(self.victim, self.channel, self.x[p], self.y[p], seed=self.seed) for p in places]
+            yield {name: torch.stack([one[name] for one in sent]) for name in sent[0]}
+
+
+def draw_releases(setup: Setup, channel: Channel, *, batch: int, candidates: int, releases: int, seed: int) -> Releases:
+    """Candidates out of the data and batches out of the candidates, both from ``seed``; refuses where data is too small."""
+    rng = torch.Generator().manual_seed(seed)
+    count = min(len(setup.images), max(candidates, 4 * batch))
+    if count - batch < max(FEWEST, batch):
+        raise Inapplicable(
+            f"membership needs at least {max(FEWEST, batch)} candidates beside the batch of {batch}, "
+            f"the data holds {len(setup.images)} images"
+        )
+    victim = setup.victim
+    chosen = torch.randperm(len(setup.images), generator=rng)[:count]
+    x = victim.to_input(victim.space.encode(setup.images[chosen]))
+    y = setup.labels[chosen].to(victim.device)
+    batches = torch.stack([torch.randperm(count, generator=rng)[:batch] for _ in range(releases)])
+    sizes = {name: p.numel() for name, p in victim.parameters().items()}
+    names = whole_gradient(sizes, count)
+    return Releases(victim, channel, x, y, _alone(victim, channel, names, x, y, seed=seed), batches, seed)
+
+
+def told_apart(drawn: Releases, defenses: Sequence[Defense], *, seed: int) -> Mapping[str, Any]:
+    """How well members are told from the other candidates of the same release, as a record keeps it.
+
+    The AUC is the mean over releases of the share of pairs (member, other) that the decoder puts in the right order. TPR is
+    the share of members whose weight is above that of all but 1 % of the others of the same release. Releases are drawn
+    independently, so both are means of independent values within [0, 1], which is what their intervals rest on.
+    """
+    bound = [d.for_victim(drawn.victim) if isinstance(d, NeedsVictim) else d for d in defenses]
+    rng = torch.Generator().manual_seed(seed)
+    gram, length, scores, names, sent = torch.zeros(0), torch.ones(1), [], [], 0
+    for signals in drawn.signals():
+        for defense in bound:
+            signals = _row_by_row(defense, signals, rng)
+        if not names:
+            names = [name for name in drawn.rows if name in signals]
+            sent = len(signals)
+            if not names:
+                raise Inapplicable("nothing that the candidates' updates could be compared with is sent")
+            gram = torch.stack([_flat(drawn.rows[n]) @ _flat(drawn.rows[n]).T for n in names]).sum(0)
+            length = gram.diagonal().double().sqrt().clamp_min(1e-30)[:, None]
+            gram = gram / length / length.T
+        cross = torch.stack([_flat(drawn.rows[n]) @ _flat(signals[n]).T for n in names]).sum(0) / length
+        energy = torch.stack([_flat(signals[n]).double().square().sum(1) for n in names]).sum(0)
+        scores.append(decode_each(gram, cross, energy, sum(drawn.rows[n][0].numel() for n in names)))
+    weights = torch.cat(scores, 1).T.cpu()  # (releases, candidates)
+    if not bool(weights.isfinite().all()):
+        raise Inapplicable("the updates of the candidates, or what is sent, are not finite")
+    auc, tpr = rates(weights, drawn.batches)
+    notes = []
+    if len(names) < sent:
+        notes.append(f"the decoder reads {len(names)} of {sent} tensors for lack of memory; the whole tells more")
+    if drawn.batches.shape[1] > 1 and not _mean_of_singles(drawn.victim, drawn.channel):
+        notes.append("the decoder takes each candidate alone, though samples of a batch act on each other here")
+    return {
+        "auc": asdict(auc),
+        "tpr": asdict(tpr),
+        "candidates": weights.shape[1],
+        "batch": drawn.batches.shape[1],
+        "releases": len(weights),
+        "tensors": len(names),
+        "of": len(drawn.victim.parameters()),
+        "notes": notes,
+        "unknown": "",
+    }
+
+
+def rates(weights: Tensor, batches: Tensor) -> tuple[Rate, Rate]:
+    """AUC and TPR at 1 % FPR from scores (releases, candidates) and the places of the members (releases, batch)."""
+    releases, batch = batches.shape
+    member = torch.zeros_like(weights, dtype=torch.bool).scatter(1, batches.to(weights.device), True)
+    members = weights[member].view(releases, batch, 1)
+    others = weights[~member].view(releases, 1, -1)
+    right = ((members > others).double() + 0.5 * (members == others).double()).mean()
+    allowed = int(FALSE_POSITIVES * others.shape[2] + 1e-9)
+    threshold = others.topk(allowed + 1, dim=2).values[:, :, -1:]
+    hits = int((members > threshold).sum())
+    rate = hits / (releases * batch)
+    # members of one release are not independent of each other, so only releases count
+    spread = clopper_pearson(hits, releases) if batch == 1 else auc_interval(rate, releases, releases)
+    return Rate(float(right), *auc_interval(float(right), releases, releases)), Rate(rate, *spread)
+
+
+def _mean_of_singles(victim: Victim, channel: Channel) -> bool:
+    """Whether the update of a batch is the mean of the updates of its samples, each alone."""
+    coupled = victim.mode == "train" and any(isinstance(m, COUPLED) for m in victim.model.modules())
+    return isinstance(channel, Gradient) and not coupled
+
+
+def _alone(victim: Victim, channel: Channel, names: tuple[str, ...], x: Tensor, y: Tensor, *, seed: int) -> Signal:
+    if _mean_of_singles(victim, channel):
+        with twice_differentiable():  # the mathematical form of attention is also the one that vmap knows
+            pieces = [
+                per_sample_gradients(victim.model, victim.loss, names, a, b, seed=seed)
+                for a, b in zip(*(t.split(at_once(victim.space.shape)) for t in (x, y)), strict=True)
+            ]
+        return {name: torch.cat([piece[name] for piece in pieces]) for name in names}
+    each = [_sent(victim, channel, x[i : i + 1], y[i : i + 1], seed=seed, only=names) for i in range(len(x))]
+    return {name: torch.stack([one[name] for one in each]) for name in names}
+
+
+def _sent(
+    victim: Victim, channel: Channel, x: Tensor, y: Tensor, *, seed: int, only: tuple[str, ...] | None = None
+) -> Signal:
+    with private_randomness(seed, victim.device):
+        signal = channel(victim, x, y)
+    return {name: t.detach() for name, t in signal.items() if only is None or name in only}
+
+
+def _row_by_row(defense: Defense, signals: Signal, rng: torch.Generator) -> Signal:
+    """The defense on each row as a message of its own; at once where the defense can."""
+    if isinstance(defense, WithholdNames):  # drops whole tensors, whatever their rows are
+        return defense(signals, rng=rng)
+    if isinstance(defense, RowByRow):
+        return defense.by_row(signals, rng=rng)
+    count = len(next(iter(signals.values())))
+    each = [defense({name: t[i] for name, t in signals.items()}, rng=rng) for i in range(count)]
+    return {name: torch.stack([one[name] for one in each]) for name in each[0]}
+
+
+def _flat(rows: Tensor) -> Tensor:
+    return rows.flatten(1).float() if rows.dim() > 1 else rows[:, None].float()

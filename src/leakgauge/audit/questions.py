@@ -1,0 +1,35 @@
+"""The questions that an audit answers, in the order in which it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from leakgauge.errors import BadInput
+
+Question = Literal["updates", "training", "split", "defenses"]
+
+QUESTIONS: Mapping[Question, str] = {
+    "updates": "What could be reconstructed from updates?",
+    "training": "How does leakage move during training?",
+    "split": "Where may the network be cut?",
+    "defenses": "What do defenses buy?",
+}
+
+
+def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Question, ...]:
+    """The questions that are left by ``--only`` and ``--skip``, in their order.
+
+    >>> chosen(only=["split", "updates"]), chosen(skip=["training", "defenses"])
+    (('updates', 'split'), ('updates', 'split'))
+    """
+    for option, names in (("--only", only), ("--skip", skip)):
+        for name in names:
+            if name not in QUESTIONS:
+                raise BadInput(f"{option} takes a question, one of {', '.join(QUESTIONS)}; got {name!r}")
+    if only and skip:
+        raise BadInput("give either --only or --skip; one of them says everything")
+    left: tuple[Question, ...] = tuple(q for q in QUESTIONS if q not in skip and (not only or q in only))
+    if not left:
+        raise BadInput("every question is skipped, so nothing is left to do; leave one of them in")
+    return left

@@ -1,0 +1,131 @@
+"""What a whole audit shows while it runs: what is done, what runs now, what follows, and how long it may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from leakgauge.audit.answers import Answer
+from leakgauge.audit.questions import QUESTIONS, Question
+
+MARKS = {"answered": "[green]✓[/]", "refused": "[yellow]–[/]", "failed": "[red]✗[/]"}
+UNITS: Mapping[Question, str] = {"updates": "cases", "training": "steps", "split": "cuts", "defenses": "trials"}
+TOLD = ("updates", "split", "defenses")
+"""Questions whose parts get a line each where there is no terminal; a training has too many steps for that."""
+
+
+class AuditView:
+    """A live table on a terminal, plain lines elsewhere, nothing in quiet. A watcher of :func:`leakgauge.audit.whole.run`."""
+
+    def __init__(
+        self, console: Console, questions: Sequence[Question], *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._console, self._questions, self._clock = console, tuple(questions), clock
+        self._estimates: Mapping[str, float] = {}
+        self._answers: dict[Question, Answer] = {}
+        self._now: Question | None = None
+        self._parts, self._done, self._said = 0, 0.0, ""
+        self._began = self._since = clock()
+        self._live: Live | None = None
+
+    def __enter__(self) -> AuditView:
+        if self._console.is_terminal and not self._console.quiet:
+            self._live = Live(console=self._console, get_renderable=self.view, refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    # what it is told
+
+    def planning(self, question: Question) -> None:
+        """The time of a question is being measured."""
+        self._said = f"planning: {question}"
+
+    def planned(self, estimates: Mapping[str, float]) -> None:
+        """Seconds that each question may take, as far as they are known."""
+        self._estimates, self._said = dict(estimates), ""
+        if estimates:
+            each = ", ".join(f"{q} {_time(s)}" for q in self._questions if (s := estimates.get(q)) is not None)
+            self._print(f"planned, about {_time(sum(estimates.values()))} in all: {each}")
+
+    def started(self, question: Question, parts: int) -> None:
+        self._now, self._parts, self._done, self._said = question, parts, 0.0, ""
+        self._since = self._clock()
+        number = f"{self._questions.index(question) + 1} of {len(self._questions)}"
+        about = self._estimates.get(question)
+        length = "" if about is None else f", about {_time(about)}"
+        self._print(f"{number} {question}: {QUESTIONS[question]} {parts} {UNITS[question]}{length}")
+
+    def moved(self, question: Question, done: float, said: str) -> None:
+        self._done = done
+        if said:
+            self._said = said
+            if question in TOLD:
+                self._print(f"  {said}")
+
+    def ended(self, answer: Answer) -> None:
+        self._answers[answer.question] = answer
+        self._now, self._said = None, ""
+        why = f": {answer.reason}" if answer.reason else ""
+        self._print(f"  {answer.question} {answer.status} after {_time(answer.seconds)}{why}")
+
+    # what it shows
+
+    def view(self) -> RenderableType:
+        """What a terminal shows now."""
+        table = Table(box=None, show_header=False, padding=(0, 1))
+        for question in self._questions:
+            table.add_row(*self._row(question))
+        spent = f"{_time(self._clock() - self._began)} so far"
+        left = self._left()
+        follows = "" if left is None else f", about {_time(left)} to go"
+        return Group(table, Text(f"{spent}{follows}. Ctrl-C stops; --resume goes on.", style="dim"))
+
+    def _row(self, question: Question) -> tuple[str, str, str, str]:
+        answer, about = self._answers.get(question), self._estimates.get(question)
+        if answer is not None:
+            return MARKS[answer.status], question, answer.status, escape(answer.reason or _time(answer.seconds))
+        if question == self._now:
+            count = f"{int(self._done)} of {self._parts} {UNITS[question]}"
+            return "[bold]▶[/]", f"[bold]{question}[/]", count, escape(self._said)
+        return "·", question, "" if about is None else f"about {_time(about)}", ""
+
+    def _left(self) -> float | None:
+        """Seconds to come by the plan's estimates; of the question that runs now by how far it is."""
+        if not self._estimates:
+            return None
+        waiting = [q for q in self._questions if q not in self._answers and q != self._now]
+        left = sum(self._estimates.get(q, 0.0) for q in waiting)
+        if self._now is not None:
+            part = min(1.0, self._done / max(1, self._parts))
+            left += max(0.0, self._estimates.get(self._now, 0.0) * (1 - part))
+        return left
+
+    def _print(self, line: str) -> None:
+        if self._live is None:
+            self._console.print(escape(line), soft_wrap=True, highlight=False)
+
+
+def _time(seconds: float) -> str:
+    """
+    >>> _time(8.4), _time(75), _time(3700)
+    ('8 s', '1 min 15 s', '1 h 2 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,169 @@
+"""The appendix of the report: the records behind every number, whole and as JSON, with the command that made each.
+
+An anchor is a promise between a table and the appendix: who states a number links to ``case_anchor(…)``, ``training_anchor(…)``,
+``cut_anchor(…)`` or ``defense_anchor(…)``, and here lies the record with that id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from leakgauge.audit import defense_records, monitor_records, records, scan_records
+from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.records import Record
+from leakgauge.errors import BadInput
+
+MOST_ENTRIES = 500
+"""Numbers of one list that the page holds; the file in the run folder holds them all."""
+_MANY = 24  # numbers of a list that paper has room for
+_SHORT = 160  # letters that go on one line
+
+
+@dataclass(frozen=True)
+class Source:
+    """One record, or a few that belong together, as it lies in the run folder."""
+
+    anchor: str
+    title: str
+    command: str
+    json: Markup
+
+
+@dataclass(frozen=True)
+class Group:
+    """The records of one question. ``left_out`` says what the page does not hold."""
+
+    key: str
+    title: str
+    files: str
+    sources: tuple[Source, ...]
+    left_out: str = ""
+
+
+def case_anchor(number: int) -> str:
+    return f"record-case-{number}"
+
+
+def training_anchor(step: int | None = None) -> str:
+    """Of one look at the training, or of the training as a whole."""
+    return "record-training" if step is None else f"record-training-{step}"
+
+
+def cut_anchor(number: int | None = None) -> str:
+    """Of one cut (its place by depth, from 1), or of the scan as a whole."""
+    return "record-scan" if number is None else f"record-cut-{number}"
+
+
+def defense_anchor(number: int) -> str:
+    """Of one trial of a defense, from 1."""
+    return f"record-defense-{number}"
+
+
+def of_cases(found: Sequence[Record]) -> Group:
+    sources = []
+    for number, record in enumerate(found, start=1):
+        try:
+            fields = json.loads(records.to_line(record))
+        except ValueError as error:
+            raise BadInput(
+                f"record {record.key!r} holds a value that is not a number; measure the case again"
+            ) from error
+        title = f"Set-up {number}: {record.case.get('name') or record.key}"
+        sources.append(Source(case_anchor(number), title, record.command, pretty(fields)))
+    return Group("updates", "Updates", records.FILE, tuple(sources))
+
+
+def of_training(run: MonitorRun, looks: Sequence[Mapping[str, Any]]) -> Group:
+    """The training itself and those ``looks`` at it that the page quotes."""
+    command = str(run.about.get("command") or "")
+    whole = {"run": run.about, "end": run.end} | ({"paper": run.paper} if run.paper else {})
+    sources = [Source(training_anchor(), "The training", command, pretty(whole))]
+    sources += [
+        Source(training_anchor(look["step"]), f"Report at step {look['step']}", command, pretty(look)) for look in looks
+    ]
+    missing = len(run.reports) - len(looks)
+    said = f"{missing} of {len(run.reports)} reports are not repeated here" if missing else ""
+    return Group("training", "Training", monitor_records.FILE, tuple(sources), said)
+
+
+def of_scan(folder: Path) -> Group:
+    plan, found = scan_records.read_plan(folder), scan_records.read(folder)
+    conclusion = scan_records.read_conclusion(folder)
+    whole = {"plan": asdict(plan), "conclusion": None if conclusion is None else asdict(conclusion)}
+    sources = [Source(cut_anchor(), "Plan and conclusion", plan.command, pretty(scan_records.plain(whole)))]
+    for number, cut in enumerate(plan.cuts, start=1):
+        own = [scan_records.plain(asdict(record)) for record in found if record.cut == cut["name"]]
+        if own:
+            sources.append(Source(cut_anchor(number), f"Cut {number}: {cut['name']}", plan.command, pretty(own)))
+    files = f"{scan_records.PLAN}, {scan_records.FILE} and {scan_records.CONCLUSION}"
+    return Group("split", "Split", files, tuple(sources))
+
+
+def of_defenses(folder: Path) -> Group:
+    sources = []
+    for number, record in enumerate(defense_records.read(folder), start=1):
+        fields = json.loads(defense_records.to_line(record))
+        sources.append(Source(defense_anchor(number), f"Trial {number}: {record.name}", record.command, pretty(fields)))
+    return Group("defenses", "Defenses", defense_records.FILE, tuple(sources))
+
+
+def pretty(value: Any) -> Markup:
+    """The value as escaped JSON: what is short on one line, the rest indented, long lists of numbers marked for paper.
+
+    >>> print(pretty({"a": [1, None], "b": {"c": "<"}}))
+    {&#34;a&#34;: [1, null], &#34;b&#34;: {&#34;c&#34;: &#34;&lt;&#34;}}
+    """
+    return Markup("".join(_written(value, "\n")))
+
+
+def _written(value: Any, newline: str) -> Iterator[str]:
+    """Pieces of markup. ``newline`` begins a line at the depth of ``value``."""
+    is_list, deeper = isinstance(value, list | tuple), newline + "  "
+    if is_list and _numeric(value):
+        yield _numbers(value)
+        return
+    short = json.dumps(value, ensure_ascii=False)
+    if len(short) <= _SHORT or not isinstance(value, list | tuple | Mapping):
+        yield escape(short)
+        return
+    yield "[" if is_list else "{"
+    for place, one in enumerate(value):
+        yield ("," if place else "") + deeper
+        if is_list:
+            yield from _written(one, deeper)
+        else:
+            yield escape(json.dumps(one, ensure_ascii=False) + ": ")
+            yield from _written(value[one], deeper)
+    yield newline + ("]" if is_list else "}")
+
+
+def _numbers(values: Sequence[Any]) -> str:
+    """A list of numbers, or of such lists, on one line."""
+    total = sum(1 for _ in _leaves(values))
+    text = escape(json.dumps(_bounded(values), ensure_ascii=False))
+    return text if total <= _MANY else Markup('<span class="many" data-count="{}"><b>{}</b></span>').format(total, text)
+
+
+def _bounded(values: Sequence[Any]) -> list[Any]:
+    """The list; where it is too long for a page, its beginning and how much is missing."""
+    kept = [_bounded(one) if isinstance(one, list | tuple) else one for one in values[:MOST_ENTRIES]]
+    missing = len(values) - len(kept)
+    return [*kept, f"… {missing} more are in the run folder"] if missing else kept
+
+
+def _numeric(values: Sequence[Any]) -> bool:
+    return all(one is None or isinstance(one, int | float) or one in ("inf", "-inf") for one in _leaves(values))
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    for one in values:
+        if isinstance(one, list | tuple):
+            yield from _leaves(one)
+        else:
+            yield one

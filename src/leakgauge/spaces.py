@@ -1,0 +1,117 @@
+"""What a victim takes: images or sentences, and the way between a picture in [0, 1] and what the model sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from leakgauge.errors import BadInput
+
+
+class Space(Protocol):
+    """The input domain of a victim. Attacks work in model space and never see a mean, a std or a tokenizer."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def start(self, n: int, rng: torch.Generator) -> Tensor: ...
+    def project(self, x: Tensor) -> Tensor: ...
+    def encode(self, image: Tensor) -> Tensor: ...
+    def decode(self, x: Tensor) -> Tensor: ...
+
+
+@lru_cache(maxsize=64)
+def _constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Per-channel values, made once per device: a copy in every step would stop a CUDA graph from being recorded."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Images of ``shape`` = (channels, height, width). The model sees ``(image - mean) / std``.
+
+    >>> space = Pixels((1, 2, 2), mean=(0.5,), std=(0.25,))
+    >>> space.encode(torch.ones(1, 1, 2, 2)).unique().tolist()
+    [2.0]
+    """
+
+    shape: tuple[int, ...]
+    bounds: tuple[float, float] = (0.0, 1.0)
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        for name in ("shape", "bounds", "mean", "std"):  # lists are welcome
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(self.shape) != 3 or min(self.shape) < 1:
+            raise BadInput(f"Pixels needs a shape (channels, height, width) of positive sizes, got {self.shape}")
+        if self.bounds[0] >= self.bounds[1]:
+            raise BadInput(f"Pixels needs bounds (low, high) with low < high, got {self.bounds}")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.shape[0]):
+                raise BadInput(f"Pixels needs 1 or {self.shape[0]} values of {name}, got {len(values)}")
+        if min(self.std) <= 0:
+            raise BadInput(f"Pixels needs a positive std, got {self.std}")
+
+    def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        return _constant(self.mean, like.device, like.dtype), _constant(self.std, like.device, like.dtype)
+
+    def start(self, n: int, rng: torch.Generator) -> Tensor:
+        """Standard normal noise in model space, shape (n, *shape)."""
+        return torch.randn(n, *self.shape, generator=rng)
+
+    def encode(self, image: Tensor) -> Tensor:
+        """Image values (within ``bounds``) to what the model takes."""
+        mean, std = self._affine(image)
+        return (image - mean) / std
+
+    def decode(self, x: Tensor) -> Tensor:
+        """What the model takes to an image in [0, 1], clipped."""
+        mean, std = self._affine(x)
+        low, high = self.bounds
+        return ((x * std + mean - low) / (high - low)).clamp(0, 1)
+
+    def project(self, x: Tensor) -> Tensor:
+        """Nearest point of the box of valid images, in model space."""
+        mean, std = self._affine(x)
+        low, high = ((bound - mean) / std for bound in self.bounds)
+        return torch.minimum(torch.maximum(x, low), high)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Sentences of ``length`` token ids below ``vocab``: whole numbers, which can be looked up but not differentiated.
+
+    >>> Tokens(3, vocab=5).project(torch.tensor([[-2, 4, 9]])).tolist()
+    [[0, 4, 4]]
+    """
+
+    length: int
+    vocab: int
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.vocab < 1:
+            raise BadInput(f"Tokens needs a positive length and vocabulary, got {self.length} and {self.vocab}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.length,)
+
+    def start(self, n: int, rng: torch.Generator) -> Tensor:
+        """Ids drawn evenly, shape (n, length)."""
+        return torch.randint(self.vocab, (n, self.length), generator=rng)
+
+    def project(self, x: Tensor) -> Tensor:
+        """The nearest ids there are."""
+        return x.round().clamp(0, self.vocab - 1).long()
+
+    def encode(self, image: Tensor) -> Tensor:
+        """Ids are what the model takes; they only get the type that a look-up needs."""
+        return image.long()
+
+    def decode(self, x: Tensor) -> Tensor:
+        return x

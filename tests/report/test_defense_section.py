@@ -1,0 +1,275 @@
+"""The part of the report about defenses: its sentences, its table, its picture, and how it looks in a real browser."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from leakgauge.audit import defense_records as store
+from leakgauge.audit.defense_records import DefenseRecord, in_words
+from leakgauge.errors import BadInput
+from leakgauge.report import defense_figures
+from leakgauge.report.defense_figures import Tried, pareto_svg
+from leakgauge.report.defense_section import context, headline, membership
+from leakgauge.report.html import write
+
+CASE = {
+    "model": "cnn<b>", "mode": "eval", "data": "fashion", "batch_size": 1, "attack": "inverting_gradients",
+    "options": {"steps": 200}, "seed": 0,
+}  # fmt: skip
+
+
+def rate(value: float, spread: float = 0.02) -> dict[str, float]:
+    return {"value": value, "low": value - spread, "high": value + spread}
+
+
+def tried(
+    spec: str, verdict: str | None, ssim: float, *, auc: float = 0.98, cost: float | None = 0.0, **changes
+) -> DefenseRecord:
+    accuracy = {
+        **rate(0.8 - (cost or 0)), "images": 500, "steps": 60, "batch": 32, "trained_on": 480, "right": "01",
+        "start": "weights drawn anew", "optimizer": "Adam", "unknown": "" if cost is not None else "learned <nothing>",
+        "cost": None if cost is None else rate(cost),
+    }  # fmt: skip
+    record = DefenseRecord(
+        key=spec or "none",
+        status="done",
+        trial={"case": CASE, "train_steps": 60},
+        defenses=(spec,) if spec else (),
+        attack="A",
+        channel="Gradient()",
+        versions={"torch": "2"},
+        command=f"leakgauge attack cnn --defense {spec}",
+        seconds=2.0,
+        assumptions=({"what": "eval mode", "kind": "diagnostic"},),
+        metrics={"ssim": {"mean": ssim}, "psnr": {"mean": math.inf if ssim == 1 else 12.0}},
+        null={"ssim": {"mean": 0.125}},
+        verdict=verdict,
+        leakage={
+            "auc": rate(auc), "tpr": rate(0.5), "candidates": 64, "batch": 1, "releases": 128, "notes": [], "unknown": "",
+        },
+        accuracy=accuracy,
+    )  # fmt: skip
+    return replace(record, **changes)
+
+
+NONE = tried("", "feasible", 0.95, auc=1.0)
+STOPPED = tried("gaussian_noise:relative=10.0", "infeasible_within_budget", 0.2, cost=0.06)
+RECORDS = [
+    NONE,
+    tried("gaussian_noise:relative=0.1", "feasible", 0.96),
+    STOPPED,
+    tried("prune:0.9", "partial", 0.5, cost=0.02),
+    tried("quantize:4", "feasible", 0.9, cost=-0.004),
+    tried("withhold:head", None, 0, cost=0.04, status="refused", reason="not shared: <head>", metrics={}, null={}),
+    tried("clip:1.0", None, 0, status="error", reason="RuntimeError: boom", metrics={}, leakage={}, accuracy={}),
+    tried("prune:0.99", "partial", 0.4, cost=None),
+]
+
+
+def write_into(folder: Path, records: list[DefenseRecord] = RECORDS) -> None:
+    for number, record in enumerate(records):
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        names = {"truth": "0.png", "reconstruction": f"{number}.png"} if record.status == "done" else {}
+        store.append(folder, replace(record, pictures=names))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("guarded")
+    write_into(folder)
+    return folder
+
+
+def test_a_folder_without_trials(tmp_path):
+    assert context(tmp_path) is None
+    (tmp_path / store.FILE).touch()
+    assert context(tmp_path) is None
+    with pytest.raises(BadInput):
+        write(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("gaussian_noise:relative=0.5", ("Gaussian noise", "0.5 × gradient length")),
+        ("laplacian_noise:std=0.01", ("Laplacian noise", "deviation 0.01")),
+        ("prune:fraction=0.99", ("Pruning", "99 % of entries")),
+        ("quantize:bits=8", ("Quantisation", "8 bits")),
+        ("clip:1.0", ("Clipping", "to length 1")),
+        ("withhold:head+norms", ("Withheld", "head+norms")),
+        ("mask_channels:0.5,seed=3", ("Mask channels", "0.5,seed=3")),
+        ("my_own", ("My own", "")),
+    ],
+)
+def test_defenses_in_words(spec, words):
+    assert in_words(spec) == words
+
+
+def test_the_headline_follows_from_the_verdicts():
+    stopped = "1 of 4 defenses stopped the attack within its budget"
+    assert headline(RECORDS[:5]) == (
+        f"{stopped}; the cheapest, Gaussian noise (10 × gradient length), costs 6 points of accuracy."
+    )
+    two = [*RECORDS[:5], tried("withhold:head", "infeasible_within_budget", 0.1, cost=-0.01)]
+    assert headline(two).endswith("the cheapest, withholding the head, costs no accuracy that could be measured.")
+    unknown = [NONE, tried("prune:0.99", "infeasible_within_budget", 0.1, cost=None)]
+    assert headline(unknown).endswith("stopped the attack within its budget: pruning (99 % of entries).")
+    assert headline([NONE, RECORDS[1], RECORDS[3]]) == (
+        "None of the 2 defenses stopped the attack within its budget; it saw least under pruning (90 % of entries) "
+        "(SSIM 0.50 instead of 0.95)."
+    )
+    assert "Already without defense" in headline([replace(NONE, verdict="infeasible_within_budget"), STOPPED])
+    assert "without defense gave no result" in headline([replace(NONE, status="refused", verdict=None), STOPPED])
+    assert "without defense gave no result" in headline([STOPPED])
+    assert headline([NONE, RECORDS[5]]) == "No trial of a defense gave a result."
+
+
+def test_membership_is_hidden_only_where_the_interval_reaches_a_coin():
+    assert "None of them hides" in membership(RECORDS)
+    assert "at least 0.98" in membership(RECORDS)
+    hidden = [NONE, tried("prune:0.9", "partial", 0.5, auc=0.51), tried("clip:1.0", "partial", 0.5, auc=0.53)]
+    said = membership(hidden)
+    assert "under: pruning (90 % of entries)." in said
+    assert "clipping" not in said
+    assert membership([NONE]) == ""
+
+
+def test_the_page_says_what_was_found(run):
+    page = write(run).read_text().replace("<wbr>", "")
+    assert "<h1>Audit of guarded" in page
+    assert "from trials of 7 defenses." in " ".join(page.split())
+    assert "1 of 5 defenses stopped the attack" in page
+    assert "The attack is not adapted to the defense." in page
+    assert "not shared: &lt;head&gt;" in page
+    assert "learned &lt;nothing&gt;" in page
+    assert "cnn&lt;b&gt;" in page
+    assert "after 60 steps of training from weights drawn anew" in page
+    assert "3 of 8 trials have no place here" in page
+    for wrong in ("nan", "None", "Undefined", "−0.0"):
+        assert f">{wrong}<" not in page
+
+
+def test_rows_hold_values_with_their_intervals(run):
+    rows = context(run)["rows"]
+    assert [row["number"] for row in rows] == list(range(1, 9))
+    assert rows[2]["auc"] == ("0.980", "0.960 to 1.000")
+    assert rows[2]["accuracy"] == ("74.0", "72.0 to 76.0")
+    assert rows[2]["cost"] == ("6.0", "4.0 to 8.0")
+    assert rows[4]["cost"] == ("−0.4", "−2.4 to 1.6")
+    assert rows[5]["outcome"].key == "refused"
+    assert (rows[5]["ssim"], rows[5]["cost"][0]) == ("–", "4.0")  # the training went through
+    assert rows[6]["outcome"].key == "error"
+    assert (rows[6]["auc"], rows[6]["accuracy"]) == (("–", ""), ("–", ""))
+    assert [row["front"] for row in rows] == [False, False, True, True, True, False, False, False]
+
+
+def test_the_picture_shows_the_measured_trials_in_their_places(run):
+    svg = ElementTree.fromstring(str(context(run)["svg"]))
+    told = svg.find("desc").text
+    assert "3 noise 10 ×: SSIM 0.20, 6.0 points of accuracy lost, infeasible within budget" in told
+    assert told.endswith("On the Pareto front: 3 noise 10 ×, 4 pruning 90 %, 5 quantisation 4 bits.")
+    marks = [e for e in svg.iter() if (e.get("class") or "").startswith("mark ")]
+    shapes = {e.get("class").split()[1]: e.tag for e in marks}
+    assert shapes == {"feasible": "path", "partial": "path", "infeasible_within_budget": "circle"}
+    assert len(marks) == 3 + 5  # the legend, then the trials
+    (stopped,) = [e for e in marks if e.tag == "circle" and float(e.get("cy")) > 20]
+    ticks = {e.text: float(e.get("y")) - 4 for e in svg.iter("text") if e.get("text-anchor") == "end"}
+    assert float(stopped.get("cy")) == pytest.approx(ticks["0.2"], abs=0.2)
+    across = {e.text: float(e.get("x")) for e in svg.iter("text") if e.get("y") == str(defense_figures.BOTTOM + 18)}
+    assert float(stopped.get("cx")) == pytest.approx(across["6"], abs=0.2)
+    (front,) = [e.get("d") for e in svg.iter("path") if e.get("class") == "front"]
+    assert front.count("H") == front.count("V") == 2
+    assert "nan" not in ElementTree.tostring(svg, encoding="unicode")
+
+
+@pytest.mark.parametrize("count", [1, 2, 30])
+def test_labels_cover_neither_marks_nor_each_other(count):
+    rng = np.random.default_rng(count)
+    points = [
+        Tried(i + 1, "pruning 90 %", "partial", cost, cost - 1, cost + 1, ssim, i % 5 == 0)
+        for i, (cost, ssim) in enumerate(zip(rng.normal(0, 3, count), rng.uniform(-0.1, 1, count), strict=True))
+    ]
+    svg = ElementTree.fromstring(pareto_svg(points, uid="u"))
+    labels = [e for e in svg.iter("text") if e.text.split()[0].isdigit() and "better" not in e.text]
+    labels = [e for e in labels if float(e.get("y")) < defense_figures.BOTTOM and e.get("class") != "label"]
+    numbered = [e for e in labels if e.get("x") != str(defense_figures.LEFT - 7) and e.text != "95 % interval"]
+    assert sorted(int(e.text.split()[0]) for e in numbered) == list(range(1, count + 1))
+    boxes = []
+    for e in numbered:
+        width, x, y = len(e.text) * defense_figures.CHARACTER, float(e.get("x")), float(e.get("y"))
+        left = x - {"start": 0, "middle": width / 2, "end": width}[e.get("text-anchor")]
+        boxes.append((left, y - 10, left + width, y + 2))
+    met = sum(defense_figures._meet(a, b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert met == 0
+
+
+def test_without_costs_there_is_no_picture_and_the_page_says_so(tmp_path):
+    write_into(tmp_path, [tried("", "feasible", 0.9, cost=None), tried("prune:0.9", "partial", 0.5, cost=None)])
+    page = write(tmp_path).read_text()
+    assert context(tmp_path)["svg"] is None
+    assert "no trial has both a reconstruction and a known cost" in page
+    assert "unknown in part: learned &lt;nothing&gt;" in page
+
+
+def test_an_attack_that_fails_anyway_makes_no_front(tmp_path):
+    write_into(tmp_path, [replace(NONE, verdict="infeasible_within_budget"), STOPPED])
+    assert "There is no front: the attack fails without defense already" in write(tmp_path).read_text()
+    svg = str(context(tmp_path)["svg"])
+    assert "1 no defense: SSIM 0.95" in svg
+    assert "There is no front." in svg
+    assert "Pareto front" not in svg
+    assert 'class="front"' not in svg
+
+
+# --- in a browser ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def visit(browser, run):
+    contexts = []
+
+    def opened(width: int = 1280, scheme: str = "light"):
+        made = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(made)
+        page = made.new_page()
+        page.goto(write(run).as_uri())
+        return page
+
+    yield opened
+    for made in contexts:
+        made.close()
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_page_does_not_scroll_sideways(visit, width: int):
+    page = visit(width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    spills = """[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, pre, svg') &&
+        e.getBoundingClientRect().right > innerWidth + 1).map(e => e.className).slice(0, 3)"""
+    assert page.evaluate(spills) == []
+
+
+def test_everything_is_described(visit):
+    page = visit()
+    assert page.evaluate("document.images.length") == 7  # the original, and what the attack made of it in six trials
+    assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)")
+    assert page.evaluate("[...document.querySelectorAll('th')].every(t => ['row', 'col'].includes(t.scope))")
+    assert page.evaluate("[...document.querySelectorAll('tbody a')].every(a => document.querySelector(a.hash))")
+    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])")
+    assert all(b - a <= 1 for a, b in pairwise(levels))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read(visit, scheme: str, contrast: str):
+    page = visit(scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.evaluate(contrast)["ratio"] >= 4.5

@@ -1,0 +1,104 @@
+"""The top of the report: verdicts first, a short list of what to do whose links lead somewhere, and the limits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leakgauge.audit import monitor_records, records
+from leakgauge.audit.advice import advise
+from leakgauge.audit.advice.sentences import LIMITS
+from leakgauge.audit.advice.text import SHOWN
+from leakgauge.audit.findings import Findings, read_findings
+from leakgauge.audit.summaries import Unanswered
+from leakgauge.report.first_page import context
+from leakgauge.report.html import render, write
+from leakgauge.report.templating import environment
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, eight_records, monitored, scan_into) -> Path:
+    """A run with updates, a training and a scan of which no decoder was trained; defenses were not asked."""
+    folder = tmp_path_factory.mktemp("whole")
+    eight_records(folder)
+    scan_into(folder)
+    run = monitored()
+    monitor_records.append(folder, "run", run.about)
+    for report in run.reports:
+        monitor_records.append(folder, "report", report)
+    monitor_records.append(folder, "end", run.end)
+    write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(whole: Path) -> str:
+    return (whole / "report.html").read_text(encoding="utf-8")
+
+
+def first_of(page: str) -> str:
+    (found,) = re.findall(r'<section class="first-page".*?</section>', page, re.DOTALL)
+    return found
+
+
+def plain(markup: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", "", markup.replace("<wbr>", "")).replace("&#39;", "'").split())
+
+
+def test_it_stands_above_all_sections_and_answers_each_question_once(page: str):
+    first = first_of(page)
+    assert page.index('class="first-page"') < page.index('<section class="question')
+    assert re.findall(r'<dt><a href="#(\w+)">', first) == ["updates", "training", "split", "defenses"]
+    assert "Not asked" in first
+
+
+def test_every_link_leads_to_a_place_of_the_page(page: str):
+    links = re.findall(r'href="#([^"]+)"', first_of(page))
+    assert len(links) > 8
+    assert set(links) <= set(re.findall(r'\sid="([^"]+)"', page))
+    assert any(link.startswith("case-") for link in links)
+
+
+def test_what_to_do_is_short_in_order_and_complete(page: str, whole: Path):
+    first = plain(first_of(page))
+    advice = advise(read_findings(whole))
+    assert len(advice) > SHOWN
+    places = [first.index(one.title) for one in advice]
+    assert places == sorted(places)
+    assert all(one.why in first for one in advice)
+    folded = first_of(page)[first_of(page).index("<details") :]
+    assert [one.title in plain(folded) for one in advice] == [number >= SHOWN for number in range(len(advice))]
+    numbers = [int(n) for n in re.findall(r'<li value="(\d+)"', first_of(page))]
+    assert numbers == list(range(1, len(advice) + 1))
+
+
+def test_verdicts_carry_assumptions_and_budget_and_the_limits_stand_below(page: str):
+    first = plain(first_of(page))
+    assert first.count("budget ") >= 3
+    assert "diagnostic (upper bound) for the AUC" in first
+    assert all(limit in first for limit in LIMITS)
+
+
+def test_everything_from_records_is_escaped(tmp_path: Path, make):
+    nasty = "<script>alert(1)</script> & co"
+    records.append(tmp_path, replace(make(tmp_path, "a", name=nasty), case={"name": nasty, "batch_size": 1}))
+    first = first_of(write(tmp_path).read_text(encoding="utf-8"))
+    assert "<script" not in first
+    assert "&lt;script&gt;alert(1)" in first.replace("<wbr>", "")
+    assert "& co" in plain(first).replace("&amp;", "&")
+
+
+def test_a_run_without_a_word_to_say_shows_that(tmp_path: Path):
+    found = context(Findings(unanswered=(Unanswered("updates", "RuntimeError: <b>", failed=True),)))
+    text = environment().get_template("first_page.html.j2").render(first_page=found)
+    assert "No result" in text
+    assert "RuntimeError: &lt;b&gt;" in text
+    nothing = environment().get_template("first_page.html.j2").render(first_page=context(Findings()))
+    assert "Nothing follows from what was measured." in nothing
+
+
+def test_a_page_may_be_without(tmp_path: Path, one):
+    assert "first-page" not in render([one], folder=tmp_path, title="t")
