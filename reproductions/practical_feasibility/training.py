@@ -128,15 +128,15 @@ class Loop:
         self.on_gpu = device.type == "cuda"
         self.x = torch.empty_like(like, memory_format=torch.channels_last)
         self.y = torch.zeros(len(like), dtype=torch.long, device=device)
-        self.lr = torch.zeros((), device=device)
+        lr = torch.zeros((), device=device)
         groups = [
             {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": recipe.decay},
             {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0},
         ]
         if recipe.momentum is not None:
-            self.optimizer: torch.optim.Optimizer = Nesterov(groups, self.lr, recipe.momentum)
+            self.optimizer: torch.optim.Optimizer = Nesterov(groups, lr, recipe.momentum)
         else:  # not the fused one: it refuses gradients of 1×1 convolutions, whose layout is ambiguous
-            self.optimizer = torch.optim.AdamW(groups, lr=self.lr, foreach=self.on_gpu, capturable=self.on_gpu)
+            self.optimizer = torch.optim.AdamW(groups, lr=lr, foreach=self.on_gpu, capturable=self.on_gpu)
         self.captured = Captured(self._move) if self.on_gpu else None
 
     @property
@@ -146,7 +146,8 @@ class Loop:
     def step(self, x: Tensor, y: Tensor) -> None:
         self.x.copy_(x)
         self.y.copy_(y)
-        self.lr.fill_(self.rate(self.done))
+        for group in self.optimizer.param_groups:  # a tensor, so that the recorded step reads the new value
+            group["lr"].fill_(self.rate(self.done))
         self.done += 1
         if self.captured is None:
             self._move()
