@@ -44,6 +44,7 @@ attacks() {
 }
 
 {
+    trap mps_stop EXIT
     for one in 1 2 3; do
         [ "$stage" = all ] || [ "$stage" = "$one" ] || continue
         deadline=$((SECONDS + ${LIMIT:-560}))

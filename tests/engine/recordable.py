@@ -1,11 +1,12 @@
-"""Finds what a CUDA graph could not record, on a machine without a GPU: the device ``meta`` plays the GPU.
+"""CUDA graphs on a machine without a GPU: what could not be recorded is found, and what is recorded can be played back.
 
-A tensor on ``meta`` has no values, so nothing can be read back from it, and whatever comes from the host stands out.
+For the first the device ``meta`` plays the GPU. Its tensors have no values, so nothing can be read back from them, and whatever comes
+from the host stands out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +18,46 @@ from torch.utils._python_dispatch import TorchDispatchMode
 TAKES_A_NUMBER = {"add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"}
 """Operations whose kernels take a number of the host as an argument, without a copy."""
 SHAPED_BY_VALUES = {"nonzero", "masked_select", "_unique2", "unique_dim", "_local_scalar_dense", "item", "equal"}
+
+
+class PlayedBack:
+    """Stands for ``Captured`` on the CPU: after three steps the operations of the next are kept with their tensors, and run again.
+
+    As with a CUDA graph, every operation reads and writes the tensors it had when it was recorded, and numbers that Python
+    passed along stay what they were.
+    """
+
+    note = "played back"
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self.step, self.calls = step, 0
+        self.operations: list[tuple[Any, Any, Any, Any]] | None = None
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.operations is not None:
+            with torch.no_grad():
+                for func, args, kwargs, made in self.operations:
+                    for old, new in zip(_tensors(made), _tensors(func(*args, **kwargs)), strict=True):
+                        if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
+                            old.data.copy_(new)
+        elif self.calls <= 3:
+            self.step()
+        else:
+            with _Noted() as noted:
+                self.step()
+            self.operations = noted.operations
+
+
+class _Noted(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.operations.append((func, args, kwargs or {}, made))
+        return made
 
 
 class NotRecordable(RuntimeError):

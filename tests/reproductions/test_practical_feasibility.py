@@ -33,6 +33,18 @@ def folder_on_path(monkeypatch):
     sys.path[:] = [path for path in sys.path if path != april]
 
 
+def load_recordable():
+    """Helpers of the engine's tests."""
+    spec = importlib.util.spec_from_file_location(
+        "recordable", FOLDER.parents[1] / "tests" / "engine" / "recordable.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    recordable = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recordable)
+    return recordable
+
+
 def run_part(name: str, out: Path, monkeypatch, *more: str) -> dict:
     monkeypatch.setattr(sys, "argv", [name, "--quick", "--device", "cpu", "--out", str(out), *more])
     return runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
@@ -168,9 +180,29 @@ def test_settings_start_with_the_defaults_and_stay_in_the_papers_space(folder_on
     assert len({options["lr"] for options in drawn}) == len(drawn)
 
 
-@pytest.mark.parametrize("shared", ["buffers", "auxiliary"])
-def test_one_preparation_serves_every_setting(shared, folder_on_path):
-    """Each run is the library's attack with these settings, whatever ran before it."""
+class AdamInTensors(torch.optim.Optimizer):
+    """Adam with step and rate as tensors, as torch's capturable one keeps them, which it does on GPUs only."""
+
+    def __init__(self, variables, lr):
+        super().__init__(variables, {"lr": torch.tensor(lr)})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=torch.zeros(()), first=torch.zeros_like(p), second=torch.zeros_like(p))
+                state["step"].add_(1)
+                state["first"].mul_(0.9).add_(p.grad, alpha=0.1)
+                state["second"].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
+                one, two = (1 - torch.pow(torch.full((), beta), state["step"]) for beta in (0.9, 0.999))
+                p.sub_(group["lr"] * (state["first"] / one) / ((state["second"] / two).sqrt() + 1e-8))
+
+
+@pytest.mark.parametrize(("shared", "recorded"), [("buffers", True), ("auxiliary", False)])
+def test_one_preparation_serves_every_setting(shared, recorded, monkeypatch, folder_on_path):
+    """Each run is the library's attack with these settings, whatever ran before it, also where its step is recorded."""
     from attacking import configured
     from networks import Network
     from rehearsal import Rehearsal
@@ -179,19 +211,24 @@ def test_one_preparation_serves_every_setting(shared, folder_on_path):
     from leakgauge.channels import Gradient
     from leakgauge.core import Auxiliary, Buffers, Labels, Size, Victim, share
     from leakgauge.data.embedded import photographs
+    from leakgauge.inversion import solvers
 
     model, space, _ = Network("resnet18_pre").made(classes=10, seed=0, quick=True)
     victim, images = Victim(model, space, mode="train"), space.encode(photographs(32)[:6])
     known = Buffers() if shared == "buffers" else Auxiliary(images[2:])
     seen = share(victim, Gradient(), images[:2], torch.tensor([3, 5]), reveal=[Size(), Labels(), known])
+    monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: AdamInTensors(variables, self.lr))
     prepared = Rehearsal(feasibility(restarts=2), victim, [seen], seed=1)
     assert prepared.seconds_per_step() > 0
-    settings = [
+    if recorded:
+        prepared.move._captured = load_recordable().PlayedBack(prepared.move._move)
+        prepared.run({"tv": 1.0, "statistics": 1.0, "lr": 1.0}, 4)
+        assert prepared.move._captured.operations
+    for options in (
         {"tv": 0.01, "statistics": 0.1, "lr": 0.1},
         {"tv": 1e-4, "statistics": 0.0, "lr": 0.5},
         {"tv": 0.01, "statistics": 0.1, "lr": 0.1},
-    ]
-    for options in settings:
+    ):
         ours = prepared.run(options, 5)
         theirs = configured(feasibility, options, steps=5, restarts=2)(victim, seen, seed=1)
         assert torch.allclose(ours.candidates, theirs.candidates, atol=1e-4)
@@ -347,18 +384,29 @@ def test_a_training_step_can_be_recorded(name, folder_on_path):
     from networks import Network
     from training import RESIDUAL, Loop
 
-    spec = importlib.util.spec_from_file_location(
-        "recordable", FOLDER.parents[1] / "tests" / "engine" / "recordable.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    recordable = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recordable)
     model, _, _ = Network(name).made(classes=10, seed=0, quick=True)
     loop = Loop(model.to("meta").train(), RESIDUAL, torch.empty(4, 3, 32, 32, device="meta"), steps=10)
     loop._move()
-    with recordable.only_on_the_device():
+    with load_recordable().only_on_the_device():
         loop._move()
+
+
+def test_a_recorded_training_step_learns_as_the_plain_one(folder_on_path):
+    """New images, labels and rates reach the recorded step."""
+    from networks import Network
+    from training import RESIDUAL, Loop
+
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.rand(7, 8, 3, 32, 32, generator=rng), torch.randint(0, 10, (7, 8), generator=rng)
+    models = [Network("resnet18_post").made(classes=10, seed=0, quick=True)[0].train() for _ in range(2)]
+    plain, recorded = (Loop(model, RESIDUAL, x[0], steps=7) for model in models)
+    recorded.captured = load_recordable().PlayedBack(recorded._move)
+    for images, labels in zip(x, y, strict=True):
+        plain.step(images, labels)
+        recorded.step(images, labels)
+    assert recorded.captured.operations
+    for a, b in zip(models[0].state_dict().values(), models[1].state_dict().values(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
 
 
 def test_the_rate_rises_and_falls_once(folder_on_path):
