@@ -17,7 +17,9 @@ from pathlib import Path
 PACKAGE = "leakgauge"
 
 LEVELS: tuple[frozenset[str], ...] = (
-    frozenset({"cli", "cli_options", "console", "monitor_command", "console_scan", "console_audit", "audit_view"}),
+    frozenset(
+        {"__main__", "cli", "cli_options", "console", "monitor_command", "console_scan", "console_audit", "audit_view"}
+    ),
     frozenset({"integrations"}),
     frozenset({"report"}),
     frozenset({"audit"}),
