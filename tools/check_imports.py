@@ -106,6 +106,19 @@ def breaches(package: Path) -> list[Breach]:
     return found + list(_optional_breaches(optional))
 
 
+def who_imports_whom(package: Path) -> set[tuple[str, str]]:
+    """All pairs (importer, imported) of the package's top-level names, such as ``("attacks", "core")``."""
+    pairs: set[tuple[str, str]] = set()
+    for file in package.rglob("*.py"):
+        own = _own_name(file, package)
+        for imported in _imports(file, own):
+            name, _, rest = imported.module.partition(".")
+            pair = (own.partition(".")[0], rest.partition(".")[0])
+            if name == PACKAGE and all(pair) and pair[0] != pair[1] and not pair[1].startswith("__"):
+                pairs.add(pair)
+    return pairs
+
+
 def _own_name(file: Path, package: Path) -> str:
     """``attacks/dlg.py`` is ``attacks.dlg``; the package's own ``__init__.py`` is the empty name."""
     parts = list(file.relative_to(package).with_suffix("").parts)

@@ -131,15 +131,10 @@ def killed_and_resumed(place: Path, *, kills: int, seed: int) -> list[str]:
 
 
 def under_way(folder: Path) -> str:
-    if (
-        not (folder / "plan.json").exists()
-        or '"cases"' not in (folder / "plan.json").read_text().partition('"split"')[2]
-    ):
+    if not (folder / "plan.json").exists() or '"cases"' not in (folder / "plan.json").read_text().partition('"split"')[2]:
         return "planning"
     done = answers.read(folder)
-    return next(
-        (question for question in ("updates", "training", "split", "defenses") if question not in done), "report"
-    )
+    return next((question for question in ("updates", "training", "split", "defenses") if question not in done), "report")
 
 
 def test_three_kills(place):
