@@ -18,7 +18,19 @@ PACKAGE = "leakgauge"
 
 LEVELS: tuple[frozenset[str], ...] = (
     frozenset(
-        {"__main__", "cli", "cli_options", "console", "monitor_command", "console_scan", "console_audit", "audit_view"}
+        {
+            "__main__",
+            "cli",
+            "cli_options",
+            "console",
+            "monitor_command",
+            "console_scan",
+            "console_audit",
+            "audit_view",
+            "cli_plan",
+            "console_init",
+            "console_compare",
+        }
     ),
     frozenset({"integrations"}),
     frozenset({"report"}),
@@ -53,6 +65,7 @@ NARROW: dict[str, set[str]] = {
         "audit.answers",
         "audit.findings",
         "audit.advice",
+        "audit.compare",
         "errors",
     },
     "measures": {"errors"},
