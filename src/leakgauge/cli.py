@@ -47,6 +47,7 @@ app = typer.Typer(
     name="leakgauge",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,  # click suggests them already
     rich_markup_mode="markdown",
     help="Gauges how much private data leaks from what a neural network shares.",
     epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in about two minutes).",
@@ -104,7 +105,7 @@ def audit(
             "--explain", help="Only try single changes of one set-up (train mode, batch of 4) that flip its verdict."
         ),
     ] = False,
-    workers: Annotated[int, typer.Option(help="Processes that run cases side by side.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that run cases side by side.")] = 1,
     ray: Annotated[bool, typer.Option("--ray", help="Run the cases as tasks of a Ray cluster.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,
     quiet: QuietOption = False,
@@ -361,11 +362,14 @@ def list_() -> None:
 def main() -> None:
     """Runs the command line; a user's mistake is one sentence and exit code 2, Ctrl-C is exit code 130."""
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="leakgauge")
         if code == INTERRUPTED:  # typer turns Ctrl-C into its exit code
             raise KeyboardInterrupt
+    except click.exceptions.NoArgsIsHelpError as asked:
+        asked.show()  # the help itself
+        sys.exit(asked.exit_code)
     except click.ClickException as mistake:
-        mistake.show()
+        _complain(_in_one_sentence(mistake))
         sys.exit(mistake.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted; finished cases are kept, go on with: leakgauge audit (or scan) --resume --out FOLDER")
@@ -379,6 +383,13 @@ def main() -> None:
         )
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _in_one_sentence(mistake: click.ClickException) -> str:
+    """What the parser refuses, as every other mistake is told, and where to look."""
+    context = getattr(mistake, "ctx", None)
+    path = context.command_path if context is not None else "leakgauge"
+    return f"{' '.join(mistake.format_message().split()).rstrip('.')}; see {path} --help"
 
 
 def _complain(sentence: str) -> None:

@@ -79,6 +79,8 @@ class Gate:
         for path in (self.json, self.junit, self.markdown):
             if path is not None and not path.parent.is_dir():
                 raise BadInput(f"there is no folder {path.parent} to write {path.name} into")
+            if path is not None and path.is_dir():
+                raise BadInput(f"{path} is a folder; name the file to write")
 
     def __call__(self, found: Sequence[Record], *, folder: Path) -> int:
         """Writes the files for machines, with what the run in ``folder`` says of all questions. Returns the exit code."""

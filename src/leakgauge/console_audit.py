@@ -57,6 +57,10 @@ class Shown:
     workers: int = 1
     ray: bool = False
 
+    def __post_init__(self) -> None:
+        if self.ray:
+            OnRay().check()
+
     def map(self) -> CaseMap | None:
         return OnRay() if self.ray else Processes(self.workers) if self.workers != 1 else None
 
