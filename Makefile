@@ -105,7 +105,7 @@ slow: $(DEV) chromium  ## the tests that take minutes, and an audit of the whole
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow
 	rm -rf leakgauge-runs/slow
 	for model in cnn vit vgg; do \
-		$(BIN)/leakgauge audit $$model --option steps=1000 --defense gaussian_noise:relative=10 --defense prune:0.9 \
+		$(BIN)/leakgauge audit $$model --only updates --option steps=1000 --defense gaussian_noise:relative=10 --defense prune:0.9 \
 			--defense quantize:4 --defense withhold:head --out leakgauge-runs/slow/$$model || exit 1; \
 	done
 

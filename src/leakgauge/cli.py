@@ -50,7 +50,7 @@ app = typer.Typer(
     suggest_commands=False,  # click suggests them already
     rich_markup_mode="markdown",
     help="Gauges how much private data leaks from what a neural network shares.",
-    epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in about two minutes).",
+    epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in two to three minutes).",
 )
 
 
