@@ -74,61 +74,61 @@ def _tiny():
     return Victim(nn.Sequential(nn.Flatten(), nn.Linear(12, 3), nn.ReLU(), nn.Linear(3, 2)), Pixels((3, 2, 2)))
 
 
-def timm(folder):
+def use_timm(folder):
     from leakgauge.integrations.resolve import load_model
 
     load_model("timm:resnet18")
 
 
-def huggingface(folder):
+def use_huggingface(folder):
     from leakgauge.integrations.resolve import load_model
 
     load_model("hf:vit")
 
 
-def trainer(folder):
+def use_trainer(folder):
     from leakgauge.integrations.huggingface_trainer import trainer_monitor
 
     trainer_monitor()
 
 
-def lightning(folder):
+def use_lightning(folder):
     from leakgauge.integrations.lightning import lightning_monitor
 
     lightning_monitor()
 
 
-def split(folder):
+def use_split(folder):
     from leakgauge.split.export import export_halves
 
     export_halves(_tiny(), "2", folder / "halves")
 
 
-def tune(folder):
+def use_tune(folder):
     from leakgauge.audit.tune import _optuna
 
     _optuna()
 
 
-def ray(folder):
+def use_ray(folder):
     from leakgauge.integrations.ray import OnRay
 
     next(OnRay()(lambda case: None, []))
 
 
-def tensorboard(folder):
+def use_tensorboard(folder):
     from leakgauge.integrations.loggers import tensorboard_log
 
     tensorboard_log(folder)
 
 
-def mlflow(folder):
+def use_mlflow(folder):
     from leakgauge.integrations.loggers import mlflow_log
 
     mlflow_log()
 
 
-def wandb(folder):
+def use_wandb(folder):
     from leakgauge.integrations.loggers import wandb_log
 
     wandb_log(None)
@@ -137,18 +137,18 @@ def wandb(folder):
 @pytest.mark.parametrize(
     ("package", "extra", "use"),
     [
-        ("timm", "timm", timm),
-        ("transformers", "huggingface", huggingface),
-        ("transformers", "trainer", trainer),
-        ("lightning", "lightning", lightning),
-        ("onnx", "split", split),
-        ("onnxscript", "split", split),
-        ("onnxruntime", "split", split),
-        ("optuna", "tune", tune),
-        ("ray", "ray", ray),
-        ("tensorboard", "loggers", tensorboard),
-        ("mlflow", "loggers", mlflow),
-        ("wandb", "loggers", wandb),
+        ("timm", "timm", use_timm),
+        ("transformers", "huggingface", use_huggingface),
+        ("transformers", "trainer", use_trainer),
+        ("lightning", "lightning", use_lightning),
+        ("onnx", "split", use_split),
+        ("onnxscript", "split", use_split),
+        ("onnxruntime", "split", use_split),
+        ("optuna", "tune", use_tune),
+        ("ray", "ray", use_ray),
+        ("tensorboard", "loggers", use_tensorboard),
+        ("mlflow", "loggers", use_mlflow),
+        ("wandb", "loggers", use_wandb),
     ],
 )
 def test_a_missing_extra_is_named(package, extra, use, monkeypatch, tmp_path):
