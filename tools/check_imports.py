@@ -30,6 +30,7 @@ LEVELS: tuple[frozenset[str], ...] = (
             "cli_plan",
             "console_init",
             "console_compare",
+            "run_folder",
         }
     ),
     frozenset({"integrations"}),

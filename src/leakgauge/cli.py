@@ -195,6 +195,7 @@ def attack(
 
     from leakgauge import console
     from leakgauge.integrations.setups import find
+    from leakgauge.run_folder import claimed
 
     base = console.base_case(
         model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
@@ -209,10 +210,14 @@ def attack(
         data is not None or defense or reveal or first or fail_over or json or junit or markdown
     ):
         raise BadInput("--update brings what the client sent; data, defenses, reveals and verdicts have no place there")
-    console.prepare_folder(folder, replace_old=out is None)
-    if update is not None:
-        raise typer.Exit(console.run_captured(case, update, weights, holds=update_holds, folder=folder, quiet=quiet))
-    raise typer.Exit(console.run([case], folder=folder, load=find, resume=False, quiet=quiet, judged_by=gate))
+    with claimed(
+        folder, console.ATTACKED, replace_old=out is None, refusal="a run; choose another folder with --out"
+    ):  # fmt: skip
+        if update is not None:
+            code = console.run_captured(case, update, weights, holds=update_holds, folder=folder, quiet=quiet)
+        else:
+            code = console.run([case], folder=folder, load=find, resume=False, quiet=quiet, judged_by=gate)
+    raise typer.Exit(code)
 
 
 @app.command(
