@@ -39,7 +39,7 @@ from leakgauge.report import html
 from leakgauge.run_folder import make_folder
 
 NOMINAL = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
-"""Seconds of the audit of the embedded models without a budget, on one core of 2020's laptops and servers."""
+"""Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
 INTERRUPTED = 130
 MEASURED = (
     records.FILE, answers.FILE, monitor_records.FILE, scan_records.PLAN, scan_records.FILE, scan_records.CONCLUSION,
