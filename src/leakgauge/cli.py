@@ -210,9 +210,8 @@ def attack(
         data is not None or defense or reveal or first or fail_over or json or junit or markdown
     ):
         raise BadInput("--update brings what the client sent; data, defenses, reveals and verdicts have no place there")
-    with claimed(
-        folder, console.ATTACKED, replace_old=out is None, refusal="a run; choose another folder with --out"
-    ):  # fmt: skip
+    refusal = "a run; choose another folder with --out"
+    with claimed(folder, console.ATTACKED, replace_old=out is None, refusal=refusal):
         if update is not None:
             code = console.run_captured(case, update, weights, holds=update_holds, folder=folder, quiet=quiet)
         else:
@@ -313,18 +312,9 @@ def monitor(
 
     folder = out or Path("leakgauge-runs/monitor")
     code = command.run(
-        script,
-        arguments or (),
-        folder=folder,
-        replace_old=out is None,
-        every=every,
-        view=view,
-        steps=steps,
-        paper=paper,
-        port=port if watch else None,
-        seed=seed,
-        quiet=quiet,
-    )
+        script, arguments or (), folder=folder, replace_old=out is None, every=every, view=view, steps=steps, paper=paper,
+        port=port if watch else None, seed=seed, quiet=quiet,
+    )  # fmt: skip
     if code == INTERRUPTED:
         kept = (
             f"what was measured until then lies in {folder}"
