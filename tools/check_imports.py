@@ -56,6 +56,7 @@ NARROW: dict[str, set[str]] = {
     "models": {"core", "errors"},
     "data": {"core", "errors"},
     "report": {
+        "audit.files",
         "audit.records",
         "audit.monitor_records",
         "audit.scan_records",

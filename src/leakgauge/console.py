@@ -17,10 +17,10 @@ from rich.table import Table
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit import gate, markdown, records
 from leakgauge.audit.case import REVEALS, Case
+from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.parse import option_of
 from leakgauge.audit.pictures import FOLDER as PICTURES
-from leakgauge.audit.pictures import write_whole
 from leakgauge.audit.processes import Processes
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import run_all
@@ -54,7 +54,7 @@ def make_folder(folder: Path) -> None:
 def prepare_folder(folder: Path, *, replace_old: bool = False) -> None:
     """Makes the run folder and checks that it can be written to and holds no other run."""
     make_folder(folder)
-    if (folder / records.FILE).exists():
+    if records.exists(folder):
         if not replace_old:
             raise BadInput(
                 f"{folder} already holds a run; go on with it by --resume, or choose another folder with --out"
@@ -183,7 +183,7 @@ def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, 
 
 
 def _done(folder: Path) -> set[str]:
-    return {record.key for record in records.read(folder)} if (folder / records.FILE).exists() else set()
+    return {record.key for record in records.read(folder)} if records.exists(folder) else set()
 
 
 def _next(waiting: Sequence[Case], finished: int) -> str:

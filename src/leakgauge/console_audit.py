@@ -19,9 +19,9 @@ from leakgauge.audit.advice import to_do_as_text
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.explain import Explanation, as_text, explain, ladder
+from leakgauge.audit.files import DRAFTS, write_whole
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.pictures import FOLDER as PICTURES
-from leakgauge.audit.pictures import write_whole
 from leakgauge.audit.planning import make_plan
 from leakgauge.audit.processes import Processes
 from leakgauge.audit.questions import Question, chosen
@@ -172,7 +172,7 @@ def _forget(folder: Path) -> None:
 
 def _sweep(folder: Path) -> None:
     """Removes what a killed process left half-written; it never counted."""
-    for left in (*folder.glob(".*.part"), *folder.glob(f"{PICTURES}/.*.part"), *folder.glob(f".{html.FILE}.*.tmp")):
+    for left in (*folder.glob(DRAFTS), *folder.glob(f"{PICTURES}/{DRAFTS}")):
         left.unlink(missing_ok=True)
 
 

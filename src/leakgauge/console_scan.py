@@ -90,7 +90,7 @@ def resumed(folder: Path, *, quiet: bool) -> int:
 
 def _prepare(folder: Path, *, replace_old: bool) -> None:
     make_folder(folder)
-    if store.holds_scan(folder) and not replace_old:
+    if store.exists(folder) and not replace_old:
         raise BadInput(f"{folder} already holds a scan; go on with it by --resume, or choose another folder with --out")
     for name in (store.PLAN, store.FILE, store.CONCLUSION):
         (folder / name).unlink(missing_ok=True)

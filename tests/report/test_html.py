@@ -267,10 +267,11 @@ def test_write_replaces_atomically_and_leaves_no_draft(run_folder: Path, monkeyp
     assert [p.name for p in run_folder.iterdir() if "report" in p.name] == ["report.html"]
 
     def full(self: Path, *_: object, **__: object) -> None:
-        self.write_bytes(b"half")
+        with self.open("wb") as file:
+            file.write(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="disk full"):
         write(run_folder)
     assert (run_folder / "report.html").read_bytes() == before

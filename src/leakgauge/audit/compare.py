@@ -258,4 +258,4 @@ def read_cases(folder: Path) -> list[Record]:
     """The records of a run, none where it attacked no updates."""
     if not folder.is_dir():
         raise BadInput(f"there is no run folder {folder}; give a folder that `leakgauge audit --out` wrote")
-    return store.read(folder) if (folder / store.FILE).is_file() else []
+    return store.read(folder) if store.exists(folder) else []

@@ -57,7 +57,7 @@ def read_findings(folder: Path) -> Findings:
 
 
 def _read_updates(folder: Path) -> Updates | Unanswered:
-    return updates_of(records.read(folder)) if (folder / records.FILE).is_file() else Unanswered("updates")
+    return updates_of(records.read(folder)) if records.exists(folder) else Unanswered("updates")
 
 
 def _read_training(folder: Path) -> Training | Unanswered:
@@ -65,7 +65,7 @@ def _read_training(folder: Path) -> Training | Unanswered:
 
 
 def _read_split(folder: Path) -> Split | Unanswered:
-    if not scan_records.holds_scan(folder):
+    if not scan_records.exists(folder):
         return Unanswered("split")
     return split_of(scan_records.read_plan(folder), scan_records.read(folder), scan_records.read_conclusion(folder))
 

@@ -66,9 +66,7 @@ def run_all(
     ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
     order of the cases at the end, so that the file does not tell who was faster. A killed run loses what was under way.
     """
-    done = (
-        {record.key: record for record in records.read(folder)} if resume and (folder / records.FILE).exists() else {}
-    )
+    done = {record.key: record for record in records.read(folder)} if resume and records.exists(folder) else {}
     todo = [case for case in cases if case.key() not in done]
     for record in map(_Runner(load, folder), todo):
         records.append(folder, record)

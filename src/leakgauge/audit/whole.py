@@ -115,7 +115,7 @@ def _updates(run: _Run) -> None:
 
 
 def _known_keys(folder: Path) -> set[str]:
-    return {record.key for record in records.read(folder)} if (folder / records.FILE).is_file() else set()
+    return {record.key for record in records.read(folder)} if records.exists(folder) else set()
 
 
 def _training(run: _Run) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.defend import Trial, trial_from
-from leakgauge.audit.pictures import write_whole
+from leakgauge.audit.files import write_whole
 from leakgauge.audit.plan import FILE, restored
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.training import TrainingPlan

@@ -23,7 +23,7 @@ MOST_SHOWN = 12
 
 def context(folder: Path) -> dict[str, Any] | None:
     """All that the template shows of the scan in ``folder``; None where there is no scan."""
-    if not store.holds_scan(folder):
+    if not store.exists(folder):
         return None
     plan, found, conclusion = store.read_plan(folder), store.read(folder), store.read_conclusion(folder)
     names = [str(cut["name"]) for cut in plan.cuts]
