@@ -57,6 +57,7 @@ NARROW: dict[str, set[str]] = {
     "data": {"core", "errors"},
     "report": {
         "audit.files",
+        "audit.phrasing",
         "audit.records",
         "audit.monitor_records",
         "audit.scan_records",

@@ -111,12 +111,9 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
         bar = progress.add_task("ridge", total=len(run.names), completed=sum(k[1] == RIDGE for k in run.known))
 
         def on_record(record: CutRecord) -> None:
-            what = "ridge" if record.attack == RIDGE else f"decoder, {record.epochs} epoch{'s' * (record.epochs != 1)}"
-            said = f"{what}: FVU {record.fvu:.3f} at {escape(record.cut)}"
-            progress.update(bar, advance=record.attack == RIDGE, description=said)
-            if not progress.disable:
-                return
-            screen.print(said, soft_wrap=True, highlight=False)
+            progress.update(bar, advance=record.attack == RIDGE, description=escape(record.said))
+            if progress.disable:
+                screen.print(escape(record.said), soft_wrap=True, highlight=False)
 
         run.on_record = on_record
         found = run()

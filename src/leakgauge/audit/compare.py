@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leakgauge.audit import records as store
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import SEVERITY
 from leakgauge.errors import BadInput
@@ -93,7 +94,7 @@ class Comparison:
     def sentence(self) -> str:
         """The whole comparison in one sentence."""
         groups = (("set-up", self.cases), ("other result", self.changes))
-        said = [f"of {len(group)} {noun}{'s' * (len(group) != 1)} {_tally(group)}" for noun, group in groups if group]
+        said = [f"of {plural(len(group), noun)} {_tally(group)}" for noun, group in groups if group]
         if not said:
             return "The two runs have nothing in common that could be compared."
         text = "; ".join(said)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from leakgauge.audit.files import append_line, finite, line_of, whole_lines, write_whole
+from leakgauge.audit.phrasing import plural
 from leakgauge.errors import BadInput
 
 PLAN, FILE, CONCLUSION = "scan.json", "scan.jsonl", "scan_conclusion.json"
@@ -71,6 +72,17 @@ class CutRecord:
         """NaN where the attack refused."""
         value = self.risk.get("fvu")
         return math.nan if value is None else float(value)
+
+    @property
+    def effort(self) -> str:
+        """How hard the cut was attacked."""
+        return RIDGE if self.attack == RIDGE else f"{self.attack}, {plural(self.epochs, 'epoch')}"
+
+    @property
+    def said(self) -> str:
+        """The record in a few words, for a line of progress."""
+        came_to = "refused" if self.risk.get("refusal") else f"FVU {self.fvu:.3f}"
+        return f"{self.effort}: {came_to} at {self.cut}"
 
 
 @dataclass(frozen=True)

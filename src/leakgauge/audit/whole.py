@@ -143,8 +143,7 @@ def _split(run: _Run) -> None:
     def on_record(record: CutRecord) -> None:
         nonlocal done
         done += record.attack != DECODER
-        effort = "ridge" if record.attack != DECODER else f"decoder, {record.epochs} epoch{'s' * (record.epochs != 1)}"
-        run.watcher.moved("split", done, f"{effort}: FVU {record.fvu:.3f} at {record.cut}")
+        run.watcher.moved("split", done, record.said)
 
     ScanRun(run.load(restored(dict(plan.case))), plan, run.folder, on_record=on_record)()
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
 from leakgauge.report import words
@@ -101,7 +102,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     if victim.get("shape"):
         data += ", " + " × ".join(str(n) for n in victim["shape"])
     if victim.get("classes"):
-        data += f", {words.plural(int(victim['classes']), 'class', 'classes')}"
+        data += f", {plural(int(victim['classes']), 'class', 'classes')}"
     if case.get("first") is not None:
         data += f", from image {case['first']}"
     steps = str(case.get("local_steps") or "–")
@@ -119,7 +120,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         ("Attack", record.attack or str(case.get("attack") or "–")),
         ("Options", options or "defaults"),
         ("Seed", str(record.seed)),
-        ("Time", words.duration(record.seconds)),
+        ("Time", duration(record.seconds)),
         ("Peak memory", words.memory(record.peak_bytes)),
     ]
 
