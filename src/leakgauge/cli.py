@@ -12,6 +12,7 @@ import typer
 
 from leakgauge import __version__
 from leakgauge.cli_options import (
+    INTERRUPTED,
     AttackOption,
     BudgetOption,
     ClassesOption,
@@ -40,8 +41,6 @@ from leakgauge.cli_options import (
 )  # fmt: skip
 from leakgauge.cli_plan import compare, init
 from leakgauge.errors import BadInput, LeakgaugeError
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="leakgauge",
@@ -193,7 +192,7 @@ def attack(
     from dataclasses import replace
 
     from leakgauge import console
-    from leakgauge.integrations.setups import find
+    from leakgauge.audit import records
 
     base = console.base_case(
         model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
@@ -208,10 +207,10 @@ def attack(
         data is not None or defense or reveal or first or fail_over or json or junit or markdown
     ):
         raise BadInput("--update brings what the client sent; data, defenses, reveals and verdicts have no place there")
-    console.prepare_folder(folder, replace_old=out is None)
+    console.prepare_folder(folder, (records.FILE,), replace_old=out is None, resumable=False)
     if update is not None:
         raise typer.Exit(console.run_captured(case, update, weights, holds=update_holds, folder=folder, quiet=quiet))
-    raise typer.Exit(console.run([case], folder=folder, load=find, resume=False, quiet=quiet, judged_by=gate))
+    raise typer.Exit(console.attack(case, folder=folder, quiet=quiet, judged_by=gate))
 
 
 @app.command(

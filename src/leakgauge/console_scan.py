@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +13,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leakgauge.audit import scan_records as store
-from leakgauge.audit.case import Case, default_data
+from leakgauge.audit.case import Case
+from leakgauge.audit.gate import EXIT_CODE
 from leakgauge.audit.plan import restored, seconds_of
 from leakgauge.audit.scan_conclusion import strongest
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
-from leakgauge.console import make_folder
-from leakgauge.errors import BadInput
+from leakgauge.audit.scan_run import EPOCHS, Asked, ScanRun, plan_scan
+from leakgauge.cli_options import DEFAULT_BUDGET
+from leakgauge.console import prepare_folder
 from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.setups import find
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
-
-UNMET = 3
-"""Exit code where something was required and no cut meets it."""
-OWN_BUDGET = "10m"
-"""For the decoders at a user's own model, where nobody knows yet how long an epoch takes."""
 
 
 def fresh(
@@ -66,7 +61,7 @@ def fresh(
     case.build_defenses()
     budget = None if attack_budget is None else seconds_of(attack_budget)
     if epochs is None and budget is None:
-        epochs, budget = (EPOCHS, None) if name in PRETRAINED else (None, seconds_of(OWN_BUDGET))
+        epochs, budget = (EPOCHS, None) if name in PRETRAINED else (None, seconds_of(DEFAULT_BUDGET))
     asked = Asked(
         threshold=threshold,
         epochs=epochs,
@@ -76,7 +71,7 @@ def fresh(
         names=tuple(cut),
         every=every_cut,
     )
-    _prepare(folder, replace_old=replace_old)
+    prepare_folder(folder, (store.PLAN, store.FILE, store.CONCLUSION), holding="a scan", replace_old=replace_old)
     setup = find(replace(case, mode="eval"))
     plan = plan_scan(setup, case, asked, folder, command=_command(case, asked))
     return _run(ScanRun(setup, plan, folder), quiet=quiet)
@@ -86,15 +81,6 @@ def resumed(folder: Path, *, quiet: bool) -> int:
     """Goes on with the scan in ``folder``; its own plan decides everything."""
     plan = store.read_plan(folder)
     return _run(ScanRun(find(restored(dict(plan.case))), plan, folder), quiet=quiet)
-
-
-def _prepare(folder: Path, *, replace_old: bool) -> None:
-    make_folder(folder)
-    if store.exists(folder) and not replace_old:
-        raise BadInput(f"{folder} already holds a scan; go on with it by --resume, or choose another folder with --out")
-    for name in (store.PLAN, store.FILE, store.CONCLUSION):
-        (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
 def _run(run: ScanRun, *, quiet: bool) -> int:
@@ -123,7 +109,7 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
     for note in found.notes:
         screen.print(f"- {escape(note)}", soft_wrap=True, highlight=False)
     screen.print(f"report: {path}", soft_wrap=True)
-    return UNMET if run.plan.require and not found.met else 0
+    return EXIT_CODE if run.plan.require and not found.met else 0
 
 
 def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> Table:
@@ -159,8 +145,7 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
 
 def _command(case: Case, asked: Asked) -> str:
     """The command line that runs this scan again."""
-    words = ["leakgauge", "scan", case.model, "--seed", str(case.seed)]
-    words += [] if case.data == default_data(case.model) else ["--data", case.data]
+    words = ["leakgauge", "scan", case.model, "--seed", str(case.seed), *case.options_of_setup()]
     words += [] if asked.threshold is None else ["--threshold", f"{asked.threshold:g}"]
     words += [] if asked.epochs is None else ["--epochs", str(asked.epochs)]
     words += [] if asked.budget is None else ["--attack-budget", f"{asked.budget:g}s"]
@@ -171,9 +156,6 @@ def _command(case: Case, asked: Asked) -> str:
         words += ["--cut", name]
     for spec in case.defenses:
         words += ["--defense", spec]
-    words += [] if case.classes is None else ["--classes", str(case.classes)]
-    words += ["--resize"] if case.resize else []
-    words += [] if case.device == "cpu" else ["--device", case.device]
     return shlex.join(words)
 
 

@@ -39,7 +39,7 @@ def test_the_name_says_what_it_is():
 def run_command(command: str, monkeypatch, folder) -> Case:
     """The case that the command line would run; nothing is run."""
     ran = []
-    monkeypatch.setattr(console, "run", lambda cases, **_: ran.extend(cases) or 0)
+    monkeypatch.setattr(console, "attack", lambda case, **_: ran.append(case) or 0)
     words = shlex.split(command)
     assert words[0] == "leakgauge"
     monkeypatch.chdir(folder)

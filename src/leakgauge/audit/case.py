@@ -113,17 +113,20 @@ class Case:
     def build_channel(self) -> Channel:
         return Gradient() if self.local_steps == 1 else FedAvg(steps=self.local_steps, lr=self.local_lr)
 
+    def options_of_setup(self) -> list[str]:
+        """How every command is told which data, classes, size and device, where those are not the usual ones."""
+        words = [] if self.data == default_data(self.model) else ["--data", self.data]
+        words += [] if self.classes is None else ["--classes", str(self.classes)]
+        words += ["--resize"] if self.resize else []
+        return [*words, *([] if self.device == Case.device else ["--device", self.device])]
+
     def command(self) -> str:
         """The command line that runs this case alone."""
         words = ["leakgauge", "attack", self.model, "--mode", self.mode, "--batch-size", str(self.batch_size)]
         words += ["--attack", self.attack, "--seed", str(self.seed), "--first", str(self.first)]
-        if self.data != default_data(self.model):
-            words += ["--data", self.data]
         if (self.local_steps, self.local_lr) != (Case.local_steps, Case.local_lr):
             words += ["--local-steps", str(self.local_steps), "--local-lr", str(self.local_lr)]
-        words += [] if self.classes is None else ["--classes", str(self.classes)]
-        words += ["--resize"] if self.resize else []
-        words += [] if self.device == "cpu" else ["--device", self.device]
+        words += self.options_of_setup()
         for name, value in self.options.items():
             words += ["--option", f"{name}={value}"]
         for spec in self.defenses:

@@ -14,7 +14,6 @@ import torch
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.case import Case
 from leakgauge.audit.setup import Load, check_fits
-from leakgauge.core import share
 from leakgauge.errors import BadInput
 
 FILE = "plan.json"
@@ -84,11 +83,8 @@ def seconds_per_step(case: Case, load: Load) -> float | None:
     """Seconds of one step, from the difference of a trial and a run of one step; None where the attack does not run."""
     setup = load(case)
     check_fits(setup)
-    x, y = setup.private(case)
     try:
-        seen = share(
-            setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), reveal=setup.reveal(case)
-        )
+        seen = setup.observation(case)
 
         def seconds(steps: int) -> float:
             attack = replace(case, options={**case.options, "steps": steps}).build_attack()
