@@ -15,11 +15,12 @@ from rich.markup import escape
 
 from leakgauge.audit import answers, defense_records, monitor_records, plan, records, scan_records, whole, whole_plan
 from leakgauge.audit.advice import to_do_as_text
+from leakgauge.audit.advice.sentences import verdicts as verdicts_of
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.explain import Explanation, as_text, explain, ladder
 from leakgauge.audit.files import DRAFTS, write_whole
-from leakgauge.audit.findings import read_findings
+from leakgauge.audit.findings import Findings, read_findings
 from leakgauge.audit.pictures import FOLDER as PICTURES
 from leakgauge.audit.planning import make_plan
 from leakgauge.audit.processes import Processes
@@ -172,9 +173,10 @@ def _conclude(
     if explained is not None:
         text = as_text(explained)
         screen.print(escape(text if shown.explain else text.splitlines()[-1]), soft_wrap=True, highlight=False)
-    for note in (*ready.notes, *_sentences(folder, ended)):
+    findings = read_findings(folder)
+    for note in (*ready.notes, *_sentences(findings, ended)):
         screen.print(escape(note), soft_wrap=True, highlight=False)
-    to_do = to_do_as_text(read_findings(folder), width=min(100, screen.width))
+    to_do = to_do_as_text(findings, width=min(100, screen.width))
     screen.print(f"\n{escape(to_do)}\n", soft_wrap=True, highlight=False)
     screen.print(f"report: {path}", soft_wrap=True)
     code = shown.gate(asked, folder=folder) if "updates" in ended else 0
@@ -199,30 +201,14 @@ def _same(case: Case, other: Case) -> bool:
     ).deed()  # fmt: skip
 
 
-def _sentences(folder: Path, ended: dict[Question, Answer]) -> list[str]:
-    """One line for each question but updates, which has a table."""
-    said = []
-    for question, answer in ended.items():
-        if answer.status != "answered":
-            said.append(f"{question}: {answer.status}: {answer.reason}")
-        elif question == "training":
-            said.append(f"training: {_training_sentence(folder)}")
-        elif question == "split" and (conclusion := scan_records.read_conclusion(folder)) is not None:
-            said.append(f"split: {conclusion.sentence}")
-        elif question == "defenses":
-            tried = defense_records.read(folder)
-            said.append(f"defenses: {sum(r.status == 'done' for r in tried)} of {len(tried)} trials were attacked")
-    return said
-
-
-def _training_sentence(folder: Path) -> str:
-    run = monitor_records.read(folder)
-    read = [v for r in run.reports if (v := r["scalars"].get("privacy/whitebox/auc")) is not None]
-    moved = (
-        f"white-box AUC {read[0]:.2f} at the first look, {read[-1]:.2f} at the last" if read else "no white-box probe"
-    )
-    alarm = run.reports[-1].get("alarm_at") if run.reports else None
-    return f"{moved}; the alarm {'was silent' if alarm is None else f'rang at step {alarm}'}"
+def _sentences(found: Findings, ended: dict[Question, Answer]) -> list[str]:
+    """What the first page of the report says of each question but updates, which has a table; or why it says nothing."""
+    told = {verdict.question: " ".join(verdict.sentences) for verdict in verdicts_of(found)}
+    return [
+        f"{question}: {told[question] if answer.status == 'answered' else f'{answer.status}: {answer.reason}'}"
+        for question, answer in ended.items()
+        if answer.status != "answered" or question != "updates"
+    ]
 
 
 def _interrupted(folder: Path) -> None:
