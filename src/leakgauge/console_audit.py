@@ -37,7 +37,7 @@ from leakgauge.integrations.setups import find, smaller
 from leakgauge.report import html
 
 NOMINAL = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
-"""Seconds of the audit of the embedded models without a budget, on one core of 2020's laptops and servers."""
+"""Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
 MEASURED = (
     records.FILE, answers.FILE, monitor_records.FILE, scan_records.PLAN, scan_records.FILE, scan_records.CONCLUSION,
     defense_records.FILE,
