@@ -13,7 +13,17 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from leakgauge.audit import answers, defense_records, monitor_records, plan, records, scan_records, whole, whole_plan
+from leakgauge.audit import (
+    answers,
+    defense_records,
+    monitor_records,
+    records,
+    scan_records,
+    step_time,
+    usual_cases,
+    whole,
+    whole_plan,
+)
 from leakgauge.audit.advice import to_do_as_text
 from leakgauge.audit.advice.sentences import verdicts as verdicts_of
 from leakgauge.audit.answers import Answer
@@ -83,10 +93,10 @@ def request_of(
     split = replace(
         base, name="", attack=Case.attack, options={}, reveal=Case.reveal, local_steps=1, local_lr=Case.local_lr
     )
-    seconds = None if budget is None else plan.seconds_of(budget)
+    seconds = None if budget is None else step_time.seconds_of(budget)
     common: dict[str, Any] = {"questions": questions, "effort": effort, "command": _command()}
     if plain:
-        eight = tuple(plan.default_cases(seed=base.seed, device=base.device))
+        eight = tuple(usual_cases.default_cases(seed=base.seed, device=base.device))
         nominal = NOMINAL if effort == Effort() else {}
         split = replace(split, model="vgg")
         return Request(
@@ -97,7 +107,7 @@ def request_of(
     else:
         wanted: dict[str, Any] = {"mode": mode or "train", "batch_size": 4 if batch_size is None else batch_size}
         main = replace(base, name="", defenses=tuple(defenses), **wanted)
-        grid = tuple(plan.variants(base, mode=mode, batch_size=batch_size, defenses=defenses))
+        grid = tuple(usual_cases.variants(base, mode=mode, batch_size=batch_size, defenses=defenses))
     main.build_defenses()
     changes: tuple[Case, ...] = ()
     if "updates" in questions:
@@ -107,13 +117,13 @@ def request_of(
     undecided = {"updates": effort.steps, "training": effort.training, "split": effort.epochs}
     undecided["defenses"] = effort.steps if effort.training is None else effort.training
     if seconds is None and any(undecided[question] is None for question in questions):
-        seconds = plan.seconds_of(DEFAULT_BUDGET)
+        seconds = step_time.seconds_of(DEFAULT_BUDGET)
     return Request(main=main, cases=grid, ladder=changes, split=split, budget=seconds, **common)
 
 
 def fresh(folder: Path, request: Request, shown: Shown, *, began: float) -> int:
     """Plans and runs what is asked for. Returns the exit code."""
-    prepare_folder(folder, (plan.FILE, *MEASURED))
+    prepare_folder(folder, (whole_plan.FILE, *MEASURED))
     whole_plan.save_request(folder, request)
     return _run(folder, request, shown, began=began)
 
@@ -148,7 +158,7 @@ def _planned(folder: Path, request: Request, view: AuditView, *, began: float) -
     try:
         ready = make_plan(request, load=find, folder=folder, began=began, on_question=view.planning)
     except LeakgaugeError:
-        forget(folder, (*MEASURED, plan.FILE))
+        forget(folder, (*MEASURED, whole_plan.FILE))
         raise
     whole_plan.save(folder, ready)
     return ready

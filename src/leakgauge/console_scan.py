@@ -13,12 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leakgauge.audit import scan_records as store
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, restored
 from leakgauge.audit.gate import EXIT_CODE
-from leakgauge.audit.plan import restored, seconds_of
 from leakgauge.audit.scan_conclusion import strongest
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.scan_run import EPOCHS, Asked, ScanRun, plan_scan
+from leakgauge.audit.step_time import seconds_of
 from leakgauge.cli_options import DEFAULT_BUDGET
 from leakgauge.console import prepare_folder
 from leakgauge.integrations.plan_file import named

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -134,3 +135,16 @@ class Case:
         for spec in self.reveal:
             words += [] if spec == "size" else ["--reveal", spec]
         return shlex.join(words)
+
+
+def restored(fields: dict[str, Any]) -> Case:
+    """The case that was written down as these fields."""
+    lists = {name: tuple(fields[name]) for name in ("defenses", "reveal")}
+    return Case(**{**fields, **lists})
+
+
+def accepted_options(case: Case) -> Mapping[str, object]:
+    """The options that the case's attack takes, with their defaults; none for an attack that is not registered."""
+    factory: Callable[..., object] | None = ATTACKS.get(case.attack.partition(":")[0])
+    taken = {} if factory is None else inspect.signature(factory).parameters
+    return {name: parameter.default for name, parameter in taken.items()}

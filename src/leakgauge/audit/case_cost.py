@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from leakgauge.audit.case import Case
-from leakgauge.audit.plan import FEWEST_STEPS, LONGEST_TRIAL, MEASURABLE, SHORTEST_TRIAL, accepted_options
+from leakgauge.audit.case import Case, accepted_options
 from leakgauge.audit.run import run_case
 from leakgauge.audit.setup import Load, check_fits
+from leakgauge.audit.step_time import FEWEST_STEPS, LONGEST_TRIAL, MEASURABLE, SHORTEST_TRIAL
 from leakgauge.errors import BadInput
 
 SLOW = 1.0

@@ -115,7 +115,7 @@ def _tally(group: Sequence[CasePair | Change]) -> str:
 
 def compare_cases(before: Sequence[Record], after: Sequence[Record], *, folders: tuple[Path, Path]) -> Comparison:
     """The attacked set-ups of two runs; names of the runs, other questions and settings are the caller's to add."""
-    old, new = _latest(before), _latest(after)
+    old, new = store.latest(before), store.latest(after)
     pairs = _paired(old, new)
     compared = [_compared(a, b, folders) for a, b in pairs]
     taken = {id(record) for pair in pairs for record in pair}
@@ -128,10 +128,6 @@ def compare_cases(before: Sequence[Record], after: Sequence[Record], *, folders:
         only_after=tuple(str(r.case.get("name") or r.key) for r in new if id(r) not in taken),
         warnings=tuple(_warnings(compared)),
     )
-
-
-def _latest(found: Sequence[Record]) -> list[Record]:
-    return list({record.key: record for record in found}.values())
 
 
 def setup_of(record: Record) -> str:

@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit import defense_records as store
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, accepted_options, restored
 from leakgauge.audit.defense_leakage import Releases, draw_releases, told_apart
 from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.defense_training import Training, accuracy, classified
-from leakgauge.audit.plan import accepted_options, restored
 from leakgauge.audit.run import attacked, null_run, versions
 from leakgauge.audit.setup import Load, Setup, check_fits
 from leakgauge.core import Blindable, Reconstruction

@@ -82,6 +82,11 @@ def read(folder: Path) -> list[Record]:
     return list(_parsed(folder / FILE))
 
 
+def latest(found: Sequence[Record]) -> list[Record]:
+    """The last record of every set-up: one that was run again counts once, as it ended last."""
+    return list({record.key: record for record in found}.values())
+
+
 def sort(folder: Path, keys: Sequence[str]) -> None:
     """Puts the run's lines into the order of ``keys``, those of other keys last; whole or not at all."""
     if exists(folder):

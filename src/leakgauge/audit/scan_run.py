@@ -14,10 +14,9 @@ from torch import Tensor
 
 from leakgauge.attacks.decoder import FEW, DecoderInverter
 from leakgauge.audit import scan_records as store
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, restored
 from leakgauge.audit.files import finite
 from leakgauge.audit.pictures import save_strip
-from leakgauge.audit.plan import restored
 from leakgauge.audit.run import versions
 from leakgauge.audit.scan_conclusion import conclude
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from leakgauge.audit.case import Case
-from leakgauge.audit.plan import accepted_options
+from leakgauge.audit.case import Case, accepted_options
 from leakgauge.audit.scoring import score_images
 from leakgauge.audit.setup import Load
 from leakgauge.errors import BadInput, Inapplicable, MissingExtra

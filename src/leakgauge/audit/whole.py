@@ -11,8 +11,8 @@ from typing import Protocol
 
 from leakgauge.audit import answers, defend, records, scan_records
 from leakgauge.audit.answers import Answer
+from leakgauge.audit.case import restored
 from leakgauge.audit.defense_records import DefenseRecord
-from leakgauge.audit.plan import restored
 from leakgauge.audit.questions import Question
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import CaseMap, run_all

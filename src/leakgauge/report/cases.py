@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit.phrasing import duration, plural
-from leakgauge.audit.records import Record
+from leakgauge.audit.records import Record, latest
 from leakgauge.errors import BadInput
 from leakgauge.report import words
 from leakgauge.report.figures import Panel, Picture, bars_svg, curve_svg, pictures
@@ -32,7 +32,7 @@ _AT_MOST = 4  # images side by side: what a phone shows without scrolling
 
 def section(records: Sequence[Record], folder: Path) -> dict[str, Any]:
     """All that the template shows of the set-ups. A set-up that was run again counts once, as it ended last."""
-    latest = newest(records)
+    latest = latest(records)
     cases = [_case(number, record, folder) for number, record in enumerate(latest, start=1)]
     count = Counter(case["outcome"].key for case in cases)
     return {
@@ -43,11 +43,6 @@ def section(records: Sequence[Record], folder: Path) -> dict[str, Any]:
         "replaced": len(records) - len(latest),
         "private": any(case["shows_truth"] for case in cases),
     }
-
-
-def newest(records: Sequence[Record]) -> list[Record]:
-    """The last record of every set-up."""
-    return list({record.key: record for record in records}.values())
 
 
 def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def render(
     """
     if not records and monitored is None and scan is None and defended is None:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
-    latest = cases.newest(records)
+    latest = store.latest(records)
     code, digest = script("report.js")
     return (
         environment()
