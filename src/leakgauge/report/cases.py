@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from leakgauge.audit import records as store
 from leakgauge.audit.phrasing import duration, plural
-from leakgauge.audit.records import Record, latest
+from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
 from leakgauge.report import words
 from leakgauge.report.figures import Panel, Picture, bars_svg, curve_svg, pictures
@@ -32,7 +33,7 @@ _AT_MOST = 4  # images side by side: what a phone shows without scrolling
 
 def section(records: Sequence[Record], folder: Path) -> dict[str, Any]:
     """All that the template shows of the set-ups. A set-up that was run again counts once, as it ended last."""
-    latest = latest(records)
+    latest = store.latest(records)
     cases = [_case(number, record, folder) for number, record in enumerate(latest, start=1)]
     count = Counter(case["outcome"].key for case in cases)
     return {
