@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit import gate, markdown
+from leakgauge.audit import gate, markdown, records, unscored
 from leakgauge.audit.case import REVEALS, Case
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import read_findings
@@ -23,7 +21,6 @@ from leakgauge.audit.parse import option_of
 from leakgauge.audit.pictures import FOLDER as PICTURES
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import run_all
-from leakgauge.audit.scan_run import FEATURES
 from leakgauge.audit.unscored import attack_captured
 from leakgauge.audit.whole import OTHER_THAN_ATTACK
 from leakgauge.channels import CHANNELS
@@ -39,36 +36,8 @@ from leakgauge.report import html
 COLOURS = {"feasible": "bold red", "partial": "yellow", "infeasible_within_budget": "green"}
 
 
-def make_folder(folder: Path) -> None:
-    """Makes the run folder and checks that it can be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as trouble:
-        raise BadInput(
-            f"cannot make the output folder {folder} ({trouble.strerror}); choose another with --out"
-        ) from trouble
-    if not os.access(folder, os.W_OK):
-        raise BadInput(f"cannot write to the output folder {folder}; choose another with --out")
-
-
-def prepare_folder(
-    folder: Path, files: Sequence[str], *, holding: str = "a run", replace_old: bool = False, resumable: bool = True
-) -> None:
-    """Makes the run folder and checks that it can be written to and that none of ``files`` is there, or removes what is."""
-    make_folder(folder)
-    if not replace_old and any((folder / name).exists() for name in files):
-        way_on = "go on with it by --resume, or choose" if resumable else "choose"
-        raise BadInput(f"{folder} already holds {holding}; {way_on} another folder with --out")
-    if replace_old:
-        forget(folder, (*files, html.FILE))
-
-
-def forget(folder: Path, files: Sequence[str]) -> None:
-    """Removes the files of an earlier run, and the pictures and features that belong to them."""
-    for name in files:
-        (folder / name).unlink(missing_ok=True)
-    for name in (PICTURES, FEATURES):
-        shutil.rmtree(folder / name, ignore_errors=True)
+ATTACKED = (records.FILE, unscored.FILE, html.FILE, PICTURES)
+"""What an attack writes into its folder."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +56,8 @@ class Gate:
         for path in (self.json, self.junit, self.markdown):
             if path is not None and not path.parent.is_dir():
                 raise BadInput(f"there is no folder {path.parent} to write {path.name} into")
+            if path is not None and path.is_dir():
+                raise BadInput(f"{path} is a folder; name the file to write")
 
     def __call__(self, found: Sequence[Record], *, folder: Path) -> int:
         """Writes the files for machines, with what the run in ``folder`` says of all questions. Returns the exit code."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,14 +38,16 @@ from leakgauge.audit.processes import Processes
 from leakgauge.audit.questions import Question, chosen
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import CaseMap
+from leakgauge.audit.scan_run import FEATURES
 from leakgauge.audit.whole_plan import Effort, Request, WholePlan
 from leakgauge.audit_view import AuditView
 from leakgauge.cli_options import DEFAULT_BUDGET, INTERRUPTED
-from leakgauge.console import Gate, forget, prepare_folder, verdicts
+from leakgauge.console import Gate, verdicts
 from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.integrations.ray import OnRay
 from leakgauge.integrations.setups import find, smaller
 from leakgauge.report import html
+from leakgauge.run_folder import make_folder
 
 NOMINAL = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
 """Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
@@ -64,6 +67,10 @@ class Shown:
     explain: bool = False
     workers: int = 1
     ray: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ray:
+            OnRay().check()
 
     def map(self) -> CaseMap | None:
         return OnRay() if self.ray else Processes(self.workers) if self.workers != 1 else None
@@ -123,7 +130,7 @@ def request_of(
 
 def fresh(folder: Path, request: Request, shown: Shown, *, began: float) -> int:
     """Plans and runs what is asked for. Returns the exit code."""
-    prepare_folder(folder, (whole_plan.FILE, *MEASURED))
+    _prepare(folder)
     whole_plan.save_request(folder, request)
     return _run(folder, request, shown, began=began)
 
@@ -131,6 +138,12 @@ def fresh(folder: Path, request: Request, shown: Shown, *, began: float) -> int:
 def resumed(folder: Path, shown: Shown, *, began: float) -> int:
     """Goes on with the run in ``folder``, wherever it was stopped; its own plan decides everything."""
     return _run(folder, whole_plan.read(folder), shown, began=began)
+
+
+def _prepare(folder: Path) -> None:
+    make_folder(folder)
+    if any((folder / name).exists() for name in (whole_plan.FILE, *MEASURED)):
+        raise BadInput(f"{folder} already holds a run; go on with it by --resume, or choose another folder with --out")
 
 
 def _run(folder: Path, found: WholePlan | Request, shown: Shown, *, began: float) -> int:
@@ -154,14 +167,22 @@ def _run(folder: Path, found: WholePlan | Request, shown: Shown, *, began: float
 
 def _planned(folder: Path, request: Request, view: AuditView, *, began: float) -> WholePlan:
     """Makes the plan. What an earlier attempt to make it had measured goes; a mistake of the user's leaves nothing behind."""
-    forget(folder, MEASURED)
+    _forget(folder)
     try:
         ready = make_plan(request, load=find, folder=folder, began=began, on_question=view.planning)
     except LeakgaugeError:
-        forget(folder, (*MEASURED, whole_plan.FILE))
+        _forget(folder)
+        (folder / whole_plan.FILE).unlink(missing_ok=True)
         raise
     whole_plan.save(folder, ready)
     return ready
+
+
+def _forget(folder: Path) -> None:
+    for name in MEASURED:
+        (folder / name).unlink(missing_ok=True)
+    for name in (PICTURES, FEATURES):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _sweep(folder: Path) -> None:

@@ -17,14 +17,17 @@ from leakgauge.audit.case import Case, restored
 from leakgauge.audit.gate import EXIT_CODE
 from leakgauge.audit.scan_conclusion import strongest
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.scan_run import EPOCHS, Asked, ScanRun, plan_scan
+from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
 from leakgauge.audit.step_time import seconds_of
 from leakgauge.cli_options import DEFAULT_BUDGET
-from leakgauge.console import prepare_folder
 from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.setups import find
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
+from leakgauge.run_folder import claimed
+
+SCANNED = (store.PLAN, store.FILE, store.CONCLUSION, html.FILE, FEATURES)
+"""What a scan writes into its folder, pictures aside."""
 
 
 def fresh(
@@ -71,10 +74,11 @@ def fresh(
         names=tuple(cut),
         every=every_cut,
     )
-    prepare_folder(folder, (store.PLAN, store.FILE, store.CONCLUSION), holding="a scan", replace_old=replace_old)
-    setup = find(replace(case, mode="eval"))
-    plan = plan_scan(setup, case, asked, folder, command=_command(case, asked))
-    return _run(ScanRun(setup, plan, folder), quiet=quiet)
+    refusal = "a scan; go on with it by --resume, or choose another folder with --out"
+    with claimed(folder, SCANNED, replace_old=replace_old, refusal=refusal):
+        setup = find(replace(case, mode="eval"))
+        plan = plan_scan(setup, case, asked, folder, command=_command(case, asked))
+        return _run(ScanRun(setup, plan, folder), quiet=quiet)
 
 
 def resumed(folder: Path, *, quiet: bool) -> int:

@@ -13,7 +13,6 @@ from rich.console import Console
 from leakgauge.audit import monitor_records
 from leakgauge.audit.recording import Recording, Settings, Show
 from leakgauge.cli_options import INTERRUPTED
-from leakgauge.console import prepare_folder
 from leakgauge.errors import BadInput
 from leakgauge.monitor import MonitorWarning, View
 from leakgauge.monitor.leakage import VIEWS
@@ -21,6 +20,10 @@ from leakgauge.monitor_command import embedded, script
 from leakgauge.monitor_command.screen import Screen
 from leakgauge.monitor_command.server import LivePage
 from leakgauge.report import html
+from leakgauge.run_folder import claimed
+
+WRITTEN = (monitor_records.FILE, html.FILE)
+"""What a monitored training writes into its folder."""
 
 
 def run(
@@ -66,9 +69,8 @@ def run(
             page = stack.enter_context(LivePage(port))
             shows.append(page.show)
             screen.print(f"live page: {page.address}", soft_wrap=True)
-        prepare_folder(
-            folder, (monitor_records.FILE,), holding="a monitored training", replace_old=replace_old, resumable=False
-        )
+        refusal = "a monitored training; choose another folder with --out"
+        stack.enter_context(claimed(folder, WRITTEN, replace_old=replace_old, refusal=refusal))
         live = stack.enter_context(Screen(screen))
         recording = Recording(folder, settings, shows=(live.show, *shows))
         stack.enter_context(warnings.catch_warnings())
