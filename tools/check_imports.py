@@ -58,6 +58,8 @@ NARROW: dict[str, set[str]] = {
     "models": {"core", "errors"},
     "data": {"core", "errors"},
     "report": {
+        "audit.files",
+        "audit.phrasing",
         "audit.records",
         "audit.monitor_records",
         "audit.scan_records",

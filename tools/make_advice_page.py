@@ -38,7 +38,7 @@ from leakgauge.audit.advice import advise, as_text
 from leakgauge.audit.findings import read_findings
 
 found = read_findings(Path("runs/mine"))  # from the record files alone
-print(as_text(found))  # what the console shows
+print(as_text(found))  # the first page of the report as plain text
 print([one.rule for one in advise(found)])
 ```
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.audit.answers import Answer
+from leakgauge.audit.phrasing import duration
 from leakgauge.audit.questions import QUESTIONS, Question
 
 MARKS = {"answered": "[green]✓[/]", "refused": "[yellow]–[/]", "failed": "[red]✗[/]"}
@@ -57,15 +58,15 @@ class AuditView:
         """Seconds that each question may take, as far as they are known."""
         self._estimates, self._said = dict(estimates), ""
         if estimates:
-            each = ", ".join(f"{q} {_time(s)}" for q in self._questions if (s := estimates.get(q)) is not None)
-            self._print(f"planned, about {_time(sum(estimates.values()))} in all: {each}")
+            each = ", ".join(f"{q} {duration(s)}" for q in self._questions if (s := estimates.get(q)) is not None)
+            self._print(f"planned, about {duration(sum(estimates.values()))} in all: {each}")
 
     def started(self, question: Question, parts: int) -> None:
         self._now, self._parts, self._done, self._said = question, parts, 0.0, ""
         self._since = self._clock()
         number = f"{self._questions.index(question) + 1} of {len(self._questions)}"
         about = self._estimates.get(question)
-        length = "" if about is None else f", about {_time(about)}"
+        length = "" if about is None else f", about {duration(about)}"
         self._print(f"{number} {question}: {QUESTIONS[question]} {parts} {UNITS[question]}{length}")
 
     def moved(self, question: Question, done: float, said: str) -> None:
@@ -79,7 +80,7 @@ class AuditView:
         self._answers[answer.question] = answer
         self._now, self._said = None, ""
         why = f": {answer.reason}" if answer.reason else ""
-        self._print(f"  {answer.question} {answer.status} after {_time(answer.seconds)}{why}")
+        self._print(f"  {answer.question} {answer.status} after {duration(answer.seconds)}{why}")
 
     # what it shows
 
@@ -88,19 +89,19 @@ class AuditView:
         table = Table(box=None, show_header=False, padding=(0, 1))
         for question in self._questions:
             table.add_row(*self._row(question))
-        spent = f"{_time(self._clock() - self._began)} so far"
+        spent = f"{duration(self._clock() - self._began)} so far"
         left = self._left()
-        follows = "" if left is None else f", about {_time(left)} to go"
+        follows = "" if left is None else f", about {duration(left)} to go"
         return Group(table, Text(f"{spent}{follows}. Ctrl-C stops; --resume goes on.", style="dim"))
 
     def _row(self, question: Question) -> tuple[str, str, str, str]:
         answer, about = self._answers.get(question), self._estimates.get(question)
         if answer is not None:
-            return MARKS[answer.status], question, answer.status, escape(answer.reason or _time(answer.seconds))
+            return MARKS[answer.status], question, answer.status, escape(answer.reason or duration(answer.seconds))
         if question == self._now:
             count = f"{int(self._done)} of {self._parts} {UNITS[question]}"
             return "[bold]▶[/]", f"[bold]{question}[/]", count, escape(self._said)
-        return "·", question, "" if about is None else f"about {_time(about)}", ""
+        return "·", question, "" if about is None else f"about {duration(about)}", ""
 
     def _left(self) -> float | None:
         """Seconds to come by the plan's estimates; of the question that runs now by how far it is."""
@@ -116,16 +117,3 @@ class AuditView:
     def _print(self, line: str) -> None:
         if self._live is None:
             self._console.print(escape(line), soft_wrap=True, highlight=False)
-
-
-def _time(seconds: float) -> str:
-    """
-    >>> _time(8.4), _time(75), _time(3700)
-    ('8 s', '1 min 15 s', '1 h 2 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -12,6 +12,7 @@ import typer
 
 from leakgauge import __version__
 from leakgauge.cli_options import (
+    INTERRUPTED,
     AttackOption,
     BudgetOption,
     ClassesOption,
@@ -40,8 +41,6 @@ from leakgauge.cli_options import (
 )  # fmt: skip
 from leakgauge.cli_plan import compare, init
 from leakgauge.errors import BadInput, LeakgaugeError
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="leakgauge",
@@ -194,7 +193,6 @@ def attack(
     from dataclasses import replace
 
     from leakgauge import console
-    from leakgauge.integrations.setups import find
     from leakgauge.run_folder import claimed
 
     base = console.base_case(
@@ -215,7 +213,7 @@ def attack(
         if update is not None:
             code = console.run_captured(case, update, weights, holds=update_holds, folder=folder, quiet=quiet)
         else:
-            code = console.run([case], folder=folder, load=find, resume=False, quiet=quiet, judged_by=gate)
+            code = console.attack(case, folder=folder, quiet=quiet, judged_by=gate)
     raise typer.Exit(code)
 
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share: how they are written, and what their help says."""
+"""What several commands share: arguments and options, how they are written and what their help says; an exit code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 ModelArgument = Annotated[
     str | None,

@@ -9,27 +9,26 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit import gate, markdown, records, unscored
 from leakgauge.audit.case import REVEALS, Case
+from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.parse import option_of
 from leakgauge.audit.pictures import FOLDER as PICTURES
-from leakgauge.audit.pictures import write_whole
-from leakgauge.audit.processes import Processes
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import run_all
-from leakgauge.audit.setup import Load
 from leakgauge.audit.unscored import attack_captured
+from leakgauge.audit.whole import OTHER_THAN_ATTACK
 from leakgauge.channels import CHANNELS
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
 from leakgauge.integrations.captured import captured_observation, captured_victim
 from leakgauge.integrations.plan_file import named
-from leakgauge.integrations.ray import OnRay
+from leakgauge.integrations.setups import find
 from leakgauge.inversion import watching
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
@@ -109,42 +108,22 @@ def base_case(
     return case
 
 
-def run(
-    cases: Sequence[Case],
-    *,
-    folder: Path,
-    load: Load,
-    resume: bool,
-    quiet: bool,
-    judged_by: Gate | None = None,
-    workers: int = 1,
-    ray: bool = False,
-) -> int:
-    """Runs the cases with a progress bar, writes the report, prints the verdicts. Returns the exit code."""
-    screen = Console(quiet=quiet, stderr=False)
+def attack(case: Case, *, folder: Path, quiet: bool, judged_by: Gate) -> int:
+    """Runs the case with a progress bar, writes the report, prints the verdict. Returns the exit code."""
+    screen = Console(quiet=quiet)
     with _progress(screen) as progress:
-        bar = progress.add_task("", total=len(cases))
-        waiting = [case for case in cases if not resume or case.key() not in _done(folder)]
-        progress.update(bar, completed=len(cases) - len(waiting), description=_next(waiting, 0))
-        finished = 0
-
-        def on_record(record: Record) -> None:
-            nonlocal finished
-            finished += 1
-            progress.update(bar, completed=len(cases) - len(waiting) + finished, description=_next(waiting, finished))
+        bar = progress.add_task(escape(case.name), total=1.0)
 
         def on_step(done: int, total: int) -> None:
             if done % 10 == 0:
-                within = 0.95 * done / total  # the null run and the scoring follow
-                progress.update(bar, completed=len(cases) - len(waiting) + finished + within)
+                progress.update(bar, completed=(1 - OTHER_THAN_ATTACK) * done / total)
 
         with watching(on_step):
-            elsewhere = {"map": OnRay()} if ray else {"map": Processes(workers)} if workers != 1 else {}
-            found = run_all(cases, load=load, folder=folder, resume=resume, on_record=on_record, **elsewhere)
+            found = run_all([case], load=find, folder=folder)
     path = html.write(folder)
     screen.print(verdicts(found))
     screen.print(f"report: {path}", soft_wrap=True)
-    return (judged_by or Gate())(found, folder=folder)
+    return judged_by(found, folder=folder)
 
 
 def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, folder: Path, quiet: bool) -> int:
@@ -162,19 +141,11 @@ def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, 
     return 0
 
 
-def _done(folder: Path) -> set[str]:
-    return {record.key for record in records.read(folder)} if (folder / records.FILE).exists() else set()
-
-
-def _next(waiting: Sequence[Case], finished: int) -> str:
-    return escape(waiting[finished].name) if finished < len(waiting) else "done"
-
-
 def _progress(screen: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=screen,

@@ -14,14 +14,25 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from leakgauge.audit import answers, defense_records, monitor_records, plan, records, scan_records, whole, whole_plan
+from leakgauge.audit import (
+    answers,
+    defense_records,
+    monitor_records,
+    records,
+    scan_records,
+    step_time,
+    usual_cases,
+    whole,
+    whole_plan,
+)
 from leakgauge.audit.advice import to_do_as_text
+from leakgauge.audit.advice.sentences import verdicts as verdicts_of
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.explain import Explanation, as_text, explain, ladder
-from leakgauge.audit.findings import read_findings
+from leakgauge.audit.files import DRAFTS, write_whole
+from leakgauge.audit.findings import Findings, read_findings
 from leakgauge.audit.pictures import FOLDER as PICTURES
-from leakgauge.audit.pictures import write_whole
 from leakgauge.audit.planning import make_plan
 from leakgauge.audit.processes import Processes
 from leakgauge.audit.questions import Question, chosen
@@ -30,7 +41,7 @@ from leakgauge.audit.run import CaseMap
 from leakgauge.audit.scan_run import FEATURES
 from leakgauge.audit.whole_plan import Effort, Request, WholePlan
 from leakgauge.audit_view import AuditView
-from leakgauge.cli_options import DEFAULT_BUDGET
+from leakgauge.cli_options import DEFAULT_BUDGET, INTERRUPTED
 from leakgauge.console import Gate, verdicts
 from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.integrations.ray import OnRay
@@ -40,7 +51,6 @@ from leakgauge.run_folder import make_folder
 
 NOMINAL = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
 """Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
-INTERRUPTED = 130
 MEASURED = (
     records.FILE, answers.FILE, monitor_records.FILE, scan_records.PLAN, scan_records.FILE, scan_records.CONCLUSION,
     defense_records.FILE,
@@ -90,10 +100,10 @@ def request_of(
     split = replace(
         base, name="", attack=Case.attack, options={}, reveal=Case.reveal, local_steps=1, local_lr=Case.local_lr
     )
-    seconds = None if budget is None else plan.seconds_of(budget)
+    seconds = None if budget is None else step_time.seconds_of(budget)
     common: dict[str, Any] = {"questions": questions, "effort": effort, "command": _command()}
     if plain:
-        eight = tuple(plan.default_cases(seed=base.seed, device=base.device))
+        eight = tuple(usual_cases.default_cases(seed=base.seed, device=base.device))
         nominal = NOMINAL if effort == Effort() else {}
         split = replace(split, model="vgg")
         return Request(
@@ -104,7 +114,7 @@ def request_of(
     else:
         wanted: dict[str, Any] = {"mode": mode or "train", "batch_size": 4 if batch_size is None else batch_size}
         main = replace(base, name="", defenses=tuple(defenses), **wanted)
-        grid = tuple(plan.variants(base, mode=mode, batch_size=batch_size, defenses=defenses))
+        grid = tuple(usual_cases.variants(base, mode=mode, batch_size=batch_size, defenses=defenses))
     main.build_defenses()
     changes: tuple[Case, ...] = ()
     if "updates" in questions:
@@ -114,7 +124,7 @@ def request_of(
     undecided = {"updates": effort.steps, "training": effort.training, "split": effort.epochs}
     undecided["defenses"] = effort.steps if effort.training is None else effort.training
     if seconds is None and any(undecided[question] is None for question in questions):
-        seconds = plan.seconds_of(DEFAULT_BUDGET)
+        seconds = step_time.seconds_of(DEFAULT_BUDGET)
     return Request(main=main, cases=grid, ladder=changes, split=split, budget=seconds, **common)
 
 
@@ -132,7 +142,7 @@ def resumed(folder: Path, shown: Shown, *, began: float) -> int:
 
 def _prepare(folder: Path) -> None:
     make_folder(folder)
-    if any((folder / name).exists() for name in (plan.FILE, *MEASURED)):
+    if any((folder / name).exists() for name in (whole_plan.FILE, *MEASURED)):
         raise BadInput(f"{folder} already holds a run; go on with it by --resume, or choose another folder with --out")
 
 
@@ -162,7 +172,7 @@ def _planned(folder: Path, request: Request, view: AuditView, *, began: float) -
         ready = make_plan(request, load=find, folder=folder, began=began, on_question=view.planning)
     except LeakgaugeError:
         _forget(folder)
-        (folder / plan.FILE).unlink(missing_ok=True)
+        (folder / whole_plan.FILE).unlink(missing_ok=True)
         raise
     whole_plan.save(folder, ready)
     return ready
@@ -177,7 +187,7 @@ def _forget(folder: Path) -> None:
 
 def _sweep(folder: Path) -> None:
     """Removes what a killed process left half-written; it never counted."""
-    for left in (*folder.glob(".*.part"), *folder.glob(f"{PICTURES}/.*.part"), *folder.glob(f".{html.FILE}.*.tmp")):
+    for left in (*folder.glob(DRAFTS), *folder.glob(f"{PICTURES}/{DRAFTS}")):
         left.unlink(missing_ok=True)
 
 
@@ -194,9 +204,10 @@ def _conclude(
     if explained is not None:
         text = as_text(explained)
         screen.print(escape(text if shown.explain else text.splitlines()[-1]), soft_wrap=True, highlight=False)
-    for note in (*ready.notes, *_sentences(folder, ended)):
+    findings = read_findings(folder)
+    for note in (*ready.notes, *_sentences(findings, ended)):
         screen.print(escape(note), soft_wrap=True, highlight=False)
-    to_do = to_do_as_text(read_findings(folder), width=min(100, screen.width))
+    to_do = to_do_as_text(findings, width=min(100, screen.width))
     screen.print(f"\n{escape(to_do)}\n", soft_wrap=True, highlight=False)
     screen.print(f"report: {path}", soft_wrap=True)
     code = shown.gate(asked, folder=folder) if "updates" in ended else 0
@@ -221,30 +232,14 @@ def _same(case: Case, other: Case) -> bool:
     ).deed()  # fmt: skip
 
 
-def _sentences(folder: Path, ended: dict[Question, Answer]) -> list[str]:
-    """One line for each question but updates, which has a table."""
-    said = []
-    for question, answer in ended.items():
-        if answer.status != "answered":
-            said.append(f"{question}: {answer.status}: {answer.reason}")
-        elif question == "training":
-            said.append(f"training: {_training_sentence(folder)}")
-        elif question == "split" and (conclusion := scan_records.read_conclusion(folder)) is not None:
-            said.append(f"split: {conclusion.sentence}")
-        elif question == "defenses":
-            tried = defense_records.read(folder)
-            said.append(f"defenses: {sum(r.status == 'done' for r in tried)} of {len(tried)} trials were attacked")
-    return said
-
-
-def _training_sentence(folder: Path) -> str:
-    run = monitor_records.read(folder)
-    read = [v for r in run.reports if (v := r["scalars"].get("privacy/whitebox/auc")) is not None]
-    moved = (
-        f"white-box AUC {read[0]:.2f} at the first look, {read[-1]:.2f} at the last" if read else "no white-box probe"
-    )
-    alarm = run.reports[-1].get("alarm_at") if run.reports else None
-    return f"{moved}; the alarm {'was silent' if alarm is None else f'rang at step {alarm}'}"
+def _sentences(found: Findings, ended: dict[Question, Answer]) -> list[str]:
+    """What the first page of the report says of each question but updates, which has a table; or why it says nothing."""
+    told = {verdict.question: " ".join(verdict.sentences) for verdict in verdicts_of(found)}
+    return [
+        f"{question}: {told[question] if answer.status == 'answered' else f'{answer.status}: {answer.reason}'}"
+        for question, answer in ended.items()
+        if answer.status != "answered" or question != "updates"
+    ]
 
 
 def _interrupted(folder: Path) -> None:

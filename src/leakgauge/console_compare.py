@@ -12,9 +12,9 @@ from rich.table import Table
 
 from leakgauge.audit.compare import FAILING, ORDER, CasePair, Comparison, Difference
 from leakgauge.audit.compare_runs import compare, summary
+from leakgauge.audit.files import write_whole
 from leakgauge.audit.gate import EXIT_CODE
 from leakgauge.audit.markdown import comparison_summary
-from leakgauge.audit.pictures import write_whole
 from leakgauge.errors import BadInput
 from leakgauge.report import compare_page
 

@@ -13,23 +13,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leakgauge.audit import scan_records as store
-from leakgauge.audit.case import Case, default_data
-from leakgauge.audit.plan import restored, seconds_of
+from leakgauge.audit.case import Case, restored
+from leakgauge.audit.gate import EXIT_CODE
 from leakgauge.audit.scan_conclusion import strongest
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
+from leakgauge.audit.step_time import seconds_of
+from leakgauge.cli_options import DEFAULT_BUDGET
 from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.setups import find
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
 from leakgauge.run_folder import claimed
 
-UNMET = 3
-"""Exit code where something was required and no cut meets it."""
 SCANNED = (store.PLAN, store.FILE, store.CONCLUSION, html.FILE, FEATURES)
 """What a scan writes into its folder, pictures aside."""
-OWN_BUDGET = "10m"
-"""For the decoders at a user's own model, where nobody knows yet how long an epoch takes."""
 
 
 def fresh(
@@ -66,7 +64,7 @@ def fresh(
     case.build_defenses()
     budget = None if attack_budget is None else seconds_of(attack_budget)
     if epochs is None and budget is None:
-        epochs, budget = (EPOCHS, None) if name in PRETRAINED else (None, seconds_of(OWN_BUDGET))
+        epochs, budget = (EPOCHS, None) if name in PRETRAINED else (None, seconds_of(DEFAULT_BUDGET))
     asked = Asked(
         threshold=threshold,
         epochs=epochs,
@@ -103,12 +101,9 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
         bar = progress.add_task("ridge", total=len(run.names), completed=sum(k[1] == RIDGE for k in run.known))
 
         def on_record(record: CutRecord) -> None:
-            what = "ridge" if record.attack == RIDGE else f"decoder, {record.epochs} epoch{'s' * (record.epochs != 1)}"
-            said = f"{what}: FVU {record.fvu:.3f} at {escape(record.cut)}"
-            progress.update(bar, advance=record.attack == RIDGE, description=said)
-            if not progress.disable:
-                return
-            screen.print(said, soft_wrap=True, highlight=False)
+            progress.update(bar, advance=record.attack == RIDGE, description=escape(record.said))
+            if progress.disable:
+                screen.print(escape(record.said), soft_wrap=True, highlight=False)
 
         run.on_record = on_record
         found = run()
@@ -118,7 +113,7 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
     for note in found.notes:
         screen.print(f"- {escape(note)}", soft_wrap=True, highlight=False)
     screen.print(f"report: {path}", soft_wrap=True)
-    return UNMET if run.plan.require and not found.met else 0
+    return EXIT_CODE if run.plan.require and not found.met else 0
 
 
 def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> Table:
@@ -154,8 +149,7 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
 
 def _command(case: Case, asked: Asked) -> str:
     """The command line that runs this scan again."""
-    words = ["leakgauge", "scan", case.model, "--seed", str(case.seed)]
-    words += [] if case.data == default_data(case.model) else ["--data", case.data]
+    words = ["leakgauge", "scan", case.model, "--seed", str(case.seed), *case.options_of_setup()]
     words += [] if asked.threshold is None else ["--threshold", f"{asked.threshold:g}"]
     words += [] if asked.epochs is None else ["--epochs", str(asked.epochs)]
     words += [] if asked.budget is None else ["--attack-budget", f"{asked.budget:g}s"]
@@ -166,9 +160,6 @@ def _command(case: Case, asked: Asked) -> str:
         words += ["--cut", name]
     for spec in case.defenses:
         words += ["--defense", spec]
-    words += [] if case.classes is None else ["--classes", str(case.classes)]
-    words += ["--resize"] if case.resize else []
-    words += [] if case.device == "cpu" else ["--device", case.device]
     return shlex.join(words)
 
 

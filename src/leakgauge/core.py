@@ -8,6 +8,7 @@ Only :func:`share` (here) and ``score`` (in :mod:`leakgauge.audit`) ever see the
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -354,6 +355,22 @@ class Reconstruction:
     trace: Trace = field(default_factory=Trace)
     notes: tuple[str, ...] = ()
     stated: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def single(
+        cls,
+        x: Tensor,
+        y: Tensor | None,
+        *,
+        loss: float = 0.0,
+        made_by: str,
+        began: float,
+        notes: tuple[str, ...] = (),
+        stated: tuple[tuple[str, str], ...] = (),
+    ) -> Reconstruction:
+        """The answer of an attack without restarts, such as a closed form. ``began`` is when it did (perf_counter)."""
+        losses, seconds = torch.tensor([loss], dtype=torch.float64), time.perf_counter() - began
+        return cls(x, y, loss, x[None], losses, made_by, seconds, notes=notes, stated=stated)
 
 
 class Attack(Protocol):

@@ -39,7 +39,7 @@ def test_the_name_says_what_it_is():
 def run_command(command: str, monkeypatch, folder) -> Case:
     """The case that the command line would run; nothing is run."""
     ran = []
-    monkeypatch.setattr(console, "run", lambda cases, **_: ran.extend(cases) or 0)
+    monkeypatch.setattr(console, "attack", lambda case, **_: ran.append(case) or 0)
     words = shlex.split(command)
     assert words[0] == "leakgauge"
     monkeypatch.chdir(folder)
@@ -66,7 +66,7 @@ cases = st.builds(
         st.sampled_from(["prune:0.9", "gaussian_noise:relative=10.0", "withhold:head+norms"]), max_size=2
     ).map(tuple),
     reveal=st.lists(st.sampled_from(["labels", "buffers", "noisy_copy:0.5"]), max_size=2).map(lambda r: ("size", *r)),
-    seed=st.integers(-5, 10**6),
+    seed=st.integers(0, 10**6),
     first=st.integers(0, 50),
     classes=st.none() | st.integers(2, 20),
     resize=st.booleans(),

@@ -9,6 +9,7 @@ import torch
 
 from leakgauge.audit import case_cost
 from leakgauge.audit.case_cost import Cost
+from leakgauge.audit.setup import Setup
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 
@@ -92,5 +93,5 @@ def test_a_rehearsal_leaves_refusals_and_crashes_to_the_run(quick, load, monkeyp
     def crash(*args, **options):
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(case_cost, "share", crash)
+    monkeypatch.setattr(Setup, "observation", crash)
     case_cost.rehearse([quick()], load=load)

@@ -16,10 +16,10 @@ from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.explain import change_in, explain, ladder
 from leakgauge.audit.findings import Findings, read_findings, updates_of
 from leakgauge.audit.flips import case_of
-from leakgauge.audit.plan import default_cases
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.summaries import HELD, Measured, Unanswered, Updates
+from leakgauge.audit.usual_cases import default_cases
 
 KNOWN = {"what": "batch size known (4)", "kind": "deployable"}
 EVAL = {"what": "client computes its update in eval mode", "kind": "diagnostic"}

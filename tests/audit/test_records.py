@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge.audit import records
-from leakgauge.audit.pictures import write_whole
+from leakgauge.audit.files import write_whole
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from leakgauge.audit import plan, whole_plan
+from leakgauge.audit import usual_cases, whole_plan
 from leakgauge.audit.case import Case
 from leakgauge.audit.defend import Trial
 from leakgauge.audit.explain import ladder
@@ -17,7 +17,7 @@ from leakgauge.errors import BadInput
 
 MAIN = Case(classes=3, mode="train", batch_size=4, defenses=("prune:0.9",), reveal=("size", "labels"))
 REQUEST = Request(
-    ("updates", "split"), MAIN, tuple(plan.default_cases()), tuple(ladder(MAIN, images=10)), replace(MAIN, model="vgg"),
+    ("updates", "split"), MAIN, tuple(usual_cases.default_cases()), tuple(ladder(MAIN, images=10)), replace(MAIN, model="vgg"),
     Effort(epochs=3), budget=60.0, command="leakgauge audit", nominal={"updates": 3.0},
 )  # fmt: skip
 
@@ -25,7 +25,7 @@ REQUEST = Request(
 def test_a_request_comes_back(tmp_path):
     whole_plan.save_request(tmp_path, REQUEST)
     assert whole_plan.read(tmp_path) == REQUEST
-    assert [p.name for p in tmp_path.iterdir()] == [plan.FILE]
+    assert [p.name for p in tmp_path.iterdir()] == [whole_plan.FILE]
 
 
 def test_a_plan_comes_back(tmp_path):
@@ -44,8 +44,8 @@ def test_a_plan_comes_back(tmp_path):
 
 def test_a_list_of_cases_is_a_plan_of_updates(tmp_path):
     """What earlier versions wrote."""
-    cases = [*plan.default_cases(), MAIN]
-    (tmp_path / plan.FILE).write_text(json.dumps([asdict(case) for case in cases]))
+    cases = [*usual_cases.default_cases(), MAIN]
+    (tmp_path / whole_plan.FILE).write_text(json.dumps([asdict(case) for case in cases]))
     found = whole_plan.read(tmp_path)
     assert isinstance(found, WholePlan)
     assert found.questions == ("updates",)
@@ -54,7 +54,7 @@ def test_a_list_of_cases_is_a_plan_of_updates(tmp_path):
 
 
 def test_a_change_that_is_a_case_of_its_own_is_not_run_again():
-    grid = plan.variants(Case(), mode=None, batch_size=None, defenses=[])
+    grid = usual_cases.variants(Case(), mode=None, batch_size=None, defenses=[])
     steps = ladder(grid[-1], images=100)
     every = WholePlan(REQUEST, cases=tuple(grid), ladder=tuple(steps)).every_case
     assert list(every[:4]) == grid
@@ -77,7 +77,7 @@ OTHER = json.dumps({"format": 3, "request": {}}).encode()
     "content", [b"", b"{", b"[]", b"[1]", b'["a"]', b'{"a": 1}', b'[{"model": "cnn"}]', b"\xff", b"3", NO_CASE, OTHER]
 )
 def test_a_damaged_plan(content, tmp_path):
-    (tmp_path / plan.FILE).write_bytes(content)
+    (tmp_path / whole_plan.FILE).write_bytes(content)
     with pytest.raises(BadInput, match="damaged"):
         whole_plan.read(tmp_path)
 

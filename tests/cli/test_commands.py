@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from leakgauge.audit import plan, records, whole_plan
+from leakgauge.audit import records, usual_cases, whole_plan
 
 FAST = ("--option", "steps=2")
 
@@ -114,8 +114,8 @@ def test_a_resumed_audit_gives_the_same_table(leakgauge, tmp_path):
 
 def test_the_default_audit(leakgauge, tmp_path, monkeypatch):
     """All eight cases, with one step each; one of them explains itself by the others."""
-    whole = plan.default_cases
-    monkeypatch.setattr(plan, "default_cases", lambda **options: whole(**{**options, "steps": 1}))
+    whole = usual_cases.default_cases
+    monkeypatch.setattr(usual_cases, "default_cases", lambda **options: whole(**{**options, "steps": 1}))
     said = leakgauge("audit", "--only", "updates", "--seed", 2)
     assert said.code == 0, said.err
     found = records.read(tmp_path / "leakgauge-runs/audit")
@@ -146,9 +146,9 @@ def asked(leakgauge, monkeypatch):
 
 def test_which_audit_is_the_default(asked):
     for words, expected in [
-        ((), plan.default_cases()),
-        (("--seed", 4), plan.default_cases(seed=4)),
-        (("--device", "cuda"), plan.default_cases(device="cuda")),
+        ((), usual_cases.default_cases()),
+        (("--seed", 4), usual_cases.default_cases(seed=4)),
+        (("--device", "cuda"), usual_cases.default_cases(device="cuda")),
     ]:
         request = asked(*words)
         assert list(request.cases) == expected

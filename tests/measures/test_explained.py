@@ -12,7 +12,6 @@ from leakgauge.measures.bootstrap import mean_interval, ratio_interval
 from leakgauge.measures.explained import (
     class_mean_images,
     fraction_unexplained,
-    fraction_unexplained_interval,
     mean_image,
     most_exposed,
     mse_per_pixel,
@@ -90,11 +89,13 @@ def test_interval_covers_as_often_as_it_says():
     assert 0.83 <= inside / 200 <= 0.96
 
 
-def test_interval_of_fvu_and_bad_input():
-    guess = mean_image(IMAGES)
-    near = (IMAGES + guess) / 2
-    found = fraction_unexplained_interval(near, IMAGES, guess)
-    assert found.low == pytest.approx(found.high) == pytest.approx(0.25)  # the same for every image
+def test_the_interval_of_a_constant_ratio_is_a_point():
+    below = torch.rand(60, generator=torch.Generator().manual_seed(0)) + 0.5
+    found = ratio_interval(0.25 * below, below)
+    assert found.low == pytest.approx(found.high) == pytest.approx(0.25)
+
+
+def test_intervals_refuse_bad_input():
     with pytest.raises(BadInput, match="two equally long vectors"):
         ratio_interval(torch.ones(3), torch.ones(2))
     with pytest.raises(BadInput, match=r"level in \(0, 1\)"):

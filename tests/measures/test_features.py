@@ -16,7 +16,7 @@ from leakgauge.measures.bounds import (
     feature_entropy,
     quantised,
 )
-from leakgauge.measures.entropy import covariance_spectrum, effective_rank, gaussian_channel, rounding_noise
+from leakgauge.measures.entropy import covariance_spectrum, effective_rank, gaussian_channel
 from leakgauge.measures.fisher import fisher_leakage
 from leakgauge.measures.radius import class_radii
 
@@ -90,17 +90,6 @@ def test_gaussian_channel_by_hand():
     assert gaussian_channel(spectrum, noise=2.0) == pytest.approx(0.5 * math.log(7 / 4 * 3))
     with pytest.raises(BadInput, match="infinite information"):
         gaussian_channel(spectrum, noise=0.0)
-
-
-def test_rounding_noise_is_that_of_the_defense():
-    from leakgauge.defenses import Quantize
-
-    z = 2 * torch.rand(20000, generator=torch.Generator().manual_seed(0)) - 1
-    z[0] = 1.0
-    sent = Quantize(5)({"z": z}, rng=torch.Generator())["z"]
-    assert float((sent - z).std()) == pytest.approx(rounding_noise(1.0, bits=5), rel=0.02)
-    with pytest.raises(BadInput, match="at least 2 bits"):
-        rounding_noise(1.0, bits=1)
 
 
 def test_fisher_leakage_of_a_linear_edge():

@@ -13,7 +13,7 @@ from leakgauge.errors import BadInput
 from leakgauge.models.privacy_tokens import TokenLeNet
 from leakgauge.monitor.gradient_pairs import Collection, Probe
 from leakgauge.monitor.token_critic import Critic, CriticTraining, TokenCritic, mismatched
-from leakgauge.monitor.tokens import AutoencoderToken, TransformerToken, negative_energy
+from leakgauge.monitor.tokens import AutoencoderToken, TransformerToken
 
 SIZES = (312, 3612, 3612)
 """Gradients of the three convolutions of a LeNet on grey images: 7536 values."""
@@ -56,10 +56,12 @@ def test_final_relu_loses_the_negative_energy():
     victim = Victim(TokenLeNet(in_channels=1, side=28), Pixels((1, 28, 28)))
     signal = Gradient()(victim, images[:20], labels[:20])
     gradient = torch.cat([value.flatten() for name, value in signal.items() if name.startswith("body")])
-    share = negative_energy(gradient)
-    assert 0.3 < share < 0.7
-    best_nonnegative = gradient.clamp(min=0)  # no decoder with a final ReLU can come closer
-    assert float((gradient - best_nonnegative).square().sum() / gradient.square().sum()) == pytest.approx(share)
+
+    def negative_energy(part: torch.Tensor) -> float:
+        """What even the best non-negative answer misses."""
+        return float((part - part.clamp(min=0)).square().sum() / part.square().sum())
+
+    assert 0.3 < negative_energy(gradient) < 0.7
     left = {}
     for final in ("relu", "signed"):
         torch.manual_seed(0)
@@ -74,11 +76,6 @@ def test_final_relu_loses_the_negative_energy():
         left[final] = float(loss.detach() / few[0].square().mean())
     assert left["signed"] < 0.05
     assert left["relu"] >= negative_energy(gradient[:200]) - 1e-6
-
-
-def test_negative_energy_of_nothing():
-    assert negative_energy(torch.zeros(3)) == 0.0
-    assert negative_energy(torch.tensor([3.0, -4.0])) == pytest.approx(16 / 25)
 
 
 def test_critic_gives_one_value_per_sample():

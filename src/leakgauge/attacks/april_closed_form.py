@@ -177,14 +177,11 @@ class AprilClosedForm:
             if size > 1
             else ()
         )
-        return Reconstruction(
-            x=x,
-            y=readable(self.labels, victim, seen, seed=seed),
-            loss=0.0,
-            candidates=x[None],
-            losses=torch.zeros(1),
+        return Reconstruction.single(
+            x,
+            readable(self.labels, victim, seen, seed=seed),
             made_by=repr(self),
-            seconds=time.perf_counter() - began,
+            began=began,
             notes=(str(stated), *said, *mixed, *guessed),
             stated=stated.rows(),
         )

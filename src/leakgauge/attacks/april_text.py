@@ -55,14 +55,11 @@ class AprilText:
         among, known = _candidates(model, signal)
         ids = nearest_rows(z - positions, embeddings, among.cpu())
         x = victim.to_input(ids)[None]
-        return Reconstruction(
-            x=x,
-            y=readable(self.labels, victim, seen, seed=seed),
-            loss=0.0,
-            candidates=x[None],
-            losses=torch.zeros(1),
+        return Reconstruction.single(
+            x,
+            readable(self.labels, victim, seen, seed=seed),
             made_by=repr(self),
-            seconds=time.perf_counter() - began,
+            began=began,
             notes=(str(stated), known),
         )
 

@@ -48,14 +48,11 @@ class BagOfTokens:
             notes.append(f"token {model.padding} is padding, gets no gradient and is never seen")
         ids = filled(rows[found].norm(dim=1), slots)
         x = victim.to_input(found[ids].sort().values.view(size, model.space.length))
-        return Reconstruction(
-            x=x,
-            y=readable(self.labels, victim, seen, seed=seed),
-            loss=0.0,
-            candidates=x[None],
-            losses=torch.zeros(1),
+        return Reconstruction.single(
+            x,
+            readable(self.labels, victim, seen, seed=seed),
             made_by=repr(self),
-            seconds=time.perf_counter() - began,
+            began=began,
             notes=tuple(notes),
         )
 

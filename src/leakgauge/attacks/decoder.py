@@ -98,14 +98,12 @@ class FittedDecoder:
         if len(feature) != size:
             raise Inapplicable(f"the feature holds {len(feature)} samples, the batch is said to have {size}")
         x = _encoded(victim, self.decode(feature.to(victim.device))).to(victim.dtype)
-        return Reconstruction(
-            x=x,
-            y=None,
+        return Reconstruction.single(
+            x,
+            None,
             loss=self.history.held_out_mse,
-            candidates=x[None],
-            losses=torch.tensor([self.history.held_out_mse], dtype=torch.float64),
             made_by=repr(self),
-            seconds=time.perf_counter() - began,
+            began=began,
             notes=(*(f"assumes: {a.what}" for a in self.assumptions()), *self.notes),
         )
 

@@ -32,14 +32,11 @@ class Linear:
             if needed not in signal:
                 raise Inapplicable(f"not shared: {needed}")
         x = input_of_linear(signal[f"{name}.weight"], signal[f"{name}.bias"]).view(1, *victim.space.shape)
-        return Reconstruction(
-            x=victim.space.project(x),
-            y=readable(self.labels, victim, seen, seed=seed),
-            loss=0.0,
-            candidates=victim.space.project(x)[None],
-            losses=torch.zeros(1),
+        return Reconstruction.single(
+            victim.space.project(x),
+            readable(self.labels, victim, seen, seed=seed),
             made_by=repr(self),
-            seconds=time.perf_counter() - began,
+            began=began,
             notes=(f"closed form on {name}",),
         )
 

@@ -60,14 +60,12 @@ class TokenPositions:
         ids = torch.full((model.space.length,), filler, device=rows.device)
         ids[alive] = torch.where(solved.owner == NONE, filler, found[solved.owner])
         x = victim.to_input(ids)[None]
-        return Reconstruction(
-            x=x,
-            y=readable(self.labels, victim, seen, seed=seed),
+        return Reconstruction.single(
+            x,
+            readable(self.labels, victim, seen, seed=seed),
             loss=solved.residual,
-            candidates=x[None],
-            losses=torch.tensor([solved.residual], dtype=torch.float64),
             made_by=repr(self),
-            seconds=time.perf_counter() - began,
+            began=began,
             notes=_notes(model, solved, parts[alive], noise, output),
         )
 

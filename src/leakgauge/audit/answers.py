@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from leakgauge.audit.files import append_line, line_of, whole_lines
 from leakgauge.audit.questions import QUESTIONS, Question
-from leakgauge.audit.records import append_line
 from leakgauge.errors import BadInput
 
 FILE = "questions.jsonl"
@@ -34,16 +34,15 @@ def append(folder: Path, answer: Answer) -> Answer:
     """Adds the answer, with the time (UTC) at which it was there; whole or not at all."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     line = {**asdict(answer), "seconds": round(answer.seconds, 2), "finished": answer.finished or now}
-    append_line(folder / FILE, json.dumps(line, ensure_ascii=False).encode() + b"\n")
+    append_line(folder / FILE, line_of(line))
     return Answer(**line)
 
 
 def read(folder: Path) -> dict[Question, Answer]:
     """What became of each question so far, in their order. Of two lines on one question the later one counts."""
     path = folder / FILE
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []  # half a line never counted
     found: dict[str, Answer] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in whole_lines(path) if path.is_file() else ():
         try:
             answer = Answer(**json.loads(line))
         except (ValueError, TypeError) as error:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -115,17 +116,20 @@ class Case:
     def build_channel(self) -> Channel:
         return Gradient() if self.local_steps == 1 else FedAvg(steps=self.local_steps, lr=self.local_lr)
 
+    def options_of_setup(self) -> list[str]:
+        """How every command is told which data, classes, size and device, where those are not the usual ones."""
+        words = [] if self.data == default_data(self.model) else ["--data", self.data]
+        words += [] if self.classes is None else ["--classes", str(self.classes)]
+        words += ["--resize"] if self.resize else []
+        return [*words, *([] if self.device == Case.device else ["--device", self.device])]
+
     def command(self) -> str:
         """The command line that runs this case alone."""
         words = ["leakgauge", "attack", self.model, "--mode", self.mode, "--batch-size", str(self.batch_size)]
         words += ["--attack", self.attack, "--seed", str(self.seed), "--first", str(self.first)]
-        if self.data != default_data(self.model):
-            words += ["--data", self.data]
         if (self.local_steps, self.local_lr) != (Case.local_steps, Case.local_lr):
             words += ["--local-steps", str(self.local_steps), "--local-lr", str(self.local_lr)]
-        words += [] if self.classes is None else ["--classes", str(self.classes)]
-        words += ["--resize"] if self.resize else []
-        words += [] if self.device == "cpu" else ["--device", self.device]
+        words += self.options_of_setup()
         for name, value in self.options.items():
             words += ["--option", f"{name}={value}"]
         for spec in self.defenses:
@@ -133,3 +137,16 @@ class Case:
         for spec in self.reveal:
             words += [] if spec == "size" else ["--reveal", spec]
         return shlex.join(words)
+
+
+def restored(fields: dict[str, Any]) -> Case:
+    """The case that was written down as these fields."""
+    lists = {name: tuple(fields[name]) for name in ("defenses", "reveal")}
+    return Case(**{**fields, **lists})
+
+
+def accepted_options(case: Case) -> Mapping[str, object]:
+    """The options that the case's attack takes, with their defaults; none for an attack that is not registered."""
+    factory: Callable[..., object] | None = ATTACKS.get(case.attack.partition(":")[0])
+    taken = {} if factory is None else inspect.signature(factory).parameters
+    return {name: parameter.default for name, parameter in taken.items()}

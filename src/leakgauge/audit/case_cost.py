@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from leakgauge.audit.case import Case
-from leakgauge.audit.plan import FEWEST_STEPS, LONGEST_TRIAL, MEASURABLE, SHORTEST_TRIAL, accepted_options
+from leakgauge.audit.case import Case, accepted_options
 from leakgauge.audit.run import run_case
 from leakgauge.audit.setup import Load, check_fits
-from leakgauge.core import share
+from leakgauge.audit.step_time import FEWEST_STEPS, LONGEST_TRIAL, MEASURABLE, SHORTEST_TRIAL
 from leakgauge.errors import BadInput
 
 SLOW = 1.0
@@ -32,10 +31,8 @@ def rehearse(cases: Sequence[Case], *, load: Load) -> None:
     for case in cases:
         setup = load(case)
         check_fits(setup)
-        x, y = setup.private(case)
-        defenses, reveal, channel = case.build_defenses(), setup.reveal(case), case.build_channel()
         try:
-            share(setup.victim, channel, x, y, defenses=defenses, reveal=reveal, seed=case.seed)
+            setup.observation(case)
         except BadInput:
             raise
         except Exception:  # noqa: BLE001 - a refusal or a crash: the run meets it again and records it

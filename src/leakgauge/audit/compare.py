@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leakgauge.audit import records as store
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import SEVERITY
 from leakgauge.errors import BadInput
@@ -93,7 +94,7 @@ class Comparison:
     def sentence(self) -> str:
         """The whole comparison in one sentence."""
         groups = (("set-up", self.cases), ("other result", self.changes))
-        said = [f"of {len(group)} {noun}{'s' * (len(group) != 1)} {_tally(group)}" for noun, group in groups if group]
+        said = [f"of {plural(len(group), noun)} {_tally(group)}" for noun, group in groups if group]
         if not said:
             return "The two runs have nothing in common that could be compared."
         text = "; ".join(said)
@@ -114,7 +115,7 @@ def _tally(group: Sequence[CasePair | Change]) -> str:
 
 def compare_cases(before: Sequence[Record], after: Sequence[Record], *, folders: tuple[Path, Path]) -> Comparison:
     """The attacked set-ups of two runs; names of the runs, other questions and settings are the caller's to add."""
-    old, new = _latest(before), _latest(after)
+    old, new = store.latest(before), store.latest(after)
     pairs = _paired(old, new)
     compared = [_compared(a, b, folders) for a, b in pairs]
     taken = {id(record) for pair in pairs for record in pair}
@@ -127,10 +128,6 @@ def compare_cases(before: Sequence[Record], after: Sequence[Record], *, folders:
         only_after=tuple(str(r.case.get("name") or r.key) for r in new if id(r) not in taken),
         warnings=tuple(_warnings(compared)),
     )
-
-
-def _latest(found: Sequence[Record]) -> list[Record]:
-    return list({record.key: record for record in found}.values())
 
 
 def setup_of(record: Record) -> str:
@@ -258,4 +255,4 @@ def read_cases(folder: Path) -> list[Record]:
     """The records of a run, none where it attacked no updates."""
     if not folder.is_dir():
         raise BadInput(f"there is no run folder {folder}; give a folder that `leakgauge audit --out` wrote")
-    return store.read(folder) if (folder / store.FILE).is_file() else []
+    return store.read(folder) if store.exists(folder) else []

@@ -21,14 +21,13 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit import defense_records as store
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, accepted_options, restored
 from leakgauge.audit.defense_leakage import Releases, draw_releases, told_apart
 from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.defense_training import Training, accuracy, classified
-from leakgauge.audit.plan import accepted_options, restored
 from leakgauge.audit.run import attacked, null_run, versions
 from leakgauge.audit.setup import Load, Setup, check_fits
-from leakgauge.core import Blindable, Reconstruction, share
+from leakgauge.core import Blindable, Reconstruction
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
 
@@ -164,9 +163,7 @@ class Base:
         attack = case.build_attack()
         if not isinstance(attack, Blindable):
             return None
-        x, y = self.setup.private(case)
-        seen = share(victim, case.build_channel(), x, y, reveal=self.setup.reveal(case), seed=case.seed)
-        return null_run(attack, victim, seen, seed=case.seed)
+        return null_run(attack, victim, self.setup.observation(case), seed=case.seed)
 
     @cached_property
     def releases(self) -> Releases:

@@ -14,9 +14,16 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.defend import GRID, Base, Spec, Trial, plan_trials
 from leakgauge.audit.defense_leakage import told_apart
 from leakgauge.audit.defense_training import Training, at_once, held_out, judged, trained
-from leakgauge.audit.plan import FEWEST_STEPS, LONGEST_TRIAL, MEASURABLE, SHORTEST_TRIAL, rounded_down, seconds_per_step
 from leakgauge.audit.run import attacked
 from leakgauge.audit.setup import Load, Setup
+from leakgauge.audit.step_time import (
+    FEWEST_STEPS,
+    LONGEST_TRIAL,
+    MEASURABLE,
+    SHORTEST_TRIAL,
+    rounded_down,
+    seconds_per_step,
+)
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import Inapplicable
 

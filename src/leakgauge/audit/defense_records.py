@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit.pictures import write_whole
-from leakgauge.audit.records import Status, _plain, _restored, append_line
+from leakgauge.audit.files import append_line, infinity_as_text, infinity_from_text, line_of, sort_lines, whole_lines
+from leakgauge.audit.records import Status
 from leakgauge.errors import BadInput
 
 FILE = "defenses.jsonl"
@@ -122,12 +122,12 @@ def _number(text: str) -> float | None:
 
 def to_line(record: DefenseRecord) -> str:
     """One JSON line. Infinite values (a perfect PSNR) are written as strings; NaN is refused."""
-    return json.dumps(_plain(asdict(record)), ensure_ascii=False, allow_nan=False) + "\n"
+    return line_of(infinity_as_text(asdict(record)))
 
 
 def append(folder: Path, record: DefenseRecord) -> None:
     """Adds the record to the run, whole or not at all."""
-    append_line(folder / FILE, to_line(record).encode())
+    append_line(folder / FILE, to_line(record))
 
 
 def exists(folder: Path) -> bool:
@@ -137,13 +137,12 @@ def exists(folder: Path) -> bool:
 def read(folder: Path) -> list[DefenseRecord]:
     """All whole records, in order; of two with one key the later one counts."""
     path = folder / FILE
-    if not path.is_file():
+    if not exists(folder):
         raise BadInput(f"{folder} holds no trials of defenses: it has no {FILE}; make them with `leakgauge audit`")
     found: dict[str, DefenseRecord] = {}
-    lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is half a record and never counted
-    for number, line in enumerate(lines, start=1):
+    for number, line in whole_lines(path):
         try:
-            fields = _restored(json.loads(line))
+            fields = infinity_from_text(json.loads(line))
             for name in ("defenses", "assumptions", "notes"):
                 fields[name] = tuple(fields[name])
             record = DefenseRecord(**fields)
@@ -157,13 +156,8 @@ def read(folder: Path) -> list[DefenseRecord]:
 
 def sort(folder: Path, keys: Sequence[str]) -> None:
     """Puts the lines into the order of ``keys``, those of other keys last; whole or not at all."""
-    if not exists(folder):
-        return
-    lines = (folder / FILE).read_bytes().split(b"\n")[:-1]
-    place = {key: i for i, key in enumerate(keys)}
-    ordered = sorted(lines, key=lambda line: place.get(json.loads(line).get("key"), len(place)))
-    if ordered != lines:
-        write_whole(folder / FILE, b"".join(line + b"\n" for line in ordered))
+    if exists(folder):
+        sort_lines(folder / FILE, keys)
 
 
 def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:

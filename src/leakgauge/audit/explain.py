@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from leakgauge.audit.case import Case
-from leakgauge.audit.plan import accepted_options, restored
+from leakgauge.audit.case import Case, accepted_options, restored
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import SEVERITY
 from leakgauge.errors import BadInput

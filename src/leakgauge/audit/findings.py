@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records
+from leakgauge.audit.case import accepted_options
 from leakgauge.audit.defense_records import DefenseRecord, worth_having
 from leakgauge.audit.explain import change_in
 from leakgauge.audit.flips import case_of, flips
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.audit.plan import accepted_options
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import DECODER, Conclusion, CutRecord, ScanPlan
@@ -57,7 +57,7 @@ def read_findings(folder: Path) -> Findings:
 
 
 def _read_updates(folder: Path) -> Updates | Unanswered:
-    return updates_of(records.read(folder)) if (folder / records.FILE).is_file() else Unanswered("updates")
+    return updates_of(records.read(folder)) if records.exists(folder) else Unanswered("updates")
 
 
 def _read_training(folder: Path) -> Training | Unanswered:
@@ -65,7 +65,7 @@ def _read_training(folder: Path) -> Training | Unanswered:
 
 
 def _read_split(folder: Path) -> Split | Unanswered:
-    if not scan_records.holds_scan(folder):
+    if not scan_records.exists(folder):
         return Unanswered("split")
     return split_of(scan_records.read_plan(folder), scan_records.read(folder), scan_records.read_conclusion(folder))
 
@@ -76,7 +76,7 @@ def _read_defenses(folder: Path) -> Defenses | Unanswered:
 
 def updates_of(found: Sequence[Record]) -> Updates | Unanswered:
     """The set-ups in the order and with the numbers of the report: one that was run again counts once, as it ended last."""
-    latest = list({record.key: record for record in found}.values())
+    latest = records.latest(found)
     every = tuple(_update(number, record) for number, record in enumerate(latest, start=1))
     if not any(update.outcome for update in every):
         reasons = list(dict.fromkeys(update.reason for update in every if update.reason))

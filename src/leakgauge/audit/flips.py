@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, restored
 from leakgauge.audit.explain import change_in, changes
-from leakgauge.audit.plan import restored
 from leakgauge.audit.records import Record
 from leakgauge.audit.summaries import Flip, Update
 from leakgauge.audit.verdict import SEVERITY

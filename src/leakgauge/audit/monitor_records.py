@@ -7,13 +7,12 @@ per look, ``"paper"`` is a checkpoint of the privacy-token paper's recipe, and t
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit.records import append_line
+from leakgauge.audit.files import append_line, finite, line_of, whole_lines
 from leakgauge.errors import BadInput
 
 FILE = "monitor.jsonl"
@@ -32,8 +31,7 @@ class MonitorRun:
 
 def append(folder: Path, kind: str, line: Mapping[str, Any]) -> None:
     """Adds one line, whole or not at all. What is not a number is written as null: it was not measured."""
-    text = json.dumps({"kind": kind, **_plain(line)}, ensure_ascii=False, allow_nan=False) + "\n"
-    append_line(folder / FILE, text.encode())
+    append_line(folder / FILE, line_of({"kind": kind, **finite(line)}))
 
 
 def exists(folder: Path) -> bool:
@@ -43,11 +41,10 @@ def exists(folder: Path) -> bool:
 def read(folder: Path) -> MonitorRun:
     """All whole lines of the run. Of two reports at one step the later one counts."""
     path = folder / FILE
-    if not path.is_file():
+    if not exists(folder):
         raise BadInput(f"{folder} holds no monitored training: it has no {FILE}; make one with `leakgauge monitor`")
     found: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in KINDS}
-    lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is half a line and never counted
-    for number, text in enumerate(lines, start=1):
+    for number, text in whole_lines(path):
         try:
             line = json.loads(text)
             kind = line.pop("kind")
@@ -65,13 +62,3 @@ def read(folder: Path) -> MonitorRun:
         paper=tuple(found["paper"]),
         end=found["end"][-1] if found["end"] else {},
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
+
+from leakgauge.audit.files import write_whole
 
 FOLDER = "pictures"
 
@@ -25,14 +26,3 @@ def save_strip(folder: Path, name: str, images: Tensor) -> str:
     (folder / FOLDER).mkdir(exist_ok=True)
     write_whole(folder / FOLDER / f"{name}.png", buffer.getvalue())
     return f"{FOLDER}/{name}.png"
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes under a temporary name, then renames: a reader never sees half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except BaseException:  # also Ctrl-C
-        temporary.unlink(missing_ok=True)
-        raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from leakgauge.audit import case_cost, defend, scan_records
-from leakgauge.audit.case import Case, default_data
+from leakgauge.audit.case import Case
 from leakgauge.audit.defense_budget import cost_of_trials, fit_trials
 from leakgauge.audit.questions import Question
 from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
@@ -166,11 +166,7 @@ def _updates(draft: _Draft) -> None:
 
 def again(case: Case, question: Question, **effort: int | None) -> str:
     """The command line that answers this question alone, with this effort."""
-    words = ["leakgauge", "audit", case.model, "--only", question, "--seed", str(case.seed)]
-    words += [] if case.data == default_data(case.model) else ["--data", case.data]
-    words += [] if case.classes is None else ["--classes", str(case.classes)]
-    words += ["--resize"] if case.resize else []
-    words += [] if case.device == "cpu" else ["--device", case.device]
+    words = ["leakgauge", "audit", case.model, "--only", question, "--seed", str(case.seed), *case.options_of_setup()]
     for name, value in effort.items():
         option = {"training": "--training-steps", "epochs": "--epochs"}[name]
         words += [] if value is None else [option, str(value)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from leakgauge.audit.pictures import write_whole
+from leakgauge.audit.files import append_line, infinity_as_text, infinity_from_text, line_of, sort_lines, whole_lines
 from leakgauge.errors import BadInput
 
 FILE = "records.jsonl"
@@ -62,90 +61,42 @@ class Record:
 
 def to_line(record: Record) -> str:
     """One JSON line. Infinite values (a perfect PSNR) are written as the strings "inf" and "-inf"; NaN is refused."""
-    return json.dumps(_plain(asdict(record)), ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return "inf" if value > 0 else "-inf"
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value
-
-
-def _restored(value: Any) -> Any:
-    if value in ("inf", "-inf"):
-        return float(value)
-    if isinstance(value, dict):
-        return {k: _restored(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_restored(v) for v in value]
-    return value
+    return line_of(infinity_as_text(asdict(record)))
 
 
 def append(folder: Path, record: Record) -> None:
-    """Adds the record to the run, whole or not at all: if the disk is full the file is cut back to what it was."""
-    append_line(folder / FILE, to_line(record).encode())
+    """Adds the record to the run, whole or not at all."""
+    append_line(folder / FILE, to_line(record))
 
 
-def append_line(path: Path, line: bytes) -> None:
-    """Adds ``line`` to a file of lines and brings it to the disk, whole or not at all."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        _drop_half_line(path, descriptor)
-        before = os.lseek(descriptor, 0, os.SEEK_END)
-        try:
-            written = 0
-            while written < len(line):
-                written += os.write(descriptor, line[written:])
-            os.fsync(descriptor)
-        except BaseException:  # also Ctrl-C
-            os.ftruncate(descriptor, before)
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _drop_half_line(path: Path, descriptor: int) -> None:
-    """A killed process may have left a last line without its newline; it never counted."""
-    with path.open("rb") as file:  # the last byte alone is read: a long run appends often
-        if file.seek(0, os.SEEK_END) == 0:
-            return
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) == b"\n":
-            return
-    os.ftruncate(descriptor, path.read_bytes().rfind(b"\n") + 1)
+def exists(folder: Path) -> bool:
+    return (folder / FILE).is_file()
 
 
 def read(folder: Path) -> list[Record]:
     """All whole records of a run, in order."""
-    path = folder / FILE
-    if not path.is_file():
+    if not exists(folder):
         raise BadInput(
             f"{folder} is not a run folder: it has no {FILE}; give the folder that `leakgauge audit --out` wrote"
         )
-    return list(_parsed(path))
+    return list(_parsed(folder / FILE))
+
+
+def latest(found: Sequence[Record]) -> list[Record]:
+    """The last record of every set-up: one that was run again counts once, as it ended last."""
+    return list({record.key: record for record in found}.values())
 
 
 def sort(folder: Path, keys: Sequence[str]) -> None:
     """Puts the run's lines into the order of ``keys``, those of other keys last; whole or not at all."""
-    path = folder / FILE
-    if not path.is_file():
-        return
-    lines = path.read_bytes().split(b"\n")[:-1]
-    place = {key: i for i, key in enumerate(keys)}
-    ordered = sorted(lines, key=lambda line: place.get(json.loads(line).get("key"), len(place)))
-    if ordered != lines:
-        write_whole(path, b"".join(line + b"\n" for line in ordered))
+    if exists(folder):
+        sort_lines(folder / FILE, keys)
 
 
 def _parsed(path: Path) -> Iterator[Record]:
-    lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is half a record and never counted
-    for number, line in enumerate(lines, start=1):
+    for number, line in whole_lines(path):
         try:
-            fields = _restored(json.loads(line))
+            fields = infinity_from_text(json.loads(line))
             for name in ("defenses", "assumptions", "notes", "progress"):
                 fields[name] = tuple(fields[name])
             fields["stated"] = tuple((str(q), str(a)) for q, a in fields.get("stated", ()))

@@ -26,7 +26,7 @@ from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Perceptual, Scores, score, score_images, score_images_in_order, trivial_baseline
 from leakgauge.audit.setup import Load, Setup, check_fits
 from leakgauge.audit.verdict import judge
-from leakgauge.core import Attack, Blindable, Observation, Reconstruction, Victim, share
+from leakgauge.core import Attack, Blindable, Observation, Reconstruction, Victim
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.measures import baseline
 from leakgauge.measures.lpips import load_lpips
@@ -66,9 +66,7 @@ def run_all(
     ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
     order of the cases at the end, so that the file does not tell who was faster. A killed run loses what was under way.
     """
-    done = (
-        {record.key: record for record in records.read(folder)} if resume and (folder / records.FILE).exists() else {}
-    )
+    done = {record.key: record for record in records.read(folder)} if resume and records.exists(folder) else {}
     todo = [case for case in cases if case.key() not in done]
     for record in map(_Runner(load, folder), todo):
         records.append(folder, record)
@@ -148,15 +146,7 @@ def attacked(case: Case, setup: Setup, folder: Path, *, nothing: Reconstruction 
     """What the attack on the case makes of it, as fields of a record; ``nothing`` is its null run where that is known."""
     victim, attack = setup.victim, case.build_attack()
     x, y = setup.private(case)
-    seen = share(
-        victim,
-        case.build_channel(),
-        x,
-        y,
-        defenses=case.build_defenses(),
-        reveal=setup.reveal(case),
-        seed=case.seed,
-    )
+    seen = setup.observation(case)
     result = attack(victim, seen, seed=case.seed)
     nothing = null_run(attack, victim, seen, seed=case.seed) if nothing is None else nothing
     truths, pool, lpips = victim.space.decode(x).cpu(), setup.pool(case), load_lpips()

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from leakgauge.audit.pictures import write_whole
-from leakgauge.audit.records import append_line
+from leakgauge.audit.files import append_line, finite, line_of, whole_lines, write_whole
+from leakgauge.audit.phrasing import plural
 from leakgauge.errors import BadInput
 
 PLAN, FILE, CONCLUSION = "scan.json", "scan.jsonl", "scan_conclusion.json"
@@ -73,6 +73,17 @@ class CutRecord:
         value = self.risk.get("fvu")
         return math.nan if value is None else float(value)
 
+    @property
+    def effort(self) -> str:
+        """How hard the cut was attacked."""
+        return RIDGE if self.attack == RIDGE else f"{self.attack}, {plural(self.epochs, 'epoch')}"
+
+    @property
+    def said(self) -> str:
+        """The record in a few words, for a line of progress."""
+        came_to = "refused" if self.risk.get("refusal") else f"FVU {self.fvu:.3f}"
+        return f"{self.effort}: {came_to} at {self.cut}"
+
 
 @dataclass(frozen=True)
 class Conclusion:
@@ -100,15 +111,6 @@ class Conclusion:
     notes: tuple[str, ...] = field(default_factory=tuple)
 
 
-def plain(value: Any) -> Any:
-    """Ready for JSON: a number that is not finite becomes None."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-
 def save_plan(folder: Path, plan: ScanPlan) -> None:
     write_whole(folder / PLAN, _pretty(plan))
 
@@ -119,16 +121,15 @@ def save_conclusion(folder: Path, conclusion: Conclusion) -> None:
 
 def append(folder: Path, record: CutRecord) -> None:
     """Adds the record as one line of JSON, whole or not at all."""
-    line = json.dumps(plain(asdict(record)), ensure_ascii=False, allow_nan=False)
-    append_line(folder / FILE, line.encode() + b"\n")
+    append_line(folder / FILE, line_of(finite(asdict(record))))
 
 
-def holds_scan(folder: Path) -> bool:
+def exists(folder: Path) -> bool:
     return (folder / PLAN).is_file()
 
 
 def read_plan(folder: Path) -> ScanPlan:
-    if not holds_scan(folder):
+    if not exists(folder):
         raise BadInput(
             f"{folder} holds no scan: it has no {PLAN}; give the folder that `leakgauge scan --out` wrote into"
         )
@@ -141,9 +142,8 @@ def read_plan(folder: Path) -> ScanPlan:
 def read(folder: Path) -> list[CutRecord]:
     """All whole records, in the order in which they were made."""
     path = folder / FILE
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []  # what follows the last newline never counted
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in whole_lines(path) if path.is_file() else ():
         try:
             fields = json.loads(line)
             fields["map"] = tuple((float(x), float(y)) for x, y in fields.get("map", ()))
@@ -165,7 +165,7 @@ def read_conclusion(folder: Path) -> Conclusion | None:
 
 
 def _pretty(thing: ScanPlan | Conclusion) -> bytes:
-    return (json.dumps(plain(asdict(thing)), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (json.dumps(finite(asdict(thing)), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from leakgauge.attacks.decoder import FEW, DecoderInverter
 from leakgauge.audit import scan_records as store
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, restored
+from leakgauge.audit.files import finite
 from leakgauge.audit.pictures import save_strip
-from leakgauge.audit.plan import restored
 from leakgauge.audit.run import versions
 from leakgauge.audit.scan_conclusion import conclude
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
@@ -263,7 +263,7 @@ class ScanRun:
             name = f"scan-{self.names.index(row.cut):03d}-{attack}" + (f"-{epochs}" if epochs else "")
             picture = save_strip(self.folder, name, keeping.made.float())
         keeping.made = None
-        record = CutRecord(row.cut, attack, epochs, store.plain(asdict(row)), picture, places)
+        record = CutRecord(row.cut, attack, epochs, finite(asdict(row)), picture, places)
         store.append(self.folder, record)
         self.known[record.key] = record
         self.on_record(record)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.case import AuxiliaryImages, Case
-from leakgauge.core import Auxiliary, Pixels, Reveal, Victim
+from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.models.pretrained import PRETRAINED, pretrained
@@ -36,6 +36,12 @@ class Setup:
             )
         x, y = self.images[rows], self.labels[rows]
         return self.victim.space.encode(x).to(self.victim.device), y.to(self.victim.device)
+
+    def observation(self, case: Case) -> Observation:
+        """What the adversary of the case holds."""
+        x, y = self.private(case)
+        defenses, reveal = case.build_defenses(), self.reveal(case)
+        return share(self.victim, case.build_channel(), x, y, defenses=defenses, reveal=reveal, seed=case.seed)
 
     def pool(self, case: Case) -> Tensor:
         """Other images of the data, for re-identification."""

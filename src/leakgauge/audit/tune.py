@@ -15,11 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from leakgauge.audit.case import Case
-from leakgauge.audit.plan import accepted_options
+from leakgauge.audit.case import Case, accepted_options
 from leakgauge.audit.scoring import score_images
 from leakgauge.audit.setup import Load
-from leakgauge.core import share
 from leakgauge.errors import BadInput, Inapplicable, MissingExtra
 from leakgauge.inversion.knowledge import gradient_alignment
 
@@ -185,16 +183,8 @@ def _value(trial: Trial, oracle: bool) -> float:
 def _tried(case: Case, options: Mapping[str, float], load: Load, share_of_steps: float) -> Trial:
     steps = max(1, round(share_of_steps * _steps(case)))
     setup = load(case)
-    victim, (x, y) = setup.victim, setup.private(case)
-    seen = share(
-        victim,
-        case.build_channel(),
-        x,
-        y,
-        defenses=case.build_defenses(),
-        reveal=setup.reveal(case),
-        seed=case.seed,
-    )
+    victim, (x, _) = setup.victim, setup.private(case)
+    seen = setup.observation(case)
     attack = replace(case, options={**case.options, "steps": steps}).build_attack()
     result = attack(victim, seen, seed=case.seed)
     if result.y is None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.pictures import save_strip, write_whole
+from leakgauge.audit.files import write_whole
+from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.run import null_run, versions
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.inversion.knowledge import gradient_alignment

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from leakgauge.audit import answers, defend, records, scan_records
 from leakgauge.audit.answers import Answer
+from leakgauge.audit.case import restored
 from leakgauge.audit.defense_records import DefenseRecord
-from leakgauge.audit.plan import restored
 from leakgauge.audit.questions import Question
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import CaseMap, run_all
@@ -115,7 +115,7 @@ def _updates(run: _Run) -> None:
 
 
 def _known_keys(folder: Path) -> set[str]:
-    return {record.key for record in records.read(folder)} if (folder / records.FILE).is_file() else set()
+    return {record.key for record in records.read(folder)} if records.exists(folder) else set()
 
 
 def _training(run: _Run) -> None:
@@ -143,8 +143,7 @@ def _split(run: _Run) -> None:
     def on_record(record: CutRecord) -> None:
         nonlocal done
         done += record.attack != DECODER
-        effort = "ridge" if record.attack != DECODER else f"decoder, {record.epochs} epoch{'s' * (record.epochs != 1)}"
-        run.watcher.moved("split", done, f"{effort}: FVU {record.fvu:.3f} at {record.cut}")
+        run.watcher.moved("split", done, record.said)
 
     ScanRun(run.load(restored(dict(plan.case))), plan, run.folder, on_record=on_record)()
 

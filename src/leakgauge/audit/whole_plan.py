@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, restored
 from leakgauge.audit.defend import Trial, trial_from
-from leakgauge.audit.pictures import write_whole
-from leakgauge.audit.plan import FILE, restored
+from leakgauge.audit.files import write_whole
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.training import TrainingPlan
 from leakgauge.errors import BadInput
 
+FILE = "plan.json"
 FORMAT = 2
 
 

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakgauge.audit.case import Case, default_data
-from leakgauge.audit.plan import accepted_options
+from leakgauge.audit.case import Case, accepted_options, default_data
 from leakgauge.core import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.integrations.user_code import called, function, import_file, place

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -60,14 +58,3 @@ def gaussian_channel(spectrum: Tensor, *, noise: float) -> float:
     if not noise > 0:
         raise BadInput(f"a channel without noise carries infinite information; declare a positive noise, got {noise}")
     return 0.5 * float(torch.log1p(spectrum.double() / noise**2).sum())
-
-
-def rounding_noise(largest: float, *, bits: int) -> float:
-    """Standard deviation of the error of rounding to 2^bits - 1 levels from -largest to largest: Δ/√12.
-
-    Δ = largest / (2^(bits-1) - 1), as :class:`leakgauge.defenses.Quantize` rounds. Rounding is not independent noise;
-    as a declared channel it is treated as such, with the variance Δ²/12 of an error spread evenly over one step.
-    """
-    if bits < 2 or not largest > 0:
-        raise BadInput(f"rounding needs at least 2 bits and a positive range, got {bits} and {largest}")
-    return largest / (2 ** (bits - 1) - 1) / math.sqrt(12)

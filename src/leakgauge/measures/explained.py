@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.bootstrap import Interval, ratio_interval
 from leakgauge.measures.image import checked, checked_pair, mse
 
 
@@ -43,14 +42,6 @@ def fraction_unexplained(reconstructions: Tensor, truths: Tensor, guess: Tensor)
     """
     ours, baseline = _errors(reconstructions, truths, guess)
     return float(ours.sum() / baseline.sum())
-
-
-def fraction_unexplained_interval(
-    reconstructions: Tensor, truths: Tensor, guess: Tensor, *, level: float = 0.95, seed: int = 0
-) -> Interval:
-    """FVU with the interval that a bootstrap over the images gives."""
-    ours, baseline = _errors(reconstructions, truths, guess)
-    return ratio_interval(ours, baseline, level=level, seed=seed)
 
 
 def _errors(reconstructions: Tensor, truths: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:

@@ -92,14 +92,6 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     return _mean_ssim(_moments(a), _moments(b), _blur(a * b))
 
 
-def ssim_pairs(a: Tensor, b: Tensor) -> Tensor:
-    """Mean structural similarity of every image of ``a`` (N) with every image of ``b`` (M), shape (N, M)."""
-    a, b = checked_pair(a, b, same_count=False)
-    (mean_a, square_a), of_b = _moments(a), _moments(b)
-    rows = zip(a, mean_a, square_a, strict=True)
-    return torch.stack([_mean_ssim((mean, square), of_b, _blur(image * b)) for image, mean, square in rows])
-
-
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return _blur(x), _blur(x * x)
 

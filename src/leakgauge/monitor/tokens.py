@@ -105,9 +105,3 @@ class LayerTransformer(TokenNetwork):
         tokens = torch.stack([to(layer) for to, layer in zip(self.maps, layers, strict=True)], 1)
         mixed = self.mixer(tokens).flatten(1)
         return mixed, mixed.new_zeros(())
-
-
-def negative_energy(gradient: Tensor) -> float:
-    """Share of Σ g² that lies in negative numbers: what a decoder that ends in ReLU must lose, however well it is trained."""
-    total = gradient.square().sum()
-    return float(gradient.clamp(max=0).square().sum() / total) if total > 0 else 0.0

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from leakgauge.audit import monitor_records
 from leakgauge.audit.recording import Recording, Settings, Show
+from leakgauge.cli_options import INTERRUPTED
 from leakgauge.errors import BadInput
 from leakgauge.monitor import MonitorWarning, View
 from leakgauge.monitor.leakage import VIEWS
@@ -21,7 +22,6 @@ from leakgauge.monitor_command.server import LivePage
 from leakgauge.report import html
 from leakgauge.run_folder import claimed
 
-INTERRUPTED = 130
 WRITTEN = (monitor_records.FILE, html.FILE)
 """What a monitored training writes into its folder."""
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from leakgauge.audit import records as store
+from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
 from leakgauge.report import words
@@ -31,7 +33,7 @@ _AT_MOST = 4  # images side by side: what a phone shows without scrolling
 
 def section(records: Sequence[Record], folder: Path) -> dict[str, Any]:
     """All that the template shows of the set-ups. A set-up that was run again counts once, as it ended last."""
-    latest = newest(records)
+    latest = store.latest(records)
     cases = [_case(number, record, folder) for number, record in enumerate(latest, start=1)]
     count = Counter(case["outcome"].key for case in cases)
     return {
@@ -42,11 +44,6 @@ def section(records: Sequence[Record], folder: Path) -> dict[str, Any]:
         "replaced": len(records) - len(latest),
         "private": any(case["shows_truth"] for case in cases),
     }
-
-
-def newest(records: Sequence[Record]) -> list[Record]:
-    """The last record of every set-up."""
-    return list({record.key: record for record in records}.values())
 
 
 def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
@@ -101,7 +98,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     if victim.get("shape"):
         data += ", " + " × ".join(str(n) for n in victim["shape"])
     if victim.get("classes"):
-        data += f", {words.plural(int(victim['classes']), 'class', 'classes')}"
+        data += f", {plural(int(victim['classes']), 'class', 'classes')}"
     if case.get("first") is not None:
         data += f", from image {case['first']}"
     steps = str(case.get("local_steps") or "–")
@@ -119,7 +116,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         ("Attack", record.attack or str(case.get("attack") or "–")),
         ("Options", options or "defaults"),
         ("Seed", str(record.seed)),
-        ("Time", words.duration(record.seconds)),
+        ("Time", duration(record.seconds)),
         ("Peak memory", words.memory(record.peak_bytes)),
     ]
 

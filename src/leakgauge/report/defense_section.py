@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from leakgauge.audit import defense_records as store
 from leakgauge.audit.defense_records import DefenseRecord, in_words, worth_having
+from leakgauge.audit.phrasing import duration, plural
 from leakgauge.report import words
 from leakgauge.report.defense_figures import Tried, drawable, pareto_svg
 from leakgauge.report.figures import pictures
@@ -63,7 +64,7 @@ def headline(records: Sequence[DefenseRecord]) -> str:
         )
     if not judged:
         return "No trial of a defense gave a result."
-    of = words.plural(len(judged), "defense")
+    of = plural(len(judged), "defense")
     stopped = [r for r in judged if r.verdict == "infeasible_within_budget"]
     if not stopped:
         weakest = min(judged, key=lambda r: _number(r.ssim))
@@ -186,7 +187,7 @@ def _training(records: Sequence[DefenseRecord]) -> str:
     if found is None:
         return ""
     return (
-        f"after {words.plural(int(found['steps']), 'step')} of training from {found['start']} ({found['optimizer']}, "
+        f"after {plural(int(found['steps']), 'step')} of training from {found['start']} ({found['optimizer']}, "
         f"{found['batch']} images in each step, {found['trained_on']} in all), on {found['images']} held-out images"
     )
 
@@ -208,7 +209,7 @@ def _facts(records: Sequence[DefenseRecord]) -> list[tuple[str, str]]:
         ("Known to the adversary", "; ".join(str(a["what"]) for a in first.assumptions) or "the model"),
         ("Membership decoder", told),
         ("Seed", str(case["seed"])),
-        ("Time of all trials", words.duration(sum(r.seconds for r in records))),
+        ("Time of all trials", duration(sum(r.seconds for r in records))),
     ]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from leakgauge.audit.phrasing import plural
 from leakgauge.errors import BadInput
 from leakgauge.report.axes import (
     HEIGHT,
@@ -75,9 +76,9 @@ def curve_svg(steps: Sequence[int], losses: Sequence[Sequence[float | None]], *,
     others = y.shape[0] - 1
     if others:
         body += [line(left + 172, 16, left + 194, 16, "other")]
-        body += [text(left + 200, 20, f"{others} other restart{'s' * (others > 1)}", css="tick")]
+        body += [text(left + 200, 20, plural(others, "other restart"), css="tick")]
     desc = (
-        f"{y.shape[0]} restart{'s' * (y.shape[0] > 1)} over steps {x[0]:g} to {x[-1]:g}. "
+        f"{plural(y.shape[0], 'restart')} over steps {x[0]:g} to {x[-1]:g}. "
         f"The chosen restart, number {best + 1}, starts at a loss of {_first(y[best]):.3g} "
         f"and reaches {np.nanmin(y[best]):.3g}."
     )

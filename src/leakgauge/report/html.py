@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from leakgauge.audit import monitor_records
 from leakgauge.audit import records as store
+from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
@@ -28,7 +28,7 @@ def write(folder: Path) -> Path:
     monitored = monitor_records.read(folder) if monitor_records.exists(folder) else None
     scan = scan_section.context(folder)
     defended = defense_section.context(folder)
-    attacked = (monitored is None and scan is None and defended is None) or (folder / store.FILE).is_file()
+    attacked = (monitored is None and scan is None and defended is None) or store.exists(folder)
     kind = "Audit" if attacked or defended is not None else "Monitoring" if scan is None else "Scan"
     page = render(
         store.read(folder) if attacked else [],
@@ -40,12 +40,7 @@ def write(folder: Path) -> Path:
         first_page=first_page.context(read_findings(folder)),
     )
     target = folder / FILE
-    draft = folder / f".{FILE}.{os.getpid()}.tmp"
-    try:
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(target, page.encode())
     return target
 
 
@@ -67,7 +62,7 @@ def render(
     """
     if not records and monitored is None and scan is None and defended is None:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
-    latest = cases.newest(records)
+    latest = store.latest(records)
     code, digest = script("report.js")
     return (
         environment()

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.phrasing import duration, plural
 from leakgauge.report import words
 from leakgauge.report.monitor_figures import Curve, Level, curves_svg, layer_bars_svg, layer_map_svg
 from leakgauge.report.sources import training_anchor
@@ -313,10 +314,7 @@ def _curve_table(reports: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _skipped(newest: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{words.plural(int(count), 'step')} not scored: {what}"
-        for what, count in (newest.get("skipped") or {}).items()
-    ]
+    return [f"{plural(int(count), 'step')} not scored: {what}" for what, count in (newest.get("skipped") or {}).items()]
 
 
 def _facts(run: MonitorRun) -> list[tuple[str, str]]:
@@ -331,11 +329,11 @@ def _facts(run: MonitorRun) -> list[tuple[str, str]]:
                 str(about.get("view")), str(about.get("view") or "–")
             ),
         ),
-        ("Report every", words.plural(int(about["every"]), "step") if about.get("every") else "–"),
+        ("Report every", plural(int(about["every"]), "step") if about.get("every") else "–"),
         ("Candidate batches", str(about.get("choices") or "–")),
         ("Seed", str(about.get("seed", "–"))),
         ("Steps", str(run.end.get("step") or (run.reports[-1]["step"] if run.reports else 0))),
-        ("Time", words.duration(float(run.end["seconds"])) if run.end.get("seconds") is not None else "–"),
+        ("Time", duration(float(run.end["seconds"])) if run.end.get("seconds") is not None else "–"),
     ]
 
 

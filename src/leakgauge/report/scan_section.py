@@ -11,8 +11,8 @@ import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit import scan_records as store
+from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
-from leakgauge.report import words
 from leakgauge.report.figures import pictures
 from leakgauge.report.scan_figures import Point, leakage_svg, map_svg, pareto_svg
 from leakgauge.report.sources import cut_anchor
@@ -23,7 +23,7 @@ MOST_SHOWN = 12
 
 def context(folder: Path) -> dict[str, Any] | None:
     """All that the template shows of the scan in ``folder``; None where there is no scan."""
-    if not store.holds_scan(folder):
+    if not store.exists(folder):
         return None
     plan, found, conclusion = store.read_plan(folder), store.read(folder), store.read_conclusion(folder)
     names = [str(cut["name"]) for cut in plan.cuts]
@@ -121,7 +121,7 @@ def _row(
     strip = None
     if better is not None and better.picture:
         picture = pictures(folder, better.picture, count=plan.shown, at_most=plan.shown)[0]
-        by = "ridge" if better.attack == RIDGE else f"decoder, {words.plural(better.epochs, 'epoch', 'epochs')}"
+        by = better.effort
         alt = f"Reconstructions at cut {point.number}, {point.name}, by {by}: FVU {better.fvu:.2f}"
         strip = {"picture": picture, "by": by, "fvu": f"{better.fvu:.2f}", "alt": alt}
     larger = [
@@ -141,7 +141,7 @@ def _row(
         "ridge": _written(point.ridge, 3),
         "interval": f"{point.low:.3f} to {point.high:.3f}" if math.isfinite(point.low) else "",
         "decoder": "–" if decoder is None else _written(decoder.fvu, 3),
-        "epochs": "" if decoder is None else words.plural(decoder.epochs, "epoch", "epochs"),
+        "epochs": "" if decoder is None else plural(decoder.epochs, "epoch"),
         "envelope": _written(point.envelope, 3),
         "ssim": _written(_number(risk.get("ssim")), 2),
         "reidentified": "–" if risk.get("reidentified") is None else f"{100 * risk['reidentified']:.0f}",
@@ -190,7 +190,7 @@ def _facts(plan: ScanPlan, records: Sequence[CutRecord], conclusion: Conclusion 
         ("Required", plan.require or f"FVU of at least {plan.threshold:g}"),
         ("How the model was followed", plan.traced),
         ("Seed", str(case["seed"])),
-        ("Time of the attacks", words.duration(spent)),
+        ("Time of the attacks", duration(spent)),
     ]
     if conclusion is not None and plan.epochs:
         facts.append(

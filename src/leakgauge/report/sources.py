@@ -15,6 +15,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from leakgauge.audit import defense_records, monitor_records, records, scan_records
+from leakgauge.audit.files import finite
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
@@ -96,9 +97,9 @@ def of_scan(folder: Path) -> Group:
     plan, found = scan_records.read_plan(folder), scan_records.read(folder)
     conclusion = scan_records.read_conclusion(folder)
     whole = {"plan": asdict(plan), "conclusion": None if conclusion is None else asdict(conclusion)}
-    sources = [Source(cut_anchor(), "Plan and conclusion", plan.command, pretty(scan_records.plain(whole)))]
+    sources = [Source(cut_anchor(), "Plan and conclusion", plan.command, pretty(finite(whole)))]
     for number, cut in enumerate(plan.cuts, start=1):
-        own = [scan_records.plain(asdict(record)) for record in found if record.cut == cut["name"]]
+        own = [finite(asdict(record)) for record in found if record.cut == cut["name"]]
         if own:
             sources.append(Source(cut_anchor(number), f"Cut {number}: {cut['name']}", plan.command, pretty(own)))
     files = f"{scan_records.PLAN}, {scan_records.FILE} and {scan_records.CONCLUSION}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
 
@@ -76,14 +77,6 @@ def outcome(record: Record) -> Outcome:
 def diagnostic(record: Record) -> list[str]:
     """The assumptions that make this record an upper bound."""
     return [a.get("what", "") for a in record.assumptions if a.get("kind") == "diagnostic"]
-
-
-def plural(count: int, noun: str, many: str = "") -> str:
-    """
-    >>> plural(1, "set-up"), plural(2, "set-up"), plural(2, "is", "are")
-    ('1 set-up', '2 set-ups', '2 are')
-    """
-    return f"{count} {noun if count == 1 else many or noun + 's'}"
 
 
 def headline(records: Sequence[Record]) -> str:
@@ -198,22 +191,6 @@ def mean(summary: Mapping[str, Any], metric: str) -> float | None:
     """The mean of one metric, or None where it was not measured."""
     found = summary.get(metric)
     return None if not found else found.get("mean")
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(0.25), duration(42), duration(200), duration(3900)
-    ('0.25 s', '42.0 s', '3 min 20 s', '1 h 5 min')
-    """
-    if seconds < 10:
-        return f"{seconds:.2f} s"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
 
 
 def memory(size: int) -> str:

@@ -49,10 +49,6 @@ def anchors(places: Iterable[Update | Defended]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(place.anchor for place in places))
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def number(value: float | None, places: int) -> str:
     if value is None:
         return "not measured"

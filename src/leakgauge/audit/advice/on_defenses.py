@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from leakgauge.audit.advice.match import DEFENSES, SPLIT, Match, number, plural
+from leakgauge.audit.advice.match import DEFENSES, SPLIT, Match, number
 from leakgauge.audit.advice.on_updates import own
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.summaries import HELD, LEAKING, Defended
 
 MOST_POINTS = 2.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from leakgauge.audit.advice.match import SPLIT, Match, plural
+from leakgauge.audit.advice.match import SPLIT, Match
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.summaries import Split
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from leakgauge.audit.advice.match import SPLIT, TRAINING, Match, anchors, plural
+from leakgauge.audit.advice.match import SPLIT, TRAINING, Match, anchors
 from leakgauge.audit.advice.on_defenses import rows
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.summaries import LEAKING
 
 

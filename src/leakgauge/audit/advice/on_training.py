@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from leakgauge.audit.advice.match import TRAINING, Match, interval, plural
+from leakgauge.audit.advice.match import TRAINING, Match, interval
 from leakgauge.audit.findings import SETTLED, Findings
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.summaries import Training
 
 CONTROL_LIMIT = 0.05

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from leakgauge.audit.advice.match import Match, anchors, plural, quality
+from leakgauge.audit.advice.match import Match, anchors, quality
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.summaries import HELD, Flip, Update
 from leakgauge.audit.verdict import SEVERITY
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from leakgauge.audit.advice.match import interval, number, plural, quality
+from leakgauge.audit.advice.match import interval, number, quality
 from leakgauge.audit.advice.on_defenses import no_cheap_defense, use_defense
 from leakgauge.audit.advice.on_split import whole_on_edge
 from leakgauge.audit.advice.on_training import CONTROL_LIMIT, members_told, unclean
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.summaries import (
     HELD,
@@ -144,7 +145,7 @@ def _spent(updates: Sequence[Update]) -> str:
     if steps:
         parts.append(f"{_span(steps)} steps (default of the attack: {_span(usual) or 'unknown'})")
     parts.append(plural(max((u.restarts for u in updates), default=1), "restart"))
-    parts.append(f"{plural(len(updates), 'set-up')}, {_seconds(sum(u.seconds for u in updates))} in all")
+    parts.append(f"{plural(len(updates), 'set-up')}, {duration(sum(u.seconds for u in updates))} in all")
     return ", ".join(parts)
 
 
@@ -195,7 +196,7 @@ def _training(training: Training, found: Findings) -> QuestionVerdict:
     assumed = [("deployable", f"the adversary sees every {training.view} gradient and has seen earlier steps")]
     if training.auc is not None:
         assumed.append(("diagnostic", "for the AUC also the weights at each step and a list of candidates"))
-    time = "" if training.seconds is None else f", {_seconds(training.seconds)}"
+    time = "" if training.seconds is None else f", {duration(training.seconds)}"
     budget = f"{plural(training.steps, 'training step')}, the last numbers over {plural(training.scored, 'scored step')}{time}"
     return QuestionVerdict("training", QUESTIONS["training"], tone, word, tuple(said), tuple(assumed), budget)
 
@@ -253,10 +254,6 @@ def _defenses(defenses: Defenses, found: Findings) -> QuestionVerdict:
             said.append(f"Behind them members of a batch are told with an AUC of {span} (0.5 is guessing).")
     spent = [(defenses.steps, "steps of attack"), (defenses.train_steps, "steps of training")]
     parts = [f"{count} {what} each" for count, what in spent if count is not None]
-    budget = ", ".join([*parts, f"{_seconds(defenses.seconds)} in all"])
+    budget = ", ".join([*parts, f"{duration(defenses.seconds)} in all"])
     assumed = _assumed(defenses.deployable, defenses.diagnostic)
     return QuestionVerdict("defenses", asked, tone, word, tuple(said), assumed, budget)
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

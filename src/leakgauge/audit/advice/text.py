@@ -1,4 +1,4 @@
-"""The first page of the report as plain text, for the console."""
+"""The first page of the report as plain text: all of it for scripts, what to do for the end of an audit."""
 
 from __future__ import annotations
 

@@ -1,0 +1,110 @@
+"""How a run folder is written, so that a killed process or a full disk never leaves half of anything that counts.
+
+A file is written whole or not at all. In a file of JSON lines a line counts from its newline on. JSON has no word for infinity and
+for what is not a number; records keep the former as text, all else keeps neither.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+DRAFTS = ".*.part"
+"""Pattern of the names under which files are written before they are renamed; a killed process may leave one behind."""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes under a temporary name, then renames: a reader never sees half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except BaseException:  # also Ctrl-C
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def line_of(content: Mapping[str, Any]) -> str:
+    """One line of JSON; NaN and infinity, which it cannot say, are refused."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def append_line(path: Path, text: str) -> None:
+    """Adds a line and brings it to the disk, whole or not at all: if the disk is full the file is cut back to what it was."""
+    line = text.encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        _drop_half_line(path, descriptor)
+        before = os.lseek(descriptor, 0, os.SEEK_END)
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(descriptor, line[written:])
+            os.fsync(descriptor)
+        except BaseException:  # also Ctrl-C
+            os.ftruncate(descriptor, before)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _drop_half_line(path: Path, descriptor: int) -> None:
+    """A killed process may have left a last line without its newline; it never counted."""
+    with path.open("rb") as file:  # the last byte alone is read: a long run appends often
+        if file.seek(0, os.SEEK_END) == 0:
+            return
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) == b"\n":
+            return
+    os.ftruncate(descriptor, path.read_bytes().rfind(b"\n") + 1)
+
+
+def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that count, with their numbers from 1 on; what follows the last newline is half a line."""
+    return enumerate(path.read_bytes().split(b"\n")[:-1], start=1)
+
+
+def sort_lines(path: Path, keys: Sequence[str]) -> None:
+    """Puts the lines into the order of ``keys``, those of other keys last; whole or not at all."""
+    lines = [line for _, line in whole_lines(path)]
+    place = {key: i for i, key in enumerate(keys)}
+    ordered = sorted(lines, key=lambda line: place.get(json.loads(line).get("key"), len(place)))
+    if ordered != lines:
+        write_whole(path, b"".join(line + b"\n" for line in ordered))
+
+
+def finite(value: Any) -> Any:
+    """Ready for JSON: a number that is not finite becomes None, for it was not measured.
+
+    >>> finite({"nats": float("nan"), "pair": (1, float("inf"))})
+    {'nats': None, 'pair': [1, None]}
+    """
+    return _each(value, lambda v: None if isinstance(v, float) and not math.isfinite(v) else v)
+
+
+def infinity_as_text(value: Any) -> Any:
+    """Ready for JSON: infinity, which a perfect PSNR is, becomes text; NaN is left, to be refused.
+
+    >>> infinity_as_text({"psnr": float("inf"), "each": (1.0, float("-inf"))})
+    {'psnr': 'inf', 'each': [1.0, '-inf']}
+    """
+    return _each(value, lambda v: str(v) if isinstance(v, float) and math.isinf(v) else v)
+
+
+def infinity_from_text(value: Any) -> Any:
+    """What :func:`infinity_as_text` was given.
+
+    >>> infinity_from_text({"psnr": "inf", "each": [1.0, "-inf"]})
+    {'psnr': inf, 'each': [1.0, -inf]}
+    """
+    return _each(value, lambda v: float(v) if v in ("inf", "-inf") else v)
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _each(v, change) for k, v in value.items()}
+    return [_each(v, change) for v in value] if isinstance(value, list | tuple) else change(value)
