@@ -225,6 +225,10 @@ class DecoderInverter:
     paper: bool = False
     enough: float | None = None
 
+    def until(self, fvu: float, /) -> DecoderInverter:
+        """The same, stopping as soon as its FVU on the images it holds out is below ``fvu``."""
+        return replace(self, enough=fvu)
+
     def __call__(
         self, features: Tensor, images: Tensor, /, *, epochs: int = 12, seed: int = 0
     ) -> Callable[[Tensor], Tensor]:

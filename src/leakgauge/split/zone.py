@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leakgauge.errors import BadInput
 from leakgauge.split.envelope import envelope
@@ -60,65 +60,103 @@ def find_zone(
     *,
     threshold: float = 0.7,
     rungs: Sequence[int] = (1, 3, 12, 50),
-    ahead: int = 3,
+    ahead: int | None = None,
 ) -> Zone:
     """From the FVU of a cheap attack at every cut (``cheap``, by depth) to the cut that holds against ``rungs[-1]`` epochs.
 
     A cut below the threshold leaks, whatever attack showed it, and so does every shallower one (data processing): the
-    cheap curve rules out all cuts before its crossing without any decoder. From there on, ``ahead`` cuts at a time, decoders
-    are trained in rungs: a cut that falls below the threshold at a small effort needs no larger one, and with it go all
-    shallower cuts. The shallowest cut that is left after the last rung is the answer. Training refused (NaN) decides nothing:
-    the cut stays unproven and is passed over.
+    cheap curve rules out all cuts before its crossing without any decoder. What counts from there on is the full effort at
+    the shallowest cut that is left: if it holds, it is the answer. If not, scouts go ahead with the smaller efforts, in
+    steps that double until one holds and are halved from there, to find where the next full effort is worth its price. What
+    a scout breaks is broken for good; that it did not break a cut proves nothing. Training refused (NaN) decides
+    nothing: the cut stays unproven and is passed over.
+
+    With ``ahead``, so many cuts at a time are trained side by side instead, all to the same effort, and those that fall below
+    the threshold are dropped: dearer, but it gives a curve around the crossing, and its length can be told beforehand.
 
     Ref: Jamieson and Talwalkar 2016, Figure 1 — successive halving, here with the threshold as the rule that drops
+    Ref: Bentley and Yao 1976, section 2 — doubling steps, then halving, for a crossing that is near
     """
     if not names or not threshold > 0 or not rungs or list(rungs) != sorted(set(rungs)) or rungs[0] < 1:
         raise BadInput(
             f"a search needs cuts, a positive threshold and rising rungs, got {threshold} and {tuple(rungs)}"
         )
-    if ahead < 1:
+    if ahead is not None and ahead < 1:
         raise BadInput(f"a search looks at least 1 cut ahead, got {ahead}")
     first = crossing(names, cheap, threshold=threshold)
-    leaking, start, trials = first - 1, first, list[Trial]()
-    while start < len(names):
-        window = list(range(start, min(start + ahead, len(names))))
-        held, leaking = _rungs(window, leaking, names, attacked, threshold, rungs, trials)
-        if held is not None:
-            return _zone(names, held, leaking, threshold, trials, rungs)
-        start = window[-1] + 1
-    return _zone(names, None, leaking, threshold, trials, rungs)
+    search = _Search(names, attacked, threshold, rungs, leaking=first - 1)
+    held = search.by_scouts(first) if ahead is None else search.by_windows(first, ahead)
+    return _zone(names, held, search.leaking, threshold, search.trials, rungs)
 
 
-def _rungs(
-    window: list[int],
-    leaking: int,
-    names: Sequence[str],
-    attacked: Attacked,
-    threshold: float,
-    rungs: Sequence[int],
-    trials: list[Trial],
-) -> tuple[int | None, int]:
-    """The shallowest cut of the window that holds after every rung, or None; and the deepest cut known to leak.
+@dataclass
+class _Search:
+    """A search under way: what it has trained, and the deepest cut that is known to leak."""
 
-    Small rungs go from deep to shallow, since a deep cut that leaks settles all before it. The last, expensive rung goes
-    from shallow to deep and stops at the first that holds.
-    """
-    for epochs in rungs[:-1]:
-        for i in reversed(window):
-            fvu = attacked(names[i], epochs)
-            trials.append(Trial(names[i], epochs, fvu))
-            if fvu < threshold:
-                leaking = max(leaking, i)
-                break
-        window = [i for i in window if i > leaking]
-    for i in window:
-        fvu = attacked(names[i], rungs[-1])
-        trials.append(Trial(names[i], rungs[-1], fvu))
-        if fvu >= threshold:
-            return i, leaking
-        if fvu < threshold:
-            leaking = max(leaking, i)
-    return None, leaking
+    names: Sequence[str]
+    attacked: Attacked
+    threshold: float
+    rungs: Sequence[int]
+    leaking: int
+    trials: list[Trial] = field(default_factory=list)
+
+    def by_scouts(self, start: int) -> int | None:
+        """The shallowest cut from ``start`` on that holds against the full effort, or None."""
+        unbroken: set[int] = set()
+        while start < len(self.names):
+            if self._fvu(start, self.rungs[-1]) >= self.threshold:
+                return start
+            start = max(start, self.leaking) + 1
+            start = self._scouted(start, unbroken)
+        return None
+
+    def _scouted(self, start: int, unbroken: set[int]) -> int:
+        """The first cut from ``start`` on that is worth the full effort; ``unbroken`` are those that scouts gave up."""
+        step, wall = 1, len(self.names)
+        while wall - start > 1:  # a single cut is not worth a scout
+            middle = (start + wall) // 2  # the deepest cuts are often the dearest: never jump there
+            at = min(start + step, middle) if wall == len(self.names) else middle
+            if at not in unbroken and self._breaks(at):
+                start, step = at + 1, 2 * step
+            else:
+                unbroken.add(at)
+                wall = at
+        return start
+
+    def _breaks(self, cut: int) -> bool:
+        """Whether any of the small efforts brings the cut below the threshold."""
+        return any(self._fvu(cut, epochs) < self.threshold for epochs in self.rungs[:-1])
+
+    def _fvu(self, cut: int, epochs: int) -> float:
+        fvu = self.attacked(self.names[cut], epochs)
+        self.trials.append(Trial(self.names[cut], epochs, fvu))
+        if fvu < self.threshold:
+            self.leaking = max(self.leaking, cut)
+        return fvu
+
+    def by_windows(self, start: int, ahead: int) -> int | None:
+        """The same by ``ahead`` cuts at a time."""
+        while start < len(self.names):
+            held = self._window(range(start, min(start + ahead, len(self.names))))
+            if held is not None:
+                return held
+            start += ahead
+        return None
+
+    def _window(self, window: Sequence[int]) -> int | None:
+        """The shallowest cut of the window that holds after every rung, or None.
+
+        Small rungs go from deep to shallow, since a deep cut that leaks settles all before it. The last, expensive rung goes
+        from shallow to deep and stops at the first that holds.
+        """
+        for epochs in self.rungs[:-1]:
+            for cut in reversed([i for i in window if i > self.leaking]):
+                if self._fvu(cut, epochs) < self.threshold:
+                    break
+        for cut in [i for i in window if i > self.leaking]:
+            if self._fvu(cut, self.rungs[-1]) >= self.threshold:
+                return cut
+        return None
 
 
 def _zone(
