@@ -97,7 +97,7 @@ class Shelf:
         if self.device.type == "cuda":
             model = model.to(memory_format=torch.channels_last)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder / f"{name}.lock"):
+        with locked(self.folder / f"{name}.lock", go_on):
             if not file.is_file():
                 recipe = RECIPES[network]
                 epochs = self.epochs or recipe.epochs
@@ -114,10 +114,17 @@ class Shelf:
 
 
 @contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Waits until no other process is inside; a process that dies leaves."""
+def locked(file: Path, go_on: Callable[[], None] = nothing) -> Iterator[None]:
+    """Waits, as long as ``go_on`` lets it, until no other process is inside; a process that dies leaves."""
     with file.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                go_on()
+                time.sleep(0.5)
+            else:
+                break
         yield
 
 
