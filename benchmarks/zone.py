@@ -28,9 +28,9 @@ from leakgauge.integrations.setups import Setup, find
 from leakgauge.split import Attacker, cuts, scan
 from leakgauge.split.attacker import MARGIN
 from leakgauge.split.cache import cache_features
-from leakgauge.split.zone import Attacked, Zone, bisect, exhaustive, find_zone
+from leakgauge.split.zone import Outcome, Zone, bisect, exhaustive, find_zone
 
-SCOUT = 0.36
+SCOUT = 0.25
 """Effort of a scout as a share of the full one."""
 
 
@@ -93,8 +93,8 @@ class Decoders:
                 enough=threshold,
             )  # fmt: skip
             began = time.process_time()
-            fvu = attacker(cut, epochs)
-            self.stopped[cut, epochs, threshold] = fvu, time.process_time() - began, attacker.trained[-1]
+            found = attacker(cut, epochs)
+            self.stopped[cut, epochs, threshold] = found.fvu, time.process_time() - began, found.trained
         return self.stopped[cut, epochs, threshold]
 
 
@@ -136,41 +136,48 @@ def scout(epochs: int) -> int:
     return max(1, round(SCOUT * epochs))
 
 
+@dataclass
+class Counted:
+    """Decoders as a search asks for them, with what each took; a cut's FVU is the better of ``floor`` (ridge) and decoder."""
+
+    train: Callable[[str, int], tuple[float, float, int]]
+    floor: dict[str, float] = field(default_factory=dict)
+    rows: list[tuple[str, int, int, float, float]] = field(default_factory=list)
+
+    def __call__(self, cut: str, epochs: int) -> Outcome:
+        fvu, seconds, trained = self.train(cut, epochs)
+        self.rows.append((cut, epochs, trained, round(fvu, 4), round(seconds, 2)))
+        return Outcome(min(fvu, self.floor.get(cut, fvu)), trained)
+
+    def told(self, zone: Zone, ridge: float) -> dict[str, Any]:
+        seconds = ridge + sum(row[-1] for row in self.rows)
+        return {"cut": zone.recommended, "epochs": zone.spent, "cpu_seconds": seconds, "decoders": self.rows}
+
+
 def compared(
     names: list[str], curve: list[float], decoders: Decoders, threshold: float, epochs: int, ridge: float
 ) -> dict[str, Any]:
-    """Every way at one threshold. A cut's FVU is the better of ridge and decoder: the references must know what the search knows."""
+    """Every way at one threshold. The references know of ridge, as the search does; one of them does not."""
+    floor = dict(zip(names, curve, strict=True))
 
-    def whole(cut: str, effort: int) -> float:
-        return min(decoders.full(cut, effort).fvu, curve[names.index(cut)])
+    def full(cut: str, effort: int) -> tuple[float, float, int]:
+        found = decoders.full(cut, effort)
+        return found.fvu, found.cpu_seconds, effort
 
-    def stopping(cut: str, effort: int) -> float:
-        return min(decoders.stopping(cut, effort, threshold)[0], curve[names.index(cut)])
+    def stopping(cut: str, effort: int) -> tuple[float, float, int]:
+        return decoders.stopping(cut, effort, threshold)
 
-    def of(zone: Zone, attacked: Attacked, *, with_ridge: bool = True) -> dict[str, Any]:
-        trials: list[list[Any]] = []
-        for trial in zone.trials:
-            if attacked is stopping:
-                _, seconds, trained = decoders.stopping(trial.cut, trial.epochs, threshold)
-            else:
-                seconds, trained = decoders.full(trial.cut, trial.epochs).cpu_seconds, trial.epochs
-            trials.append([trial.cut, trial.epochs, trained, round(trial.fvu, 4), round(seconds, 2)])
-        seconds = sum(trial[-1] for trial in trials) + (ridge if with_ridge else 0.0)
-        shown = {"trials": trials} if attacked is stopping else {}
-        return {"cut": zone.recommended, "epochs": sum(t[2] for t in trials), "cpu_seconds": seconds, **shown}
-
-    ways: dict[str, Callable[[], dict[str, Any]]] = {
-        "exhaustive": lambda: of(exhaustive(names, whole, threshold=threshold, epochs=epochs), whole),
-        "find_zone": lambda: of(
-            find_zone(names, curve, stopping, threshold=threshold, rungs=(scout(epochs), epochs)), stopping
-        ),
-        "bisection": lambda: of(bisect(names, whole, threshold=threshold, epochs=epochs), whole),
-        "bisection, decoders alone": lambda: of(
-            bisect(names, lambda cut, effort: decoders.full(cut, effort).fvu, threshold=threshold, epochs=epochs),
-            whole, with_ridge=False,
-        ),
-    }  # fmt: skip
-    line: dict[str, Any] = {"threshold": threshold, **{name: way() for name, way in ways.items()}}
+    every, search, halving, alone = Counted(full, floor), Counted(stopping, floor), Counted(full, floor), Counted(full)
+    rungs = (scout(epochs), epochs)
+    ways = {
+        "exhaustive": every.told(exhaustive(names, every, threshold=threshold, epochs=epochs), ridge),
+        "find_zone": search.told(find_zone(names, curve, search, threshold=threshold, rungs=rungs), ridge),
+        "bisection": halving.told(bisect(names, halving, threshold=threshold, epochs=epochs), ridge),
+        "bisection, decoders alone": alone.told(bisect(names, alone, threshold=threshold, epochs=epochs), 0.0),
+    }
+    for name in ("exhaustive", "bisection", "bisection, decoders alone"):
+        del ways[name]["decoders"]  # they are in the table of cuts
+    line: dict[str, Any] = {"threshold": threshold, **ways}
     reference = line["exhaustive"]["cpu_seconds"]
     for name in list(ways)[1:]:
         line[name] |= {

@@ -23,11 +23,11 @@ from leakgauge.inversion.progress import watching
 from leakgauge.models import VGG19
 from leakgauge.split import RidgeInverter
 from leakgauge.split.attacker import MARGIN
-from leakgauge.split.zone import Attacked, Zone, bisect, exhaustive, find_zone
+from leakgauge.split.zone import Outcome, Zone, bisect, exhaustive, find_zone
 
 THRESHOLDS = (0.11, 0.25, 0.5)
 """0.11 is the paper's "MSE above 0.02"."""
-EPOCHS, SCOUT = 100, 36
+EPOCHS, SCOUT = 100, 25
 
 
 @dataclass
@@ -131,31 +131,39 @@ def zone(study: Study) -> None:
         study.ledger.add(f"zone/compared/{threshold}", {"part": "zone", "threshold": threshold, **row})
 
 
+@dataclass
+class Counted:
+    """Decoders as a search asks for them, with the seconds of each; a cut's FVU is the better of ridge and decoder."""
+
+    attacks: Attacks
+    ridge: dict[str, float]
+    enough: float | None = None
+    seconds: float = 0.0
+
+    def __call__(self, cut: str, epochs: int) -> Outcome:
+        row = self.attacks.decoder(cut, epochs, self.enough)
+        self.seconds += row["seconds"]
+        return Outcome(min(row["fvu"], self.ridge[cut]), row["trained_epochs"])
+
+    def told(self, found: Zone, ridge_seconds: float) -> dict[str, Any]:
+        spent = {"epochs": found.spent, "seconds": ridge_seconds + self.seconds}
+        return {"cut": found.recommended, "decoders": len(found.trials), **spent}
+
+
 def compared(
     names: list[str], curve: list[float], attacks: Attacks, threshold: float, epochs: int, scout: int
 ) -> dict[str, Any]:
-    """Cut, epochs and seconds of every way, ridge included; a cut's FVU is the better of ridge and decoder."""
-    ridge = sum(attacks.ridge(name)["seconds"] for name in names)
-
-    def whole(cut: str, effort: int) -> float:
-        return min(attacks.decoder(cut, effort)["fvu"], curve[names.index(cut)])
-
-    def stopping(cut: str, effort: int) -> float:
-        return min(attacks.decoder(cut, effort, threshold)["fvu"], curve[names.index(cut)])
-
-    def of(found: Zone, attacked: Attacked) -> dict[str, Any]:
-        enough = threshold if attacked is stopping else None
-        rows = [attacks.decoder(trial.cut, trial.epochs, enough) for trial in found.trials]
-        spent = {"epochs": sum(r["trained_epochs"] for r in rows), "seconds": ridge + sum(r["seconds"] for r in rows)}
-        return {"cut": found.recommended, "decoders": len(rows), **spent}
-
+    """Cut, epochs and seconds of every way, ridge included."""
+    ridge, took = dict(zip(names, curve, strict=True)), sum(attacks.ridge(name)["seconds"] for name in names)
+    every, search, halving = (Counted(attacks, ridge, enough) for enough in (None, threshold, None))
     ways = {
-        "exhaustive": of(exhaustive(names, whole, threshold=threshold, epochs=epochs), whole),
-        "find_zone": of(find_zone(names, curve, stopping, threshold=threshold, rungs=(scout, epochs)), stopping),
-        "bisection": of(bisect(names, whole, threshold=threshold, epochs=epochs), whole),
+        "exhaustive": every.told(exhaustive(names, every, threshold=threshold, epochs=epochs), took),
+        "find_zone": search.told(find_zone(names, curve, search, threshold=threshold, rungs=(scout, epochs)), took),
+        "bisection": halving.told(bisect(names, halving, threshold=threshold, epochs=epochs), took),
     }
     for name in ("find_zone", "bisection"):
         ways[name]["ratio"] = ways["exhaustive"]["seconds"] / ways[name]["seconds"]
         ways[name]["same_cut"] = ways[name]["cut"] == ways["exhaustive"]["cut"]
-    print(f"threshold {threshold:g}: " + "; ".join(f"{n} {w['cut']} {w['seconds']:.0f} s" for n, w in ways.items()), flush=True)
+    said = "; ".join(f"{name} {way['cut']} {way['seconds']:.0f} s" for name, way in ways.items())
+    print(f"threshold {threshold:g}: {said}", flush=True)
     return ways

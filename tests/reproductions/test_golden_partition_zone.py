@@ -223,7 +223,7 @@ def test_the_zone_by_three_ways(scripts, tmp_path):
     curve = [min(1.0, i / 20 + 0.16) for i in range(20)]
     for name, fvu in zip(names, curve, strict=True):
         ledger.add(f"zone/ridge/{name}", {"fvu": fvu, "seconds": 0.5})
-    row = zone_part.compared(names, curve, attacks, 0.52, 100, 36)
+    row = zone_part.compared(names, curve, attacks, 0.52, 100, 25)
     assert row["exhaustive"] == {"cut": "cut11", "decoders": 20, "epochs": 2000, "seconds": 2010.0}
     assert row["find_zone"]["cut"] == row["bisection"]["cut"] == "cut11"
     assert row["find_zone"]["same_cut"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from leakgauge.core import Defense, Victim
 from leakgauge.inversion.progress import also_watching
 from leakgauge.split.inverters import Inverter, Stoppable
+from leakgauge.split.zone import Outcome
 from leakgauge.split.scan import CutRisk, Images, scan
 
 MARGIN = 0.05
@@ -17,10 +18,10 @@ MARGIN = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Attacker:
-    """``attacked(cut, epochs)`` of :func:`leakgauge.split.zone.find_zone`: the FVU of ``inverter`` after that many epochs.
+    """``attacked(cut, epochs)`` of :func:`leakgauge.split.zone.find_zone`: what ``inverter`` reads after that many epochs.
 
     With a ``folder`` the features of a cut are computed once for all efforts. ``rows`` keeps every result with the epochs
-    that were allowed, ``trained`` the epochs that were really trained (0 for an attack that reports none).
+    that were allowed.
 
     With ``enough``, the threshold of the search, a decoder stops as soon as it has shown on the adversary's own images that
     the cut leaks so much, and ``MARGIN`` more. Where the attacked images say otherwise, it is trained to the end.
@@ -35,9 +36,8 @@ class Attacker:
     seed: int = 0
     enough: float | None = None
     rows: list[tuple[int, CutRisk]] = field(default_factory=list)
-    trained: list[int] = field(default_factory=list)
 
-    def __call__(self, cut: str, epochs: int) -> float:
+    def __call__(self, cut: str, epochs: int) -> Outcome:
         inverter = self.inverter
         if self.enough is not None and isinstance(inverter, Stoppable):
             inverter = inverter.until((1 - MARGIN) * self.enough)
@@ -46,8 +46,7 @@ class Attacker:
             row, more = self._scanned(cut, epochs, self.inverter)
             trained += more
         self.rows.append((epochs, row))
-        self.trained.append(trained)
-        return row.fvu
+        return Outcome(row.fvu, trained or epochs)
 
     def _scanned(self, cut: str, epochs: int, inverter: Inverter) -> tuple[CutRisk, int]:
         """The result, and the number of epochs that the inverter reported."""

@@ -8,13 +8,25 @@ from dataclasses import dataclass, field
 from leakgauge.errors import BadInput
 from leakgauge.split.envelope import envelope
 
-Attacked = Callable[[str, int], float]
-"""``attacked(cut, epochs)``: FVU of a decoder trained at the cut for so many epochs; NaN where it refused."""
+FAR, NEAR = 0.2, 0.3
+"""Shares of the full effort: a decoder that had shown the leak by then is taken to be 4, or 2, cuts before the crossing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """FVU of a decoder (NaN where training refused) and the epochs that it took, fewer if it stopped once the cut had leaked."""
+
+    fvu: float
+    trained: int
+
+
+Attacked = Callable[[str, int], float | Outcome]
+"""``attacked(cut, epochs)``: a decoder trained at the cut for at most so many epochs. A plain FVU means that it took them all."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One decoder that was trained."""
+    """One decoder that was trained; ``epochs`` are those it really took."""
 
     cut: str
     epochs: int
@@ -66,9 +78,10 @@ def find_zone(
 
     A cut below the threshold leaks, whatever attack showed it, and so does every shallower one (data processing): the
     cheap curve rules out all cuts before its crossing without any decoder. What counts from there on is the full effort at
-    the shallowest cut that is left: if it holds, it is the answer. If not, scouts go ahead with the smaller efforts, in
-    steps that double until one holds and are halved from there, to find where the next full effort is worth its price. What
-    a scout breaks is broken for good; that it did not break a cut proves nothing. Training refused (NaN) decides
+    the shallowest cut that is left: if it holds, it is the answer. If not, scouts go ahead with the smaller efforts until
+    one holds, and halve the way back, to find where the next full effort is worth its price. The sooner the last decoder had
+    broken its cut, the farther the next scout goes (``FAR``, ``NEAR``); where decoders do not stop early, steps double.
+    What a scout breaks is broken for good; that it did not break a cut proves nothing. Training refused (NaN) decides
     nothing: the cut stays unproven and is passed over.
 
     With ``ahead``, so many cuts at a time are trained side by side instead, all to the same effort, and those that fall below
@@ -99,6 +112,7 @@ class _Search:
     rungs: Sequence[int]
     leaking: int
     trials: list[Trial] = field(default_factory=list)
+    stopping: bool = False
 
     def by_scouts(self, start: int) -> int | None:
         """The shallowest cut from ``start`` on that holds against the full effort, or None."""
@@ -106,33 +120,42 @@ class _Search:
         while start < len(self.names):
             if self._fvu(start, self.rungs[-1]) >= self.threshold:
                 return start
-            start = max(start, self.leaking) + 1
-            start = self._scouted(start, unbroken)
+            start = self._scouted(start + 1, unbroken)
         return None
 
     def _scouted(self, start: int, unbroken: set[int]) -> int:
         """The first cut from ``start`` on that is worth the full effort; ``unbroken`` are those that scouts gave up."""
-        step, wall = 1, len(self.names)
+        wall, broken = len(self.names), 1
         while wall - start > 1:  # a single cut is not worth a scout
-            middle = (start + wall) // 2  # the deepest cuts are often the dearest: never jump there
-            at = min(start + step, middle) if wall == len(self.names) else middle
+            at = min(start - 1 + self._stride(broken), (start + wall) // 2)  # the deepest are the dearest: no jump there
+            if at == start:
+                break
             if at not in unbroken and self._breaks(at):
-                start, step = at + 1, 2 * step
+                start, broken = at + 1, broken + 1
             else:
                 unbroken.add(at)
                 wall = at
         return start
+
+    def _stride(self, broken: int) -> int:
+        """How far the crossing may be from the cut that was broken last, the ``broken``-th in a row."""
+        if not self.stopping:
+            return 2**broken
+        share = self.trials[-1].epochs / self.rungs[-1]
+        return 4 if share <= FAR else 2 if share <= NEAR else 1
 
     def _breaks(self, cut: int) -> bool:
         """Whether any of the small efforts brings the cut below the threshold."""
         return any(self._fvu(cut, epochs) < self.threshold for epochs in self.rungs[:-1])
 
     def _fvu(self, cut: int, epochs: int) -> float:
-        fvu = self.attacked(self.names[cut], epochs)
-        self.trials.append(Trial(self.names[cut], epochs, fvu))
-        if fvu < self.threshold:
+        found = self.attacked(self.names[cut], epochs)
+        self.stopping = isinstance(found, Outcome)
+        trial = _trial(self.names[cut], epochs, found)
+        self.trials.append(trial)
+        if trial.fvu < self.threshold:
             self.leaking = max(self.leaking, cut)
-        return fvu
+        return trial.fvu
 
     def by_windows(self, start: int, ahead: int) -> int | None:
         """The same by ``ahead`` cuts at a time."""
@@ -159,6 +182,10 @@ class _Search:
         return None
 
 
+def _trial(cut: str, epochs: int, found: float | Outcome) -> Trial:
+    return Trial(cut, found.trained, found.fvu) if isinstance(found, Outcome) else Trial(cut, epochs, found)
+
+
 def _zone(
     names: Sequence[str],
     held: int | None,
@@ -183,14 +210,13 @@ def bisect(names: Sequence[str], attacked: Attacked, *, threshold: float = 0.7, 
     low, high, trials = -1, len(names), list[Trial]()
     while high - low > 1:
         middle = (low + high) // 2
-        fvu = attacked(names[middle], epochs)
-        trials.append(Trial(names[middle], epochs, fvu))
-        low, high = (low, middle) if fvu >= threshold else (middle, high)
+        trials.append(_trial(names[middle], epochs, attacked(names[middle], epochs)))
+        low, high = (low, middle) if trials[-1].fvu >= threshold else (middle, high)
     return _zone(names, None if high == len(names) else high, low, threshold, trials, (epochs,))
 
 
 def exhaustive(names: Sequence[str], attacked: Attacked, *, threshold: float = 0.7, epochs: int = 50) -> Zone:
     """The reference: a full decoder at every cut, then the crossing of their envelope."""
-    trials = [Trial(name, epochs, attacked(name, epochs)) for name in names]
+    trials = [_trial(name, epochs, attacked(name, epochs)) for name in names]
     first = crossing(names, [trial.fvu for trial in trials], threshold=threshold)
     return _zone(names, None if first == len(names) else first, first - 1, threshold, trials, (epochs,))
