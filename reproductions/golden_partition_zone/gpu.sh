@@ -26,10 +26,10 @@ if [ -z "${MORE:-}" ] && [ ! -f "$work/data/cifar10_train_a.zip" -o ! -f "$work/
 fi
 
 lane() { # NAME PART ...: one process, which leaves by itself when the time is over
-    local name=$1 part left=$((${LIMIT:-560} - (SECONDS - began) - 25)) chosen=()
+    local name=$1 part left=$((${LIMIT:-560} - (SECONDS - began) - 45)) chosen=()
     shift
     for part in "$@"; do chosen+=(--part "$part"); done
-    timeout -k 10 $((left + 20)) "$python" "$here/run.py" --data "$work/data" --results "$work/run.jsonl" --weights "$work/weights" \
+    timeout -k 5 $((left + 38)) "$python" "$here/run.py" --data "$work/data" --results "$work/run.jsonl" --weights "$work/weights" \
         --pictures "$work/pictures" --budget "$left" "${chosen[@]}" ${MORE:-} >>"$work/$name.log" 2>&1
     echo "$name: exit $? after $((SECONDS - began)) s; $(grep -c '^==.*complete' "$work/$name.log") parts complete, $(tail -n 1 "$work/$name.log" | cut -c1-150)"
 }

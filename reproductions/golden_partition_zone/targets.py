@@ -48,6 +48,8 @@ VGG19 keeps the paper's rate, which decides much of what its features keep. The 
 come near the paper's accuracy in few epochs."""
 
 BATCH = 256
+KEPT_EVERY = 60.0
+"""Seconds after which a training writes its state, should it be killed before it can."""
 Watch = Callable[[int, nn.Module], None]
 
 
@@ -140,7 +142,7 @@ class Training:
         self.model, self.part, self.loss, self.recipe = model, part, loss, recipe
         self.epochs, self.seed = epochs, seed
         self.device, self.batch = part.labels.device, min(batch, len(part.labels))
-        self.seconds, self.done = 0.0, 0
+        self.seconds, self.kept, self.done = 0.0, 0.0, 0
         on_gpu = self.device.type == "cuda"
         self.rows = torch.zeros(self.batch, dtype=torch.long, device=self.device)
         self.rate = torch.tensor(recipe.rate, device=self.device)
@@ -163,6 +165,8 @@ class Training:
                 began = time.perf_counter()
                 self._epoch()
                 self.seconds += time.perf_counter() - began
+                if self.seconds - self.kept > KEPT_EVERY:
+                    self._keep(partial)
                 if watch is not None:
                     watch(self.done, self.model.eval())
 
@@ -192,6 +196,7 @@ class Training:
 
     def _keep(self, partial: Path) -> None:
         if self.done:
+            self.kept = self.seconds
             state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
             torch.save({**state, "done": self.done, "seconds": self.seconds}, partial.with_suffix(".new"))
             partial.with_suffix(".new").replace(partial)
@@ -203,6 +208,7 @@ class Training:
             self.optimizer.load_state_dict(stored["optimizer"])
             self.optimizer.param_groups[0]["lr"] = self.rate
             self.done, self.seconds = stored["done"], stored["seconds"]
+            self.kept = self.seconds
 
 
 def augmented(images: Tensor, rng: torch.Generator | None = None) -> Tensor:

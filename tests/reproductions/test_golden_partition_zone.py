@@ -264,13 +264,16 @@ def test_own_data_from_an_npz_at_full_length(scripts, monkeypatch, tmp_path):
     np.savez(tmp_path / "data.npz", x=rng.integers(0, 256, (120, 32, 32, 3), dtype=np.uint8), y=np.arange(120) % 10)
     small = partial(IR152, units=(1, 1), widths=(4, 8), embedding=8)
     monkeypatch.setitem(scripts["targets"].NETWORKS, "ir152", small)
-    files = ["--data", "data.npz", "--results", "out/run.jsonl", "--weights", "weights"]
+    files = ["--data", "data.npz", "--results", "out/run.jsonl", "--weights", "weights", "--pictures", "pictures"]
     files = [str(tmp_path / word) if not word.startswith("--") else word for word in files]
     settings = ["--target-epochs", "1", "--decoder-epochs", "1", "--batch", "16", "--part", "predictions"]
     ledger = scripts["run"].main([*files, *settings])
     assert {row["auxiliary_images"] for row in ledger.done.values() if "fvu" in row} == {20}
     assert len((tmp_path / "out" / "run.jsonl").read_text().splitlines()) == 3 + 5
     assert len(list((tmp_path / "weights").glob("*.pt"))) == 3
+    shown = [np.load(file) for file in (tmp_path / "pictures").iterdir()]
+    assert {str(one["key"]) for one in shown} == {key for key in ledger.done if not key.startswith("target/")}
+    assert all(one["images"].shape == (6, 3, 64, 64) and one["images"].dtype == np.uint8 for one in shown)
     assert len(list((tmp_path / "weights").glob("*.partial"))) == 0
 
 

@@ -112,7 +112,8 @@ class _Search:
     rungs: Sequence[int]
     leaking: int
     trials: list[Trial] = field(default_factory=list)
-    stopping: bool = False
+    share: float | None = None
+    """Of the full effort, which the decoder took that broke a cut last; None where decoders do not stop by themselves."""
 
     def by_scouts(self, start: int) -> int | None:
         """The shallowest cut from ``start`` on that holds against the full effort, or None."""
@@ -125,12 +126,12 @@ class _Search:
 
     def _scouted(self, start: int, unbroken: set[int]) -> int:
         """The first cut from ``start`` on that is worth the full effort; ``unbroken`` are those that scouts gave up."""
-        wall, broken = len(self.names), 1
+        wall, broken = min((cut for cut in unbroken if cut >= start), default=len(self.names)), 1
         while wall - start > 1:  # a single cut is not worth a scout
             at = min(start - 1 + self._stride(broken), (start + wall) // 2)  # the deepest are the dearest: no jump there
             if at == start:
                 break
-            if at not in unbroken and self._breaks(at):
+            if self._breaks(at):
                 start, broken = at + 1, broken + 1
             else:
                 unbroken.add(at)
@@ -139,10 +140,9 @@ class _Search:
 
     def _stride(self, broken: int) -> int:
         """How far the crossing may be from the cut that was broken last, the ``broken``-th in a row."""
-        if not self.stopping:
+        if self.share is None:
             return 2**broken
-        share = self.trials[-1].epochs / self.rungs[-1]
-        return 4 if share <= FAR else 2 if share <= NEAR else 1
+        return 4 if self.share <= FAR else 2 if self.share <= NEAR else 1
 
     def _breaks(self, cut: int) -> bool:
         """Whether any of the small efforts brings the cut below the threshold."""
@@ -150,11 +150,11 @@ class _Search:
 
     def _fvu(self, cut: int, epochs: int) -> float:
         found = self.attacked(self.names[cut], epochs)
-        self.stopping = isinstance(found, Outcome)
         trial = _trial(self.names[cut], epochs, found)
         self.trials.append(trial)
         if trial.fvu < self.threshold:
             self.leaking = max(self.leaking, cut)
+            self.share = trial.epochs / self.rungs[-1] if isinstance(found, Outcome) else None
         return trial.fvu
 
     def by_windows(self, start: int, ahead: int) -> int | None:
