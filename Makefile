@@ -17,12 +17,12 @@ BENCH := $(VENV)/.stamp-bench
 REQUIREMENTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports docs papers unit mutants bench slow clean chromium
+.PHONY: help demo test check lint types imports docs site papers architecture unit mutants bench slow clean chromium
 # One thing after another: targets share one environment and few cores.
 .NOTPARALLEL:
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 $(TORCH): constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -51,7 +51,7 @@ demo: $(CORE)  ## answer all four questions about the embedded models and write 
 
 test: check unit mutants  ## everything that CI checks
 
-check: lint types imports docs  ## style, types, import direction, documented commands
+check: lint types imports docs  ## style, types, import direction, documentation
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -64,14 +64,22 @@ types: $(DEV)
 imports: $(DEV)
 	$(BIN)/python tools/check_imports.py
 
-docs: $(DEV)
+docs: $(DEV) site
 	$(BIN)/python tools/make_papers_page.py --check
 	$(BIN)/python tools/make_advice_page.py --check
-	$(ONE_THREAD) $(BIN)/python tools/run_documented_commands.py
+	$(BIN)/python tools/make_architecture_page.py --check
+	$(ONE_THREAD) $(BIN)/python tools/run_documented_commands.py --jobs $(WORKERS)
+
+site: $(DEV)  ## build the documentation into site/ (open site/index.html)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python tools/check_site.py
 
 papers: $(DEV)  ## write docs/papers.md and docs/advice.md anew from the docstrings and the rules
 	$(BIN)/python tools/make_papers_page.py
 	$(BIN)/python tools/make_advice_page.py
+
+architecture: $(DEV)  ## write docs/architecture.md and its picture anew from the code
+	$(BIN)/python tools/make_architecture_page.py
 
 unit: $(DEV) chromium
 	CI=true $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term --durations=10
@@ -97,10 +105,10 @@ slow: $(DEV) chromium  ## the tests that take minutes, and an audit of the whole
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow
 	rm -rf leakgauge-runs/slow
 	for model in cnn vit vgg; do \
-		$(BIN)/leakgauge audit $$model --option steps=1000 --defense gaussian_noise:relative=10 --defense prune:0.9 \
+		$(BIN)/leakgauge audit $$model --only updates --option steps=1000 --defense gaussian_noise:relative=10 --defense prune:0.9 \
 			--defense quantize:4 --defense withhold:head --out leakgauge-runs/slow/$$model || exit 1; \
 	done
 
 clean:  ## remove the environment and everything that was made
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage leakgauge-runs build src/*.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage leakgauge-runs build site src/*.egg-info
 	find src tests tools examples benchmarks -name __pycache__ -type d -exec rm -rf {} +

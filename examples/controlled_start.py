@@ -1,28 +1,46 @@
 """How much of an image must be given before the gradient finds the rest, for two embedded models.
 
-python examples/controlled_start.py [--quick]
+    python examples/controlled_start.py [--quick] [--out FOLDER]
+
+A diagnostic: the attack begins at the private image itself, with a share of its pixels replaced by noise. Look at the attack's row
+against the null run's (the same smoothing without the gradient): only what lies above it was read from the gradient. A model
+that is not completed even from a half is out of this attack's reach. Full: three starts, 200 steps.
+Quick: one start, 60 steps. About 19 s, quick 7 s, on one core.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
 
-from leakgauge.audit import Case, embedded, run_all
+from leakgauge.audit import Case, embedded, records, run_all
 from leakgauge.audit.controlled import as_markdown, controlled_cases, controlled_table
+from leakgauge.report import html
 
 
 def main() -> None:
-    """Prints the SSIM of start, null run (smoothing alone) and attack over the share of noise in the start."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few steps, to see that it runs")
-    steps = 5 if parser.parse_args().quick else 200
-    base = Case(attack="feasibility", options={"steps": steps, "statistics": 0.0})
-    cases = controlled_cases(["cnn", "vit"], probabilities=(0.0, 0.5, 1.0), base=base)
-    with tempfile.TemporaryDirectory() as folder:
-        found = run_all(cases, load=embedded, folder=Path(folder))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer steps, and one start")
+    parser.add_argument("--out", type=Path, default=Path("leakgauge-runs/example-controlled_start"), help="run folder")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / records.FILE).unlink(missing_ok=True)  # of an earlier try
+
+    base = Case(attack="feasibility", options={"steps": 60 if options.quick else 200, "statistics": 0.0})
+    shares = (0.5,) if options.quick else (0.0, 0.5, 1.0)
+    found = run_all(
+        controlled_cases(["cnn", "vit"], probabilities=shares, base=base), load=embedded, folder=options.out
+    )
     print(as_markdown(controlled_table(found)))
+    print(f"report: {html.write(options.out)}")
+
+    half = {str(r.case["model"]): r for r in found if "noisy_copy:0.5" in r.case["reveal"]}
+    said = (
+        f"the {name} goes from SSIM {r.start['ssim']['mean']:.2f} to {r.metrics['ssim']['mean']:.2f} "
+        f"({r.null['ssim']['mean']:.2f} without the gradient)"
+        for name, r in half.items()
+    )
+    print(f"Finding: with half of the pixels given {', '.join(said)}.")
 
 
 if __name__ == "__main__":

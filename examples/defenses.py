@@ -1,48 +1,60 @@
 """Compare defenses on the embedded network: how much of the image is left in what is sent?
 
-python examples/defenses.py [--quick]
+    python examples/defenses.py [--quick] [--out FOLDER]
+
+The same gradient is sent bare and behind each defense, and the same attack reads it. Look at what does little: coarse numbers, a
+tenth of the entries, even a first layer that is kept back. What an attack cannot read today may still be there: a low score is
+no proof. Pictures and verdicts are in ``report.html``. Full: all defenses, 500 steps. Quick: three, 150 steps. About 28 s,
+quick 9 s, on one core.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from leakgauge import Defense, Inapplicable, Pixels, Victim, share
-from leakgauge.attacks import inverting_gradients
-from leakgauge.audit import score
-from leakgauge.channels import Gradient
-from leakgauge.data import MEAN, STD, fashion
-from leakgauge.defenses import Clip, GaussianNoise, Prune, Quantize, Withhold
-from leakgauge.models.pretrained import pretrained
+from leakgauge.audit import Case, embedded, records, run_all
+from leakgauge.report import html
 
-DEFENSES: list[tuple[Defense, ...]] = [
+DEFENSES = (
     (),
-    (Quantize(4),),
-    (Prune(0.9),),
-    (GaussianNoise(relative=1.0),),
-    (GaussianNoise(relative=10.0),),
-    (Clip(1.0), GaussianNoise(std=0.01)),
-    (Withhold(("first_layer",)),),
-]
+    ("withhold:first_layer",),
+    ("gaussian_noise:relative=10",),
+    ("prune:0.9",),
+    ("quantize:4",),
+    ("gaussian_noise:relative=1",),
+    ("clip:1.0", "gaussian_noise:std=0.01"),
+)
+"""Each is applied from left to right; ``leakgauge list`` shows what there is."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few steps, to see that it runs")
-    steps = 20 if parser.parse_args().quick else 500
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the first three, with fewer steps")
+    parser.add_argument("--out", type=Path, default=Path("leakgauge-runs/example-defenses"), help="run folder")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / records.FILE).unlink(missing_ok=True)  # of an earlier try
 
-    victim = Victim(pretrained("cnn"), Pixels((1, 28, 28), mean=MEAN, std=STD), name="cnn")
-    images, labels = fashion("test")
-    x, y = victim.space.encode(images[:1]), labels[:1]
-    attack = inverting_gradients(steps=steps, tv=0.01)
-    for defenses in DEFENSES:
-        named = " + ".join(map(repr, defenses)) or "nothing"
-        seen = share(victim, Gradient(), x, y, defenses=defenses)
-        try:
-            scores = score(attack(victim, seen), x, y, space=victim.space)
-            print(f"PSNR {scores.psnr[0]:5.1f} dB   SSIM {scores.ssim[0]:6.3f}   {named}")
-        except Inapplicable as reason:  # a refusal is a result of its own, not a low score
-            print(f"refused: {reason}   {named}")
+    settings = {"steps": 150 if options.quick else 500, "tv": 0.01}
+    cases = [
+        Case(model="cnn", defenses=defenses, options=settings, name=" + ".join(defenses) or "nothing")
+        for defenses in (DEFENSES[:3] if options.quick else DEFENSES)
+    ]
+    found = run_all(cases, load=embedded, folder=options.out)
+    for record in found:  # a refusal would be a result of its own, not a low score
+        score = f"PSNR {record.metrics['psnr']['mean']:.1f} dB; {record.verdict}" if record.verdict else record.reason
+        print(f"{record.case['name']}: {score}")
+    print(f"report: {html.write(options.out)}")
+
+    behind = found[1:]
+    helped = [
+        f"{r.case['name']} ({r.verdict or r.status})".replace("_", " ") for r in behind if r.verdict != "feasible"
+    ]
+    print(
+        f"Finding: behind {len(behind) - len(helped)} of {len(behind)} defenses the image is still reconstructed; "
+        f"what kept this attack from it: {', '.join(helped) or 'nothing'}."
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,20 @@ from pathlib import Path
 PACKAGE = "leakgauge"
 
 LEVELS: tuple[frozenset[str], ...] = (
-    frozenset({"cli", "cli_options", "console", "monitor_command", "console_scan", "console_audit", "audit_view"}),
+    frozenset(
+        {
+            "cli",
+            "cli_options",
+            "console",
+            "monitor_command",
+            "console_scan",
+            "console_audit",
+            "audit_view",
+            "cli_plan",
+            "console_init",
+            "console_compare",
+        }
+    ),
     frozenset({"integrations"}),
     frozenset({"report"}),
     frozenset({"audit"}),
@@ -51,6 +64,7 @@ NARROW: dict[str, set[str]] = {
         "audit.answers",
         "audit.findings",
         "audit.advice",
+        "audit.compare",
         "errors",
     },
     "measures": {"errors"},
@@ -102,6 +116,19 @@ def breaches(package: Path) -> list[Breach]:
             if why:
                 found.append(Breach(file, imported.line, why))
     return found + list(_optional_breaches(optional))
+
+
+def who_imports_whom(package: Path) -> set[tuple[str, str]]:
+    """All pairs (importer, imported) of the package's top-level names, such as ``("attacks", "core")``."""
+    pairs: set[tuple[str, str]] = set()
+    for file in package.rglob("*.py"):
+        own = _own_name(file, package)
+        for imported in _imports(file, own):
+            name, _, rest = imported.module.partition(".")
+            pair = (own.partition(".")[0], rest.partition(".")[0])
+            if name == PACKAGE and all(pair) and pair[0] != pair[1] and not pair[1].startswith("__"):
+                pairs.add(pair)
+    return pairs
 
 
 def _own_name(file: Path, package: Path) -> str:

@@ -12,11 +12,12 @@ A comment in the line before a block changes that:
 - ``<!-- not run: REASON -->``: the block is skipped;
 - ``<!-- file: NAME -->``: the block is written to that file instead, for the blocks after it.
 
-Usage: run_documented_commands.py [PAGE.md …]
+Usage: run_documented_commands.py [--jobs N] [PAGE.md …]   (pages run side by side in N processes)
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import doctest
 import io
@@ -28,6 +29,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,15 +170,21 @@ def run_page(path: Path) -> list[str]:
                 done = "FAILED"
                 failures.append(f"{place} ({block.language})\n{failure}")
             reason = f" ({block.argument})" if block.argument else ""
-            print(f"{place:<28} {block.language:<8} {done}{reason}  {time.perf_counter() - began:.1f} s", flush=True)
+            line = f"{place:<28} {block.language:<8} {done}{reason}  {time.perf_counter() - began:.1f} s\n"
+            print(line, end="", flush=True)  # in one piece, since other processes print too
     return failures
 
 
 def main(arguments: list[str]) -> int:
-    pages = [Path(a).resolve() for a in arguments]
+    parser = argparse.ArgumentParser(description="Runs what the documentation shows.")
+    parser.add_argument("pages", nargs="*", type=Path)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run pages side by side")
+    given = parser.parse_args(arguments)
+    pages = [page.resolve() for page in given.pages]
     pages = pages or [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     began = time.perf_counter()
-    failures = [failure for page in pages for failure in run_page(page)]
+    with ProcessPoolExecutor(given.jobs) as pool:
+        failures = [failure for found in pool.map(run_page, pages) for failure in found]
     for failure in failures:
         print(f"\n{failure}")
     print(f"documented commands: {len(failures)} failed, {time.perf_counter() - began:.0f} s")

@@ -10,6 +10,9 @@ export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ig
 mkdir -p "$out"
 work=$(mktemp -d)
 python=${PYTHON:-python3}
+. "$here/../mps.sh"
+mps_start "$python"
+trap mps_stop EXIT
 deadline=$((SECONDS + ${LIMIT:-480})) # seconds for everything; what does not fit is left out and said
 
 study() { # NAME SECONDS

@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from rehearsal import Rehearsal
 from torch import Tensor
 
 from leakgauge.attacks import feasibility
 from leakgauge.audit.scoring import Scores, score_images, trivial_baseline
 from leakgauge.audit.tune import PAPER, LogUniform
 from leakgauge.channels import Gradient
-from leakgauge.core import Labels, Observation, Reconstruction, Reveal, Size, Targets, Victim, share
+from leakgauge.core import Labels, Observation, Reveal, Size, Targets, Victim, share
 from leakgauge.engine import TF32
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import Guided
@@ -34,19 +35,42 @@ DEFAULTS = {"tv": 0.01, "statistics": 0.1, "lr": 0.1}
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard a case is tried. ``seconds`` is planned into steps before the start: 2/5 for all trials, 3/5 for the final runs."""
+    """How hard a case is tried. ``seconds`` is turned into steps before the first trial; ``least`` is the fewest of a final run."""
 
     restarts: int
     trials: int
     seconds: float
     quick: bool
+    least: int = 400
 
-    def steps(self, per_step: float) -> tuple[int, int]:
-        """Steps of a trial and of a final run, from the measured seconds of one step."""
+    def steps(self, per_step: float, spent: float) -> Steps:
+        """Of a trial and of a final run, when a step takes ``per_step`` seconds and the preparation has taken ``spent``.
+
+        A third of what is left goes to the trials; the rest to the two final runs (the adversary's settings, the oracle's) and
+        the null run. Fewer steps than the least tell nothing, so those are taken even where they take longer than planned.
+        """
         if self.quick:
-            return 2, 4
-        trial = 0.4 * self.seconds / (self.trials * per_step)
-        return max(20, min(200, int(trial))), max(60, min(2400, int(0.3 * self.seconds / per_step)))
+            return Steps(2, 4, True)
+        left = self.seconds - spent - AROUND
+        trial = max(LEAST_TRIAL, min(MOST_TRIAL, int(left / 3 / (self.trials * per_step))))
+        final_pace = 2 * per_step + NULL_STEP
+        final = max(self.least, min(MOST, int((left - trial * self.trials * per_step) / final_pace)))
+        return Steps(trial, final, trial * self.trials * per_step + final * final_pace <= left)
+
+
+LEAST_TRIAL, MOST_TRIAL, MOST = 60, 300, 4800
+"""Steps of a trial, at least and at most, and of a final run at most: as many as the library's default has."""
+AROUND, NULL_STEP = 8.0, 1e-3
+"""Seconds of what is no step (the null run's preparation, judging, scores), and of a step of the null run, on an H200."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """``in_time`` says whether they fit into the planned seconds."""
+
+    trial: int
+    final: int
+    in_time: bool
 
 
 def propose(tried: Sequence[tuple[Mapping[str, float], float]], *, seed: int) -> dict[str, float]:
@@ -89,9 +113,9 @@ def configured(make: Make, options: Mapping[str, float], *, steps: int, restarts
     return replace(attack, matching=replace(attack.matching, precision=TF32()))
 
 
-def mismatch(victim: Victim, seen: Observation, found: Reconstruction, y: Targets) -> float:
-    """1 − cos of what the reconstruction would have sent and what was observed."""
-    return 1 - float(gradient_alignment(victim, seen, found.x, y))  # pyright: ignore[reportArgumentType]
+def mismatch(victim: Victim, seen: Observation, x: Tensor, y: Targets) -> float:
+    """1 − cos of what the images ``x`` would have sent and what was observed."""
+    return 1 - float(gradient_alignment(victim, seen, x, y))  # pyright: ignore[reportArgumentType]
 
 
 def attacked(
@@ -116,33 +140,30 @@ def attacked(
     seen = share(victim, Gradient(), x, y, reveal=[Size(), Labels(), *reveal], seed=seed)
     truths = victim.space.decode(x)
 
-    def some(count: int) -> Reconstruction:
-        return configured(make, DEFAULTS, steps=count, restarts=effort.restarts)(victim, seen, seed=seed)
-
-    trial_steps, steps = effort.steps(1.0 if effort.quick else seconds_per_step(some, victim.device))
+    rehearsal = Rehearsal(make(**DEFAULTS, restarts=effort.restarts), victim, [seen], seed=seed)
+    per_step = 0.0 if effort.quick else rehearsal.seconds_per_step()
+    planned = effort.steps(per_step, time.perf_counter() - began)
     tried: list[tuple[dict[str, float], float]] = []
     trials: list[dict[str, Any]] = []
     for _ in range(effort.trials if tune else 0):
         options = propose(tried, seed=seed)
         try:
-            found = configured(make, options, steps=trial_steps, restarts=effort.restarts)(victim, seen, seed=seed)
+            found = rehearsal.run(options, planned.trial, exactly=False)
         except Inapplicable as refusal:  # a setting whose objective is never a number has no score
             trials.append({**options, "refused": str(refusal)})
             tried.append((options, 2.0))
             continue
-        tried.append((options, mismatch(victim, seen, found, y)))
+        tried.append((options, mismatch(victim, seen, found.x, y)))
         best = max(_mean_ssim(victim, one, truths) for one in found.candidates)
         trials.append({**options, "mismatch": tried[-1][1], "best_ssim": best})
     seeing = min(tried, key=lambda one: one[1])[0] if tried else dict(DEFAULTS)
     judged = [trial for trial in trials if "best_ssim" in trial]
     oracle = max(judged, key=lambda trial: trial["best_ssim"]) if judged else DEFAULTS
     oracle = {name: oracle[name] for name in DEFAULTS}
-    attack = configured(make, seeing, steps=steps, restarts=effort.restarts)
-    found = attack(victim, seen, seed=seed)
-    other = found
-    if oracle != seeing:
-        other = configured(make, oracle, steps=steps, restarts=effort.restarts)(victim, seen, seed=seed)
-    null = attack.blind()(victim, seen, seed=seed)
+    found = rehearsal.run(seeing, planned.final)
+    other = found if oracle == seeing else rehearsal.run(oracle, planned.final)
+    blind = configured(make, seeing, steps=planned.final, restarts=effort.restarts).blind()
+    null = blind(victim, seen, seed=seed)
     every = [_mean_ssim(victim, one, truths) for one in found.candidates]
     upper = [_mean_ssim(victim, one, truths) for one in other.candidates]
     best = (
@@ -152,34 +173,20 @@ def attacked(
     )
     show = victim.space.decode
     numbers = {
-        "mode": victim.mode, "batch": len(x), "steps": steps, "trial_steps": trial_steps, "restarts": effort.restarts,
+        "mode": victim.mode, "batch": len(x), "steps": planned.final, "trial_steps": planned.trial, "restarts": effort.restarts,
+        "ms_per_step": 1000 * per_step, "planned_seconds": effort.seconds, "steps_fit": planned.in_time,
         "settings": seeing, "oracle_settings": oracle, "trials": trials,
-        "mismatch": mismatch(victim, seen, found, y),
+        "mismatch": mismatch(victim, seen, found.x, y),
         "attack": asdict(score_images(show(found.x), truths, pool=pool)),
         "oracle": asdict(score_images(show(best), truths, pool=pool)),
         "null": asdict(score_images(show(null.x), truths)),
         "baseline": asdict(trivial_baseline(truths.cpu())),
         "restart_ssim": every,
         "assumptions": [[a.what, a.kind] for a in seen.assumptions],
-        "notes": list(found.notes), "seconds": time.perf_counter() - began,
+        "notes": list(rehearsal.notes), "seconds": time.perf_counter() - began,
     }  # fmt: skip
     pictures = {"truth": truths, "attack": show(found.x), "oracle": show(best), "null": show(null.x)}
     return numbers, {name: value.detach().cpu() for name, value in pictures.items()}
-
-
-def seconds_per_step(run: Callable[[int], object], device: torch.device) -> float:
-    """What one more step costs, from runs of 2 and of 7 steps after a warm-up."""
-
-    def timed(steps: int) -> float:
-        began = time.perf_counter()
-        run(steps)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - began
-
-    timed(2)
-    short, long = timed(2), timed(7)
-    return max(1e-4, (long - short) / 5)
 
 
 def _mean_ssim(victim: Victim, guesses: Tensor, truths: Tensor) -> float:
@@ -194,7 +201,7 @@ def all_pairs_ssim(guesses: Tensor, truths: Tensor) -> float:
 
 def most_vulnerable(victim: Victim, x: Tensor, y: Tensor, *, effort: Effort, seed: int = 0) -> tuple[int, list[float]]:
     """Which of the candidate images (model space) is reconstructed best, and the SSIM of each: the paper's choice, by the truth."""
-    steps = 4 if effort.quick else 100
+    steps = 4 if effort.quick else 200
     attack = replace(feasibility(steps=steps, restarts=1).matching, precision=TF32())
     x, y = x.to(victim.device), y.to(victim.device)
     seen = [share(victim, Gradient(), x[i : i + 1], y[i : i + 1], reveal=[Size(), Labels()]) for i in range(len(x))]

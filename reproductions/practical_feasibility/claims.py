@@ -57,14 +57,16 @@ def accuracy(rows: list[Row]) -> list[Claim]:
     pair = by_case(rows, "convnext_t", "convnext_t_imagenet_stem")
     if pair:
         gain = pair[0]["accuracy"] - pair[1]["accuracy"]
+        epochs = [row["epochs"] for row in pair]
         words = f"{100 * gain:+.1f} points ({pair[1]['accuracy']:.1%} to {pair[0]['accuracy']:.1%})"
+        words += f", {epochs[0]} epochs each" if epochs[0] == epochs[1] else f", {epochs[1]} and {epochs[0]} epochs"
         found.append(
             Claim(
                 "4.5.3",
                 "adapting ConvNeXt's stem brings about 13 points",
                 words,
-                gain > POINTS,
-                "probably too few epochs",
+                gain > POINTS and epochs[0] == epochs[1],
+                "probably too few epochs" if epochs[0] == epochs[1] else "not comparable: unequal epochs",
             )
         )
     return found

@@ -7,23 +7,24 @@ All shares run as one batch of observations. Beside each stands its null run: th
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import setting
 import torch
-from attacking import DEFAULTS, configured, seconds_per_step
+from attacking import AROUND, DEFAULTS, NULL_STEP, configured
 from drawing import Line, Panel, grid, svg
 from ledger import Ledger, Pictures, Row
 from networks import Network
+from rehearsal import Rehearsal
 from setting import Options, Plan
 from torch import Tensor
 
 from leakgauge.attacks import feasibility
 from leakgauge.audit.scoring import score_images_in_order
 from leakgauge.channels import Gradient
-from leakgauge.core import Labels, NoisyCopy, Observation, Size, Victim, share
+from leakgauge.core import Labels, NoisyCopy, Size, share
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import Matching
 
 PAPER = {
     "maxvit_t": (0.52, 0.45, 0.40, 0.34, 0.30, 0.36, 0.19, 0.22, 0.14, 0.14, 0.07),
@@ -32,8 +33,10 @@ PAPER = {
     "swinv2_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 0.99, 0.99, 0.99, 0.98, 1.00),
     "swin_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00, 0.87),
 }
-PLAN: Plan = dict.fromkeys(PAPER, 24.0)
+PLAN: Plan = dict.fromkeys(reversed(PAPER), 60.0)
 IMAGES = 2
+LEAST, MOST = 400, 2400
+"""Steps of a run."""
 
 
 def run(options: Options, ledger: Ledger, plan: Plan) -> None:
@@ -42,6 +45,8 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
     for key in PLAN:
         if ledger.has(key) or (options.quick and key in ("swinv2_t", "vit_b")):
             continue
+        options.require_time(key, plan[key])
+        began = time.perf_counter()
         try:
             victim, is_trained, _ = setting.victim_of(Network(key), options, mode="train")
         except Inapplicable as refusal:
@@ -61,11 +66,16 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
             for p, i in reveals
         ]
         truths = torch.cat([x[i : i + 1] for _, i in reveals])
-        steps = 4 if options.quick else planned(victim, seen, options, options.scale * plan[key])
-        attack = at_once(steps)
+        try:
+            rehearsal = Rehearsal(feasibility(restarts=1), victim, seen, seed=options.seed)
+        except Inapplicable as refusal:
+            ledger.add(key, refused=str(refusal))
+            continue
+        steps = 4 if options.quick else planned(rehearsal, options.scale * plan[key] - (time.perf_counter() - began))
+        blind = configured(feasibility, DEFAULTS, steps=steps, restarts=1).blind()
         starts = [victim.space.project(one.near) for one in seen if one.near is not None]
-        made = {"start": starts, "attack": [one.x for one in attack.many(victim, seen, seed=options.seed)]}
-        made["null"] = [one.x for one in attack.blind().many(victim, seen, seed=options.seed)]
+        made = {"start": starts, "attack": list(rehearsal.run(DEFAULTS, steps, exactly=False).candidates)}
+        made["null"] = [one.x for one in blind.many(victim, seen, seed=options.seed)]
         found: dict[str, list[float]] = {}
         for kind, guesses in made.items():
             shown = victim.space.decode(torch.cat(guesses)).cpu()
@@ -80,20 +90,17 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
             images=IMAGES,
             shares=list(shares),
             paper=list(paper),
-            steps=attack.solver.steps,
+            steps=steps,
+            seconds=time.perf_counter() - began,
+            notes=list(rehearsal.notes),
             **found,
         )
 
 
-def at_once(steps: int) -> Matching:
-    """The attack without statistics, which many observations can share."""
-    return configured(feasibility, DEFAULTS, steps=steps, restarts=1).matching
-
-
-def planned(victim: Victim, seen: list[Observation], options: Options, seconds: float) -> int:
-    """How many steps fit into so many seconds."""
-    per_step = seconds_per_step(lambda steps: at_once(steps).many(victim, seen, seed=options.seed), options.device)
-    return max(60, min(1200, int(seconds / per_step)))
+def planned(rehearsal: Rehearsal, seconds: float) -> int:
+    """How many steps of attack and null run fit into so many seconds; fewer than the least would tell nothing."""
+    per_step = rehearsal.seconds_per_step()
+    return max(LEAST, min(MOST, int((seconds - AROUND) / (per_step + NULL_STEP))))
 
 
 def first_of_each(shown: Tensor) -> Tensor:

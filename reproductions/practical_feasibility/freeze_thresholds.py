@@ -54,6 +54,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
     for key, (depth, mode) in CASES.items():
         if ledger.has(key):
             continue
+        options.require_time(key, plan[key])
         model, space, is_trained = network(depth, options)
         judge, judged_space, _ = network(sum(DEPTHS) - depth, options)
         victim = Victim(model.to(options.device), space, mode="train" if mode == "train" else "eval", name=key)

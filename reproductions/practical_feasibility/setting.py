@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 import time
@@ -38,7 +39,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line of every part. ``scale`` stretches the planned seconds."""
+    """The command line of every part. ``scale`` stretches the planned seconds; ``until`` is when the part has to be done."""
 
     quick: bool
     device: torch.device
@@ -47,11 +48,24 @@ class Options:
     out: Path
     weights: Path
     scale: float = 1.0
+    until: float = math.inf
 
-    def effort(self, seconds: float) -> Effort:
-        """At least 8 restarts and 8 trials; two of each in quick runs."""
+    def effort(self, seconds: float, *, least: int = 400) -> Effort:
+        """At least 8 restarts and 8 trials; two of each in quick runs. ``least`` is the fewest steps of a final run."""
         count = 2 if self.quick else 8
-        return Effort(restarts=count, trials=count, seconds=seconds * self.scale, quick=self.quick)
+        return Effort(restarts=count, trials=count, seconds=seconds * self.scale, quick=self.quick, least=least)
+
+    def require_time(self, case: str, seconds: float) -> None:
+        """Raises ``NoTimeLeft`` where a case would be cut off in its middle; the next call begins with it."""
+        left = self.until - time.perf_counter()
+        if left < seconds * self.scale:
+            raise NoTimeLeft(
+                f"{case} is left for another call: it needs {seconds * self.scale:.0f} s, {left:.0f} are left"
+            )
+
+
+class NoTimeLeft(Exception):
+    """A part stops between two cases."""
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
@@ -125,7 +139,11 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results and figures")
     parser.add_argument("--weights", type=Path, help="folder for trained weights (default: OUT/weights)")
     parser.add_argument("--minutes", type=float, help="minutes for the whole part instead of those of the plan")
+    parser.add_argument(
+        "--within", type=float, help="seconds after which no case may still run; those left go unstarted"
+    )
     given = parser.parse_args()
+    began = time.perf_counter()
     planned = sum(plan.values())
     scale = 1.0 if given.minutes is None else 60 * given.minutes / planned
     if given.plan:
@@ -135,8 +153,13 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
         return
     if not given.draw:
         weights = given.weights or given.out / "weights"
-        options = Options(given.quick, torch.device(given.device), given.seed, given.data, given.out, weights, scale)
-        recorded(name, plan, run, options)
+        until = math.inf if given.within is None else began + given.within
+        device = torch.device(given.device)
+        options = Options(given.quick, device, given.seed, given.data, given.out, weights, scale, until)
+        try:
+            recorded(name, plan, run, options)
+        except NoTimeLeft as stop:
+            sys.exit(str(stop))
     _, rows = read(given.out / f"{name}.jsonl")
     draw([row for row in rows if row["case"] != "end"], load(given.out / f"{name}.npz"), given.out)
 

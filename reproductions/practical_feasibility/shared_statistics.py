@@ -27,7 +27,7 @@ PAPER = {
     ("resnet18_post", "shared"): 0.041, ("resnet18_post", "not shared"): 0.024, ("resnet18_post", "Huang"): 0.013,
 }  # fmt: skip
 CASES = {f"{name}, {kind}": (name, kind) for name, kind in PAPER}
-PLAN: Plan = dict.fromkeys(CASES, 25.0)
+PLAN: Plan = dict.fromkeys(CASES, 100.0)
 QUICK = ("resnet18_pre, shared", "resnet18_pre, not shared", "resnet18_post, Huang")
 
 
@@ -37,6 +37,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
     for key, (name, kind) in CASES.items():
         if ledger.has(key) or (options.quick and key not in QUICK):
             continue
+        options.require_time(key, plan[key])
         victim, is_trained, _ = setting.victim_of(Network(name), options, mode="train")
         x, y = setting.encoded(victim.space, images, slice(0, size))
         auxiliary = Auxiliary(victim.space.encode(images.x[-16 * 12 :]))

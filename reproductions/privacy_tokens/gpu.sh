@@ -16,6 +16,9 @@ lpips=()
 for file in "$data/lpips_alex.safetensors" "$data/weights/lpips_alex.safetensors"; do
     [ -f "$file" ] && lpips=(--lpips "$file")
 done
+. "$here/../mps.sh"
+mps_start "$python"
+trap mps_stop EXIT
 deadline=$((SECONDS + ${LIMIT:-660})) # seconds for everything; what does not fit is left out and said
 
 part() { # NAME SECONDS

@@ -24,6 +24,7 @@ from leakgauge.cli_options import (
     JunitOption,
     LocalLrOption,
     LocalOption,
+    MarkdownOption,
     ModelArgument,
     ModeOption,
     OnlyOption,
@@ -37,6 +38,7 @@ from leakgauge.cli_options import (
     SkipOption,
     TrainingOption,
 )  # fmt: skip
+from leakgauge.cli_plan import compare, init
 from leakgauge.errors import BadInput, LeakgaugeError
 
 INTERRUPTED = 130
@@ -47,7 +49,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
     help="Gauges how much private data leaks from what a neural network shares.",
-    epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in about two minutes).",
+    epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in two to three minutes).",
 )
 
 
@@ -93,6 +95,7 @@ def audit(
     fail_over: FailOption = None,
     json: JsonOption = None,
     junit: JunitOption = None,
+    markdown: MarkdownOption = None,
     out: OutOption = None,
     seed: SeedOption = 0,
     explain: Annotated[
@@ -112,7 +115,8 @@ def audit(
     while it learns? **split**: where may it be cut? **defenses**: what do they buy? --only and --skip choose among them.
 
     Without MODEL: the embedded models. With MODEL: eval and train mode, batches of 1 and 4, with and without each given
-    defense, and single changes of one set-up (train mode, batch of 4); --mode and --batch-size keep to one.
+    defense, and single changes of one set-up (train mode, batch of 4); --mode and --batch-size keep to one. With a plan
+    file (audit.py, see leakgauge init): its cases on its victim and data; options given here win over the file.
     """
     began = time.perf_counter()
     from dataclasses import replace
@@ -120,10 +124,15 @@ def audit(
     from leakgauge import console, console_audit
     from leakgauge.audit.case import Case
     from leakgauge.audit.whole_plan import Effort
+    from leakgauge.integrations import plan_file
 
     folder = out or Path("leakgauge-runs/audit")
+    written = plan_file.read(model, seed=seed) if model is not None and plan_file.is_plan(model) else None
+    if written is not None:
+        fail_over, budget = fail_over or written.fail_over, budget or written.budget
+        only, skip = (only, skip) if only or skip else (list(written.only), list(written.skip))
     shown = console_audit.Shown(
-        console.Gate(fail_over, json, junit), quiet=quiet, explain=explain, workers=workers, ray=ray
+        console.Gate(fail_over, json, junit, markdown), quiet=quiet, explain=explain, workers=workers, ray=ray
     )
     if resume:
         raise typer.Exit(console_audit.resumed(folder, shown, began=began))
@@ -132,9 +141,15 @@ def audit(
     )  # fmt: skip
     plain = model is data is mode is batch_size is None and not defense
     plain = plain and not explain and base == replace(Case(), seed=seed, device=device)
+    cases, steps = None, base.options.get("steps")
+    if written is not None and written.cases is not None:
+        cases = plan_file.settled(
+            written, base, given=_given(), mode=mode, batch_size=batch_size, defenses=defense or ()
+        )  # fmt: skip
+        steps = steps or plan_file.steps_of(cases)
     request = console_audit.request_of(
         base, plain=plain, mode=mode, batch_size=batch_size, defenses=defense or (), only=only or (), skip=skip or (),
-        explain=explain, effort=Effort(base.options.get("steps"), training_steps, epochs), budget=budget,
+        explain=explain, effort=Effort(steps, training_steps, epochs), budget=budget, cases=cases,
     )  # fmt: skip
     raise typer.Exit(console_audit.fresh(folder, request, shown, began=began))
 
@@ -166,6 +181,7 @@ def attack(
     fail_over: FailOption = None,
     json: JsonOption = None,
     junit: JunitOption = None,
+    markdown: MarkdownOption = None,
     out: OutOption = None,
     seed: SeedOption = 0,
     quiet: QuietOption = False,
@@ -185,10 +201,12 @@ def attack(
     changes: dict[str, Any] = {"mode": mode or "eval", "batch_size": 1 if batch_size is None else batch_size}
     case = replace(base, name="", first=first, defenses=tuple(defense or ()), **changes)
     folder = out or Path("leakgauge-runs/attack")
-    gate = console.Gate(fail_over, json, junit)
+    gate = console.Gate(fail_over, json, junit, markdown)
     if update is None and weights is not None:
         raise BadInput("--weights belongs to --update; to load weights into your model do it in its factory")
-    if update is not None and (data is not None or defense or reveal or first or fail_over or json or junit):
+    if update is not None and (
+        data is not None or defense or reveal or first or fail_over or json or junit or markdown
+    ):
         raise BadInput("--update brings what the client sent; data, defenses, reveals and verdicts have no place there")
     console.prepare_folder(folder, replace_old=out is None)
     if update is not None:
@@ -245,6 +263,13 @@ def scan(
         resize=resize, device=device, seed=seed, replace_old=out is None, quiet=quiet,
     )  # fmt: skip
     raise typer.Exit(code)
+
+
+def _given() -> set[str]:
+    """Fields of a case that stand on the command line, also where they say what would hold anyway."""
+    context = click.get_current_context()
+    fields = ("local_steps", "local_lr", "attack", "reveal", "classes", "resize", "device", "seed")
+    return {name for name in fields if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
 
 
 @app.command(
@@ -316,6 +341,13 @@ def report(
     path = html.write(run)
     if not quiet:
         typer.echo(f"report: {path}")
+
+
+app.command(epilog="Examples: **leakgauge init** · **leakgauge init --for lightning --out audits/classifier.py**")(init)
+app.command(
+    epilog="Examples: **leakgauge compare runs/main runs/branch --fail-if-worse** · **leakgauge compare runs/v1 runs/v2 "
+    "--out changes.html --markdown changes.md**"
+)(compare)
 
 
 @app.command("list")

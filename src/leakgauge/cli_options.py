@@ -11,7 +11,8 @@ ModelArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[MODEL]",
-        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME, timm32:NAME or hf:NAME. "
+        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME, timm32:NAME or hf:NAME; "
+        "or a plan file (audit.py). "
         "attention_first: before it rearranges a vision transformer.",
         show_default=False,
     ),
@@ -67,4 +68,7 @@ FailOption = Annotated[
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the verdicts as JSON to this file.")]
 JunitOption = Annotated[Path | None, typer.Option("--junit", help="Write the verdicts as JUnit XML to this file.")]
+MarkdownOption = Annotated[
+    Path | None, typer.Option("--markdown", help="Write a short summary for a pull request to this file.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

@@ -15,8 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit import gate, records
-from leakgauge.audit.case import REVEALS, Case, default_data
+from leakgauge.audit import gate, markdown, records
+from leakgauge.audit.case import REVEALS, Case
+from leakgauge.audit.findings import read_findings
 from leakgauge.audit.parse import option_of
 from leakgauge.audit.pictures import FOLDER as PICTURES
 from leakgauge.audit.pictures import write_whole
@@ -29,6 +30,7 @@ from leakgauge.channels import CHANNELS
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
 from leakgauge.integrations.captured import captured_observation, captured_victim
+from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.ray import OnRay
 from leakgauge.inversion import watching
 from leakgauge.models.pretrained import PRETRAINED
@@ -68,21 +70,28 @@ class Gate:
     fail_over: str | None = None
     json: Path | None = None
     junit: Path | None = None
+    markdown: Path | None = None
 
     def __post_init__(self) -> None:
         """Mistakes are told before the first case runs, not after the last."""
         if self.fail_over is not None:
             gate.limit_of(self.fail_over)
-        for path in (self.json, self.junit):
+        for path in (self.json, self.junit, self.markdown):
             if path is not None and not path.parent.is_dir():
                 raise BadInput(f"there is no folder {path.parent} to write {path.name} into")
 
-    def __call__(self, found: Sequence[Record]) -> int:
+    def __call__(self, found: Sequence[Record], *, folder: Path) -> int:
+        """Writes the files for machines, with what the run in ``folder`` says of all questions. Returns the exit code."""
         limit = None if self.fail_over is None else gate.limit_of(self.fail_over)
-        if self.json is not None:
-            write_whole(self.json, json.dumps(gate.summary(found, limit), indent=1).encode())
-        if self.junit is not None:
-            write_whole(self.junit, gate.junit(found, limit))
+        if self.json or self.junit or self.markdown:
+            findings = read_findings(folder)
+            if self.json is not None:
+                write_whole(self.json, json.dumps(gate.summary(found, limit, findings), indent=1).encode())
+            if self.junit is not None:
+                write_whole(self.junit, gate.junit(found, limit, findings))
+            if self.markdown is not None:
+                report = (folder / html.FILE).as_posix()
+                write_whole(self.markdown, markdown.run_summary(found, findings, limit=limit, report=report).encode())
         return gate.exit_code(found, limit)
 
 
@@ -100,10 +109,10 @@ def base_case(
     seed: int,
 ) -> Case:
     """The case that the options describe; it is built once, so that a wrong option is refused before anything runs."""
-    name = model or "cnn"
+    model, data = named(model, data)
     case = Case(
-        model=name,
-        data=data or default_data(name),
+        model=model,
+        data=data,
         local_steps=local_steps,
         local_lr=local_lr,
         attack=attack,
@@ -155,7 +164,7 @@ def run(
     path = html.write(folder)
     screen.print(verdicts(found))
     screen.print(f"report: {path}", soft_wrap=True)
-    return (judged_by or Gate())(found)
+    return (judged_by or Gate())(found, folder=folder)
 
 
 def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, folder: Path, quiet: bool) -> int:

@@ -38,7 +38,7 @@ from leakgauge.integrations.setups import find, smaller
 from leakgauge.report import html
 
 NOMINAL = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
-"""Seconds of the audit of the embedded models without a budget, on one core of 2020's laptops and servers."""
+"""Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
 INTERRUPTED = 130
 MEASURED = (
     records.FILE, answers.FILE, monitor_records.FILE, scan_records.PLAN, scan_records.FILE, scan_records.CONCLUSION,
@@ -134,7 +134,9 @@ def _prepare(folder: Path) -> None:
 def _run(folder: Path, found: WholePlan | Request, shown: Shown, *, began: float) -> int:
     questions = found.questions
     if "updates" not in questions and shown.gate != Gate():
-        raise BadInput("--fail-over, --json and --junit judge the cases of the question updates, which is skipped")
+        raise BadInput(
+            "--fail-over, --json, --junit and --markdown judge the cases of the question updates, which is skipped"
+        )
     screen = Console(quiet=shown.quiet)
     _sweep(folder)
     try:
@@ -192,7 +194,7 @@ def _conclude(
     to_do = to_do_as_text(read_findings(folder), width=min(100, screen.width))
     screen.print(f"\n{escape(to_do)}\n", soft_wrap=True, highlight=False)
     screen.print(f"report: {path}", soft_wrap=True)
-    code = shown.gate(asked) if "updates" in ended else 0
+    code = shown.gate(asked, folder=folder) if "updates" in ended else 0
     broken = any(answer.status == "failed" for answer in ended.values()) or any(r.status == "error" for r in found)
     return code or int(broken)
 

@@ -21,6 +21,7 @@ from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, 
 from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
 from leakgauge.console import make_folder
 from leakgauge.errors import BadInput
+from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.setups import find
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
@@ -52,10 +53,10 @@ def fresh(
     quiet: bool,
 ) -> int:
     """Plans a scan from options, runs it and shows what it found. Returns the exit code."""
-    name = model or "vgg"
+    name, data = named(model, data, default="vgg")
     case = Case(
         model=name,
-        data=data or default_data(name),
+        data=data,
         defenses=tuple(defense),
         classes=classes,
         resize=resize,

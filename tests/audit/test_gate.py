@@ -8,7 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from leakgauge.audit import gate
+from leakgauge.audit.findings import Findings
 from leakgauge.audit.records import Record
+from leakgauge.audit.summaries import Split
 from leakgauge.errors import BadInput
 
 INFEASIBLE, PARTIAL, FEASIBLE = "infeasible_within_budget", "partial", "feasible"
@@ -86,3 +88,17 @@ def test_junit():
     ]
     assert suite[0][0].get("message") == "feasible: why"
     assert ElementTree.fromstring(gate.junit(RUN, None)).get("failures") == "0"
+
+
+def test_other_questions_are_told_too():
+    found = Findings(split=Split(threshold=0.25, cuts=3, recommended="block <2>", fvu=0.5, bytes=64))
+    told = gate.summary(RUN, PARTIAL, found)["questions"]
+    assert list(told) == ["updates", "training", "split", "defenses"]
+    assert told["split"]["word"] == "Cut found"
+    assert "block <2>" in told["split"]["sentences"][0]
+    assert told["training"]["tone"] == "none"
+    suite = ElementTree.fromstring(gate.junit(RUN, PARTIAL, found))
+    properties = {p.get("name"): p.get("value") for p in suite.iter("property")}
+    assert properties["split"].startswith("Cut found: At block <2> or deeper")
+    assert len(suite.findall("testcase")) == len(RUN)  # they are no tests of their own
+    assert gate.summary(RUN, PARTIAL)["questions"] == {}

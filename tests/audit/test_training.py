@@ -101,8 +101,10 @@ def test_steps_for_a_time():
     assert cost.affordable(1e6) == 3000
 
 
-def test_a_trial_tells_the_parts_apart(setup, quick, tmp_path, monkeypatch):
-    """A clock of its own: the start takes 2 s, a step 0.1 s, a look 0.7 s more."""
+@pytest.mark.parametrize(("pace", "looks"), [(0.01, 6), (1.0, 1)])
+def test_a_trial_tells_the_parts_apart(pace, looks, setup, quick, tmp_path, monkeypatch):
+    """A clock of its own: the start takes 2, a step 0.1, a look 0.7 more; where that are seconds one look is enough."""
+    seen = []
     now = [0.0]
 
     class Clock:
@@ -111,12 +113,14 @@ def test_a_trial_tells_the_parts_apart(setup, quick, tmp_path, monkeypatch):
             return now[0]
 
     def played(setup, plan, folder, *, seed, on_step):
-        now[0] += 2.0
+        now[0] += 2.0 * pace
         for done in range(1, plan.steps + 1):
-            now[0] += 0.1 + 0.7 * (done % plan.every == 0) + 3.0 * (done == plan.every)  # the first look warms up
+            now[0] += pace * (0.1 + 0.7 * (done % plan.every == 0))
+            seen.append(done % plan.every == 0)
             on_step(done, plan.steps)
 
     monkeypatch.setattr(training, "time", Clock)
     monkeypatch.setattr(training, "train", played)
     found = training.trial_cost(setup, plan_training(setup, quick(), steps=10), tmp_path, seed=0)
-    assert (found.fixed, found.step, found.look) == pytest.approx((2.1, 0.1, 0.7))
+    assert (found.fixed, found.step, found.look) == pytest.approx((2.1 * pace, 0.1 * pace, 0.7 * pace))
+    assert sum(seen) == looks

@@ -64,6 +64,19 @@ class Interrupting(nn.Sequential):
 
 def interrupted():
     return Interrupting(*make())
+
+
+class Impatient(nn.Sequential):
+    """Ctrl-C is pressed while the plan is made, unless there is a file that says to go on."""
+
+    def forward(self, x):
+        if not Path("go_on").exists():
+            raise KeyboardInterrupt
+        return super().forward(x)
+
+
+def impatient():
+    return Impatient(*make()), Pixels((3, 8, 8))
 '''
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from leakgauge.audit import records, whole_plan
+from leakgauge.audit import answers, records, whole_plan
 
 FAST = ("--option", "steps=2")
 
@@ -26,7 +26,7 @@ def _nothing_half_written(tmp_path):
         (["my_model.py:mkae"], "has no 'mkae'; did you mean make"),
         (
             ["my_model.py:number", "--data", "photos"],
-            "must return a torch.nn.Module, or a module and its Pixels; got int",
+            "must return a torch.nn.Module, a module and its Pixels, or a Victim of images; got int",
         ),
         (["my_model.py:broken"], "broken() in my_model.py raised RuntimeError: no weights here"),
         (["my_model.py:make"], "does not say which images it takes"),
@@ -200,6 +200,20 @@ def test_ctrl_c_in_the_middle(leakgauge, model, photos, tmp_path):
     assert "Traceback" not in said.err
     (kept,) = records.read(tmp_path / "run")
     assert kept.case["batch_size"] == 1
+
+
+def test_ctrl_c_while_the_plan_is_made(leakgauge, model, photos, tmp_path):
+    words = ("audit", f"{model}:impatient", "--data", photos, "--skip", "defenses", "--mode", "eval", "--batch-size", 1)
+    said = leakgauge(*words, *FAST, "--training-steps", 5, "--epochs", 1, "--out", "run", "-q")
+    assert said.code == 130
+    assert said.err.endswith("go on with: leakgauge audit --resume --out run\n")
+    (tmp_path / "go_on").touch()
+    said = leakgauge("audit", "--resume", "--out", "run")
+    assert said.code == 0, said.err
+    assert "split: refused: a scan needs at least 50 images" in said.out
+    assert [(q, a.status) for q, a in answers.read(tmp_path / "run").items()] == [
+        ("updates", "answered"), ("training", "refused"), ("split", "refused")
+    ]  # fmt: skip
 
 
 def test_a_mistake_leaves_nothing_to_resume(leakgauge, model, photos, tmp_path):

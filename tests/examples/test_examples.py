@@ -1,22 +1,195 @@
-"""Every example runs as a reader would run it."""
+"""Every example runs as a reader would run it, finds what it says it finds, and writes into its own folder alone."""
 
+from __future__ import annotations
+
+import os
+import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+from leakgauge.audit import records
+from leakgauge.data import MEAN, STD, fashion
+from leakgauge.models.pretrained import pretrained
+
+FOLDER = Path(__file__).parents[2] / "examples"
+Check = Callable[[str, Path], None]
 
 
-def test_there_are_examples():
-    assert len(EXAMPLES) >= 3
+def numbers(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"(?<![\w.])[-+]?\d+(?:\.\d+)?", text)]
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
-def test_runs(script, tmp_path):
-    done = subprocess.run(
-        [sys.executable, script, "--quick"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+def decibels(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"(-?\d+(?:\.\d+)?) dB", text)]
+
+
+def text_tokens(said: str, out: Path) -> None:
+    sentence = "the patient said that the new pills make the pain in the left knee worse at night"
+    assert f"both tables: {sentence}\n" in (out / "read.txt").read_text()
+    assert said == (
+        "the whole sentence is read, word by word: both tables; APRIL on bare attention. "
+        "Refused: both tables, positions withheld."
     )
+
+
+def own_model(said: str, out: Path) -> None:
+    attack, null = decibels(said)
+    assert "was reconstructed" in said
+    assert attack > 18 > null
+    assert [r.verdict for r in records.read(out)] == ["feasible"]
+    assert (out / "report.html").is_file()
+
+
+def huggingface_vit(said: str, out: Path) -> None:
+    assert decibels(said)[0] > 60  # a closed form: exact up to float32
+    opened, withheld, standard = records.read(out)
+    assert (opened.verdict, withheld.status, standard.status) == ("feasible", "refused", "refused")
+    assert "position_embedding" in withheld.reason
+    assert (out / "report.html").is_file()
+
+
+def lightning_training(said: str, out: Path) -> None:
+    step, steps, auc, low, *_, fired = numbers(said)
+    assert step == steps == 60
+    assert auc == 1
+    assert low > 0.8
+    assert 16 <= fired <= 60
+    assert "Alarm at step" in (out / "report.html").read_text()
+
+
+def compose_an_attack(said: str, out: Path) -> None:
+    assert decibels(said)[0] > 3
+    assert len(list((out / "pictures").glob("*.png"))) == 1
+
+
+def controlled_start(said: str, out: Path) -> None:
+    by_model = {r.case["model"]: r for r in records.read(out) if "noisy_copy:0.5" in r.case["reveal"]}
+    gained = {name: r.metrics["ssim"]["mean"] - r.null["ssim"]["mean"] for name, r in by_model.items()}
+    assert gained["cnn"] > 0.15 > 0.05 > gained["vit"]
+    assert f"{by_model['cnn'].metrics['ssim']['mean']:.2f}" in said
+
+
+def defenses(said: str, out: Path) -> None:
+    assert said.startswith("behind 1 of 2 defenses")
+    assert "gaussian_noise:relative=10 (infeasible within budget)" in said.replace("gaussian noise", "gaussian_noise")
+    assert [r.verdict for r in records.read(out)] == ["feasible", "feasible", "infeasible_within_budget"]
+
+
+def split_over_http(said: str, out: Path) -> None:
+    found, blind = decibels(said)
+    assert found > blind + 6
+    (sent,) = torch.load(out / "features.pool1" / "sent.pt", weights_only=True)
+    model = pretrained("vgg")
+    with torch.no_grad():
+        expected = model.features[:7]((fashion("test")[0][:8] - MEAN[0]) / STD[0])
+    torch.testing.assert_close(sent, expected)
+
+
+def timm_model(said: str, out: Path) -> None:
+    share, *_ = numbers(said)
+    assert share > 75
+    assert "Recommended cut: layer" in said
+    assert "layer3.0.act2" in (out / "report.html").read_text()
+
+
+def opacus_training(said: str, out: Path) -> None:
+    epsilon = numbers(said)[0]
+    plain, clipped, noised = decibels(said)
+    assert 0 < epsilon < 5
+    assert min(plain, clipped) > 20 > 12 > noised
+    assert said.count("(feasible)") == 2
+    assert "(infeasible within budget)" in said
+
+
+def ray_run(said: str, out: Path) -> None:
+    assert said == "2 cases run as Ray tasks gave the same records as here, to the last digit."
+    here, there = records.read(out / "here"), records.read(out / "ray")
+    assert [r.key for r in here] == [r.key for r in there]
+    assert [r.metrics for r in here] == [r.metrics for r in there]
+    assert (out / "ray" / there[0].pictures["reconstruction"]).is_file()
+
+
+def flower_simulation(said: str, out: Path) -> None:
+    plain, noised = decibels(said)
+    assert plain > 13 > 10 > noised
+    model, (images, labels) = pretrained("cnn"), fashion("test")
+    loss = F.cross_entropy(model((images[:1] - MEAN[0]) / STD[0]), labels[:1])
+    gradient = torch.autograd.grad(loss, list(model.parameters()))
+    captured = load_file(out / "update-0.safetensors")
+    for (name, _), expected in zip(model.named_parameters(), gradient, strict=True):
+        torch.testing.assert_close(captured[name], -0.01 * expected, rtol=1e-3, atol=1e-6)
+
+
+CHECKS: dict[str, Check] = {
+    check.__name__: check
+    for check in (
+        text_tokens,
+        own_model,
+        huggingface_vit,
+        lightning_training,
+        compose_an_attack,
+        controlled_start,
+        defenses,
+        split_over_http,
+        timm_model,
+        opacus_training,
+        ray_run,
+        flower_simulation,
+    )
+}
+"""What the quick run of each example must have found; the fast ones first."""
+
+
+def test_every_example_is_checked_and_listed():
+    found = {path.stem for path in FOLDER.glob("*.py")}
+    listed = set(re.findall(r"^\| \[(\w+)\.py\]\(\1\.py\) \|", (FOLDER / "README.md").read_text(), re.M))
+    assert found == set(CHECKS) == listed
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_quick(name, tmp_path):
+    places = {place: tmp_path / place for place in ("cwd", "home", "out")}
+    for place in ("cwd", "home"):
+        places[place].mkdir()
+    # Lightning imports matplotlib, which lists the fonts of a machine once; that list is not the example's
+    fonts = os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))
+    done = subprocess.run(
+        [sys.executable, FOLDER / f"{name}.py", "--quick", "--out", places["out"]],
+        cwd=places["cwd"], env={**os.environ, "HOME": str(places["home"]), "MPLCONFIGDIR": fonts},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert any(word in done.stdout for word in ("PSNR", "SSIM", "tokens in place 100%"))
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Finding: ")
+    CHECKS[name](last.removeprefix("Finding: "), places["out"])
+    assert [str(path) for place in ("cwd", "home") for path in places[place].rglob("*")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("timm_model", "timm", "timm"),
+        ("huggingface_vit", "transformers", "huggingface"),
+        ("lightning_training", "lightning", "lightning"),
+        ("opacus_training", "opacus", "opacus"),
+        ("flower_simulation", "flwr", "flower"),
+        ("flower_simulation", "ray", "ray"),
+        ("ray_run", "ray", "ray"),
+    ],
+)
+def test_a_missing_extra_is_one_sentence(name, package, extra, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert said == f"{package} is not installed; install it with: pip install 'leakgauge[{extra}]'\n"

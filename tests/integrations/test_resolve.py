@@ -67,10 +67,10 @@ def file(tmp_path):
     ],
 )
 def test_a_file(file, factory, shape, space):
-    model, found = load_model(f"{file}:{factory}")
-    assert isinstance(model, nn.Module)
-    assert model.weight.shape == shape
-    assert found == space
+    found = load_model(f"{file}:{factory}")
+    assert isinstance(found.model, nn.Module)
+    assert found.model.weight.shape == shape
+    assert found.space == space
 
 
 def test_a_file_leaves_nothing_behind_but_a_private_name(file):
@@ -102,12 +102,12 @@ def test_a_file_with_a_syntax_error(tmp_path):
 
 def test_a_file_sees_a_relative_path(file, monkeypatch):
     monkeypatch.chdir(file.parent)
-    assert load_model("mine.py:Net")[0].weight.shape == (3, 4)
+    assert load_model("mine.py:Net").model.weight.shape == (3, 4)
 
 
 def test_same_seed_same_weights_and_no_global_randomness(file):
     before = torch.get_rng_state()
-    weights = [load_model(f"{file}:make_model", seed=seed)[0].weight for seed in (1, 1, 2)]
+    weights = [load_model(f"{file}:make_model", seed=seed).model.weight for seed in (1, 1, 2)]
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
@@ -116,7 +116,7 @@ def test_same_seed_same_weights_and_no_global_randomness(file):
 def test_an_edited_file_is_read_again(tmp_path):
     for width in (3, 17):  # of different length, for Python tells a stale cache by time and size
         (tmp_path / "edited.py").write_text(f"from torch import nn\ndef make(): return nn.Linear({width}, 1)")
-        assert load_model(f"{tmp_path / 'edited.py'}:make")[0].in_features == width
+        assert load_model(f"{tmp_path / 'edited.py'}:make").model.in_features == width
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_an_edited_file_is_read_again(tmp_path):
         ("number", "'number' in .* is a int; a function that returns a model is needed"),
         ("fails", r"fails\(\) in .*mine\.py raised KeyError: 'two"),
         ("needs", r"needs\(\) in .* raised TypeError: .*missing 1 required positional argument: 'width'"),
-        ("returns_text", "must return a torch.nn.Module, or a module and its Pixels; got str"),
+        ("returns_text", "must return a torch.nn.Module, a module and its Pixels, or a Victim of images; got str"),
         ("returns_three", r"got \(Linear, int, int\)"),
         ("returns_pair", r"got \(Linear, str\)"),
     ],
@@ -164,7 +164,7 @@ def test_a_package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = list(sys.path)
     try:
-        assert load_model("pack_of_mine.net:make")[0].weight.shape == (3, 2)
+        assert load_model("pack_of_mine.net:make").model.weight.shape == (3, 2)
         with pytest.raises(BadInput, match=r"pack_of_mine\.bad raised ModuleNotFoundError: No module named 'a_package"):
             load_model("pack_of_mine.bad:make")
         with pytest.raises(BadInput, match=r"pack_of_mine\.worse raised OSError when it was imported"):
@@ -183,15 +183,15 @@ def test_missing_package():
 
 
 def test_timm_and_hugging_face(small_config):
-    model, space = load_model("timm:test_vit", seed=1, classes=4)
-    assert model.num_classes == 4
-    assert space.shape == (3, 160, 160)
+    found = load_model("timm:test_vit", seed=1, classes=4)
+    assert found.model.num_classes == 4
+    assert found.space.shape == (3, 160, 160)
     folder = small_config("vit", num_labels=5)
-    drawn, space = load_model(f"hf:{folder}", seed=1)
-    assert space.shape == (3, 32, 32)
-    drawn.model.save_pretrained(folder)
-    restored, _ = load_model(f"hf:{folder}", seed=2)
-    assert torch.equal(drawn.model.classifier.weight, restored.model.classifier.weight)
+    drawn = load_model(f"hf:{folder}", seed=1)
+    assert drawn.space.shape == (3, 32, 32)
+    drawn.model.model.save_pretrained(folder)
+    restored = load_model(f"hf:{folder}", seed=2)
+    assert torch.equal(drawn.model.model.classifier.weight, restored.model.model.classifier.weight)
 
 
 @pytest.mark.parametrize("spec", ["timm:no_such_net", "hf:no_such_net"])

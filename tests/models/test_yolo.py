@@ -15,7 +15,7 @@ from leakgauge.models.detection_loss import (
     complete_iou,
     distribution_focal,
     grid_points,
-    padded,
+    listed,
 )
 from leakgauge.models.yolo import BINS, YOLO
 
@@ -87,13 +87,12 @@ def test_a_distance_between_bins_asks_both():
     assert float(uneven) == pytest.approx(expected, rel=1e-5)
 
 
-def test_targets_of_several_images_are_laid_side_by_side():
-    boxes, classes, real = padded(targets((1, 1)), 3, torch.device("cpu"))
-    assert real.tolist() == [[0, 0], [1, 1], [0, 0]]
-    assert torch.equal(boxes[1], targets()["boxes"])
-    assert classes[1].tolist() == [1, 2]
+def test_targets_need_their_three_names():
+    boxes, classes, image, real = listed(targets((1, 1)), torch.device("cpu"))
+    assert torch.equal(boxes, targets()["boxes"])
+    assert (classes.tolist(), image.tolist(), real.tolist()) == ([1, 2], [1, 1], [1, 1])
     with pytest.raises(BadInput, match="image is missing"):
-        padded({"boxes": boxes, "classes": classes}, 3, torch.device("cpu"))
+        listed({"boxes": boxes, "classes": classes}, torch.device("cpu"))
 
 
 def test_an_empty_image_leaves_the_classes_alone():
@@ -104,18 +103,54 @@ def test_an_empty_image_leaves_the_classes_alone():
         DetectionLoss(96)(out, nothing)
 
 
-def test_places_are_given_to_boxes_around_them():
-    loss, out = DetectionLoss(64), YOLO(classes=3, width=4)(images())
+def plainly_assigned(loss, found, probabilities, known, points):
+    """The assignment place by place and box by box, from the words of the docstring."""
+    batch, places = found.shape[:2]
+    boxes, kinds, images = known["boxes"].tolist(), known["classes"].tolist(), known["image"].tolist()
+    overlap = [
+        [max(0.0, plain_ciou(boxes[n], found[images[n], a].tolist())) for a in range(places)] for n in range(len(boxes))
+    ]
+    quality, wanted = [], []
+    for n, (left, top, right, bottom) in enumerate(boxes):
+        inside = [left < x < right and top < y < bottom for x, y in points.tolist()]
+        chance = probabilities[images[n], :, kinds[n]].tolist()
+        t = [chance[a] ** loss.alpha * overlap[n][a] ** loss.beta if inside[a] else 0.0 for a in range(places)]
+        best = sorted(range(places), key=lambda a: -t[a])[: loss.places]
+        quality.append(t)
+        wanted.append({a for a in best if inside[a] and t[a] > 0})
+    share = torch.zeros(batch, places)
+    owned = [set() for _ in boxes]
+    for b in range(batch):
+        for a in range(places):
+            rivals = [n for n in range(len(boxes)) if images[n] == b and a in wanted[n]]
+            if rivals:
+                owned[max(rivals, key=lambda n: overlap[n][a])].add(a)
+    for n, mine in enumerate(owned):
+        for a in mine:
+            largest = max(1e-7, *(quality[n][c] for c in mine))  # the smallest that is divided by
+            share[images[n], a] = quality[n][a] * max(overlap[n][c] for c in mine) / largest
+    return share
+
+
+def test_places_are_given_as_the_docstring_says():
+    """Three boxes over each other in one image, one in another, one image without any."""
+    loss, rng = DetectionLoss(64, places=4), torch.Generator().manual_seed(0)
+    corner = 30 * torch.rand(4, 2, generator=rng)
+    known = {
+        "boxes": torch.cat([corner, corner + 12 + 20 * torch.rand(4, 2, generator=rng)], 1),
+        "classes": torch.tensor([0, 2, 1, 1]),
+        "image": torch.tensor([1, 0, 1, 1]),
+    }
     points, strides = grid_points(64, torch.device("cpu"))
-    boxes, classes, real = padded(targets(), 1, torch.device("cpu"))
-    found = boxes_from(out[:, : 4 * BINS].transpose(1, 2).unflatten(2, (4, BINS)), points, strides)
-    owner, share = loss._assigned(
-        found.detach(), out[:, 4 * BINS :].transpose(1, 2).sigmoid().detach(), boxes, classes, real, points
-    )
-    taken = share[0] > 0
-    assert 1 <= int(taken.sum()) <= 2 * loss.places
-    own = boxes[0][owner[0]]
-    assert bool(((points > own[:, :2]) & (points < own[:, 2:])).all(1)[taken].all())
+    found = boxes_from(torch.randn(3, len(points), 4, BINS, generator=rng), points, strides)
+    probabilities = torch.rand(3, len(points), 3, generator=rng)
+    boxes, classes, image, real = listed(known, torch.device("cpu"))
+    owner, share = loss._assigned(found, probabilities, boxes, classes, image, real, points)
+    plain = plainly_assigned(loss, found, probabilities, known, points)
+    assert int((plain > 0).sum()) > 4
+    assert torch.allclose(share, plain, rtol=1e-3, atol=1e-6)
+    taken = share > 0
+    assert torch.equal(image[owner][taken], torch.arange(3)[:, None].expand_as(owner)[taken])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -327,7 +327,7 @@ def test_bars_say_not_measured():
 def test_report_imports_records_and_what_follows_from_them_only():
     import leakgauge.report as package
 
-    records = {"answers", "defense_records", "monitor_records", "questions", "records", "scan_records"}
+    records = {"answers", "compare", "defense_records", "monitor_records", "questions", "records", "scan_records"}
     allowed = {"numpy", "PIL", "jinja2", "markupsafe", "leakgauge.errors", "leakgauge.audit"}
     allowed |= {
         f"leakgauge.audit.{name}" for name in records | {"advice", "advice.sentences", "advice.text", "findings"}

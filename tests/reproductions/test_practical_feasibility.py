@@ -1,8 +1,11 @@
 """Every part of the feasibility study runs with --quick, resumes, writes sensible rows and fills its table."""
 
+import importlib.util
 import json
 import math
+import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +15,8 @@ import torch
 FOLDER = Path(__file__).parents[2] / "reproductions" / "practical_feasibility"
 PARTS = ("accuracy", "small", "large", "shared_statistics", "controlled", "detection", "freeze_thresholds")
 HELPERS = (
-    *PARTS, "attacking", "claims", "confusion", "drawing", "ledger", "make_tables", "networks", "pack", "setting", "study", "training",
+    *PARTS, "attacking", "claims", "confusion", "drawing", "ledger", "make_tables", "networks", "pack", "rehearsal", "setting", "study",
+    "training",
 )  # fmt: skip
 
 
@@ -27,6 +31,18 @@ def folder_on_path(monkeypatch):
         sys.modules.pop(name, None)
     april = str(FOLDER.parent / "april")
     sys.path[:] = [path for path in sys.path if path != april]
+
+
+def load_recordable():
+    """Helpers of the engine's tests."""
+    spec = importlib.util.spec_from_file_location(
+        "recordable", FOLDER.parents[1] / "tests" / "engine" / "recordable.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    recordable = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recordable)
+    return recordable
 
 
 def run_part(name: str, out: Path, monkeypatch, *more: str) -> dict:
@@ -78,13 +94,14 @@ def test_a_stopped_part_goes_on_where_it_was(tmp_path, monkeypatch, folder_on_pa
     run_part("controlled", tmp_path, monkeypatch)
     path = tmp_path / "controlled.jsonl"
     whole = lines_of(path)
-    marked = {**whole[2], "kept": True}
-    cut = json.dumps(whole[3])[:40]
-    path.write_text("\n".join([json.dumps(whole[0]), json.dumps(whole[1]), json.dumps(marked), cut]), "utf-8")
+    marked = {**whole[1], "kept": True}
+    cut = json.dumps(whole[2])[:40]
+    path.write_text("\n".join([json.dumps(whole[0]), json.dumps(marked), cut]), "utf-8")
     run_part("controlled", tmp_path, monkeypatch)
     again = lines_of(path)
-    assert again[2] == marked
-    assert again[3] == whole[3]
+    assert again[1] == marked
+    assert "attack" in again[2]
+    assert {**again[2], "seconds": 0} == {**whole[2], "seconds": 0}
     assert [row["case"] for row in again[1:]] == [row["case"] for row in whole[1:]]
 
 
@@ -102,6 +119,50 @@ def test_the_plan_costs_nothing(name, tmp_path, monkeypatch, capsys, folder_on_p
     assert not (tmp_path / "none").exists()
 
 
+def test_a_case_that_would_be_cut_off_is_not_begun(tmp_path, monkeypatch, folder_on_path):
+    with pytest.raises(SystemExit, match="is left for another call"):
+        run_part("controlled", tmp_path, monkeypatch, "--within", "30")
+    assert len(lines_of(tmp_path / "controlled.jsonl")) == 1  # the facts, no case, no end
+
+
+def planned_seconds(name: str, monkeypatch, capsys) -> float:
+    run_part(name, Path("none"), monkeypatch, "--plan")
+    return float(capsys.readouterr().out.splitlines()[-1].split()[-2])
+
+
+def test_the_attacks_fit_into_two_calls_of_four_lanes(monkeypatch, capsys, folder_on_path):
+    """The lanes of gpu.sh; a case not begun at the end of the first call leaves at most its own seconds unused."""
+    script = (FOLDER / "gpu.sh").read_text("utf-8")
+    lanes = re.findall(r"^    lane (.+) &$", script, re.MULTILINE)
+    assert sorted(name for lane in lanes for name in lane.split()) == sorted(set(PARTS) - {"accuracy"})
+    for lane in lanes:
+        assert sum(planned_seconds(name, monkeypatch, capsys) for name in lane.split()) < 2 * 555 - 160
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_gpu_is_shared_where_that_works(works, tmp_path):
+    """mps.sh with stand-ins: a daemon that notes its commands, and a Python that finds the GPU or does not."""
+    for name, does in (
+        ("nvidia-cuda-mps-control", f'echo "$* $(cat)" >>{tmp_path}/told'),
+        ("py", f"exit {int(not works)}"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", "utf-8")
+        (tmp_path / name).chmod(0o755)
+    commands = f'set -u; . {FOLDER.parent}/mps.sh; mps_start {tmp_path}/py; echo "${{CUDA_MPS_PIPE_DIRECTORY:-none}}"; mps_stop'
+    found = subprocess.run(
+        ["/bin/bash", "-c", commands],
+        capture_output=True,
+        text=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        check=True,
+    )
+    said, pipe = found.stdout.splitlines()
+    assert said == ("MPS: on" if works else "MPS: does not work here, going on without it")
+    assert pipe.startswith("/tmp/mps.") == works
+    assert not Path(pipe).exists()
+    assert [line.split() for line in (tmp_path / "told").read_text("utf-8").splitlines()] == [["-d"], ["quit"]]
+
+
 def test_settings_start_with_the_defaults_and_stay_in_the_papers_space(folder_on_path):
     import attacking
 
@@ -117,6 +178,77 @@ def test_settings_start_with_the_defaults_and_stay_in_the_papers_space(folder_on
         assert 1e-4 <= options["lr"] <= 100
         assert options["statistics"] in (0.0, 1e-4, 1e-2)
     assert len({options["lr"] for options in drawn}) == len(drawn)
+
+
+class AdamInTensors(torch.optim.Optimizer):
+    """Adam with step and rate as tensors, as torch's capturable one keeps them, which it does on GPUs only."""
+
+    def __init__(self, variables, lr):
+        super().__init__(variables, {"lr": torch.tensor(lr)})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=torch.zeros(()), first=torch.zeros_like(p), second=torch.zeros_like(p))
+                state["step"].add_(1)
+                state["first"].mul_(0.9).add_(p.grad, alpha=0.1)
+                state["second"].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
+                one, two = (1 - torch.pow(torch.full((), beta), state["step"]) for beta in (0.9, 0.999))
+                p.sub_(group["lr"] * (state["first"] / one) / ((state["second"] / two).sqrt() + 1e-8))
+
+
+@pytest.mark.parametrize(("shared", "recorded"), [("buffers", True), ("auxiliary", False)])
+def test_one_preparation_serves_every_setting(shared, recorded, monkeypatch, folder_on_path):
+    """Each run is the library's attack with these settings, whatever ran before it, also where its step is recorded."""
+    from attacking import configured
+    from networks import Network
+    from rehearsal import Rehearsal
+
+    from leakgauge.attacks import feasibility
+    from leakgauge.channels import Gradient
+    from leakgauge.core import Auxiliary, Buffers, Labels, Size, Victim, share
+    from leakgauge.data.embedded import photographs
+    from leakgauge.inversion import solvers
+
+    model, space, _ = Network("resnet18_pre").made(classes=10, seed=0, quick=True)
+    victim, images = Victim(model, space, mode="train"), space.encode(photographs(32)[:6])
+    known = Buffers() if shared == "buffers" else Auxiliary(images[2:])
+    seen = share(victim, Gradient(), images[:2], torch.tensor([3, 5]), reveal=[Size(), Labels(), known])
+    monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: AdamInTensors(variables, self.lr))
+    prepared = Rehearsal(feasibility(restarts=2), victim, [seen], seed=1)
+    assert prepared.seconds_per_step() > 0
+    if recorded:
+        prepared.move._captured = load_recordable().PlayedBack(prepared.move._move)
+        prepared.run({"tv": 1.0, "statistics": 1.0, "lr": 1.0}, 4)
+        assert prepared.move._captured.operations
+    for options in (
+        {"tv": 0.01, "statistics": 0.1, "lr": 0.1},
+        {"tv": 1e-4, "statistics": 0.0, "lr": 0.5},
+        {"tv": 0.01, "statistics": 0.1, "lr": 0.1},
+    ):
+        ours = prepared.run(options, 5)
+        theirs = configured(feasibility, options, steps=5, restarts=2)(victim, seen, seed=1)
+        assert torch.allclose(ours.candidates, theirs.candidates, atol=1e-4)
+        assert torch.allclose(ours.losses, theirs.losses, atol=1e-4)
+        assert torch.equal(ours.x, ours.candidates[int(theirs.losses.argmin())])
+    assert any("statistics" in note for note in prepared.notes)
+
+
+def test_steps_are_planned_into_the_seconds_left(folder_on_path):
+    from attacking import AROUND, LEAST_TRIAL, NULL_STEP, Effort
+
+    effort = Effort(restarts=8, trials=8, seconds=60, quick=False)
+    for per_step in (0.004, 0.008, 0.012):
+        planned = effort.steps(per_step, spent=5.0)
+        taken = per_step * (8 * planned.trial + 2 * planned.final) + NULL_STEP * planned.final + AROUND + 5.0
+        assert planned.in_time
+        assert 50 < taken <= 60
+    slow = effort.steps(0.5, spent=5.0)
+    assert (slow.trial, slow.final, slow.in_time) == (LEAST_TRIAL, effort.least, False)
+    assert effort.steps(1e-5, spent=0.0).final == 4800
 
 
 def test_the_mean_over_all_pairs_punishes_a_perfect_batch(folder_on_path):
@@ -180,10 +312,16 @@ def test_verdicts_are_counted_against_the_paper(tmp_path, folder_on_path):
 def test_claims_are_made_from_rows(folder_on_path):
     import claims
 
-    rows = [{"case": "convnext_t", "accuracy": 0.88}, {"case": "convnext_t_imagenet_stem", "accuracy": 0.7}]
+    rows = [
+        {"case": "convnext_t", "accuracy": 0.88, "epochs": 9},
+        {"case": "convnext_t_imagenet_stem", "accuracy": 0.7, "epochs": 9},
+    ]
     found = claims.accuracy(rows)
     assert [claim.holds for claim in found] == [True, True]
     assert "+18.0 points" in found[1].line()
+    assert "9 epochs each" in found[1].line()
+    unequal = claims.accuracy([rows[0], {**rows[1], "epochs": 3}])
+    assert not unequal[1].holds  # what other epochs bring is no gain of the stem
     assert not claims.accuracy([{"case": "swin_t", "accuracy": 0.5}])[0].holds
     assert claims.small([{"case": "swin_t, train mode", "refused": "no"}]) == []
 
@@ -195,19 +333,106 @@ def test_the_tables_of_the_page_are_those_of_the_results(folder_on_path):
     assert make_tables.written(text, make_tables.RESULTS) == text
 
 
-def test_training_learns_an_easy_task(folder_on_path):
+@pytest.mark.parametrize("name", ["resnet18_post", "convnext_t"])
+def test_training_learns_an_easy_task(name, folder_on_path):
+    from dataclasses import replace
+
     from networks import Network
-    from training import shaken, trained
+    from training import CONVNEXT, RESIDUAL, shaken, trained
 
     rng = torch.Generator().manual_seed(0)
     y = torch.arange(256) % 2
     x = (0.2 * torch.rand(256, 3, 32, 32, generator=rng) + 0.6 * y[:, None, None, None]).clamp(0, 1)
-    model, space, _ = Network("resnet18_post").made(classes=10, seed=0, quick=True)
-    done = trained(model, space, (x, y), (x, y), seconds=60, device=torch.device("cpu"), most_epochs=4, batch=32)
+    model, space, _ = Network(name).made(classes=10, seed=0, quick=True)
+    recipe = replace(RESIDUAL if name == "resnet18_post" else CONVNEXT, batch=32)
+    device = torch.device("cpu")
+    done = trained(model, space, (x, y), (x, y), recipe=recipe, seconds=60, device=device, most_epochs=4)
     assert done.accuracy > 0.9
+    assert done.epochs == 4
     moved = shaken(x[:16], rng)
     assert moved.shape == x[:16].shape
     assert not torch.equal(moved, x[:16])
+    assert not bool((shaken(torch.ones(8, 1, 40, 40), rng, hole=0)[:, :, 4:-4, 4:-4] == 0).any())
+
+
+def test_momentum_is_that_of_torch(folder_on_path):
+    from training import Nesterov
+
+    rng = torch.Generator().manual_seed(0)
+    start = [torch.randn(3, 2, generator=rng), torch.randn(4, generator=rng)]
+    ours, theirs = ([p.clone().requires_grad_() for p in start] for _ in range(2))
+    rate = torch.tensor(0.1)
+    mine = Nesterov([{"params": ours[:1], "weight_decay": 0.01}, {"params": ours[1:]}], rate, 0.9)
+    torchs = torch.optim.SGD(
+        [{"params": theirs[:1], "weight_decay": 0.01}, {"params": theirs[1:]}], lr=0.1, momentum=0.9, nesterov=True
+    )
+    for number in range(4):
+        if number == 2:  # a new rate is taken up without a new optimizer
+            rate.fill_(0.02)
+            for group in torchs.param_groups:
+                group["lr"] = 0.02
+        for own, optimizer in ((ours, mine), (theirs, torchs)):
+            optimizer.zero_grad()
+            sum((p.sin().square().sum() for p in own), torch.zeros(())).backward()
+            optimizer.step()
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("name", ["resnet18_pre", "swin_t", "convnext_t"])
+def test_a_training_step_can_be_recorded(name, folder_on_path):
+    """Nothing in it waits for the device or comes from the host; of AdamW torch itself says so (capturable)."""
+    from networks import Network
+    from training import RESIDUAL, Loop
+
+    model, _, _ = Network(name).made(classes=10, seed=0, quick=True)
+    loop = Loop(model.to("meta").train(), RESIDUAL, torch.empty(4, 3, 32, 32, device="meta"), steps=10)
+    loop._move()
+    with load_recordable().only_on_the_device():
+        loop._move()
+
+
+def test_a_recorded_training_step_learns_as_the_plain_one(folder_on_path):
+    """New images, labels and rates reach the recorded step."""
+    from networks import Network
+    from training import RESIDUAL, Loop
+
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.rand(7, 8, 3, 32, 32, generator=rng), torch.randint(0, 10, (7, 8), generator=rng)
+    models = [Network("resnet18_post").made(classes=10, seed=0, quick=True)[0].train() for _ in range(2)]
+    plain, recorded = (Loop(model, RESIDUAL, x[0], steps=7) for model in models)
+    recorded.captured = load_recordable().PlayedBack(recorded._move)
+    for images, labels in zip(x, y, strict=True):
+        plain.step(images, labels)
+        recorded.step(images, labels)
+    assert recorded.captured.operations
+    for a, b in zip(models[0].state_dict().values(), models[1].state_dict().values(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_the_rate_rises_and_falls_once(folder_on_path):
+    from training import ATTENTION, Loop
+
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2))
+    loop = Loop(model, ATTENTION, torch.rand(2, 3, 2, 2), steps=100)
+    rates = [loop.rate(i) for i in range(100)]
+    peak = rates.index(max(rates))
+    assert max(rates) == pytest.approx(ATTENTION.lr)
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert rates[-1] < 0.01 * ATTENTION.lr
+
+
+def test_unadapted_networks_get_the_epochs_of_the_adapted(tmp_path, folder_on_path):
+    import accuracy
+    from ledger import Ledger
+    from networks import Network
+
+    ledger = Ledger(tmp_path, "accuracy", {"quick": False, "seed": 0})
+    ledger.add("convnext_t", epochs=23)
+    assert accuracy.epochs_of_the_adapted(Network("convnext_t", adapted=False), ledger) == 23
+    assert accuracy.epochs_of_the_adapted(Network("convnext_t"), ledger) is None
+    assert list(accuracy.PLAN) == list(accuracy.NETWORKS)
+    assert sum(accuracy.PLAN.values()) <= 500
 
 
 @pytest.mark.parametrize(("name", "millions"), [("swin_t", 28.3), ("convnext_t", 28.6), ("resnet18_post", 11.7)])

@@ -1,5 +1,6 @@
 """The runner of documented commands, on a page written for it."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,17 @@ def test_a_marked_block_is_not_run(run):
 def test_a_mark_counts_for_the_next_block_only(run):
     code, _ = run("<!-- not run: takes an hour -->\n\nother words\n\n```bash\nfalse\n```\n")
     assert code == 1
+
+
+def test_pages_run_side_by_side_each_in_a_folder_of_its_own(tmp_path):
+    pages = [tmp_path / f"{name}.md" for name in "ab"]
+    for page in pages:
+        page.write_text(
+            fenced("bash", "ls > seen; test $(wc -l < seen) = 1; echo 3 > number")
+            + fenced("python", "names = 1\nimport nothing_of_that_name")
+        )
+    done = subprocess.run([sys.executable, TOOL, "--jobs", "2", *pages], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "2 failed" in done.stdout
+    assert done.stdout.count(" run ") == 2
+    assert all(f"{page} (python)" in re.sub(r":\d+ ", " ", done.stdout) for page in pages)

@@ -15,6 +15,9 @@ from leakgauge.audit.setup import Load, check_fits
 from leakgauge.core import share
 from leakgauge.errors import BadInput
 
+SLOW = 1.0
+"""Seconds of a run of one step, from which on a trial is as short as can be."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -61,9 +64,10 @@ def _cost(case: Case, *, load: Load, folder: Path, warm: bool) -> Cost | None:
 
     if not warm:
         seconds(1)  # the first run of a process looks slower than a longer one
-    alone, steps = seconds(1), SHORTEST_TRIAL
+    alone = seconds(1)
     if alone is None:
         return None
+    steps = SHORTEST_TRIAL if alone < SLOW else 1  # one step of a large model can be measured well enough
     while (taken := seconds(1 + steps)) is not None and taken < alone + MEASURABLE and steps < LONGEST_TRIAL:
         steps *= 4
     if taken is None:

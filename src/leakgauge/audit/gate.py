@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from leakgauge.audit.advice.sentences import QuestionVerdict, verdicts
+from leakgauge.audit.findings import Findings
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import SEVERITY
 from leakgauge.errors import BadInput
@@ -39,8 +41,8 @@ def exit_code(records: Sequence[Record], limit: str | None) -> int:
     return 1 if any(r.status == "error" for r in records) else 0
 
 
-def summary(records: Sequence[Record], limit: str | None) -> dict[str, Any]:
-    """The run in a few fields per case."""
+def summary(records: Sequence[Record], limit: str | None, findings: Findings | None = None) -> dict[str, Any]:
+    """The run in a few fields per case, and in a few words per question where there are ``findings``."""
     failing = {r.key for r in over(records, limit)} if limit is not None else set()
     return {
         "fail_over": limit,
@@ -61,7 +63,13 @@ def summary(records: Sequence[Record], limit: str | None) -> dict[str, Any]:
             }
             for r in records
         ],
+        "questions": {} if findings is None else {v.question: _answered(v) for v in verdicts(findings)},
     }
+
+
+def _answered(verdict: QuestionVerdict) -> dict[str, Any]:
+    """Tone is bad, partly, good, or none where the question has no answer."""
+    return {"tone": verdict.tone, "word": verdict.word, "sentences": list(verdict.sentences), "budget": verdict.budget}
 
 
 def _mean(record: Record, metric: str) -> float | str | None:
@@ -69,8 +77,8 @@ def _mean(record: Record, metric: str) -> float | str | None:
     return "inf" if value == float("inf") else value
 
 
-def junit(records: Sequence[Record], limit: str | None) -> bytes:
-    """The run as JUnit XML: over the limit is a failure, a crash an error, a refusal skipped."""
+def junit(records: Sequence[Record], limit: str | None, findings: Findings | None = None) -> bytes:
+    """The run as JUnit XML: over the limit is a failure, a crash an error, a refusal skipped. Questions are properties."""
     failing = {r.key for r in over(records, limit)} if limit is not None else set()
     suite = ElementTree.Element(
         "testsuite",
@@ -81,6 +89,11 @@ def junit(records: Sequence[Record], limit: str | None) -> bytes:
         skipped=str(sum(r.status == "refused" for r in records)),
         time=f"{sum(r.seconds for r in records):.3f}",
     )
+    if findings is not None:
+        properties = ElementTree.SubElement(suite, "properties")
+        for verdict in verdicts(findings):
+            said = f"{verdict.word}: {' '.join(verdict.sentences)}"
+            ElementTree.SubElement(properties, "property", name=verdict.question, value=said)
     for r in records:
         case = ElementTree.SubElement(
             suite, "testcase", name=r.case["name"], classname=r.case["model"], time=f"{r.seconds:.3f}"

@@ -75,7 +75,7 @@ def make_plan(
                 raise
             draft.refusals[question] = str(refusal)
     if len(draft.refusals) == len(request.questions):
-        raise BadInput(next(iter(draft.refusals.values())))
+        raise BadInput(draft.refusals[request.questions[0]])
     nominal = {q: s for q, s in request.nominal.items() if q in request.questions and q not in draft.refusals}
     return WholePlan(
         request,

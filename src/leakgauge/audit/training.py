@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import time
@@ -31,7 +32,8 @@ SMALLEST_BATCH = 2
 REPORTS = 12
 """Looks at the training, spread evenly over its steps."""
 FEWEST_STEPS, MOST_STEPS = 60, 3000
-TRIAL_STEPS, TRIAL_EVERY = 30, 10
+TRIAL_STEPS, TRIAL_EVERY, TRIAL_SECONDS = 24, 4, 2.0
+"""Of the trial that tells what a step takes; after so many seconds it ends with its first look."""
 SLOW_ATTENTION = "There is a performance drop because we have not yet implemented the batching rule"
 """What torch warns of where the white-box probe takes gradients sample by sample through attention."""
 
@@ -96,7 +98,7 @@ def train(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int, on_step:
         view="released",
         seed=seed,
         command=plan.command,
-        about={"training": "audit", "victim": setup.victim.name, "batch": plan.batch, "steps": plan.steps},
+        about={"training": f"Training of {setup.victim.name}", "batch": plan.batch, "steps": plan.steps},
     )
     recording = Recording(folder, settings)
     with private_randomness(seed, setup.victim.device), warnings.catch_warnings():
@@ -114,14 +116,22 @@ def trial_cost(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int) -> 
         if setup.victim.device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter())
+        if done > TRIAL_EVERY and times[-1] - began > TRIAL_SECONDS:
+            raise _Enough
 
     began = time.perf_counter()
-    train(setup, TrainingPlan(plan.case, TRIAL_STEPS, TRIAL_EVERY, plan.batch, ""), folder, seed=seed, on_step=on_step)
+    trial = TrainingPlan(plan.case, TRIAL_STEPS, TRIAL_EVERY, plan.batch, "")
+    with contextlib.suppress(_Enough):
+        train(setup, trial, folder, seed=seed, on_step=on_step)
     spent = [after - before for before, after in itertools.pairwise(times)]
     looks = [s for i, s in enumerate(spent, start=2) if i % TRIAL_EVERY == 0]
     steps = [s for i, s in enumerate(spent, start=2) if i % TRIAL_EVERY != 0]
     step = sum(steps) / len(steps)
     return Cost(times[0] - began, step, max(0.0, min(looks) - step))  # the first look warms up
+
+
+class _Enough(Exception):
+    """Ends a trial."""
 
 
 def _loop(setup: Setup, plan: TrainingPlan, recording: Recording, *, seed: int, on_step: OnStep | None) -> None:

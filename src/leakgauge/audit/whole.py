@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from leakgauge.audit import answers, defend, scan_records
+from leakgauge.audit import answers, defend, records, scan_records
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.plan import restored
@@ -65,10 +65,10 @@ def run(
     this = _Run(plan, folder, load, Unwatched() if watcher is None else watcher, map)
     known = answers.read(folder)
     for question in plan.questions:
-        answer = _answered(this, question, known.get(question))
-        if known.get(question) is None or known[question].status != answer.status:
-            answer = answers.append(folder, answer)
-        known[question] = answer
+        before = known.get(question)
+        answer = _answered(this, question, before)
+        same = before is not None and before.status == answer.status
+        known[question] = answer = before if before is not None and same else answers.append(folder, answer)
         this.watcher.ended(answer)
     return {question: known[question] for question in plan.questions}
 
@@ -115,8 +115,6 @@ def _updates(run: _Run) -> None:
 
 
 def _known_keys(folder: Path) -> set[str]:
-    from leakgauge.audit import records
-
     return {record.key for record in records.read(folder)} if (folder / records.FILE).is_file() else set()
 
 

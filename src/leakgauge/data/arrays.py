@@ -29,8 +29,15 @@ def read_npz(path: str | Path, *, shape: Shape | None = None, resize: bool = Fal
     if not path.is_file():
         raise BadInput(f"{path} does not exist or is no file; give a .npz file with arrays x and y")
     x, y = _load(path)
-    images = torch.from_numpy(_pixels(_layout(x, shape, path), path))
-    return fit(images, shape=shape, resize=resize, source=str(path)), torch.from_numpy(_labels(y, len(x), path))
+    return from_arrays(x, y, source=str(path), shape=shape, resize=resize)
+
+
+def from_arrays(
+    x: np.ndarray, y: np.ndarray, *, source: str, shape: Shape | None = None, resize: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Images and labels as :func:`read_npz` gives them, from arrays; ``source`` names them in messages."""
+    images = torch.from_numpy(_pixels(_layout(x, shape, source), source))
+    return fit(images, shape=shape, resize=resize, source=source), torch.from_numpy(_labels(y, len(x), source))
 
 
 def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -52,11 +59,11 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise BadInput(f"{path} cannot be read as a plain .npz file ({error}); save it with np.savez") from error
 
 
-def _layout(x: np.ndarray, shape: Shape | None, path: Path) -> np.ndarray:
+def _layout(x: np.ndarray, shape: Shape | None, source: str) -> np.ndarray:
     """Any of the three layouts as (N, C, H, W); where both could be meant, ``shape`` decides, else channels first."""
     if x.ndim not in (3, 4) or 0 in x.shape:
         raise BadInput(
-            f"{path} holds images of shape {x.shape}; (count, height, width), (count, height, width, channels) "
+            f"{source} holds images of shape {x.shape}; (count, height, width), (count, height, width, channels) "
             "or (count, channels, height, width) is expected"
         )
     if x.ndim == 3:
@@ -64,33 +71,35 @@ def _layout(x: np.ndarray, shape: Shape | None, path: Path) -> np.ndarray:
     channels = (1, 3) if shape is None else (1, 3, shape[0])
     first, last = x.shape[1] in channels, x.shape[3] in channels
     if not first and not last:
-        raise BadInput(f"{path} holds images of shape {x.shape}, in which no axis has 1 or 3 channels; check the axes")
+        raise BadInput(
+            f"{source} holds images of shape {x.shape}, in which no axis has 1 or 3 channels; check the axes"
+        )
     if first and last and shape is not None:
         first = x.shape[1:] == tuple(shape) or x.shape[1:] != (*shape[1:], shape[0])
     return x if first else np.moveaxis(x, 3, 1)
 
 
-def _pixels(x: np.ndarray, path: Path) -> np.ndarray:
+def _pixels(x: np.ndarray, source: str) -> np.ndarray:
     if x.dtype.kind not in "buif":
-        raise BadInput(f"{path} holds {x.dtype} images; integers from 0 to 255 or floats from 0 to 1 are expected")
+        raise BadInput(f"{source} holds {x.dtype} images; integers from 0 to 255 or floats from 0 to 1 are expected")
     top = 255 if x.dtype.kind in "ui" else 1
     if not np.isfinite(x).all():
-        raise BadInput(f"{path} holds images with values that are not finite; remove NaN and infinity")
+        raise BadInput(f"{source} holds images with values that are not finite; remove NaN and infinity")
     if x.min() < 0 or x.max() > top:
         raise BadInput(
-            f"{path} holds {x.dtype} images with values from {x.min():g} to {x.max():g}; "
-            f"values from 0 to {top} are expected, so scale them before saving"
+            f"{source} holds {x.dtype} images with values from {x.min():g} to {x.max():g}; "
+            f"values from 0 to {top} are expected, so scale them first (mean and std belong to Pixels)"
         )
     return np.ascontiguousarray(x, dtype=np.float32) / top
 
 
-def _labels(y: np.ndarray, count: int, path: Path) -> np.ndarray:
+def _labels(y: np.ndarray, count: int, source: str) -> np.ndarray:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
-        raise BadInput(f"{path} holds labels of shape {y.shape}; one class number per image is expected")
+        raise BadInput(f"{source} holds labels of shape {y.shape}; one class number per image is expected")
     if len(y) != count:
-        raise BadInput(f"{path} holds {count} images but {len(y)} labels; one label per image is expected")
+        raise BadInput(f"{source} holds {count} images but {len(y)} labels; one label per image is expected")
     if y.dtype.kind not in "buif" or not np.isfinite(y).all() or (y < 0).any() or (y != np.floor(y)).any():
-        raise BadInput(f"{path} holds labels that are no class numbers; whole numbers from 0 are expected")
+        raise BadInput(f"{source} holds labels that are no class numbers; whole numbers from 0 are expected")
     return y.astype(np.int64)

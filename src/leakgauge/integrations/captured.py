@@ -74,14 +74,15 @@ def captured_victim(case: Case, weights: Path | None) -> Victim:
     """The case's model at the weights that the server sent out; its own where no file is given."""
     if case.model in PRETRAINED:
         victim = embedded(case).victim
-        model, space = victim.model, victim.space
+        model, space, loss = victim.model, victim.space, victim.loss
     else:
-        model, space = load_model(case.model, seed=case.seed, classes=case.classes)
+        loaded = load_model(case.model, seed=case.seed, classes=case.classes)
+        model, space, loss = loaded.model, loaded.space, loaded.loss
         if space is None:
             raise BadInput(f"{case.model} does not say which images it takes; return (model, Pixels(shape)) from it")
     if weights is not None:
         model = with_weights(model, read_tensors(weights), source=str(weights))
-    return Victim(model.to(case.device), space, mode=case.mode, name=case.model)
+    return Victim(model.to(case.device), space, loss=loss, mode=case.mode, name=case.model)
 
 
 def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str = "delta") -> Observation:

@@ -17,6 +17,7 @@ from leakgauge.core import Pixels, Tokens, private_randomness
 from leakgauge.errors import BadInput, MissingExtra
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.torchvision_guest import invite_torchvision
+from leakgauge.integrations.window_masks import keep_window_masks
 
 _NO_PIXELS = ("imagegpt", "perceiver", "shieldgemma2", "siglip2", "timm_wrapper")
 """Architectures listed as image classifiers that do not take a plain batch of images, or only wrap another package."""
@@ -77,6 +78,7 @@ def load(name: str, *, classes: int | None = None, seed: int = 0, pretrained: bo
             if not pretrained
             else _restore(transformers, config, path)
         )
+    keep_window_masks(model)
     return Logits(model), _pixels(config.to_dict(), _read_preprocessor(path) if local else {})
 
 

@@ -11,15 +11,15 @@ from torch import Tensor
 from leakgauge.audit.case import REARRANGED, Case
 from leakgauge.audit.setup import Setup, check_fits, embedded
 from leakgauge.core import Pixels, Victim
+from leakgauge.data.arrays import from_arrays
 from leakgauge.data.embedded import fashion, photographs
 from leakgauge.data.fit import Shape, fit
 from leakgauge.data.reader import read
 from leakgauge.errors import BadInput
+from leakgauge.integrations.plan_file import is_function, returned_data
 from leakgauge.integrations.resolve import load_model, rearranged
 from leakgauge.integrations.timm import adaptable
 from leakgauge.models.pretrained import PRETRAINED
-
-EMBEDDED_DATA = ("fashion", "photographs")
 
 
 def find(case: Case) -> Setup:
@@ -35,13 +35,12 @@ def find(case: Case) -> Setup:
     if case.model in PRETRAINED:
         small = embedded(case)
         images, labels = _data(case, cast(Shape, small.victim.space.shape))
-        return Setup(small.victim, images, labels)
-    model, space = load_model(case.model, seed=case.seed, classes=case.classes)
-    images, labels = _data(case, cast(Shape, space.shape) if space is not None else None)
-    if space is None:
-        space = Pixels(tuple(images.shape[1:]))
-    victim = Victim(model.to(case.device), space, mode=case.mode, name=case.model)
-    return Setup(victim, images, labels if case.data != "photographs" else _made_up(images, labels, victim))
+        return Setup(small.victim, images, _made_up(images, small.victim) if labels is None else labels)
+    loaded = load_model(case.model, seed=case.seed, classes=case.classes)
+    images, labels = _data(case, cast(Shape, loaded.space.shape) if loaded.space is not None else None)
+    space = loaded.space or Pixels(tuple(images.shape[1:]))
+    victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
+    return Setup(victim, images, _made_up(images, victim) if labels is None else labels)
 
 
 def smaller(model: str) -> dict[str, str]:
@@ -52,23 +51,28 @@ def smaller(model: str) -> dict[str, str]:
     return {"stem and resolution of 32×32": f"timm32:{name}"}
 
 
-def _data(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor]:
-    if case.data == "fashion":
+def _data(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor | None]:
+    """Images and labels; None for the labels of photographs, which have no classes of the model's."""
+    data = case.data if not is_function(case.data) else returned_data(case.data, seed=case.seed)
+    if isinstance(data, tuple):
+        x, y, source = data
+        return from_arrays(x, y, source=source, shape=shape, resize=case.resize)
+    if data == "fashion":
         images, labels = fashion("test")
         return fit(images, shape=shape, resize=case.resize, source="the embedded Fashion-MNIST"), labels
-    if case.data == "photographs":
+    if data == "photographs":
         if shape is None:
             raise BadInput(
                 "the model does not say which images it takes; return (model, Pixels(shape)) from the factory or give --data"
             )
-        images = photographs(max(shape[1:]))
-        return fit(images, shape=shape, resize=True, source="the embedded photographs"), torch.arange(len(images))
-    return read(case.data, shape=shape, resize=case.resize)
+        return fit(photographs(max(shape[1:])), shape=shape, resize=True, source="the embedded photographs"), None
+    return read(data, shape=shape, resize=case.resize)
 
 
-def _made_up(images: Tensor, labels: Tensor, victim: Victim) -> Tensor:
-    """Photographs have no classes of the model's; any label serves, as long as the model has it."""
-    return labels % check_fits(Setup(victim, images, torch.zeros_like(labels)))
+def _made_up(images: Tensor, victim: Victim) -> Tensor:
+    """Labels of images without any: 0, 1, 2, …, as far as the model has classes."""
+    numbers = torch.arange(len(images))
+    return numbers % check_fits(Setup(victim, images, torch.zeros_like(numbers)))
 
 
 def _check_device(device: str) -> None:

@@ -27,10 +27,18 @@ def invite_torchvision() -> None:
         if error.name != "torchvision":
             raise
     except RuntimeError as error:
-        if not str(error).startswith(_UNDECLARED):
+        if not needs_invitation(error):
             raise
         _declared_operators()
         importlib.import_module("torchvision")
+
+
+def needs_invitation(error: BaseException) -> bool:
+    """Whether an import failed, however wrapped, because torchvision's operators are not declared."""
+    if isinstance(error, RuntimeError) and str(error).startswith(_UNDECLARED):
+        return True
+    cause = error.__cause__ or error.__context__
+    return cause is not None and needs_invitation(cause)
 
 
 @functools.cache

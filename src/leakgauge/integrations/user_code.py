@@ -1,4 +1,4 @@
-"""Imports of a user's code that leave the interpreter as they found it."""
+"""Imports and calls of a user's code: the interpreter is left as it was found, and what goes wrong is told with its line."""
 
 from __future__ import annotations
 
@@ -6,18 +6,58 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, LeakgaugeError
+from leakgauge.families.nearest import nearest
+from leakgauge.integrations.torchvision_guest import invite_torchvision, needs_invitation
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Type and message of an error, fit to stand in a sentence."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def raised(error: BaseException, source: str, *, when: str = "") -> str:
+    """``raised KeyError: 'x' (line 12)``, with the last line of ``source`` that took part; our own errors say it themselves."""
+    path = Path(source).resolve()
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    where = f" (line {lines[-1]})" if lines else ""
+    if isinstance(error, LeakgaugeError):
+        return f"went wrong{when}: {' '.join(str(error).split())}{where}"
+    return f"raised {one_line(error)}{when}{where}"
+
+
+def function(names: Mapping[str, Any], name: str, source: str, *, returns: str) -> Callable[..., Any]:
+    """What ``source`` has under ``name``, if it can be called; ``returns`` says what it is asked for."""
+    if name not in names:
+        own = [n for n, value in names.items() if callable(value) and not n.startswith("_")]
+        raise BadInput(f"{source} has no {name!r}; {nearest(name, own)}")
+    if not callable(names[name]):
+        kind = type(names[name]).__name__
+        raise BadInput(f"{name!r} in {source} is a {kind}; a function that returns {returns} is needed")
+    return names[name]
+
+
+def called(user_function: Callable[..., Any], name: str, source: str) -> Any:
+    """What the user's function returns; whatever it raises becomes one sentence, with its cause."""
+    try:
+        return user_function()
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything
+        raise BadInput(f"{name}() in {source} {raised(error, source)}") from error
+
+
+def place(user_function: Callable[..., Any], name: str, source: str) -> str:
+    """``victim() in audit.py (line 12)``: where a function that returned something wrong begins."""
+    code = getattr(user_function, "__code__", None)
+    return f"{name}() in {source}" + (f" (line {code.co_firstlineno})" if code is not None else "")
 
 
 @contextmanager
@@ -39,11 +79,21 @@ def import_file(source: str) -> Iterator[ModuleType]:
     with _searching(path.parent), _forgetting(path.parent):
         sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
         try:
-            found.loader.exec_module(module)
-        except Exception as error:  # the user's own code may raise anything; it is told, with its cause
+            _executed(found.loader, module)
+        except (Exception, SystemExit) as error:  # the user's own code may raise anything; it is told, with its cause
             del sys.modules[name]
-            raise BadInput(f"{source} raised {one_line(error)} when it was imported") from error
+            raise BadInput(f"{source} {raised(error, source, when=' when it was imported')}") from error
         yield module
+
+
+def _executed(loader: Loader, module: ModuleType) -> None:
+    try:
+        loader.exec_module(module)
+    except (RuntimeError, ImportError) as error:
+        if not needs_invitation(error):
+            raise
+        invite_torchvision()  # timm and Lightning import it; beside another build of torch it needs help
+        loader.exec_module(module)
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class DetectionLoss:
     dfl: float = 1.5
 
     def __call__(self, output: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
-        boxes, classes, real = padded(targets, len(output), output.device)
+        boxes, classes, image, real = listed(targets, output.device)
         points, strides = grid_points(self.side, output.device)
         if output.shape[2] != len(points):
             raise BadInput(
@@ -50,11 +50,13 @@ class DetectionLoss:
         scores = output[:, 4 * BINS :].transpose(1, 2)
         found = boxes_from(distances, points, strides)
         with torch.no_grad():
-            owner, share = self._assigned(found.detach(), scores.detach().sigmoid(), boxes, classes, real, points)
+            owner, share = self._assigned(
+                found.detach(), scores.detach().sigmoid(), boxes, classes, image, real, points
+            )
         total = share.sum().clamp_min(1.0)
-        rows = owner[..., None].expand(-1, -1, 4)
-        own = boxes.gather(1, rows)  # (B, A, 4), of a place without a box any one, which then weighs nothing
-        wanted = share[..., None] * F.one_hot(classes.gather(1, owner), scores.shape[2])
+        own = boxes[owner]  # (B, A, 4), of a place without a box any one, which then weighs nothing
+        kinds = torch.arange(scores.shape[2], device=output.device)
+        wanted = share[..., None] * (classes[owner][..., None] == kinds)
         by_class = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none").sum()
         by_box = (share * (1 - complete_iou(found, own))).sum()
         edges = torch.cat([points - own[..., :2], own[..., 2:] - points], 2) / strides
@@ -62,37 +64,62 @@ class DetectionLoss:
         return (self.box * by_box + self.cls * by_class + self.dfl * by_edge) / total
 
     def _assigned(
-        self, found: Tensor, probabilities: Tensor, boxes: Tensor, classes: Tensor, real: Tensor, points: Tensor
+        self,
+        found: Tensor,
+        probabilities: Tensor,
+        boxes: Tensor,
+        classes: Tensor,
+        image: Tensor,
+        real: Tensor,
+        points: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """For each place its box (B, A) and t̂ (B, A), zero where it has none."""
-        overlap = complete_iou(boxes[:, :, None], found[:, None]).clamp_min(0)  # (B, M, A)
-        index = classes[:, :, None].expand(-1, -1, found.shape[1])
-        quality = probabilities.transpose(1, 2).gather(1, index).pow(self.alpha) * overlap.pow(self.beta)
-        inside = torch.cat([points - boxes[:, :, None, :2], boxes[:, :, None, 2:] - points], 3).amin(3) > 0
-        quality = quality * inside * real[:, :, None]
-        best = quality.topk(min(self.places, quality.shape[2]), dim=2).indices
-        chosen = torch.zeros_like(quality).scatter(2, best, 1.0) * inside * real[:, :, None]
-        owner = (chosen * (1 + overlap)).argmax(1)  # of several boxes that want a place the one it overlaps most
-        chosen = chosen * F.one_hot(owner, boxes.shape[1]).transpose(1, 2)
+        """For each place its box (B, A), a row of ``boxes``, and t̂ (B, A), zero where it has none.
+
+        Boxes stay one list over all images: its length is known without asking the device, which a recorded step cannot.
+        """
+        overlap = complete_iou(boxes[:, None], found[image]).clamp_min(0)  # (N, A)
+        of_class = probabilities[image].gather(2, classes[:, None, None].expand(-1, found.shape[1], 1))[..., 0]
+        inside = torch.cat([points - boxes[:, None, :2], boxes[:, None, 2:] - points], 2).amin(2) > 0
+        quality = of_class.pow(self.alpha) * overlap.pow(self.beta) * inside * real[:, None]
+        best = quality.topk(min(self.places, quality.shape[1]), dim=1).indices
+        chosen = torch.zeros_like(quality).scatter(1, best, 1.0) * inside * real[:, None]
+        owner = _first_of_the_largest(chosen * (1 + overlap), image, len(found))
+        number = torch.arange(len(boxes), device=boxes.device)
+        chosen = chosen * (owner[image] == number[:, None])
         quality, overlap = quality * chosen, overlap * chosen
-        scaled = quality * overlap.amax(2, keepdim=True) / quality.amax(2, keepdim=True).clamp_min(TINY)
-        return owner, scaled.amax(1)
+        scaled = quality * overlap.amax(1, keepdim=True) / quality.amax(1, keepdim=True).clamp_min(TINY)
+        return owner, _largest(scaled, image, len(found))
 
 
-def padded(targets: Mapping[str, Tensor], batch: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Boxes (B, M, 4), classes (B, M) and which of them are real (B, M); M is the most in any image, at least 1."""
+def _largest(values: Tensor, image: Tensor, batch: int) -> Tensor:
+    """The largest of the values (N, A), none below zero, of each image and place, (B, A); zero where there is none."""
+    rows = image[:, None].expand_as(values)
+    return values.new_zeros(batch, values.shape[1]).scatter_reduce(0, rows, values, "amax")
+
+
+def _first_of_the_largest(values: Tensor, image: Tensor, batch: int) -> Tensor:
+    """Which row holds the largest value (N, A) of an image and place, (B, A): of equal ones the first, of none row 0.
+
+    Of several boxes that want a place this is the one that the place overlaps most.
+    """
+    rows = image[:, None].expand_as(values)
+    wins = (values == _largest(values, image, batch)[image]) & (values > 0)
+    number = torch.arange(len(values), device=values.device)[:, None].expand_as(values)
+    last = number.new_full((batch, values.shape[1]), len(values))
+    first = last.scatter_reduce(0, rows, number.masked_fill(~wins, len(values)), "amin")
+    return first.masked_fill(first == len(values), 0)
+
+
+def listed(targets: Mapping[str, Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Boxes (N, 4), their classes and images (N,), and whether they are real (N,): without any box there is one that is not."""
     try:
         boxes, classes, image = (targets[name].to(device) for name in ("boxes", "classes", "image"))
     except KeyError as missing:
         raise BadInput(f"detection targets need boxes, classes and image; {missing.args[0]} is missing") from missing
-    member = F.one_hot(image.long(), batch)
-    rank = (member.cumsum(0) * member).sum(1) - 1
-    most = max(1, int(member.sum(0).max())) if len(image) else 1
-    at = (image.long(), rank)
-    real = torch.zeros(batch, most, device=device).index_put(at, torch.ones(len(image), device=device))
-    kinds = torch.zeros(batch, most, dtype=torch.long, device=device).index_put(at, classes.long())
-    places = torch.zeros(batch, most, 4, device=device, dtype=boxes.dtype).index_put(at, boxes)
-    return places, kinds, real
+    real = boxes.new_ones(len(image))
+    if not len(image):
+        boxes, classes, image, real = (t.new_zeros(1, *t.shape[1:]) for t in (boxes, classes, image, real))
+    return boxes, classes.long(), image.long(), real
 
 
 @lru_cache(maxsize=16)

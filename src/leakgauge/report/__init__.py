@@ -1,1 +1,1 @@
-
+"""One self-contained HTML page, made from the records of a run folder and from nothing else."""

@@ -1,0 +1,197 @@
+"""Many runs of one attack with different settings, for the price of one preparation.
+
+Before its first step an attack proves its replay, finds the statistics, warms up and records the step as a CUDA graph: seconds on a
+GPU, where the step itself takes milliseconds. A search over settings would pay that for every setting. Here the settings (weights of
+the priors, learning rate) are numbers that live on the device, and one recorded step serves all runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels.dropout import dropping_layers, without_dropout
+from leakgauge.core import Observation, Victim
+from leakgauge.engine import TF32, Exact, Observed
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion import Adam, Descent, Guided, Matching, NormStatistics, TotalVariation
+from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.known_targets import structured, with_known_targets
+from leakgauge.inversion.labels import batch_size, class_labels
+from leakgauge.inversion.search import Problem, Search, require_finite
+from leakgauge.inversion.solvers import Schedule
+from leakgauge.inversion.terms import Candidate, Sum, Term
+
+WARM, TIMED = 12, 20
+"""Steps on a GPU before its pace is taken (the step is recorded after three), and over which it is taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dialled(Term):
+    """A term times a number on the device, which may change after the step was recorded."""
+
+    term: Term
+    weight: Tensor
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        return self.weight * self.term(at)
+
+    def captures(self, victim: Victim) -> tuple[str, ...]:
+        return self.term.captures(victim)
+
+
+class Rate:
+    """Adam and the attack's schedule in one, with a learning rate and a number of steps that can be set anew."""
+
+    lr = 1.0
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.base, self.steps = schedule, 1.0, 1
+        self.optimizer: torch.optim.Optimizer | None = None
+
+    def make(self, variables: list[Tensor]) -> torch.optim.Optimizer:
+        self.optimizer = Adam(self.lr).make(variables)
+        return self.optimizer
+
+    def __call__(self, progress: float, /) -> float:
+        """A solver of one step asks at progress 0, 1, 2, …, which is the number of the step."""
+        return self.base * self.schedule(progress / self.steps)
+
+    def forget(self) -> None:
+        """What Adam has gathered, in place: the recorded step reads these tensors."""
+        assert self.optimizer is not None
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Of every row the candidate (rows, B, …) with the lowest objective it saw, and that objective."""
+
+    candidates: Tensor
+    losses: Tensor
+
+    @property
+    def x(self) -> Tensor:
+        """What the adversary would keep."""
+        return self.candidates[int(self.losses.argmin())]
+
+
+class Rehearsal:
+    """``attack``, one that descends by Adam as ``feasibility`` and ``huang`` do, prepared for any of its settings.
+
+    Each run gives what the attack with these settings would give. Several observations are attacked side by side, then without
+    statistics. Raises ``Inapplicable`` where the attack would, and where the candidates do not fit into memory together.
+    """
+
+    def __init__(self, attack: Guided, victim: Victim, seen: Sequence[Observation], *, seed: int = 0) -> None:
+        if len(seen) == 1 and structured(seen[0]):
+            victim, only = with_known_targets(victim, seen[0])
+            seen = [only]
+        if victim.mode == "train" and dropping_layers(victim.model):
+            victim = without_dropout(victim)
+        matching, self.device = attack.matching, victim.device
+        assert isinstance(matching.solver, Descent)
+        self.tv, self.weight = (torch.zeros((), device=self.device) for _ in range(2))
+        parts = [part for part in matching.objective.parts() if part[1].reads_signal]
+        objective = Sum(tuple(parts)) + Dialled(TotalVariation(), self.tv)
+        self._notes: tuple[str, ...] = ()
+        if len(seen) == 1 and attack.weight:
+            rng = torch.Generator().manual_seed(seed)
+            labels = class_labels(matching.labels, victim, seen[0], rng=rng)
+            known = attack.statistics(victim, seen[0], labels, rng=rng)
+            self._notes = (known.note,)
+            if known.moments:
+                objective = objective + Dialled(NormStatistics(known.moments), self.weight)
+        self.problem, self.start = _problem(replace(matching, objective=objective), victim, seen, seed)
+        self.x = self.start.clone().requires_grad_()
+        self.rate = Rate(matching.solver.schedule)
+        with TF32().inside(self.device):
+            self.search = Search(self.problem, self.x, None, together=True)
+            fitting = self.search.fitting(self.x, None)
+        if fitting < len(self.x):
+            raise Inapplicable(f"{len(self.x)} candidates do not fit into memory together, only {fitting} do")
+        solver = replace(matching.solver, optimizer=self.rate, schedule=self.rate, steps=1)
+        self.move = solver.begin(self.x, None, self.search.losses, victim.space, self.problem.draws)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        said = "TF32, losses judged in float32"
+        return tuple(filter(None, [*self.search.note.split("; "), self.move.note, said, *self._notes]))
+
+    def seconds_per_step(self) -> float:
+        """Measured where the step is already recorded; a run forgets what this did."""
+        warm, timed = (WARM, TIMED) if self.device.type == "cuda" else (1, 2)
+        self._set({"tv": 0.01, "statistics": 0.01, "lr": 0.1}, warm + timed)
+        self._go(0, warm)
+        began = self._now()
+        self._go(warm, timed)
+        return max(1e-5, (self._now() - began) / timed)
+
+    def run(self, settings: Mapping[str, float], steps: int, *, exactly: bool = True) -> Run:
+        """``settings`` names ``tv``, ``statistics`` and ``lr``. Raises ``Inapplicable`` if the objective is never a number.
+
+        Unless ``exactly``, restarts are compared as they were judged on the way, which spares a pass for each of them.
+        """
+        self._set(settings, steps)
+        self._go(0, steps)
+        with torch.no_grad(), TF32().inside(self.device):
+            self.move.judge()  # the last step's image has not been judged yet
+        found = self.search.best_x.clone()
+        losses = self._judged(found) if exactly else self.search.best.cpu()
+        require_finite(losses)
+        return Run(found, losses)
+
+    def _set(self, settings: Mapping[str, float], steps: int) -> None:
+        """The settings of the next run, and everything else as it was before the first."""
+        self.tv.fill_(settings["tv"])
+        self.weight.fill_(settings["statistics"])
+        self.rate.base, self.rate.steps = settings["lr"], steps
+        self.rate.forget()
+        with torch.no_grad():
+            self.x.copy_(self.start)
+            self.search.best.fill_(torch.inf)
+            self.search.best_x.copy_(self.start)
+
+    def _go(self, first: int, count: int) -> None:
+        with TF32().inside(self.device):
+            for number in range(first, first + count):
+                self.move(number)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def _judged(self, x: Tensor) -> Tensor:
+        """In float32 and row by row, so that a coarse replay does not choose by its own rounding."""
+        with torch.no_grad(), Exact().inside(self.device):
+            exact = Search(self.problem, x, None, together=False)
+            return torch.cat([exact.objective(x[r : r + 1], None, slice(r, r + 1)) for r in range(len(x))]).cpu()
+
+
+def _problem(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: int) -> tuple[Problem, Tensor]:
+    """What stays the same while candidates move, and where they start: the restarts of each observation one after another."""
+    starts: list[Tensor] = []
+    labels: list[Tensor] = []
+    for one in seen:
+        rng = torch.Generator().manual_seed(seed)  # anew, so that a result does not depend on its company
+        starts.append(attack.start(victim.space, one, attack.restarts, batch_size(one), rng=rng))
+        known = class_labels(attack.labels, victim, one, rng=rng)
+        if known is None:
+            raise Inapplicable("labels could be neither read nor were they given")
+        labels += [known.to(victim.device)] * attack.restarts
+    observed = [Observed.checked(one.signal, victim) for one in seen]
+    several = (
+        Observed.stacked([one for one in observed for _ in range(attack.restarts)]) if len(seen) > 1 else observed[0]
+    )
+    draws = Draws.of(attack.restarts, observations=len(seen), seed=seed)
+    problem = Problem(
+        attack.objective, victim, seen[0].channel, several, torch.stack(labels), precision=TF32(), draws=draws
+    )
+    return problem, torch.cat(starts).to(victim.device, victim.dtype)

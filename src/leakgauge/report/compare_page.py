@@ -1,0 +1,55 @@
+"""The page of a comparison: what got worse first, then the figures, then what else differs between the runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from leakgauge.audit.compare import ORDER, CasePair, Comparison, Difference
+from leakgauge.report import words
+from leakgauge.report.templating import environment
+
+_SPREAD = {True: "beyond the spread", False: "within the spread", None: "spread not known"}
+
+
+def render(found: Comparison, *, made: datetime | None = None) -> str:
+    """One HTML file that needs no network, no script and no other file. ``made`` is the time to print on it (default: now)."""
+    return (
+        environment()
+        .get_template("compare.html.j2")
+        .render(
+            found=found,
+            made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
+            cases=[_case(pair) for pair in found.cases],
+            words=ORDER,
+            tally=[(key, word, count) for key, word in ORDER.items() if (count := found.count(key))],
+        )
+    )
+
+
+def _case(pair: CasePair) -> dict[str, Any]:
+    return {
+        "name": pair.name,
+        "direction": pair.direction,
+        "before": words.outcome(pair.before),
+        "after": words.outcome(pair.after),
+        "figures": [_figure(difference) for difference in pair.differences],
+        "notes": (*pair.notes, *(f"{d.metric.upper()}: {d.note}" for d in pair.differences[:1] if d.note)),
+        "rules": [record.rule or record.reason for record in (pair.before, pair.after)],
+    }
+
+
+def _figure(difference: Difference) -> dict[str, str]:
+    if difference.before is None or difference.after is None:
+        return {"from": "", "to": "", "by": "", "spread": ""}
+    write = {
+        side: words.number(difference.metric, getattr(difference, side), unit=False) for side in ("before", "after")
+    }
+    value = difference.value
+    sign = "" if value is None or value < 0 else "+"
+    return {
+        "from": write["before"],
+        "to": write["after"],
+        "by": "" if value is None else sign + words.number(difference.metric, value, unit=False),
+        "spread": _SPREAD[difference.beyond],
+    }

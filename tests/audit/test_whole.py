@@ -1,0 +1,160 @@
+"""The questions one after another: planned, refused, failed, resumed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from leakgauge.audit import answers, monitor_records, planning, records, whole
+from leakgauge.audit.case_cost import Cost
+from leakgauge.audit.planning import make_plan
+from leakgauge.audit.setup import Setup
+from leakgauge.audit.whole_plan import Effort, Request
+from leakgauge.errors import BadInput
+
+
+@pytest.fixture
+def ask(quick):
+    def make(*questions, **changes):
+        case = quick()
+        fields = {"main": case, "cases": (case,), "ladder": (), "split": case, "effort": Effort(3, 16, 1), **changes}
+        return Request(questions, **fields)
+
+    return make
+
+
+@pytest.fixture
+def plenty(victim_of, batch_of):
+    """Loads forty images: enough for a training, too few for a scan."""
+    images, _ = batch_of(40)
+
+    def find(case):
+        return Setup(victim_of(mode=case.mode, norm=False), images, torch.arange(40) % 4)
+
+    return find
+
+
+class Told:
+    def __init__(self):
+        self.said = []
+
+    def started(self, question, parts):
+        self.said.append((question, parts))
+
+    def moved(self, question, done, said):
+        self.said.append((question, done))
+
+    def ended(self, answer):
+        self.said.append((answer.question, answer.status))
+
+
+def test_a_question_that_cannot_be_answered_is_refused_and_the_others_go_on(ask, plenty, tmp_path):
+    plan = make_plan(ask("updates", "training", "split"), load=plenty, folder=tmp_path, began=0.0)
+    assert list(plan.refusals) == ["split"]
+    assert "at least 50 images" in plan.refusals["split"]
+    told = Told()
+    found = whole.run(plan, folder=tmp_path, load=plenty, watcher=told)
+    assert {q: a.status for q, a in found.items()} == {
+        "updates": "answered",
+        "training": "answered",
+        "split": "refused",
+    }
+    assert found["split"].reason == plan.refusals["split"]
+    assert answers.read(tmp_path) == found
+    assert told.said[0] == ("updates", 1)
+    assert [pair for pair in told.said if isinstance(pair[1], str)] == [(q, a.status) for q, a in found.items()]
+    assert max(done for q, done in told.said[1:] if q == "training" and not isinstance(done, str)) == 16
+    before = (tmp_path / answers.FILE).read_bytes(), (tmp_path / monitor_records.FILE).read_bytes()
+    assert whole.run(plan, folder=tmp_path, load=plenty) == found  # nothing is left to do
+    assert ((tmp_path / answers.FILE).read_bytes(), (tmp_path / monitor_records.FILE).read_bytes()) == before
+
+
+def test_where_nothing_can_be_answered_the_user_is_told(ask, plenty, load, tmp_path):
+    with pytest.raises(BadInput, match="at least 50 images"):
+        make_plan(ask("split"), load=plenty, folder=tmp_path, began=0.0)
+    with pytest.raises(BadInput, match="at least 32 images"):
+        make_plan(ask("training", "split"), load=load, folder=tmp_path, began=0.0)
+
+
+def test_a_crash_is_a_failure_and_is_tried_again(ask, plenty, tmp_path, monkeypatch):
+    plan = make_plan(ask("updates", "training"), load=plenty, folder=tmp_path, began=0.0)
+
+    def crash(*args, **options):
+        raise RuntimeError("boom")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(whole, "train", crash)
+        found = whole.run(plan, folder=tmp_path, load=plenty)
+    assert found["training"].status == "failed"
+    assert found["training"].reason.startswith("RuntimeError: boom (test_whole.py:")
+    assert [r.status for r in records.read(tmp_path)] == ["done"]
+    assert whole.run(plan, folder=tmp_path, load=plenty)["training"].status == "answered"
+    assert answers.read(tmp_path)["training"].status == "answered"
+
+
+def test_a_full_disk_ends_the_run(ask, plenty, tmp_path, monkeypatch):
+    plan = make_plan(ask("training"), load=plenty, folder=tmp_path, began=0.0)
+
+    def full(*args, **options):
+        raise OSError("no space")
+
+    monkeypatch.setattr(whole, "train", full)
+    with pytest.raises(OSError, match="no space"):
+        whole.run(plan, folder=tmp_path, load=plenty)
+    assert answers.read(tmp_path) == {}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only when a trial says so."""
+
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self):
+            return self.now
+
+    made = Clock()
+    monkeypatch.setattr(planning, "time", made)
+    return made
+
+
+def test_the_time_that_planning_took_is_counted(ask, plenty, tmp_path, monkeypatch, clock, quick):
+    """100 s, of which trials take 8: training is promised its share of what is left, updates get the rest."""
+
+    def training_trial(*args, **options):
+        clock.now += 3.0
+        return planning_cost
+
+    def update_trials(cases, *, load):
+        clock.now += 5.0
+        return [Cost(1.0, 0.01) for _ in cases]
+
+    from leakgauge.audit.training import Cost as TrainingCost
+
+    planning_cost = TrainingCost(0.0, 0.1, 0.0)
+    monkeypatch.setattr(planning, "trial_cost", training_trial)
+    monkeypatch.setattr(planning.case_cost, "costs", update_trials)
+    changed = quick(batch_size=2)
+    request = ask("updates", "training", effort=Effort(), budget=100.0, ladder=(changed,))
+    plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
+    share = (100 - 2 - 3) * 0.10 / 0.55
+    assert plan.training is not None
+    assert plan.training.steps == 170  # share / 0.1, in tens
+    assert share == pytest.approx(17.3, abs=0.1)
+    assert plan.cases[0].options["steps"] == 3550  # (100 - 2 - 8 - 17 - 2) / 0.02
+    assert plan.ladder[0].options["steps"] == 3550
+    assert sum(plan.estimates.values()) + plan.planning + planning.FINISH == pytest.approx(100.0, abs=0.3)
+
+
+def test_changes_are_left_out_where_there_is_no_time(ask, plenty, tmp_path, monkeypatch, clock, quick):
+    monkeypatch.setattr(planning.case_cost, "costs", lambda cases, *, load: [Cost(0.0, 0.1) for _ in cases])
+    request = ask("updates", effort=Effort(), budget=7.0, ladder=(quick(batch_size=2), quick(mode="train")))
+    plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
+    assert (plan.cases[0].options["steps"], plan.ladder) == (50, ())
+    assert "no time" in plan.notes[0]
+    fixed = replace(request, effort=Effort(steps=9))
+    plan = make_plan(fixed, load=plenty, folder=tmp_path, began=0.0)
+    assert [case.options["steps"] for case in (*plan.cases, *plan.ladder)] == [3, 3, 3]  # as they were asked for
