@@ -58,7 +58,9 @@ class Decoders:
 
     def __post_init__(self) -> None:
         self.auxiliary, self.test = parted(self.setup)
-        for line in [] if self.table is None or not self.table.is_file() else self.table.read_text("utf-8").splitlines():
+        for line in (
+            [] if self.table is None or not self.table.is_file() else self.table.read_text("utf-8").splitlines()
+        ):
             row = json.loads(line)
             kept = Trained(*(row[name] for name in Trained.__dataclass_fields__))
             self.whole[kept.cut, kept.epochs] = kept
@@ -114,7 +116,9 @@ def main() -> None:
         decoders = Decoders(setup, options.seed, Path(folder), options.table)
         names = [cut.name for cut in cuts(setup.victim)][:: 7 if options.quick else 1]
         began = time.process_time()
-        curve = [row.fvu for row in scan(setup.victim, decoders.auxiliary, decoders.test, names, seed=options.seed).rows]
+        curve = [
+            row.fvu for row in scan(setup.victim, decoders.auxiliary, decoders.test, names, seed=options.seed).rows
+        ]
         ridge = time.process_time() - began
         print(f"ridge at {len(names)} cuts: {ridge:.1f} CPU seconds")
         lines = [compared(names, curve, decoders, threshold, epochs, ridge) for threshold in options.threshold]

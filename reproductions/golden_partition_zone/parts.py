@@ -68,7 +68,9 @@ def _radius_watch(study: Study, splits: Splits, labels: str, seed: int, *, block
         with torch.no_grad():
             z = torch.cat([model.features[:block](as_input(piece)) for piece in some.images.split(128)])
         cloud = nn.Sequential(model.features[block:], model.head)
-        log = snapshot(cloud, z.contiguous(), some.labels, smoothing=LABELS[labels], rate=RECIPES["vgg19"].rate, samples=32)
+        log = snapshot(
+            cloud, z.contiguous(), some.labels, smoothing=LABELS[labels], rate=RECIPES["vgg19"].rate, samples=32
+        )
         about = {"part": "training", "labels": labels, "seed": seed, "block": block, "epoch": epoch}
         study.ledger.add(key, {**about, **asdict(log)})
 
@@ -129,7 +131,14 @@ def auxiliary(study: Study) -> None:
     for kind, part in kinds.items():
         known = features_at(target.model, list(names.values()), part.images)
         for block, name in names.items():
-            about = {"part": "auxiliary", "network": "vgg19", "labels": "one-hot", "seed": 0, "block": block, "owned": kind}
+            about = {
+                "part": "auxiliary",
+                "network": "vgg19",
+                "labels": "one-hot",
+                "seed": 0,
+                "block": block,
+                "owned": kind,
+            }
             for attempt in (study.paper, *([study.stronger] if block in STRONG["auxiliary"] else ())):
                 leak = Leak(known[name], sent[name])
                 study.measure(f"auxiliary/{kind}/{block}", about, attempt, leak, splits, owned=part)

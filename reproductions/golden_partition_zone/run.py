@@ -50,7 +50,9 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--part", action="append", choices=list(PARTS), help="may be given more than once; all if not given"
     )
-    parser.add_argument("--plan", action="store_true", help="only say what would be trained and about how long it takes")
+    parser.add_argument(
+        "--plan", action="store_true", help="only say what would be trained and about how long it takes"
+    )
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds for all parts of this call")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of VGG19 that differ in their seed alone")
     parser.add_argument("--target-epochs", type=int, help="epochs of every target, in place of those of its recipe")

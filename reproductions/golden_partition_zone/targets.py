@@ -97,7 +97,9 @@ class Shelf:
         file, partial = self.folder / f"{name}.pt", self.folder / f"{name}.partial"
         model = NETWORKS[network](in_channels=splits.channels, classes=splits.classes, seed=seed).to(self.device)
         if self.device.type == "cuda":
-            model = model.to(memory_format=torch.channels_last)
+            for parameter in model.parameters():
+                if parameter.ndim == 4:
+                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / f"{name}.lock", go_on):
             if not file.is_file():

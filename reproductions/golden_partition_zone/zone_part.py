@@ -68,12 +68,13 @@ class Attacks:
 
     def decoder(self, cut: str, epochs: int, enough: float | None = None) -> Row:
         """FVU and seconds of the paper's decoder; with ``enough`` it stops once it is below, ``MARGIN`` included."""
-        whole = None if enough is None else self.study.ledger.done.get(f"zone/decoder/{cut}/{epochs}/None")
-        if whole is not None and min(whole["held_out_fvu"]) >= (1 - MARGIN) * enough:
+        below = None if enough is None else (1 - MARGIN) * enough
+        whole = self.study.ledger.done.get(f"zone/decoder/{cut}/{epochs}/None")
+        if whole is not None and below is not None and min(whole["held_out_fvu"]) >= below:
             return whole
 
         def fit() -> Row:
-            row = self._fitted(cut, epochs, None if enough is None else (1 - MARGIN) * enough)
+            row = self._fitted(cut, epochs, below)
             if enough is not None and row["trained_epochs"] < epochs and row["fvu"] >= enough:
                 again = self._fitted(cut, epochs, None)
                 row = {**again, "seconds": row["seconds"] + again["seconds"]}
@@ -88,7 +89,12 @@ class Attacks:
         began = time.perf_counter()
         with watching(lambda done, total: passed.append(round(time.perf_counter() - began, 3))):
             fitted = fit_on(
-                leak.known, self.splits.auxiliary.images, decoder=Deconvolution(), epochs=epochs, paper=True, enough=enough
+                leak.known,
+                self.splits.auxiliary.images,
+                decoder=Deconvolution(),
+                epochs=epochs,
+                paper=True,
+                enough=enough,
             )
         seconds = time.perf_counter() - began
         mse = measured(fitted, leak.sent, self.splits.test.images)["mse"]
@@ -118,7 +124,9 @@ def zone(study: Study) -> None:
     splits = study.cifar()
     target = study.target("vgg19", splits, "one-hot", 0)
     assert isinstance(target.model, VGG19)
-    names = [f"features.{i}" for i, layer in enumerate(target.model.features) if isinstance(layer, nn.ReLU | nn.MaxPool2d)]
+    names = [
+        f"features.{i}" for i, layer in enumerate(target.model.features) if isinstance(layer, nn.ReLU | nn.MaxPool2d)
+    ]
     epochs, scout = (3, 1) if study.quick else (EPOCHS, SCOUT)
     names = names[::7] if study.quick else names
     attacks = Attacks(study, target.model, splits, epochs)

@@ -9,8 +9,8 @@ from pathlib import Path
 from leakgauge.core import Defense, Victim
 from leakgauge.inversion.progress import also_watching
 from leakgauge.split.inverters import Inverter, Stoppable
-from leakgauge.split.zone import Outcome
 from leakgauge.split.scan import CutRisk, Images, scan
+from leakgauge.split.zone import Outcome
 
 MARGIN = 0.05
 """Share by which a decoder must be below the threshold on the adversary's own images before it may stop."""

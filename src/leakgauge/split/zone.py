@@ -128,7 +128,7 @@ class _Search:
         """The first cut from ``start`` on that is worth the full effort; ``unbroken`` are those that scouts gave up."""
         wall, broken = min((cut for cut in unbroken if cut >= start), default=len(self.names)), 1
         while wall - start > 1:  # a single cut is not worth a scout
-            at = min(start - 1 + self._stride(broken), (start + wall) // 2)  # the deepest are the dearest: no jump there
+            at = min(start - 1 + self._stride(broken), (start + wall) // 2)  # the deepest, dearest cuts last
             if at == start:
                 break
             if self._breaks(at):
