@@ -137,5 +137,4 @@ def _recordable(parameters: list[nn.Parameter], lr: float) -> dict[str, Any]:
     """Settings with which Adam can be recorded. Fused or for each list of tensors, it would take β₁ as a number."""
     if not _recorded(parameters):
         return {"lr": lr}
-    device = parameters[0].device
-    return {"lr": torch.tensor(lr, device=device), "capturable": device.type == "cuda", "foreach": False}
+    return {"lr": torch.tensor(lr, device=parameters[0].device), "capturable": True, "foreach": False}

@@ -137,8 +137,7 @@ class _Step:
         self.features, self.images, self.device = features, images, device
         self.rows = rows.to(features.device)
         self.total = torch.zeros((), device=device)
-        resident = features.is_cuda and features.device == images.device == device
-        self._take = Captured(self._once) if resident else self._once
+        self._take = Captured(self._once) if _resident(features, images, device) else self._once
 
     def __call__(self, rows: Tensor) -> None:
         self.rows.copy_(rows)
@@ -153,6 +152,11 @@ class _Step:
         loss.backward()
         self.optimizer.step()
         self.total += loss.detach()
+
+
+def _resident(features: Tensor, images: Tensor, device: torch.device) -> bool:
+    """Whether a step needs nothing from outside of the GPU, so that it can be recorded."""
+    return features.is_cuda and features.device == images.device == device
 
 
 def _precision(device: torch.device) -> torch.autocast:
