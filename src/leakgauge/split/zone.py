@@ -88,7 +88,6 @@ def find_zone(
     the threshold are dropped: dearer, but it gives a curve around the crossing, and its length can be told beforehand.
 
     Ref: Jamieson and Talwalkar 2016, Figure 1 — successive halving, here with the threshold as the rule that drops
-    Ref: Bentley and Yao 1976, section 2 — doubling steps, then halving, for a crossing that is near
     """
     if not names or not threshold > 0 or not rungs or list(rungs) != sorted(set(rungs)) or rungs[0] < 1:
         raise BadInput(
