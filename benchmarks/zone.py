@@ -30,7 +30,7 @@ from leakgauge.split.attacker import MARGIN
 from leakgauge.split.cache import cache_features
 from leakgauge.split.zone import Outcome, Zone, bisect, exhaustive, find_zone
 
-SCOUT = 0.25
+SCOUT = 0.4
 """Effort of a scout as a share of the full one."""
 
 
@@ -62,8 +62,17 @@ class Decoders:
             [] if self.table is None or not self.table.is_file() else self.table.read_text("utf-8").splitlines()
         ):
             row = json.loads(line)
-            kept = Trained(*(row[name] for name in Trained.__dataclass_fields__))
-            self.whole[kept.cut, kept.epochs] = kept
+            if "enough" in row:
+                key = row["cut"], row["epochs"], row["enough"]
+                self.stopped[key] = row["fvu"], row["cpu_seconds"], row["trained"]
+            else:
+                kept = Trained(*(row[name] for name in Trained.__dataclass_fields__))
+                self.whole[kept.cut, kept.epochs] = kept
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        if self.table is not None:
+            with self.table.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(row) + "\n")
 
     def full(self, cut: str, epochs: int) -> Trained:
         if (cut, epochs) not in self.whole:
@@ -79,9 +88,7 @@ class Decoders:
             fvu = float(error / (truth - self.auxiliary.images.mean(0)).square().mean())
             held = [value / fitted.history.mean_image for value in fitted.history.held_out]
             self.whole[cut, epochs] = made = Trained(cut, epochs, fvu, seconds, held)
-            if self.table is not None:
-                with self.table.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(asdict(made)) + "\n")
+            self._keep(asdict(made))
         return self.whole[cut, epochs]
 
     def stopping(self, cut: str, epochs: int, threshold: float) -> tuple[float, float, int]:
@@ -96,7 +103,10 @@ class Decoders:
             )  # fmt: skip
             began = time.process_time()
             found = attacker(cut, epochs)
-            self.stopped[cut, epochs, threshold] = found.fvu, time.process_time() - began, found.trained
+            taken = found.fvu, time.process_time() - began, found.trained
+            self.stopped[cut, epochs, threshold] = taken
+            row = {"cut": cut, "epochs": epochs, "enough": threshold}
+            self._keep({**row, **dict(zip(("fvu", "cpu_seconds", "trained"), taken, strict=True))})
         return self.stopped[cut, epochs, threshold]
 
 

@@ -27,7 +27,7 @@ from leakgauge.split.zone import Outcome, Zone, bisect, exhaustive, find_zone
 
 THRESHOLDS = (0.11, 0.25, 0.5)
 """0.11 is the paper's "MSE above 0.02"."""
-EPOCHS, SCOUT = 100, 25
+EPOCHS, SCOUT = 100, 40
 
 
 @dataclass

@@ -71,7 +71,7 @@ def find_zone(
     attacked: Attacked,
     *,
     threshold: float = 0.7,
-    rungs: Sequence[int] = (1, 3, 12, 50),
+    rungs: Sequence[int] = (20, 50),
     ahead: int | None = None,
 ) -> Zone:
     """From the FVU of a cheap attack at every cut (``cheap``, by depth) to the cut that holds against ``rungs[-1]`` epochs.
