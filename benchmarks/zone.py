@@ -114,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="four cuts and 3 epochs, a check that it runs")
     parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--threshold", type=float, nargs="+", default=[0.1, 0.15, 0.2, 0.25, 0.4])
+    parser.add_argument("--threshold", type=float, nargs="+", default=[0.1, 0.15, 0.18, 0.2, 0.25, 0.4])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--table", type=Path, help="decoders of every cut, kept from call to call")
     parser.add_argument("--out", type=Path, default=None)
