@@ -17,7 +17,7 @@ BENCH := $(VENV)/.stamp-bench
 REQUIREMENTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports docs site papers architecture unit mutants bench slow clean chromium
+.PHONY: help demo test check lint types imports docs site papers architecture contents wheel unit mutants bench slow clean chromium
 # One thing after another: targets share one environment and few cores.
 .NOTPARALLEL:
 
@@ -63,6 +63,12 @@ types: $(DEV)
 
 imports: $(DEV)
 	$(BIN)/python tools/check_imports.py
+
+contents: $(DEV)
+	$(BIN)/python tools/check_wheel.py
+
+wheel: $(DEV)  ## build a wheel into dist/ and use it in an empty environment; EXTRA=all tries every extra too
+	$(ONE_THREAD) $(BIN)/python tools/check_wheel.py --install $(if $(EXTRA),--extra $(EXTRA)) --keep dist
 
 docs: $(DEV) site
 	$(BIN)/python tools/make_papers_page.py --check
@@ -110,5 +116,5 @@ slow: $(DEV) chromium  ## the tests that take minutes, and an audit of the whole
 	done
 
 clean:  ## remove the environment and everything that was made
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage leakgauge-runs build site src/*.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage leakgauge-runs build dist site src/*.egg-info
 	find src tests tools examples benchmarks -name __pycache__ -type d -exec rm -rf {} +

@@ -19,6 +19,7 @@ PACKAGE = "leakgauge"
 LEVELS: tuple[frozenset[str], ...] = (
     frozenset(
         {
+            "__main__",
             "cli",
             "cli_options",
             "console",
@@ -29,6 +30,7 @@ LEVELS: tuple[frozenset[str], ...] = (
             "cli_plan",
             "console_init",
             "console_compare",
+            "run_folder",
         }
     ),
     frozenset({"integrations"}),

@@ -31,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="embedded images and a few steps, in seconds")
+    parser.add_argument("--reduced", action="store_true", help="noise alone: a training that a CPU can do")
     parser.add_argument("--data", type=Path, help="folder with cifar10_train_a.zip and smile_faces64_4000.zip")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--lpips", type=Path, help="LPIPS weights (safetensors); without them it is not measured")
@@ -55,7 +56,7 @@ def main() -> None:
     if not given.quick and given.data is None:
         parser.error("the real thing needs --data FOLDER; --quick does with embedded images")
     device = torch.device(given.device)
-    options = Options(given.quick, device, None if given.quick else given.data, given.lpips, given.seed)
+    options = Options(given.quick, device, None if given.quick else given.data, given.lpips, given.seed, given.reduced)
     for part in given.parts:
         results = Results.resumed(given.out, part, seed=given.seed, quick=given.quick, device=device)
         if part == "noise":

@@ -33,6 +33,7 @@ class Options:
     data: Path | None
     lpips: Path | None
     seed: int
+    reduced: bool = False
 
     def setup(self, name: str) -> Setup:
         return quick(name) if self.quick else SETUPS[name]

@@ -169,6 +169,8 @@ def tables() -> str:
             continue
         facts, rows = read(path)
         words = f"*{part}: {facts['device']}, torch {facts['torch']}, seed {facts['seed']}, {facts['seconds']:.0f} s.*"
+        if "training" in facts:
+            words += f" Training: {facts['training']}."
         if not facts["complete"]:
             words += " **Stopped before its end; rows are missing.**"
         if facts["quick"]:

@@ -47,6 +47,7 @@ app = typer.Typer(
     name="leakgauge",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,  # click suggests them already
     rich_markup_mode="markdown",
     help="Gauges how much private data leaks from what a neural network shares.",
     epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in two to three minutes).",
@@ -104,7 +105,7 @@ def audit(
             "--explain", help="Only try single changes of one set-up (train mode, batch of 4) that flip its verdict."
         ),
     ] = False,
-    workers: Annotated[int, typer.Option(help="Processes that run cases side by side.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that run cases side by side.")] = 1,
     ray: Annotated[bool, typer.Option("--ray", help="Run the cases as tasks of a Ray cluster.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,
     quiet: QuietOption = False,
@@ -194,6 +195,7 @@ def attack(
 
     from leakgauge import console
     from leakgauge.integrations.setups import find
+    from leakgauge.run_folder import claimed
 
     base = console.base_case(
         model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
@@ -208,10 +210,13 @@ def attack(
         data is not None or defense or reveal or first or fail_over or json or junit or markdown
     ):
         raise BadInput("--update brings what the client sent; data, defenses, reveals and verdicts have no place there")
-    console.prepare_folder(folder, replace_old=out is None)
-    if update is not None:
-        raise typer.Exit(console.run_captured(case, update, weights, holds=update_holds, folder=folder, quiet=quiet))
-    raise typer.Exit(console.run([case], folder=folder, load=find, resume=False, quiet=quiet, judged_by=gate))
+    refusal = "a run; choose another folder with --out"
+    with claimed(folder, console.ATTACKED, replace_old=out is None, refusal=refusal):
+        if update is not None:
+            code = console.run_captured(case, update, weights, holds=update_holds, folder=folder, quiet=quiet)
+        else:
+            code = console.run([case], folder=folder, load=find, resume=False, quiet=quiet, judged_by=gate)
+    raise typer.Exit(code)
 
 
 @app.command(
@@ -307,18 +312,9 @@ def monitor(
 
     folder = out or Path("leakgauge-runs/monitor")
     code = command.run(
-        script,
-        arguments or (),
-        folder=folder,
-        replace_old=out is None,
-        every=every,
-        view=view,
-        steps=steps,
-        paper=paper,
-        port=port if watch else None,
-        seed=seed,
-        quiet=quiet,
-    )
+        script, arguments or (), folder=folder, replace_old=out is None, every=every, view=view, steps=steps, paper=paper,
+        port=port if watch else None, seed=seed, quiet=quiet,
+    )  # fmt: skip
     if code == INTERRUPTED:
         kept = (
             f"what was measured until then lies in {folder}"
@@ -361,11 +357,14 @@ def list_() -> None:
 def main() -> None:
     """Runs the command line; a user's mistake is one sentence and exit code 2, Ctrl-C is exit code 130."""
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="leakgauge")
         if code == INTERRUPTED:  # typer turns Ctrl-C into its exit code
             raise KeyboardInterrupt
+    except click.exceptions.NoArgsIsHelpError as asked:
+        asked.show()  # the help itself
+        sys.exit(asked.exit_code)
     except click.ClickException as mistake:
-        mistake.show()
+        _complain(_in_one_sentence(mistake))
         sys.exit(mistake.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted; finished cases are kept, go on with: leakgauge audit (or scan) --resume --out FOLDER")
@@ -379,6 +378,13 @@ def main() -> None:
         )
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _in_one_sentence(mistake: click.ClickException) -> str:
+    """What the parser refuses, as every other mistake is told, and where to look."""
+    context = getattr(mistake, "ctx", None)
+    path = context.command_path if context is not None else "leakgauge"
+    return f"{' '.join(mistake.format_message().split()).rstrip('.')}; see {path} --help"
 
 
 def _complain(sentence: str) -> None:

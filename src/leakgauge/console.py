@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit import gate, markdown, records
+from leakgauge.audit import gate, markdown, records, unscored
 from leakgauge.audit.case import REVEALS, Case
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.parse import option_of
@@ -39,28 +37,8 @@ from leakgauge.report import html
 COLOURS = {"feasible": "bold red", "partial": "yellow", "infeasible_within_budget": "green"}
 
 
-def make_folder(folder: Path) -> None:
-    """Makes the run folder and checks that it can be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as trouble:
-        raise BadInput(
-            f"cannot make the output folder {folder} ({trouble.strerror}); choose another with --out"
-        ) from trouble
-    if not os.access(folder, os.W_OK):
-        raise BadInput(f"cannot write to the output folder {folder}; choose another with --out")
-
-
-def prepare_folder(folder: Path, *, replace_old: bool = False) -> None:
-    """Makes the run folder and checks that it can be written to and holds no other run."""
-    make_folder(folder)
-    if (folder / records.FILE).exists():
-        if not replace_old:
-            raise BadInput(
-                f"{folder} already holds a run; go on with it by --resume, or choose another folder with --out"
-            )
-        (folder / records.FILE).unlink()
-        shutil.rmtree(folder / PICTURES, ignore_errors=True)
+ATTACKED = (records.FILE, unscored.FILE, html.FILE, PICTURES)
+"""What an attack writes into its folder."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +57,8 @@ class Gate:
         for path in (self.json, self.junit, self.markdown):
             if path is not None and not path.parent.is_dir():
                 raise BadInput(f"there is no folder {path.parent} to write {path.name} into")
+            if path is not None and path.is_dir():
+                raise BadInput(f"{path} is a folder; name the file to write")
 
     def __call__(self, found: Sequence[Record], *, folder: Path) -> int:
         """Writes the files for machines, with what the run in ``folder`` says of all questions. Returns the exit code."""

@@ -31,11 +31,12 @@ from leakgauge.audit.scan_run import FEATURES
 from leakgauge.audit.whole_plan import Effort, Request, WholePlan
 from leakgauge.audit_view import AuditView
 from leakgauge.cli_options import DEFAULT_BUDGET
-from leakgauge.console import Gate, make_folder, verdicts
+from leakgauge.console import Gate, verdicts
 from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.integrations.ray import OnRay
 from leakgauge.integrations.setups import find, smaller
 from leakgauge.report import html
+from leakgauge.run_folder import make_folder
 
 NOMINAL = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
 """Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
@@ -56,6 +57,10 @@ class Shown:
     explain: bool = False
     workers: int = 1
     ray: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ray:
+            OnRay().check()
 
     def map(self) -> CaseMap | None:
         return OnRay() if self.ray else Processes(self.workers) if self.workers != 1 else None

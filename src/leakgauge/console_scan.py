@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +18,16 @@ from leakgauge.audit.plan import restored, seconds_of
 from leakgauge.audit.scan_conclusion import strongest
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
-from leakgauge.console import make_folder
-from leakgauge.errors import BadInput
 from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.setups import find
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
+from leakgauge.run_folder import claimed
 
 UNMET = 3
 """Exit code where something was required and no cut meets it."""
+SCANNED = (store.PLAN, store.FILE, store.CONCLUSION, html.FILE, FEATURES)
+"""What a scan writes into its folder, pictures aside."""
 OWN_BUDGET = "10m"
 """For the decoders at a user's own model, where nobody knows yet how long an epoch takes."""
 
@@ -76,25 +76,17 @@ def fresh(
         names=tuple(cut),
         every=every_cut,
     )
-    _prepare(folder, replace_old=replace_old)
-    setup = find(replace(case, mode="eval"))
-    plan = plan_scan(setup, case, asked, folder, command=_command(case, asked))
-    return _run(ScanRun(setup, plan, folder), quiet=quiet)
+    refusal = "a scan; go on with it by --resume, or choose another folder with --out"
+    with claimed(folder, SCANNED, replace_old=replace_old, refusal=refusal):
+        setup = find(replace(case, mode="eval"))
+        plan = plan_scan(setup, case, asked, folder, command=_command(case, asked))
+        return _run(ScanRun(setup, plan, folder), quiet=quiet)
 
 
 def resumed(folder: Path, *, quiet: bool) -> int:
     """Goes on with the scan in ``folder``; its own plan decides everything."""
     plan = store.read_plan(folder)
     return _run(ScanRun(find(restored(dict(plan.case))), plan, folder), quiet=quiet)
-
-
-def _prepare(folder: Path, *, replace_old: bool) -> None:
-    make_folder(folder)
-    if store.holds_scan(folder) and not replace_old:
-        raise BadInput(f"{folder} already holds a scan; go on with it by --resume, or choose another folder with --out")
-    for name in (store.PLAN, store.FILE, store.CONCLUSION):
-        (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
 def _run(run: ScanRun, *, quiet: bool) -> int:

@@ -135,16 +135,6 @@ def test_a_report_of_nothing(leakgauge, tmp_path):
     assert "line 1 of" in leakgauge("report", "run").sentence
 
 
-@pytest.mark.parametrize(
-    "words", [["audit", "--batch-size", "many"], ["audit", "--nonsense"], ["nonsense"], ["report"]]
-)
-def test_what_the_parser_itself_refuses(words, leakgauge):
-    said = leakgauge(*words)
-    assert said.code == 2
-    assert "Error: " in said.err
-    assert "Traceback" not in said.err
-
-
 def test_a_folder_that_cannot_be_written_to(leakgauge, monkeypatch, tmp_path):
     """As root every folder can be written to, so the answer of the system is played."""
     (tmp_path / "locked").mkdir()

@@ -273,24 +273,6 @@ def test_version(leakgauge):
 # --- in a process of its own -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], ["audit", "--help"], ["attack", "--help"], ["scan", "--help"], ["--version"]]
-)
-def test_help_does_not_wait_for_torch(words):
-    code = (
-        "import sys\nfrom leakgauge import cli\n"
-        f"sys.argv = ['leakgauge', *{words!r}]\n"
-        "try:\n    cli.main()\nexcept SystemExit as left:\n    assert left.code == 0, left.code\n"
-        "heavy = {'torch', 'numpy', 'scipy', 'PIL', 'jinja2'} & set(sys.modules)\nassert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    if "--help" in words:
-        assert "leakgauge" in done.stdout
-    if words == ["audit", "--help"]:
-        assert "Examples: leakgauge audit" in " ".join(done.stdout.split())
-
-
 def test_a_mistake_in_a_process_of_its_own(tmp_path):
     command = [sys.executable, "-m", "leakgauge.cli", "attack", "missing.py:make"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

@@ -49,7 +49,7 @@ def test_an_adapted_model(name):
 @pytest.mark.parametrize("name", ["convnext_atto", "swin_tiny_patch4_window7_224"])
 def test_depth_and_width_stay(name):
     """All parameters but the stem's, the head's and the position tables' have the shapes of the canonical model."""
-    canonical, _ = load_model(f"timm:{name}", classes=10)
+    canonical = load_model(f"timm:{name}", classes=10).model
     ours, theirs = (dict(m.named_parameters()) for m in (stem_adapted(name).model, canonical))
     assert list(ours) == list(theirs)
     changed = {n for n in ours if ours[n].shape != theirs[n].shape}
@@ -84,7 +84,8 @@ def test_names():
         stem_adapted("maxvit_tiny_tf_224")
     with pytest.raises(BadInput, match="timm has no model 'swin_small'"):
         stem_adapted("swin_small")
-    model, space = load_model("timm32:convnext_atto")
+    loaded = load_model("timm32:convnext_atto")
+    model, space = loaded.model, loaded.space
     assert space.shape == (3, 32, 32)
     assert model.num_classes == 10
     assert smaller("timm:convnext_atto") == {"stem and resolution of 32×32": "timm32:convnext_atto"}

@@ -83,6 +83,8 @@ class Case:
                 raise BadInput(f"the {what} must be at least 1, got {value}")
         if self.first < 0:
             raise BadInput(f"the index of the first image must be at least 0, got {self.first}")
+        if self.seed < 0:
+            raise BadInput(f"the seed must be at least 0, got {self.seed}")
         if self.mode not in ("train", "eval"):
             raise BadInput(f"the mode must be 'train' or 'eval', got {self.mode!r}")
         object.__setattr__(self, "name", self.name or self._described())

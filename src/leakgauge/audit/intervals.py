@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -35,5 +33,7 @@ def interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None
         return None
     mean = sum(finite) / n
     spread = math.sqrt(sum((value - mean) ** 2 for value in finite) / (n - 1))
-    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * spread / math.sqrt(n)
+    from scipy.special import stdtrit  # here, because scipy is slow to import
+
+    half = float(stdtrit(n - 1, (1 + level) / 2)) * spread / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n, level)

@@ -12,6 +12,9 @@ from leakgauge.families.nearest import nearest
 
 T = TypeVar("T")
 
+NUMBERS = {"int", "float", "None"}
+"""Annotations, as written, of options that no word can fill."""
+
 
 def made_from(
     spec: str, registry: Mapping[str, Callable[..., T]], *, kind: str, extra: Mapping[str, Any] | None = None
@@ -28,17 +31,24 @@ def made_from(
     if name not in registry:
         raise BadInput(f"unknown {kind} {name!r}; {nearest(name, registry)}")
     factory = registry[name]
-    allowed = list(inspect.signature(factory).parameters)
+    parameters = inspect.signature(factory).parameters
+    allowed = list(parameters)
     options = {**_options(written, allowed, spec), **(extra or {})}
-    for option in options:
+    for option, value in options.items():
         if option not in allowed:
             raise BadInput(f"{kind} {name} has no option {option!r}; it takes {', '.join(allowed) or 'none'}")
+        if isinstance(value, str) and set(str(parameters[option].annotation).split(" | ")) <= NUMBERS:
+            raise BadInput(f"{kind} {name} takes a number as {option}, got {value!r}")
     try:
         return factory(**options)
     except TypeError as error:
         raise BadInput(
-            f"{kind} {spec!r} does not fit: {error}; it takes {', '.join(allowed) or 'no options'}"
+            f"{kind} {spec!r}{_given(extra)} does not fit: {error}; it takes {', '.join(allowed) or 'no options'}"
         ) from error
+
+
+def _given(extra: Mapping[str, Any] | None) -> str:
+    return f" with {', '.join(f'{name}={value}' for name, value in extra.items())}" if extra else ""
 
 
 def _options(written: str, allowed: list[str], spec: str) -> dict[str, Any]:

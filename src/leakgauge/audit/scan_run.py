@@ -119,6 +119,8 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
             f"{len(listed) - len(chosen)} of {len(listed)} cuts were left out: a neighbour with the same work of the edge "
             "sends no more and leaks no more (--every-cut scans them too)"
         )
+    first = chosen[0].name  # a defense that cannot stand at a cut is told before anything is written
+    cache_features(setup.victim, test.images[:1], [first], defenses=case.build_defenses(), seed=case.seed)
     plan = ScanPlan(
         case=asdict(case),
         cuts=tuple(_cost(cut, asked.numbers) for cut in chosen),

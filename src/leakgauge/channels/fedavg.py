@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -32,7 +33,7 @@ class FedAvg:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise BadInput(f"FedAvg needs at least 1 local step, got {self.steps}")
-        if self.lr <= 0:
+        if not 0 < self.lr < math.inf:  # NaN is refused too
             raise BadInput(f"FedAvg needs a positive learning rate, got {self.lr}")
         if self.minibatch is not None and self.minibatch < 1:
             raise BadInput(f"FedAvg needs a minibatch of at least 1 sample, got {self.minibatch}")

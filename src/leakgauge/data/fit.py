@@ -30,7 +30,7 @@ def fit(images: Tensor, *, shape: Shape | None, resize: bool, source: str) -> Te
         if not resize:
             raise BadInput(
                 f"{source} is {images.shape[2]} × {images.shape[3]} pixels (height × width) but the model takes "
-                f"{height} × {width}; resize the images, or allow it with resize=True"
+                f"{height} × {width}; resize the images, or allow it with resize=True (--resize)"
             )
         images = F.interpolate(images, (height, width), mode="bicubic", antialias=True).clamp(0, 1)
     return images

@@ -42,7 +42,7 @@ def read_files(files: Sequence[Path], *, shape: Shape | None = None, resize: boo
             a, b = (f"{h} × {w}" for h, w in (images[0].shape[2:], image.shape[2:]))
             raise BadInput(
                 f"the images differ in size: {files[0]} is {a} and {file} is {b} pixels (height × width); "
-                "resize them all to one size, or give a shape and resize=True"
+                "resize them all to one size, or give a shape and resize=True (--resize)"
             )
     return torch.cat(images)
 

@@ -115,14 +115,14 @@ def load_text(
     return TextLogits(model), Tokens(length, config.vocab_size)
 
 
-def _transformers() -> ModuleType:
+def _transformers(extra: str = "huggingface") -> ModuleType:
     try:
         invite_torchvision()
         import transformers
     except ModuleNotFoundError as error:
         if error.name != "transformers":
             raise
-        raise MissingExtra("transformers", "huggingface") from error
+        raise MissingExtra("transformers", extra) from error
     return transformers
 
 

@@ -18,7 +18,7 @@ def trainer_monitor(**options: Any) -> Any:
     step), and the gradient as it is applied, after clipping. A callback cannot reach the Trainer's own reports in time;
     give ``log=trainer.log`` or a logger. Blocks end with the epoch.
     """
-    transformers = _transformers()
+    transformers = _transformers(extra="trainer")
 
     class LeakageMonitor(transformers.TrainerCallback):
         monitor: Monitor | None = None

@@ -31,6 +31,10 @@ class OnRay:
         if self.cpus < 0 or self.gpus < 0 or self.retries < 0:
             raise BadInput(f"OnRay needs resources and retries that are not negative, got {self}")
 
+    def check(self) -> None:
+        """Whether Ray is installed, asked before anything is planned."""
+        _ray()
+
     def __call__(self, run: Runner, cases: Iterable[Case]) -> Iterator[Record]:
         ray = _ray()
         ours = not ray.is_initialized()

@@ -12,8 +12,10 @@ from leakgauge.audit.case import REARRANGED
 from leakgauge.core import Loss, Pixels, Victim, private_randomness
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import attention_first, find_roles
+from leakgauge.families.nearest import nearest
 from leakgauge.integrations import huggingface, timm
 from leakgauge.integrations.user_code import called, function, import_file, import_package, place
+from leakgauge.models.pretrained import PRETRAINED
 
 FORMS = "file.py:factory, package.module:factory, timm:NAME, timm32:NAME (adapted to 32×32 images) or hf:NAME"
 
@@ -50,7 +52,9 @@ def load_model(spec: str, *, seed: int = 0, classes: int | None = None) -> Loade
         name = spec.removeprefix("hf:")
         return Loaded(*huggingface.load(name, classes=classes, seed=seed, pretrained=huggingface.has_weights(name)))
     if not source or not name:
-        raise BadInput(f"cannot read {spec!r} as a model; write {FORMS}")
+        close = nearest(spec, PRETRAINED)
+        meant = f"{close} " if close.startswith("did you mean") else ""
+        raise BadInput(f"cannot read {spec!r} as a model; {meant}write {', '.join(PRETRAINED)} (embedded), {FORMS}")
     importing = import_file if source.endswith(".py") else import_package
     with private_randomness(seed, torch.device("cpu")), importing(source) as module:
         found = vars(module).get(name)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from scipy import sparse
-from scipy.optimize import LinearConstraint, milp
 from torch import Tensor
+
+if TYPE_CHECKING:  # functions import scipy.optimize themselves: it takes longer to import than this whole package
+    from scipy.optimize import LinearConstraint
 
 NONE = -1
 SWEEPS = 50
@@ -122,6 +123,9 @@ class _Task:
         """Whether it can be shown that no other ownership meets the rows: the parts are independent, or a search for
         another one comes to an end without success.
         """
+        from scipy import sparse
+        from scipy.optimize import LinearConstraint
+
         everything = torch.arange(len(self.parts))
         if self.independent(everything):
             return True
@@ -135,6 +139,9 @@ class _Task:
 
     def _system(self, free: Tensor) -> tuple[Tensor, int, list[LinearConstraint]] | None:
         """Rows not met without the ``free`` parts, and the limits of one unknown per row and free part; None if too large."""
+        from scipy import sparse
+        from scipy.optimize import LinearConstraint
+
         left = self._left(free)
         open_rows = (left.norm(dim=1) > self.relative * self.rows.norm(dim=1) + self.absolute).nonzero().flatten()
         rows, parts, width = len(open_rows), len(free), self.parts.shape[1]
@@ -193,6 +200,8 @@ class _Task:
 
 def _whole(unknowns: int, limits: list[LinearConstraint]) -> np.ndarray | bool | None:
     """Any 0-1 vector within ``limits``; None if there is none, False if that was not settled."""
+    from scipy.optimize import milp
+
     nothing, whole = np.zeros(unknowns), np.ones(unknowns)
     done = milp(nothing, constraints=limits, integrality=whole, bounds=(0, 1), options={"node_limit": NODES})
     if done.x is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from scipy.special import betaincinv
-
 from leakgauge.errors import BadInput
 
 
@@ -23,6 +21,8 @@ def clopper_pearson(hits: int, trials: int, *, level: float = 0.95) -> tuple[flo
     if not 0 < level < 1:
         raise BadInput(f"a confidence level lies between 0 and 1, got {level}")
     tail = (1 - level) / 2
+    from scipy.special import betaincinv  # here, because scipy is slow to import
+
     low = float(betaincinv(hits, trials - hits + 1, tail)) if hits else 0.0
     high = float(betaincinv(hits + 1, trials - hits, 1 - tail)) if hits < trials else 1.0
     return low, high

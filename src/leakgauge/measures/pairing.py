@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.errors import BadInput
@@ -22,5 +21,7 @@ def pair(reconstructions: Tensor, truths: Tensor) -> Tensor:
     """
     if len(reconstructions) != len(truths):
         raise BadInput(f"pairing is one to one, got {len(reconstructions)} reconstructions and {len(truths)} truths")
+    from scipy.optimize import linear_sum_assignment  # here, because it takes longer to import than this whole package
+
     _, columns = linear_sum_assignment(mse_pairs(reconstructions, truths).cpu().numpy())
     return torch.as_tensor(columns, dtype=torch.long, device=reconstructions.device)

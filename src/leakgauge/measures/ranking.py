@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from leakgauge.errors import BadInput
@@ -28,6 +27,8 @@ def auc(members: Tensor, others: Tensor, *, level: float = 0.95) -> Rate:
     Ref: Hanley and McNeil 1982, introduction — the area as the Wilcoxon statistic
     """
     _checked(members, others)
+    from scipy.stats import rankdata  # here, because it takes longer to import than this whole package
+
     ranks = rankdata(torch.cat([members, others]).double().cpu().numpy())
     count = len(members)
     value = (float(ranks[:count].sum()) - count * (count + 1) / 2) / (count * len(others))

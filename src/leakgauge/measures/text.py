@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.errors import BadInput
@@ -24,6 +23,8 @@ def pair_sentences(guesses: Tensor, truths: Tensor) -> Tensor:
     """
     _check(guesses, truths)
     right = (guesses[:, None] == truths[None]).sum(2)
+    from scipy.optimize import linear_sum_assignment  # here, because it takes longer to import than this whole package
+
     _, columns = linear_sum_assignment(-right.cpu().numpy())
     return torch.as_tensor(columns, dtype=torch.long, device=guesses.device)
 

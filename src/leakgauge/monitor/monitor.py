@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from leakgauge.core import Signal
@@ -327,6 +326,8 @@ def _table(scored: Scored) -> Tensor:
 def _mean(values: Tensor) -> Rate:
     """Mean with its 95 % Student interval; steps are taken as independent, which the drift of weights makes approximate."""
     mean = float(values.mean())
+    from scipy.special import stdtrit  # here, because scipy is slow to import
+
     half = float(stdtrit(len(values) - 1, 0.975) * values.std() / len(values) ** 0.5)
     return Rate(mean, mean - half, mean + half)
 

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from leakgauge.audit import monitor_records
 from leakgauge.audit.recording import Recording, Settings, Show
-from leakgauge.console import make_folder
 from leakgauge.errors import BadInput
 from leakgauge.monitor import MonitorWarning, View
 from leakgauge.monitor.leakage import VIEWS
@@ -20,8 +19,11 @@ from leakgauge.monitor_command import embedded, script
 from leakgauge.monitor_command.screen import Screen
 from leakgauge.monitor_command.server import LivePage
 from leakgauge.report import html
+from leakgauge.run_folder import claimed
 
 INTERRUPTED = 130
+WRITTEN = (monitor_records.FILE, html.FILE)
+"""What a monitored training writes into its folder."""
 
 
 def run(
@@ -67,7 +69,8 @@ def run(
             page = stack.enter_context(LivePage(port))
             shows.append(page.show)
             screen.print(f"live page: {page.address}", soft_wrap=True)
-        _prepare(folder, replace_old=replace_old)
+        refusal = "a monitored training; choose another folder with --out"
+        stack.enter_context(claimed(folder, WRITTEN, replace_old=replace_old, refusal=refusal))
         live = stack.enter_context(Screen(screen))
         recording = Recording(folder, settings, shows=(live.show, *shows))
         stack.enter_context(warnings.catch_warnings())
@@ -104,13 +107,3 @@ def _end(recording: Recording, train: Callable[[], None]) -> int:
     if mistake is not None:
         raise mistake
     return code
-
-
-def _prepare(folder: Path, *, replace_old: bool) -> None:
-    make_folder(folder)
-    old = folder / monitor_records.FILE
-    if old.exists() and not replace_old:
-        raise BadInput(f"{folder} already holds a monitored training; choose another folder with --out")
-    if replace_old:
-        for stale in (old, folder / html.FILE):
-            stale.unlink(missing_ok=True)

@@ -1,0 +1,70 @@
+"""The folder of a run: made, checked, and freed of an old run in a way that a mistake undoes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from leakgauge.errors import BadInput
+
+ASIDE = ".replaced"
+"""Where an old run lies until the new one has brought something about."""
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the run folder and checks that it can be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as trouble:
+        raise BadInput(
+            f"cannot make the output folder {folder} ({trouble.strerror}); choose another with --out"
+        ) from trouble
+    if not os.access(folder, os.W_OK):
+        raise BadInput(f"cannot write to the output folder {folder}; choose another with --out")
+
+
+@contextmanager
+def claimed(folder: Path, names: Sequence[str], *, replace_old: bool, refusal: str) -> Iterator[None]:
+    """Inside, ``folder`` is there and free for a new run, which writes the files and folders ``names``.
+
+    It holds an old run if the first of the names is there. That is refused, or with ``replace_old`` replaced. If the block
+    fails before a file of the new run was written, the old one is put back, and folders that were made for nothing go.
+    """
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    make_folder(folder)
+    aside, old = folder / ASIDE, [name for name in names if (folder / name).exists()]
+    if names[0] not in old:
+        old = []
+    elif not replace_old:
+        raise BadInput(f"{folder} already holds {refusal}")
+    _remove(aside)
+    for name in old:
+        aside.mkdir(exist_ok=True)
+        (folder / name).rename(aside / name)
+    before = {name for name in names if (folder / name).exists()}
+    try:
+        yield
+    except BaseException:
+        if not any((folder / name).is_file() for name in names if name not in before):
+            for name in old:
+                _remove(folder / name)
+                (aside / name).rename(folder / name)
+        raise
+    finally:
+        _remove(aside)
+        for place in made:
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+__all__ = ["claimed", "make_folder"]

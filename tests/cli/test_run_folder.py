@@ -1,0 +1,93 @@
+"""An old run is replaced by a new one, never by a mistake."""
+
+import pytest
+
+from leakgauge.errors import BadInput
+from leakgauge.run_folder import claimed
+
+NAMES = ("records", "page", "pictures")
+
+
+@pytest.fixture
+def old(tmp_path):
+    folder = tmp_path / "runs/attack"
+    (folder / "pictures").mkdir(parents=True)
+    for name in ("records", "page", "pictures/a.png", "of another command"):
+        (folder / name).write_text("old")
+    return folder
+
+
+def held(folder):
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+def claim(folder, *, replace_old=True):
+    return claimed(folder, NAMES, replace_old=replace_old, refusal="a run")
+
+
+def fail(folder, after_writing, error):
+    """A run that has written one file when it fails."""
+    with claim(folder):
+        file = folder / after_writing
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("new")
+        raise error
+
+
+def test_a_new_run_takes_the_place_of_the_old(old):
+    with claim(old):
+        assert held(old).keys() - {".replaced/records", ".replaced/page", ".replaced/pictures/a.png"} == {
+            "of another command"
+        }
+        (old / "records").write_text("new")
+    assert held(old) == {"records": "new", "of another command": "old"}
+
+
+@pytest.mark.parametrize("error", [BadInput("a mistake"), KeyboardInterrupt(), OSError("full")])
+def test_a_mistake_brings_the_old_run_back(old, error):
+    before = held(old)
+    with pytest.raises(type(error)):
+        fail(old, "pictures/b.png", error)
+    assert held(old) == before
+
+
+def test_what_the_new_run_measured_is_kept(old):
+    with pytest.raises(BadInput):
+        fail(old, "records", BadInput("late"))
+    assert held(old) == {"records": "new", "of another command": "old"}
+
+
+def test_an_old_run_is_refused(old):
+    before = held(old)
+    with pytest.raises(BadInput, match="already holds a run"), claim(old, replace_old=False):
+        raise AssertionError("not reached")
+    assert held(old) == before
+
+
+def test_files_of_other_commands_are_no_old_run(old):
+    (old / "records").unlink()
+    before = held(old)
+    with claim(old, replace_old=False):
+        assert held(old) == before
+
+
+def test_folders_made_for_nothing_go(tmp_path):
+    with pytest.raises(BadInput), claim(tmp_path / "runs/attack"):
+        raise BadInput("a mistake")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [
+        (["attack", "--option", "steps=2"], ["attack", "--first", 999999]),
+        (["monitor", "--steps", 30, "--every", 15], ["monitor", "missing_optimizer.py"]),
+    ],
+)
+def test_a_mistake_in_a_command_keeps_the_last_run(words, mistake, leakgauge, tmp_path):
+    (tmp_path / "missing_optimizer.py").write_text("x = 1")
+    assert leakgauge(*words, "-q").code == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "leakgauge-runs").rglob("*") if p.is_file()}
+    assert len(before) >= 2
+    assert leakgauge(*mistake).code == 2
+    assert {p: p.read_bytes() for p in (tmp_path / "leakgauge-runs").rglob("*") if p.is_file()} == before
