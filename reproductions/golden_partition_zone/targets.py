@@ -107,6 +107,7 @@ class Shelf:
                 epochs = self.epochs or recipe.epochs
                 training = Training(model, splits.train, LABELS[labels], recipe, epochs, self.batch, seed)
                 training.run(partial, watch=watch, go_on=go_on)
+                print(f"{name}: {training.note}", flush=True)
                 about = {"accuracy": accuracy(model, splits.test), "seconds": training.seconds, "epochs": epochs}
                 whole = file.with_suffix(".new")
                 torch.save({"state": model.state_dict(), **about}, whole)
@@ -153,6 +154,11 @@ class Training:
             model.parameters(), lr=self.rate, weight_decay=recipe.weight_decay, **options
         )  # fmt: skip
         self.step = Captured(self._once) if on_gpu else self._once
+
+    @property
+    def note(self) -> str:
+        """Whether the step was recorded, and if not, why."""
+        return self.step.note if isinstance(self.step, Captured) else "step by step"
 
     def run(self, partial: Path, *, watch: Watch | None = None, go_on: Callable[[], None] = nothing) -> None:
         """Trains to the end. What ``go_on`` raises goes through, after the state was written to ``partial``."""

@@ -1,6 +1,7 @@
 """The scripts of the split-inference reproduction: their arithmetic by hand, and a part from start to end on tiny networks."""
 
 import importlib
+import importlib.util
 import io
 import json
 import sys
@@ -164,6 +165,31 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been(scripts, whole, monkey
     for name, value in straight.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name]), name
     assert straight.accuracy == resumed.accuracy
+
+
+def test_a_recorded_step_trains_the_same_network(scripts, whole, monkeypatch, tmp_path):
+    """As on a GPU, where the step is recorded: rows and rate change in place, everything else is drawn anew within it."""
+    spec = importlib.util.spec_from_file_location(
+        "recordable", FOLDER.parents[1] / "tests" / "engine" / "recordable.py"
+    )
+    recordable = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recordable)
+    adam = importlib.import_module("torch.optim.adam")
+    monkeypatch.setattr(adam, "_get_capturable_supported_devices", lambda **_: ["cpu"])
+    targets, states = scripts["targets"], []
+    for played in (False, True):
+        model = SplitViT(width=8, heads=2, depth=1, classes=3)
+        recipe = targets.Recipe(3, 1e-2, 1e-4)
+        training = targets.Training(model, whole, targets.LABELS["LS+"], recipe, 3, 8, 0)
+        training.optimizer = torch.optim.Adam(model.parameters(), lr=training.rate, capturable=True, foreach=False)
+        if played:
+            training.step = recordable.PlayedBack(training._once)
+        training.run(tmp_path / "x.partial")
+        states.append(model.state_dict())
+    assert training.step.operations  # it was played back
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value)
+    assert not torch.equal(states[0]["head.weight"], SplitViT(width=8, heads=2, depth=1, classes=3).head.weight)
 
 
 def test_rates_rise_and_fall(scripts):
