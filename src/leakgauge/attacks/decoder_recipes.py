@@ -111,7 +111,7 @@ class Plateau:
 
     def begin(self, parameters: Iterable[nn.Parameter], steps_an_epoch: int, /) -> Steps:
         known = list(parameters)
-        optimizer = torch.optim.Adam(known, **_recordable(known, self.lr), betas=self.betas, amsgrad=True)
+        optimizer = torch.optim.Adam(known, **_recordable(known, self.lr, fused=True), betas=self.betas, amsgrad=True)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.patience)
         return _PlateauSteps(optimizer, schedule)
 
@@ -133,8 +133,9 @@ def _recorded(parameters: list[nn.Parameter]) -> bool:
     return parameters[0].is_cuda
 
 
-def _recordable(parameters: list[nn.Parameter], lr: float) -> dict[str, Any]:
-    """Settings with which Adam can be recorded. Fused or for each list of tensors, it would take β₁ as a number."""
+def _recordable(parameters: list[nn.Parameter], lr: float, *, fused: bool = False) -> dict[str, Any]:
+    """Settings with which Adam can be recorded. Fused it is one kernel, but takes β₁ as a number, which then must not change."""
     if not _recorded(parameters):
         return {"lr": lr}
-    return {"lr": torch.tensor(lr, device=parameters[0].device), "capturable": True, "foreach": False}
+    kind = {"fused": True} if fused else {"foreach": False}
+    return {"lr": torch.tensor(lr, device=parameters[0].device), "capturable": True, **kind}
