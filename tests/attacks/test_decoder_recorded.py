@@ -1,7 +1,9 @@
 """A decoder's training as on a GPU, where the step is recorded: it sees only what changes in place, and may not ask the host."""
 
+import gc
 import importlib
 import importlib.util
+import weakref
 from pathlib import Path
 
 import pytest
@@ -98,3 +100,19 @@ def test_a_step_needs_nothing_from_the_host(like_a_gpu, monkeypatch):
     step._once()  # the optimiser makes its state
     with recordable.only_on_the_device():
         step._once()
+
+
+def test_nothing_is_held_after_the_training():
+    """Features may fill most of a GPU: they must not wait for the garbage collector."""
+    images = pictures(40)
+    features = images.clone()
+    gone = weakref.ref(features)
+    gc.collect()
+    gc.disable()
+    try:
+        fitted = fit_on(features, images, decoder=Deconvolution(), epochs=1)
+        del features
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert fitted.history.trained_on == 36

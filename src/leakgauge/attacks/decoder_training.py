@@ -114,6 +114,7 @@ def train_decoder(
                 break
             if enough is not None and checks[-1] < enough * mean_image:
                 break
+    step.close()
     kept = {name: value.contiguous().cpu() for name, value in best.items()}
     return kept, History(len(learn), len(check), tuple(losses), tuple(checks), mean_image)
 
@@ -142,6 +143,10 @@ class _Step:
     def __call__(self, rows: Tensor) -> None:
         self.rows.copy_(rows)
         self._take()
+
+    def close(self) -> None:
+        """Lets go of the recording, which holds on to this object and with it to features and graph memory."""
+        del self._take
 
     def _once(self) -> None:
         z, x = pair(self.features, self.images, self.rows, self.device)
