@@ -1,163 +1,210 @@
-"""Finding the zone: the search of ``find_zone`` against full decoders at every cut and against bisection by depth.
+"""How much training does ``find_zone`` save, against decoders at every cut and against bisection by depth?
 
-python benchmarks/zone.py [--quick] [--epochs 12] [--threshold 0.25 …] [--out benchmarks/results/zone_cpu.jsonl]
+    python benchmarks/zone.py [--quick] [--table TABLE.jsonl] [--out benchmarks/results/zone_cpu.jsonl]
 
-All use the same decoders on the same features (embedded VGG, all 23 cuts, 800 auxiliary and 200 attacked images). Decoders of
-every cut are really trained for ``--epochs``, and searches with that effort should name the same cut. ``--threshold-at-100`` runs the
-search with the paper's 100 epochs too; what decoders of every cut would take there is extrapolated from the CPU time of their
-epochs, and said to be.
+All use the same decoders on the same features (embedded VGG, all 23 cuts, 800 auxiliary and 200 attacked images) and 100 epochs, as
+the split-inference paper trains. Decoders of every cut are really trained, which takes a quarter of an hour of one core; with
+``--table`` each is kept as it ends, and a second call goes on from there. A decoder of the search stops once it has shown that its
+cut leaks; one that never does is the very training that was done for the table, and counts with its seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from leakgauge.attacks.decoder import DecoderInverter
+from leakgauge.attacks.decoder import DecoderInverter, fit_on
 from leakgauge.audit.case import Case
 from leakgauge.audit.scan_run import parted
-from leakgauge.integrations.setups import find
+from leakgauge.integrations.setups import Setup, find
 from leakgauge.split import Attacker, cuts, scan
-from leakgauge.split.zone import Zone, bisect, exhaustive, find_zone
+from leakgauge.split.attacker import MARGIN
+from leakgauge.split.cache import cache_features
+from leakgauge.split.zone import Outcome, Zone, bisect, exhaustive, find_zone
 
-PAPER = 100
-"""Epochs of a decoder in the split-inference paper."""
+SCOUT = 0.4
+"""Effort of a scout as a share of the full one."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One decoder, its CPU seconds, and its FVU on images of the adversary after every epoch."""
+
+    cut: str
+    epochs: int
+    fvu: float
+    cpu_seconds: float
+    held: list[float]
 
 
 @dataclass
-class Timed:
-    """Decoders with their CPU seconds; each (cut, epochs) is trained once and remembered with what it took."""
+class Decoders:
+    """Decoders with their CPU seconds; each is trained once and remembered with what it took."""
 
-    attacker: Attacker
-    seconds: dict[tuple[str, int], float] = field(default_factory=dict)
-    found: dict[tuple[str, int], float] = field(default_factory=dict)
+    setup: Setup
+    seed: int
+    folder: Path
+    table: Path | None = None
+    whole: dict[tuple[str, int], Trained] = field(default_factory=dict)
+    stopped: dict[tuple[str, int, float], tuple[float, float, int]] = field(default_factory=dict)
 
-    def __call__(self, cut: str, epochs: int) -> float:
-        if (cut, epochs) not in self.found:
+    def __post_init__(self) -> None:
+        self.auxiliary, self.test = parted(self.setup)
+        for line in (
+            [] if self.table is None or not self.table.is_file() else self.table.read_text("utf-8").splitlines()
+        ):
+            row = json.loads(line)
+            if "enough" in row:
+                key = row["cut"], row["epochs"], row["enough"]
+                self.stopped[key] = row["fvu"], row["cpu_seconds"], row["trained"]
+            else:
+                kept = Trained(*(row[name] for name in Trained.__dataclass_fields__))
+                self.whole[kept.cut, kept.epochs] = kept
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        if self.table is not None:
+            with self.table.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(row) + "\n")
+
+    def full(self, cut: str, epochs: int) -> Trained:
+        if (cut, epochs) not in self.whole:
+            known, sent = (
+                cache_features(self.setup.victim, part.images, [cut], seed=seed)[cut]
+                for part, seed in ((self.auxiliary, self.seed), (self.test, self.seed + 1))
+            )
             began = time.process_time()
-            self.found[cut, epochs] = self.attacker(cut, epochs)
-            self.seconds[cut, epochs] = time.process_time() - began
-        return self.found[cut, epochs]
+            fitted = fit_on(known, self.auxiliary.images, epochs=epochs, seed=self.seed)
+            seconds = time.process_time() - began
+            truth = self.test.images
+            error = (fitted.decode(sent).clamp(0, 1) - truth).square().mean()
+            fvu = float(error / (truth - self.auxiliary.images.mean(0)).square().mean())
+            held = [value / fitted.history.mean_image for value in fitted.history.held_out]
+            self.whole[cut, epochs] = made = Trained(cut, epochs, fvu, seconds, held)
+            self._keep(asdict(made))
+        return self.whole[cut, epochs]
 
-    def cost(self, zone: Zone) -> float:
-        """CPU seconds of all decoders that a search trained; the same decoder costs each search the same."""
-        return sum(self.seconds[trial.cut, trial.epochs] for trial in zone.trials)
+    def stopping(self, cut: str, epochs: int, threshold: float) -> tuple[float, float, int]:
+        """FVU, CPU seconds and epochs of a decoder that stops once it has shown that the cut leaks."""
+        whole = self.whole.get((cut, epochs))
+        if whole is not None and min(whole.held) >= (1 - MARGIN) * threshold:
+            return whole.fvu, whole.cpu_seconds, epochs
+        if (cut, epochs, threshold) not in self.stopped:
+            attacker = Attacker(
+                self.setup.victim, self.auxiliary, self.test, DecoderInverter(), folder=self.folder, seed=self.seed,
+                enough=threshold,
+            )  # fmt: skip
+            began = time.process_time()
+            found = attacker(cut, epochs)
+            taken = found.fvu, time.process_time() - began, found.trained
+            self.stopped[cut, epochs, threshold] = taken
+            row = {"cut": cut, "epochs": epochs, "enough": threshold}
+            self._keep({**row, **dict(zip(("fvu", "cpu_seconds", "trained"), taken, strict=True))})
+        return self.stopped[cut, epochs, threshold]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="four cuts and 3 epochs, a check that it runs")
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--threshold", type=float, nargs="+", default=[0.1, 0.15, 0.2, 0.25, 0.4])
-    parser.add_argument(
-        "--threshold-at-100",
-        type=float,
-        nargs="*",
-        default=[],
-        help="also search with the paper's effort; minutes each",
-    )
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--threshold", type=float, nargs="+", default=[0.1, 0.15, 0.18, 0.2, 0.25, 0.4])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--table", type=Path, help="decoders of every cut, kept from call to call")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     torch.set_num_threads(1)
     epochs = 3 if options.quick else options.epochs
     setup = find(Case(model="vgg", seed=options.seed))
-    auxiliary, test = parted(setup)
-    names = [cut.name for cut in cuts(setup.victim)][:: 7 if options.quick else 1]
-    lines: list[dict[str, Any]] = []
-
-    began = time.process_time()
-    curve = [row.fvu for row in scan(setup.victim, auxiliary, test, names, seed=options.seed).rows]
-    ridge = time.process_time() - began
-    print(f"ridge at {len(names)} cuts: {ridge:.1f} CPU seconds")
-
-    with tempfile.TemporaryDirectory() as folder:
-        attacker = Attacker(
-            setup.victim, auxiliary, test, DecoderInverter(), folder=Path(folder), seed=options.seed
-        )  # fmt: skip
-        timed = Timed(attacker)
-        rungs = tuple(sorted({r for r in (1, 3) if r < epochs} | {epochs}))
-        lines += [_compare(names, curve, timed, threshold, rungs, ridge) for threshold in options.threshold]
-        full = 5 if options.quick else PAPER
-        lines += [_at_paper(names, curve, timed, t, epochs, full, ridge) for t in options.threshold_at_100]
+    with TemporaryDirectory() as folder:
+        decoders = Decoders(setup, options.seed, Path(folder), options.table)
+        names = [cut.name for cut in cuts(setup.victim)][:: 7 if options.quick else 1]
+        began = time.process_time()
+        curve = [
+            row.fvu for row in scan(setup.victim, decoders.auxiliary, decoders.test, names, seed=options.seed).rows
+        ]
+        ridge = time.process_time() - began
+        print(f"ridge at {len(names)} cuts: {ridge:.1f} CPU seconds")
+        lines = [compared(names, curve, decoders, threshold, epochs, ridge) for threshold in options.threshold]
     rows = [
-        {
-            "cut": name,
-            "ridge": ridge_fvu,
-            "decoder": timed.found[name, epochs],
-            "cpu_seconds": timed.seconds[name, epochs],
-        }
-        for name, ridge_fvu in zip(names, curve, strict=True)
-    ]
+        {"cut": name, "ridge": cheap, "decoder": decoders.full(name, epochs).fvu,
+         "cpu_seconds": decoders.full(name, epochs).cpu_seconds}
+        for name, cheap in zip(names, curve, strict=True)
+    ]  # fmt: skip
     about = {
-        "cuts": len(names), "epochs": epochs, "rungs": rungs, "ridge_cpu_seconds": ridge, "auxiliary": len(auxiliary.images),
-        "tested": len(test.images), "seed": options.seed, "torch": torch.__version__, "threads": 1,
+        "cuts": len(names), "epochs": epochs, "scout": scout(epochs), "ridge_cpu_seconds": ridge, "seed": options.seed,
+        "auxiliary": len(decoders.auxiliary.images), "tested": len(decoders.test.images), "torch": torch.__version__,
+        "threads": 1,
     }  # fmt: skip
     if options.out is not None:
         options.out.write_text("".join(json.dumps(line) + "\n" for line in [about, *rows, *lines]), encoding="utf-8")
 
 
-def _compare(
-    names: list[str], curve: list[float], timed: Timed, threshold: float, rungs: tuple[int, ...], ridge: float
+def scout(epochs: int) -> int:
+    return max(1, round(SCOUT * epochs))
+
+
+@dataclass
+class Counted:
+    """Decoders as a search asks for them, with what each took; a cut's FVU is the better of ``floor`` (ridge) and decoder."""
+
+    train: Callable[[str, int], tuple[float, float, int]]
+    floor: dict[str, float] = field(default_factory=dict)
+    rows: list[tuple[str, int, int, float, float]] = field(default_factory=list)
+
+    def __call__(self, cut: str, epochs: int) -> Outcome:
+        fvu, seconds, trained = self.train(cut, epochs)
+        self.rows.append((cut, epochs, trained, round(fvu, 4), round(seconds, 2)))
+        return Outcome(min(fvu, self.floor.get(cut, fvu)), trained)
+
+    def told(self, zone: Zone, ridge: float) -> dict[str, Any]:
+        seconds = ridge + sum(row[-1] for row in self.rows)
+        return {"cut": zone.recommended, "epochs": zone.spent, "cpu_seconds": seconds, "decoders": self.rows}
+
+
+def compared(
+    names: list[str], curve: list[float], decoders: Decoders, threshold: float, epochs: int, ridge: float
 ) -> dict[str, Any]:
-    ways: dict[str, Callable[[], Zone]] = {
-        "exhaustive": lambda: exhaustive(names, _best(names, curve, timed), threshold=threshold, epochs=rungs[-1]),
-        "find_zone": lambda: find_zone(names, curve, timed, threshold=threshold, rungs=rungs),
-        "find_zone, one cut at a time": lambda: find_zone(
-            names, curve, timed, threshold=threshold, rungs=rungs, ahead=1
-        ),
-        "bisection": lambda: bisect(names, _best(names, curve, timed), threshold=threshold, epochs=rungs[-1]),
-        "bisection, decoders alone": lambda: bisect(names, timed, threshold=threshold, epochs=rungs[-1]),
-        "exhaustive, decoders alone": lambda: exhaustive(names, timed, threshold=threshold, epochs=rungs[-1]),
+    """Every way at one threshold. The references know of ridge, as the search does; one of them does not."""
+    floor = dict(zip(names, curve, strict=True))
+
+    def full(cut: str, effort: int) -> tuple[float, float, int]:
+        found = decoders.full(cut, effort)
+        return found.fvu, found.cpu_seconds, effort
+
+    def stopping(cut: str, effort: int) -> tuple[float, float, int]:
+        return decoders.stopping(cut, effort, threshold)
+
+    every, search, halving, alone = Counted(full, floor), Counted(stopping, floor), Counted(full, floor), Counted(full)
+    rungs = (scout(epochs), epochs)
+    ways = {
+        "exhaustive": every.told(exhaustive(names, every, threshold=threshold, epochs=epochs), ridge),
+        "find_zone": search.told(find_zone(names, curve, search, threshold=threshold, rungs=rungs), ridge),
+        "bisection": halving.told(bisect(names, halving, threshold=threshold, epochs=epochs), ridge),
+        "bisection, decoders alone": alone.told(bisect(names, alone, threshold=threshold, epochs=epochs), 0.0),
     }
-    line: dict[str, Any] = {"threshold": threshold}
-    for name, way in ways.items():
-        zone = way()
-        with_ridge = 0.0 if "alone" in name else ridge
-        line[name] = {"cut": zone.recommended, "epochs": zone.spent, "cpu_seconds": timed.cost(zone) + with_ridge}
-    whole = line["exhaustive"]["cpu_seconds"]
-    line["ratio"] = whole / line["find_zone"]["cpu_seconds"]
-    line["ratio_one_at_a_time"] = whole / line["find_zone, one cut at a time"]["cpu_seconds"]
-    line["ratio_of_bisection"] = whole / line["bisection"]["cpu_seconds"]
-    line["same_cut"] = line["exhaustive"]["cut"] == line["find_zone"]["cut"]
+    for name in ("exhaustive", "bisection", "bisection, decoders alone"):
+        del ways[name]["decoders"]  # they are in the table of cuts
+    line: dict[str, Any] = {"threshold": threshold, **ways}
+    reference = line["exhaustive"]["cpu_seconds"]
+    for name in list(ways)[1:]:
+        line[name] |= {
+            "ratio": reference / line[name]["cpu_seconds"],
+            "same_cut": line[name]["cut"] == line["exhaustive"]["cut"],
+        }
     print(
-        f"threshold {threshold:g}: "
-        + "; ".join(f"{way} {line[way]['cut']} {line[way]['cpu_seconds']:.1f} s" for way in ways)
-        + f"; {line['ratio']:.1f}x less than exhaustive ({line['ratio_one_at_a_time']:.1f}x one at a time), "
-        f"bisection {line['ratio_of_bisection']:.1f}x"
+        f"threshold {threshold:g}: exhaustive {line['exhaustive']['cut']} {reference:.0f} s; "
+        + "; ".join(
+            f"{n} {line[n]['cut']} {line[n]['cpu_seconds']:.0f} s, {line[n]['ratio']:.1f}x" for n in list(ways)[1:]
+        ),
+        flush=True,
     )
-    return line
-
-
-def _best(names: list[str], curve: list[float], timed: Timed) -> Callable[[str, int], float]:
-    """Decoder or ridge, whichever reads more: the reference must know what the search knows."""
-    return lambda cut, epochs: min(timed(cut, epochs), curve[names.index(cut)])
-
-
-def _at_paper(
-    names: list[str], curve: list[float], timed: Timed, threshold: float, measured: int, epochs: int, ridge: float
-) -> dict[str, Any]:
-    """The search with the paper's effort, run; against decoders of every cut, whose time is extrapolated from ``measured`` epochs."""
-    whole = ridge + sum(timed.seconds[name, measured] / measured * epochs for name in names)
-    rungs = (*(r for r in (1, 3, 12) if r < epochs), epochs)
-    line: dict[str, Any] = {"threshold": threshold, "epochs": epochs, "exhaustive_extrapolated": whole}
-    for name, ahead in (("find_zone", 3), ("find_zone, one cut at a time", 1)):
-        zone = find_zone(names, curve, timed, threshold=threshold, rungs=rungs, ahead=ahead)
-        spent = timed.cost(zone) + ridge
-        trials = [(trial.cut, trial.epochs, trial.fvu) for trial in zone.trials]
-        line[name] = {"cut": zone.recommended, "cpu_seconds": spent, "ratio": whole / spent, "trials": trials}
-        print(
-            f"{epochs} epochs, threshold {threshold:g}: {name} {zone.recommended} {spent:.0f} s; "
-            f"every cut {whole:.0f} s (extrapolated), {whole / spent:.1f}x"
-        )
     return line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
 from dataclasses import dataclass, field
@@ -63,8 +64,14 @@ class Attempt:
     paper: bool = True
 
 
-def attacked(attempt: Attempt, leak: Leak, splits: Splits, *, seed: int, auxiliary: Part | None = None) -> Row:
-    """Trains the decoder on what the adversary owns and measures it on the test part."""
+SHOWN = 6
+"""Reconstructions that are kept as pictures."""
+
+
+def attacked(
+    attempt: Attempt, leak: Leak, splits: Splits, *, seed: int, auxiliary: Part | None = None
+) -> tuple[Row, Tensor]:
+    """Trains the decoder on what the adversary owns and measures it on the test part; also its first reconstructions, as bytes."""
     began = time.perf_counter()
     owned = splits.auxiliary if auxiliary is None else auxiliary
     fitted = fit_on(
@@ -74,7 +81,7 @@ def attacked(attempt: Attempt, leak: Leak, splits: Splits, *, seed: int, auxilia
     on_test = measured(fitted, leak.sent, splits.test.images)
     on_known = measured(fitted, leak.known, owned.images)
     baseline = mean_image_error(owned.images, splits.test.images)
-    return {
+    row = {
         "decoder": attempt.name,
         "decoder_parameters": sum(p.numel() for p in fitted.network().parameters()),
         "epochs": attempt.epochs,
@@ -88,6 +95,7 @@ def attacked(attempt: Attempt, leak: Leak, splits: Splits, *, seed: int, auxilia
         "mean_image_mse": baseline,
         "seconds": round(seconds, 2),
     }
+    return row, (fitted.decode(leak.sent[:SHOWN]) * 255).round().to(torch.uint8).cpu()
 
 
 @torch.no_grad()
@@ -138,7 +146,10 @@ def radius_per_dimension(leak: Leak, part: Part, classes: int) -> float:
 
 @dataclass
 class Ledger:
-    """Results as JSON lines, written as they come; a key that is there is not measured again."""
+    """Results as JSON lines, written as they come; a key that is there is not measured again.
+
+    Several processes may write to one file: each adds a line only if no other has written that key meanwhile.
+    """
 
     file: Path
     done: dict[str, Row] = field(default_factory=dict)
@@ -146,12 +157,20 @@ class Ledger:
     def __post_init__(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         if self.file.is_file():
-            for line in self.file.read_text("utf-8").splitlines():
+            self._take(self.file.read_text("utf-8"))
+
+    def _take(self, lines: str) -> None:
+        for line in lines.splitlines():
+            if line.endswith("}"):  # a process that was stopped may have left half a line
                 row = json.loads(line)
-                self.done[row["key"]] = row
+                self.done.setdefault(row["key"], row)
 
     def add(self, key: str, row: Row) -> None:
-        whole = {"key": key, **row}
-        self.done[key] = whole
-        with self.file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(whole) + "\n")
+        with self.file.open("a+", encoding="utf-8") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            stream.seek(0)
+            known = stream.read()
+            self._take(known)
+            if key not in self.done:
+                self.done[key] = {"key": key, **row}
+                stream.write(("" if known.endswith("\n") or not known else "\n") + json.dumps(self.done[key]) + "\n")

@@ -117,6 +117,37 @@ def claim_lines(rows: list[Row]) -> Iterator[Line]:
     yield Line("claim: weaker gain at the decision level", 0.66, [1 - gains[0] / gains[1]] if len(gains) == 2 else [])
 
 
+def zone_lines(rows: list[Row]) -> Iterator[str]:
+    """The search of the zone against decoders at every cut, from one run; seconds of the GPU, ridge included."""
+    compared = [row for row in rows if row["key"].startswith("zone/compared/")]
+    if compared:
+        yield "\n| threshold | every cut, 100 epochs | find_zone | bisection by depth |\n|---|---|---|---|"
+    for row in sorted(compared, key=lambda row: row["threshold"]):
+        ways = [f"`{row['exhaustive']['cut']}`, {row['exhaustive']['seconds']:.0f} s"]
+        for name in ("find_zone", "bisection"):
+            way = row[name]
+            ways.append(f"`{way['cut']}`, {way['seconds']:.0f} s, {way['epochs']} epochs ({way['ratio']:.1f}×)")
+        yield f"| {row['threshold']:g} | {' | '.join(ways)} |"
+
+
+def class_lines(rows: list[Row]) -> Iterator[str]:
+    """FVU and R_c² per dimension by the number of classes; several seeds as their mean."""
+    found = [row for row in rows if row.get("part") == "classes" and "fvu" in row]
+    sets = sorted({row["data"] for row in found}, key=lambda name: int(name.split(", ")[1].split()[0]))
+    blocks = sorted({row["block"] for row in found})
+    if found:
+        yield "\n| block | " + " | ".join(f"{name.split(', ')[1]}: FVU, R_c²/D" for name in sets) + " |"
+        yield "|---" * (1 + len(sets)) + "|"
+    for block in blocks:
+        cells = [
+            f"{mean(chosen(found, 'fvu', data=name, block=block)):.3f}, "
+            f"{mean(chosen(found, 'radius_per_dimension', data=name, block=block)):.3g}"
+            for name in sets
+            if chosen(found, "fvu", data=name, block=block)
+        ]
+        yield f"| {block} | {' | '.join(cells)} |"
+
+
 def main() -> None:
     file = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
     if not file.is_file():
@@ -126,6 +157,8 @@ def main() -> None:
     for lines in (accuracy_lines, error_lines, claim_lines):
         for line in lines(rows):
             print(line)
+    for lines in (zone_lines, class_lines):
+        print(*lines(rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakgauge.attacks import decoder_training
 from leakgauge.attacks.decoder import (
     DecoderInverter,
     FittedDecoder,
@@ -16,7 +17,8 @@ from leakgauge.attacks.decoder import (
     only_tensor,
     public_features,
 )
-from leakgauge.attacks.decoder_training import History, OneCycle, Plateau, train_decoder
+from leakgauge.attacks.decoder_recipes import OneCycle, Plateau
+from leakgauge.attacks.decoder_training import History, train_decoder
 from leakgauge.attacks.decoders import Deconvolution, Enhanced, Learned, Normalise, Residual
 from leakgauge.core import Attack, Pixels, Victim, share
 from leakgauge.defenses import GaussianNoise
@@ -127,6 +129,26 @@ def test_history_is_measured_where_nothing_was_trained():
     mean = images[order[16:]].mean(0)
     assert history.mean_image == pytest.approx((images[aside] - mean).square().mean().item(), rel=1e-5)
     assert history.held_out_fvu == pytest.approx(history.held_out_mse / history.mean_image)
+
+
+def test_half_precision_follows_the_weights(monkeypatch):
+    """Autocast keeps converted weights until its block ends; around the whole training it would never see an update."""
+    images = pictures(64)
+    fine = fit_on(images, images, decoder=Deconvolution(), epochs=6, batch=8, lr=0.01)
+    monkeypatch.setattr(decoder_training, "_precision", lambda device: torch.autocast("cpu", torch.bfloat16))
+    coarse = fit_on(images, images, decoder=Deconvolution(), epochs=6, batch=8, lr=0.01)
+    assert coarse.history.held_out[-1] < 0.5 * coarse.history.held_out[0]
+    assert coarse.history.held_out_mse == pytest.approx(fine.history.held_out_mse, rel=0.2)
+
+
+def test_training_stops_when_enough_is_shown():
+    images = pictures(64)
+    whole = fit_on(images, images, decoder=Deconvolution(), epochs=8, batch=8, lr=0.01)
+    shares = [value / whole.history.mean_image for value in whole.history.held_out]
+    stopped = fit_on(images, images, decoder=Deconvolution(), epochs=8, batch=8, lr=0.01, enough=shares[3])
+    first = next(i for i, value in enumerate(shares) if value < shares[3])
+    assert stopped.history.held_out == whole.history.held_out[: first + 1]
+    assert len(stopped.history.held_out) < 8
 
 
 def test_the_best_epoch_is_kept():

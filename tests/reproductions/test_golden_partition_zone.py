@@ -1,21 +1,27 @@
 """The scripts of the split-inference reproduction: their arithmetic by hand, and a part from start to end on tiny networks."""
 
 import importlib
+import importlib.util
+import io
 import json
 import sys
+import zipfile
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from leakgauge.attacks import fit_on
 from leakgauge.attacks.decoders import Deconvolution
 from leakgauge.models import IR152, SplitViT
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
-SCRIPTS = ("splits", "targets", "leaks", "parts", "run", "tables", "decoders_quick")
+SCRIPTS = (
+    "splits", "targets", "leaks", "study", "parts", "decoder_tables", "zone_part", "plan", "run", "tables", "decoders_quick",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -108,6 +114,151 @@ def test_the_papers_error_is_summed_over_channels(scripts, whole):
     assert found["mse_best_twentieth"] <= found["mse"]
 
 
+def test_sheets_are_cut_up_row_by_row(scripts, tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (150, 4, 4, 3), dtype=np.uint8)
+    padded = np.concatenate([images, np.zeros((50, 4, 4, 3), np.uint8)])
+    with zipfile.ZipFile(tmp_path / "cifar10_a.zip", "w") as archive:
+        for number, hundred in enumerate(np.split(padded, 2)):
+            sheet = np.zeros((40, 40, 3), np.uint8)
+            for i, image in enumerate(hundred):
+                sheet[4 * (i // 10) :, 4 * (i % 10) :][:4, :4] = image
+            stream = io.BytesIO()
+            Image.fromarray(sheet).save(stream, "PNG")
+            archive.writestr(f"sheet_{number:04}.png", stream.getvalue())
+        stream = io.BytesIO()
+        np.save(stream, np.arange(150) % 10)
+        archive.writestr("labels.npy", stream.getvalue())
+    x, y = scripts["splits"].sheets(tmp_path / "cifar10_a.zip")
+    assert torch.equal((x * 255).round().byte(), torch.from_numpy(images).permute(0, 3, 1, 2))
+    assert y.tolist() == [i % 10 for i in range(150)]
+    (tmp_path / "cifar10_b.zip").write_bytes((tmp_path / "cifar10_a.zip").read_bytes())
+    files = scripts["study"].Files.of(tmp_path)
+    assert (files.cifar, files.mnist) == (tmp_path, None)
+    both = scripts["splits"].load(files.cifar, torch.device("cpu"))
+    assert both.images.shape == (300, 3, 64, 64)
+    assert both.labels.bincount().tolist() == [30] * 10
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_stopped_training_goes_on_as_if_it_had_not_been(scripts, whole, monkeypatch, tmp_path):
+    targets, splits = scripts["targets"], scripts["splits"].split("x", whole, shares=(0.5, 0.3, 0.2))
+    monkeypatch.setitem(targets.NETWORKS, "vit", partial(SplitViT, width=8, heads=2, depth=1))
+    cpu = torch.device("cpu")
+    straight = targets.Shelf(tmp_path / "a", cpu, 8, 3).get("vit", splits, "LS+", 1)
+    asked = []
+
+    def go_on():
+        asked.append(1)
+        if len(asked) == 3:
+            raise Stop
+
+    shelf = targets.Shelf(tmp_path / "b", cpu, 8, 3)
+    with pytest.raises(Stop):
+        shelf.get("vit", splits, "LS+", 1, go_on=go_on)
+    assert len(list((tmp_path / "b").glob("*.partial"))) == 1
+    resumed = shelf.get("vit", splits, "LS+", 1, go_on=go_on)
+    assert len(asked) == 3 + 1  # one epoch was left
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+    assert straight.accuracy == resumed.accuracy
+
+
+def test_a_recorded_step_trains_the_same_network(scripts, whole, monkeypatch, tmp_path):
+    """As on a GPU, where the step is recorded: rows and rate change in place, everything else is drawn anew within it."""
+    spec = importlib.util.spec_from_file_location(
+        "recordable", FOLDER.parents[1] / "tests" / "engine" / "recordable.py"
+    )
+    recordable = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recordable)
+    adam = importlib.import_module("torch.optim.adam")
+    monkeypatch.setattr(adam, "_get_capturable_supported_devices", lambda **_: ["cpu"])
+    targets, states = scripts["targets"], []
+    for played in (False, True):
+        model = SplitViT(width=8, heads=2, depth=1, classes=3)
+        recipe = targets.Recipe(3, 1e-2, 1e-4)
+        training = targets.Training(model, whole, targets.LABELS["LS+"], recipe, 3, 8, 0)
+        training.optimizer = torch.optim.Adam(model.parameters(), lr=training.rate, capturable=True, foreach=False)
+        if played:
+            training.step = recordable.PlayedBack(training._once)
+        training.run(tmp_path / "x.partial")
+        states.append(model.state_dict())
+    assert training.step.operations  # it was played back
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value)
+    assert not torch.equal(states[0]["head.weight"], SplitViT(width=8, heads=2, depth=1, classes=3).head.weight)
+
+
+def test_rates_rise_and_fall(scripts):
+    recipe = scripts["targets"].Recipe(10, 1.0, 0.0, rising=0.1)
+    assert [recipe.rate_at(x) for x in (0.0, 0.1, 0.55, 1.0)] == pytest.approx([0.05, 1.0, 0.5, 0.0])
+
+
+def test_nobody_enters_while_another_is_inside(scripts, tmp_path):
+    locked = scripts["targets"].locked
+
+    def give_up():
+        raise Stop
+
+    with locked(tmp_path / "x.lock"), pytest.raises(Stop), locked(tmp_path / "x.lock", give_up):
+        pass
+    with locked(tmp_path / "x.lock", give_up):
+        pass
+
+
+def test_two_processes_share_a_ledger(scripts, tmp_path):
+    one, two = (scripts["leaks"].Ledger(tmp_path / "run.jsonl") for _ in range(2))
+    one.add("a", {"value": 1})
+    two.add("a", {"value": 2})
+    two.add("b", {"value": 3})
+    assert two.done["a"]["value"] == 1
+    with (tmp_path / "run.jsonl").open("a") as stream:
+        stream.write('{"key": "c", "val')  # stopped in the middle
+    again = scripts["leaks"].Ledger(tmp_path / "run.jsonl")
+    again.add("d", {"value": 4})
+    assert list(scripts["leaks"].Ledger(tmp_path / "run.jsonl").done) == ["a", "b", "d"]
+
+
+def test_every_part_has_a_plan(scripts, capsys):
+    assert scripts["run"].main(["--plan"]) is None
+    said = capsys.readouterr().out
+    assert [line.split(":")[0] for line in said.splitlines()] == [*scripts["run"].PARTS, "all"]
+
+
+def test_the_zone_by_three_ways(scripts, tmp_path):
+    """On a curve that is known: the search names the same cut, and its time is that of the decoders it trained."""
+    zone_part, study = scripts["zone_part"], scripts["study"]
+    names = [f"cut{i:02}" for i in range(20)]
+
+    class Known(zone_part.Attacks):
+        def __post_init__(self):
+            pass
+
+        def _fitted(self, cut, epochs, enough):
+            final = names.index(cut) / 20
+            held = [final + (1 - final) / (1 + 10 * epoch) for epoch in range(1, epochs + 1)]
+            if enough is not None:
+                held = held[: next((i for i, value in enumerate(held) if value < enough), epochs - 1) + 1]
+            return {"fvu": held[-1], "seconds": len(held), "trained_epochs": len(held), "held_out_fvu": held}
+
+    ledger = scripts["leaks"].Ledger(tmp_path / "run.jsonl")
+    attacks = Known(study.Study(study.Files(), None, ledger, torch.device("cpu")), None, None, 100)
+    curve = [min(1.0, i / 20 + 0.16) for i in range(20)]
+    for name, fvu in zip(names, curve, strict=True):
+        ledger.add(f"zone/ridge/{name}", {"fvu": fvu, "seconds": 0.5})
+    row = zone_part.compared(names, curve, attacks, 0.52, 100, 25)
+    assert row["exhaustive"] == {"cut": "cut11", "decoders": 20, "epochs": 2000, "seconds": 2010.0}
+    assert row["find_zone"]["cut"] == row["bisection"]["cut"] == "cut11"
+    assert row["find_zone"]["same_cut"]
+    trained = [r for key, r in ledger.done.items() if key.endswith("/0.52")]
+    assert row["find_zone"]["epochs"] == sum(r["trained_epochs"] for r in trained) + 100  # cut11 is that of the table
+    assert row["find_zone"]["ratio"] == pytest.approx(2010 / (row["find_zone"]["epochs"] + 10))
+    assert row["find_zone"]["ratio"] > 10 > row["bisection"]["ratio"]
+
+
 def test_a_ledger_goes_on_where_it_stopped(scripts, tmp_path):
     file = tmp_path / "deep" / "results.jsonl"
     scripts["leaks"].Ledger(file).add("a", {"value": 1})
@@ -122,14 +273,14 @@ def test_a_part_runs_and_is_not_measured_twice(scripts, monkeypatch, tmp_path):
     monkeypatch.setitem(scripts["targets"].NETWORKS, "ir152", small)
     options = scripts["run"].options_of(["--quick"])
     study = scripts["run"].study_of(options, tmp_path)
-    scripts["parts"].predictions(study)
+    scripts["decoder_tables"].predictions(study)
     rows = study.ledger.done
     assert {row["decoder"] for row in rows.values() if "decoder" in row} == {"Normal", "LS+", "LS-", "Log", "Power"}
     assert sum(key.startswith("target/") for key in rows) == 3
     assert all(row["fvu"] > 0 for row in rows.values() if "fvu" in row)
     before = (tmp_path / "run.jsonl").read_text()
     again = scripts["run"].study_of(options, tmp_path)
-    scripts["parts"].predictions(again)
+    scripts["decoder_tables"].predictions(again)
     assert (tmp_path / "run.jsonl").read_text() == before
 
 
@@ -139,13 +290,17 @@ def test_own_data_from_an_npz_at_full_length(scripts, monkeypatch, tmp_path):
     np.savez(tmp_path / "data.npz", x=rng.integers(0, 256, (120, 32, 32, 3), dtype=np.uint8), y=np.arange(120) % 10)
     small = partial(IR152, units=(1, 1), widths=(4, 8), embedding=8)
     monkeypatch.setitem(scripts["targets"].NETWORKS, "ir152", small)
-    files = ["--data", "data.npz", "--results", "out/run.jsonl", "--weights", "weights"]
+    files = ["--data", "data.npz", "--results", "out/run.jsonl", "--weights", "weights", "--pictures", "pictures"]
     files = [str(tmp_path / word) if not word.startswith("--") else word for word in files]
     settings = ["--target-epochs", "1", "--decoder-epochs", "1", "--batch", "16", "--part", "predictions"]
     ledger = scripts["run"].main([*files, *settings])
     assert {row["auxiliary_images"] for row in ledger.done.values() if "fvu" in row} == {20}
     assert len((tmp_path / "out" / "run.jsonl").read_text().splitlines()) == 3 + 5
-    assert len(list((tmp_path / "weights").iterdir())) == 3
+    assert len(list((tmp_path / "weights").glob("*.pt"))) == 3
+    shown = [np.load(file) for file in (tmp_path / "pictures").iterdir()]
+    assert {str(one["key"]) for one in shown} == {key for key in ledger.done if not key.startswith("target/")}
+    assert all(one["images"].shape == (6, 3, 64, 64) and one["images"].dtype == np.uint8 for one in shown)
+    assert len(list((tmp_path / "weights").glob("*.partial"))) == 0
 
 
 def test_a_part_without_its_data_says_so(scripts, tmp_path):
@@ -172,9 +327,26 @@ def test_tables_show_the_paper_beside_us_and_say_what_is_missing(scripts, capsys
                 "test_mse_paper": 3 * error * factor,
             }
             ledger.add(f"{seed}/{block}", row)
+    way = {"cut": "features.2", "seconds": 12.3, "epochs": 40, "ratio": 10.0}
+    zone = {"threshold": 0.25, "exhaustive": {**way, "seconds": 123.0}, "find_zone": way, "bisection": way}
+    ledger.add("zone/compared/0.25", {"part": "zone", **zone})
+    for number, fvu in ((10, 0.5), (2, 0.25)):
+        row = {
+            "part": "classes",
+            "data": f"cifar10, {number} classes",
+            "block": 30,
+            "fvu": fvu,
+            "radius_per_dimension": 0.1,
+        }
+        ledger.add(f"classes/{number}", {**row, "seed": 0})
     monkeypatch.setattr(sys, "argv", ["tables", str(tmp_path / "run.jsonl")])
     scripts["tables"].main()
     said = capsys.readouterr().out
+    assert "| 0.25 | `features.2`, 123 s | `features.2`, 12 s, 40 epochs (10.0×) | `features.2`" in said
+    assert (
+        "| block | 2 classes: FVU, R_c²/D | 10 classes: FVU, R_c²/D |\n|---|---|---|\n| 30 | 0.250, 0.1 | 0.500, 0.1 |"
+        in said
+    )
     assert "| VGG19 block 30 | 0.06649 | 0.066 (0.06 to 0.072) | -1% |" in said
     assert "| claim: error of deep over shallow blocks | 4 | 5 (5 to 5) | +25% |" in said
     assert "| Table 3, Normal | 0.1693 | not measured | |" in said

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge.errors import BadInput
+from leakgauge.inversion import progress
 from leakgauge.split import Attacker, RidgeInverter, cuts, scan
 from leakgauge.split.query import Offer, Wanted, choose, offers, pareto, wanted
-from leakgauge.split.zone import bisect, crossing, exhaustive, find_zone
+from leakgauge.split.zone import Outcome, bisect, crossing, exhaustive, find_zone
 
 NAMES = [f"cut{i:02}" for i in range(20)]
 RUNGS = (1, 3, 12, 50)
@@ -25,6 +26,18 @@ def attack_on(final: list[float], speed: float = 1.0):
         return value + (1 - value) / (1 + speed * epochs)
 
     return attacked
+
+
+def stopping(attacked, threshold):
+    """The same decoder, which stops after the first epoch that brings it below the threshold."""
+
+    def stopped(name: str, epochs: int) -> Outcome:
+        for epoch in range(1, epochs + 1):
+            if attacked(name, epoch) < threshold:
+                return Outcome(attacked(name, epoch), epoch)
+        return Outcome(attacked(name, epochs), epochs)
+
+    return stopped
 
 
 RAMP = [i / 20 for i in range(20)]
@@ -51,15 +64,49 @@ def test_finds_what_exhaustive_training_finds_with_less():
     st.floats(0.05, 0.95),
     st.floats(0.1, 5),
     st.floats(0, 0.3),
-    st.integers(1, 5),
+    st.none() | st.integers(1, 5),
+    st.booleans(),
 )
-def test_on_any_rising_curve(final, threshold, speed, weaker, ahead):
+def test_on_any_rising_curve(final, threshold, speed, weaker, ahead, stops):
     attacked = attack_on(sorted(final), speed)
     ridge = [attacked(name, 50) + weaker for name in NAMES]  # an attack that is no better than the decoder
-    zone = find_zone(NAMES, ridge, attacked, threshold=threshold, rungs=RUNGS, ahead=ahead)
+    asked = stopping(attacked, threshold) if stops else attacked
+    zone = find_zone(NAMES, ridge, asked, threshold=threshold, rungs=RUNGS, ahead=ahead)
     reference = exhaustive(NAMES, attacked, threshold=threshold, epochs=50)
     assert zone.recommended == reference.recommended
+    assert zone.bracket[1] == reference.bracket[1]
     assert zone.spent <= sum(RUNGS) * 20
+
+
+def test_decoders_that_stop_tell_how_far_to_go():
+    """By hand: cut08 breaks at once, so a scout goes 4 cuts on; cut12 does too; cut16 holds, and half-way back cut14."""
+    attacked = stopping(attack_on(RAMP, speed=10), 0.66)
+    ridge = [0.1] * 8 + [0.9] * 12
+    zone = find_zone(NAMES, ridge, attacked, threshold=0.66, rungs=(25, 100))
+    assert [(trial.cut, trial.epochs) for trial in zone.trials] == [
+        ("cut08", 1),
+        ("cut12", 1),
+        ("cut16", 25),
+        ("cut14", 25),
+        ("cut13", 4),
+        ("cut14", 100),
+    ]
+    assert zone.recommended == "cut14"
+    assert zone.bracket == ("cut13", "cut14")
+    assert zone.spent == 156
+    assert zone.exhaustive == 2000
+
+
+def test_scouts_that_miss_cost_effort_and_no_answer():
+    """A decoder that reads nothing until its last epochs: every scout is wrong, and the answer is still right."""
+
+    def late(name: str, epochs: int) -> float:
+        return RAMP[NAMES.index(name)] if epochs == 50 else 1.0
+
+    zone = find_zone(NAMES, [0.1] * 8 + [0.9] * 12, late, threshold=0.66, rungs=(12, 50))
+    assert zone.recommended == exhaustive(NAMES, late, threshold=0.66).recommended == "cut14"
+    assert sum(trial.epochs == 50 for trial in zone.trials) == 7
+    assert len({(trial.cut, trial.epochs) for trial in zone.trials}) == len(zone.trials)  # none is trained twice
 
 
 def test_no_cut_holds():
@@ -120,6 +167,38 @@ def test_a_search_with_real_attacks(victim, some, tmp_path):
     assert zone.spent < reference.spent
     assert [(epochs, row.cut) for epochs, row in attacker.rows] == [(t.epochs, t.cut) for t in zone.trials]
     assert len(list(tmp_path.iterdir())) == 2 * len({trial.cut for trial in zone.trials})  # auxiliary and test, once
+
+
+@dataclasses.dataclass(frozen=True)
+class Slow:
+    """Ridge that reports ten epochs, or four if it is told to stop; it then sees a quarter of the images."""
+
+    stops: bool = False
+
+    def until(self, fvu, /):
+        return Slow(stops=True)
+
+    def __call__(self, features, images, /, *, epochs, seed):
+        for epoch in range(1, (4 if self.stops else epochs) + 1):
+            progress.report(epoch, epochs)
+        most = 40 if self.stops else 160
+        return RidgeInverter(most=most)(features, images, epochs=epochs, seed=seed)
+
+
+def test_an_attacker_that_may_stop(victim, some):
+    watched = []
+    parts = (victim, some(160), some(40, seed=1))
+    whole = Attacker(*parts, Slow())("features.pool1", 10)
+    early = Attacker(*parts, Slow(True))("features.pool1", 10)
+    assert (whole.trained, early.trained) == (10, 4)
+    assert whole.fvu < early.fvu
+    with progress.watching(lambda done, total: watched.append(done)):
+        shown = Attacker(*parts, Slow(), enough=2 * early.fvu)("features.pool1", 10)
+    assert shown == early
+    assert watched == [1, 2, 3, 4]
+    between = Attacker(*parts, Slow(), enough=(whole.fvu + early.fvu) / 2)("features.pool1", 10)
+    assert between == Outcome(whole.fvu, 4 + 10)  # what it had seen of its own images did not hold on the attacked ones
+    assert Attacker(*parts, RidgeInverter(most=160), enough=0.5)("features.pool1", 10) == Outcome(whole.fvu, 10)
 
 
 SHOP = (

@@ -10,16 +10,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoder_training import (
-    CHUNK,
-    History,
-    OneCycle,
-    Plateau,
-    Training,
-    as_images,
-    chosen,
-    train_decoder,
-)
+from leakgauge.attacks.decoder_recipes import OneCycle, Plateau, Training
+from leakgauge.attacks.decoder_training import CHUNK, History, as_images, chosen, train_decoder
 from leakgauge.attacks.decoders.by_shape import ByShape
 from leakgauge.attacks.decoders.shapes import Decoder, Shape
 from leakgauge.core import (
@@ -192,12 +184,14 @@ def fit_on(
     paper: bool = False,
     held_out: float = 0.1,
     patience: int | None = None,
+    enough: float | None = None,
     device: torch.device | None = None,
     seed: int = 0,
 ) -> FittedDecoder:
     """:func:`fit_decoder` from features (N, \\*feature) that are already there and their images, floats or bytes.
 
-    Trains on ``device``, by default that of the features.
+    Trains on ``device``, by default that of the features. With ``enough`` it stops as soon as the FVU on the images held out
+    is below it: that a cut leaks so much is then shown.
     """
     if len(features) != len(images):
         raise BadInput(f"every feature needs its image, got {len(features)} features and {len(images)} images")
@@ -212,8 +206,9 @@ def fit_on(
     with private_randomness(seed, device):
         network = decoder(feature, image)
     state, history = train_decoder(
-        network, features, images, training=training, held_out=held_out, patience=patience, device=device, seed=seed
-    )
+        network, features, images, training=training, held_out=held_out, patience=patience, enough=enough, device=device,
+        seed=seed,
+    )  # fmt: skip
     few = (f"only {len(features)} public images: an attacker with more would do better",) if len(features) < FEW else ()
     return FittedDecoder(decoder, feature, image, Weights(state), history, training, notes=few)
 
@@ -226,6 +221,11 @@ class DecoderInverter:
     lr: float | None = None
     batch: int | None = None
     paper: bool = False
+    enough: float | None = None
+
+    def until(self, fvu: float, /) -> DecoderInverter:
+        """The same, stopping as soon as its FVU on the images it holds out is below ``fvu``."""
+        return replace(self, enough=fvu)
 
     def __call__(
         self, features: Tensor, images: Tensor, /, *, epochs: int = 12, seed: int = 0
@@ -238,6 +238,7 @@ class DecoderInverter:
             lr=self.lr,
             batch=self.batch,
             paper=self.paper,
+            enough=self.enough,
             seed=seed,
         ).decode
 

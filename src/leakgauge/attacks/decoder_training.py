@@ -1,129 +1,27 @@
-"""How a decoder is trained: two recipes and the one loop that runs them on cached features."""
+"""How a decoder is trained: the one loop that runs a recipe on cached features."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leakgauge.attacks.decoder_recipes import Training
 from leakgauge.attacks.decoders.shapes import Calibrated
 from leakgauge.core import private_randomness
+from leakgauge.engine import Captured
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 
 FEWEST = 16
 """Public images below which nothing can be learned, not even a mean."""
 
-SHORTEST_CYCLE = 4
-"""Steps below which a rate cannot rise and fall; it stays where it is."""
-
 CHUNK = 256
 """Images decoded at a time outside of training."""
-
-
-class Steps(Protocol):
-    """A recipe under way: told of every step and of every epoch with its held-out loss."""
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer: ...
-    def after_step(self) -> None: ...
-    def after_epoch(self, held_out: float) -> None: ...
-
-
-class Training(Protocol):
-    """A recipe: how long, in which batches, and by which optimiser and schedule."""
-
-    @property
-    def epochs(self) -> int: ...
-    @property
-    def lr(self) -> float: ...
-    @property
-    def batch(self) -> int: ...
-    def begin(self, parameters: Iterable[nn.Parameter], steps_an_epoch: int, /) -> Steps: ...
-
-
-@dataclass(frozen=True)
-class OneCycle:
-    """AdamW whose rate rises to ``lr`` and falls to nothing once, its momentum the other way round.
-
-    A dozen epochs do what the paper's recipe does in many.
-    """
-
-    epochs: int = 12
-    lr: float = 2e-3
-    batch: int = 64
-    weight_decay: float = 0.01
-
-    def begin(self, parameters: Iterable[nn.Parameter], steps_an_epoch: int, /) -> Steps:
-        optimizer = torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)
-        total = self.epochs * steps_an_epoch
-        if total < SHORTEST_CYCLE:
-            return _Constant(optimizer)
-        rising = 0.2 if total >= 10 else 0.5  # torch divides by zero where the rising part has a single step
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.lr, total, pct_start=rising)
-        return _OneCycleSteps(optimizer, schedule)
-
-
-@dataclass(frozen=True)
-class _Constant:
-    optimizer: torch.optim.Optimizer
-
-    def after_step(self) -> None:
-        pass
-
-    def after_epoch(self, held_out: float) -> None:
-        pass
-
-
-@dataclass(frozen=True)
-class _OneCycleSteps:
-    optimizer: torch.optim.Optimizer
-    schedule: torch.optim.lr_scheduler.OneCycleLR
-
-    def after_step(self) -> None:
-        self.schedule.step()
-
-    def after_epoch(self, held_out: float) -> None:
-        pass
-
-
-@dataclass(frozen=True)
-class Plateau:
-    """Adam with β₁ = 0.5 and AMSGrad; the rate is halved when the held-out loss has not fallen for ``patience`` epochs.
-
-    Deviations: the released code watches the loss on the test set and picks its best epoch there; here both are done on
-    a part of the public images.
-
-    Ref: Liu and Zhu 2025, section 4.1 — training of the inversion models
-    """
-
-    epochs: int = 100
-    lr: float = 2e-4
-    batch: int = 128
-    betas: tuple[float, float] = (0.5, 0.999)
-    patience: int = 8
-
-    def begin(self, parameters: Iterable[nn.Parameter], steps_an_epoch: int, /) -> Steps:
-        optimizer = torch.optim.Adam(parameters, lr=self.lr, betas=self.betas, amsgrad=True)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.patience)
-        return _PlateauSteps(optimizer, schedule)
-
-
-@dataclass(frozen=True)
-class _PlateauSteps:
-    optimizer: torch.optim.Optimizer
-    schedule: torch.optim.lr_scheduler.ReduceLROnPlateau
-
-    def after_step(self) -> None:
-        pass
-
-    def after_epoch(self, held_out: float) -> None:
-        self.schedule.step(held_out)
 
 
 @dataclass(frozen=True)
@@ -162,6 +60,7 @@ def train_decoder(
     training: Training,
     held_out: float = 0.1,
     patience: int | None = None,
+    enough: float | None = None,
     device: torch.device | None = None,
     seed: int = 0,
 ) -> tuple[dict[str, Tensor], History]:
@@ -169,7 +68,8 @@ def train_decoder(
 
     Features may be of any float type and lie anywhere (a memory map, another device); images are floats in [0, 1] or bytes.
     A share ``held_out`` of the pairs is never trained on: the epoch that is kept is chosen there, and with ``patience``
-    training stops when that many epochs have brought nothing better. On a GPU it runs in bfloat16 with channels last.
+    training stops when that many epochs have brought nothing better, with ``enough`` as soon as the held-out FVU is below it.
+    On a GPU it runs in bfloat16 with channels last, and the step is recorded as a CUDA graph where all data lie there.
 
     Ref: Liu and Zhu 2025, section 2.2 — g ≈ f_edge⁻¹ learned from auxiliary data
     """
@@ -182,27 +82,24 @@ def train_decoder(
     network.to(device)
     if on_gpu:
         _channels_last(network)
+        images = _beside(images, features)
     if isinstance(network, Calibrated):
         network.calibrate(chosen(features, rows, device) for rows in learn.split(CHUNK))
+    mean_image = _mean_image_loss(images, learn, check, device)
     state = training.begin(network.parameters(), steps)
     losses: list[float] = []
     checks: list[float] = []
     best: dict[str, Tensor] = {}
-    precision = torch.autocast(device.type, torch.bfloat16, enabled=on_gpu)
-    with private_randomness(seed, device), precision, torch.enable_grad():  # a caller may be scoring, without gradients
+    step = _Step(network, state.optimizer, features, images, torch.zeros(batch, dtype=torch.long), device)
+    with private_randomness(seed, device), torch.enable_grad():  # a caller may be scoring, without gradients
         for epoch in range(training.epochs):
             network.train()
-            total = torch.zeros((), device=device)
+            step.total.zero_()
             order = learn[torch.randperm(len(learn), generator=rng)].to(features.device)
             for rows in order[: steps * batch].split(batch):
-                z, x = pair(features, images, rows, device)
-                loss = F.mse_loss(network(z).float(), x)
-                state.optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                state.optimizer.step()
+                step(rows)
                 state.after_step()
-                total += loss.detach()
-            losses.append(float(total) / steps)
+            losses.append(float(step.total) / steps)
             checks.append(_loss(network, features, images, check, device))
             if not (math.isfinite(losses[-1]) and math.isfinite(checks[-1])):
                 raise Inapplicable(
@@ -215,9 +112,69 @@ def train_decoder(
             progress.report(epoch + 1, training.epochs)
             if patience is not None and len(checks) - 1 - checks.index(min(checks)) >= patience:
                 break
-    mean_image = _mean_image_loss(images, learn, check, device)
+            if enough is not None and checks[-1] < enough * mean_image:
+                break
+    step.close()
     kept = {name: value.contiguous().cpu() for name, value in best.items()}
     return kept, History(len(learn), len(check), tuple(losses), tuple(checks), mean_image)
+
+
+class _Step:
+    """One step of the training on the pairs of given rows; ``total`` adds up the losses.
+
+    On a GPU that holds features and images, the whole step is recorded, with its rows in one place.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        features: Tensor,
+        images: Tensor,
+        rows: Tensor,
+        device: torch.device,
+    ) -> None:
+        self.network, self.optimizer = network, optimizer
+        self.features, self.images, self.device = features, images, device
+        self.rows = rows.to(features.device)
+        self.total = torch.zeros((), device=device)
+        self._take = Captured(self._once) if _resident(features, images, device) else self._once
+
+    def __call__(self, rows: Tensor) -> None:
+        self.rows.copy_(rows)
+        self._take()
+
+    def close(self) -> None:
+        """Lets go of the recording, which holds on to this object and with it to features and graph memory."""
+        del self._take
+
+    def _once(self) -> None:
+        z, x = pair(self.features, self.images, self.rows, self.device)
+        with _precision(self.device):
+            made = self.network(z)
+        loss = F.mse_loss(made.float(), x)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.total += loss.detach()
+
+
+def _resident(features: Tensor, images: Tensor, device: torch.device) -> bool:
+    """Whether a step needs nothing from outside of the GPU, so that it can be recorded."""
+    return features.is_cuda and features.device == images.device == device
+
+
+def _precision(device: torch.device) -> torch.autocast:
+    """bfloat16 on a GPU. Entered for every pass: inside of one block, weights once converted would stay as they were."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+def _beside(images: Tensor, features: Tensor) -> Tensor:
+    """The images on the features' GPU if these are on one with room to spare, so that a step needs nothing from elsewhere."""
+    if not features.is_cuda or images.device == features.device:
+        return images
+    free, _ = torch.cuda.mem_get_info(features.device)
+    return images.to(features.device) if images.numel() * images.element_size() < free // 8 else images
 
 
 def _channels_last(network: nn.Module) -> None:
@@ -259,7 +216,9 @@ def _loss(network: nn.Module, features: Tensor, images: Tensor, rows: Tensor, de
     total = torch.zeros((), device=device)
     for piece in rows.split(CHUNK):
         z, x = pair(features, images, piece, device)
-        total += F.mse_loss(network(z).float(), x) * len(piece)
+        with _precision(device):
+            made = network(z)
+        total += F.mse_loss(made.float(), x) * len(piece)
     return float(total) / len(rows)
 
 

@@ -22,6 +22,20 @@ def watching(watcher: Watcher) -> Iterator[None]:
         _watcher.reset(token)
 
 
+@contextmanager
+def also_watching(watcher: Watcher) -> Iterator[None]:
+    """As :func:`watching`, but whoever watches already goes on watching."""
+    before = _watcher.get()
+
+    def both(done: int, total: int) -> None:
+        watcher(done, total)
+        if before is not None:
+            before(done, total)
+
+    with watching(both):
+        yield
+
+
 def report(done: int, total: int) -> None:
     watcher = _watcher.get()
     if watcher is not None:

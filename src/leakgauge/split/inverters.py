@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -22,6 +22,13 @@ class Inverter(Protocol):
     """
 
     def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int, seed: int) -> Decode: ...
+
+
+@runtime_checkable
+class Stoppable(Inverter, Protocol):
+    """An inverter that can be told to stop as soon as its FVU, on images it holds out itself, is below a number."""
+
+    def until(self, fvu: float, /) -> Inverter: ...
 
 
 @dataclass(frozen=True)

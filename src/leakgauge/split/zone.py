@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leakgauge.errors import BadInput
 from leakgauge.split.envelope import envelope
 
-Attacked = Callable[[str, int], float]
-"""``attacked(cut, epochs)``: FVU of a decoder trained at the cut for so many epochs; NaN where it refused."""
+FAR, NEAR = 0.2, 0.3
+"""Shares of the full effort: a decoder that had shown the leak by then is taken to be 4, or 2, cuts before the crossing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """FVU of a decoder (NaN where training refused) and the epochs that it took, fewer if it stopped once the cut had leaked."""
+
+    fvu: float
+    trained: int
+
+
+Attacked = Callable[[str, int], float | Outcome]
+"""``attacked(cut, epochs)``: a decoder trained at the cut for at most so many epochs. A plain FVU means that it took them all."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One decoder that was trained."""
+    """One decoder that was trained; ``epochs`` are those it really took."""
 
     cut: str
     epochs: int
@@ -59,16 +71,21 @@ def find_zone(
     attacked: Attacked,
     *,
     threshold: float = 0.7,
-    rungs: Sequence[int] = (1, 3, 12, 50),
-    ahead: int = 3,
+    rungs: Sequence[int] = (20, 50),
+    ahead: int | None = None,
 ) -> Zone:
     """From the FVU of a cheap attack at every cut (``cheap``, by depth) to the cut that holds against ``rungs[-1]`` epochs.
 
     A cut below the threshold leaks, whatever attack showed it, and so does every shallower one (data processing): the
-    cheap curve rules out all cuts before its crossing without any decoder. From there on, ``ahead`` cuts at a time, decoders
-    are trained in rungs: a cut that falls below the threshold at a small effort needs no larger one, and with it go all
-    shallower cuts. The shallowest cut that is left after the last rung is the answer. Training refused (NaN) decides nothing:
-    the cut stays unproven and is passed over.
+    cheap curve rules out all cuts before its crossing without any decoder. What counts from there on is the full effort at
+    the shallowest cut that is left: if it holds, it is the answer. If not, scouts go ahead with the smaller efforts until
+    one holds, and halve the way back, to find where the next full effort is worth its price. The sooner the last decoder had
+    broken its cut, the farther the next scout goes (``FAR``, ``NEAR``); where decoders do not stop early, steps double.
+    What a scout breaks is broken for good; that it did not break a cut proves nothing. Training refused (NaN) decides
+    nothing: the cut stays unproven and is passed over.
+
+    With ``ahead``, so many cuts at a time are trained side by side instead, all to the same effort, and those that fall below
+    the threshold are dropped: dearer, but it gives a curve around the crossing, and its length can be told beforehand.
 
     Ref: Jamieson and Talwalkar 2016, Figure 1 — successive halving, here with the threshold as the rule that drops
     """
@@ -76,49 +93,96 @@ def find_zone(
         raise BadInput(
             f"a search needs cuts, a positive threshold and rising rungs, got {threshold} and {tuple(rungs)}"
         )
-    if ahead < 1:
+    if ahead is not None and ahead < 1:
         raise BadInput(f"a search looks at least 1 cut ahead, got {ahead}")
     first = crossing(names, cheap, threshold=threshold)
-    leaking, start, trials = first - 1, first, list[Trial]()
-    while start < len(names):
-        window = list(range(start, min(start + ahead, len(names))))
-        held, leaking = _rungs(window, leaking, names, attacked, threshold, rungs, trials)
-        if held is not None:
-            return _zone(names, held, leaking, threshold, trials, rungs)
-        start = window[-1] + 1
-    return _zone(names, None, leaking, threshold, trials, rungs)
+    search = _Search(names, attacked, threshold, rungs, leaking=first - 1)
+    held = search.by_scouts(first) if ahead is None else search.by_windows(first, ahead)
+    return _zone(names, held, search.leaking, threshold, search.trials, rungs)
 
 
-def _rungs(
-    window: list[int],
-    leaking: int,
-    names: Sequence[str],
-    attacked: Attacked,
-    threshold: float,
-    rungs: Sequence[int],
-    trials: list[Trial],
-) -> tuple[int | None, int]:
-    """The shallowest cut of the window that holds after every rung, or None; and the deepest cut known to leak.
+@dataclass
+class _Search:
+    """A search under way: what it has trained, and the deepest cut that is known to leak."""
 
-    Small rungs go from deep to shallow, since a deep cut that leaks settles all before it. The last, expensive rung goes
-    from shallow to deep and stops at the first that holds.
-    """
-    for epochs in rungs[:-1]:
-        for i in reversed(window):
-            fvu = attacked(names[i], epochs)
-            trials.append(Trial(names[i], epochs, fvu))
-            if fvu < threshold:
-                leaking = max(leaking, i)
+    names: Sequence[str]
+    attacked: Attacked
+    threshold: float
+    rungs: Sequence[int]
+    leaking: int
+    trials: list[Trial] = field(default_factory=list)
+    share: float | None = None
+    """Of the full effort, which the decoder took that broke a cut last; None where decoders do not stop by themselves."""
+
+    def by_scouts(self, start: int) -> int | None:
+        """The shallowest cut from ``start`` on that holds against the full effort, or None."""
+        unbroken: set[int] = set()
+        while start < len(self.names):
+            if self._fvu(start, self.rungs[-1]) >= self.threshold:
+                return start
+            start = self._scouted(start + 1, unbroken)
+        return None
+
+    def _scouted(self, start: int, unbroken: set[int]) -> int:
+        """The first cut from ``start`` on that is worth the full effort; ``unbroken`` are those that scouts gave up."""
+        wall, broken = min((cut for cut in unbroken if cut >= start), default=len(self.names)), 1
+        while wall - start > 1:  # a single cut is not worth a scout
+            at = min(start - 1 + self._stride(broken), (start + wall) // 2)  # the deepest, dearest cuts last
+            if at == start:
                 break
-        window = [i for i in window if i > leaking]
-    for i in window:
-        fvu = attacked(names[i], rungs[-1])
-        trials.append(Trial(names[i], rungs[-1], fvu))
-        if fvu >= threshold:
-            return i, leaking
-        if fvu < threshold:
-            leaking = max(leaking, i)
-    return None, leaking
+            if self._breaks(at):
+                start, broken = at + 1, broken + 1
+            else:
+                unbroken.add(at)
+                wall = at
+        return start
+
+    def _stride(self, broken: int) -> int:
+        """How far the crossing may be from the cut that was broken last, the ``broken``-th in a row."""
+        if self.share is None:
+            return 2**broken
+        return 4 if self.share <= FAR else 2 if self.share <= NEAR else 1
+
+    def _breaks(self, cut: int) -> bool:
+        """Whether any of the small efforts brings the cut below the threshold."""
+        return any(self._fvu(cut, epochs) < self.threshold for epochs in self.rungs[:-1])
+
+    def _fvu(self, cut: int, epochs: int) -> float:
+        found = self.attacked(self.names[cut], epochs)
+        trial = _trial(self.names[cut], epochs, found)
+        self.trials.append(trial)
+        if trial.fvu < self.threshold:
+            self.leaking = max(self.leaking, cut)
+            self.share = trial.epochs / self.rungs[-1] if isinstance(found, Outcome) else None
+        return trial.fvu
+
+    def by_windows(self, start: int, ahead: int) -> int | None:
+        """The same by ``ahead`` cuts at a time."""
+        while start < len(self.names):
+            held = self._window(range(start, min(start + ahead, len(self.names))))
+            if held is not None:
+                return held
+            start += ahead
+        return None
+
+    def _window(self, window: Sequence[int]) -> int | None:
+        """The shallowest cut of the window that holds after every rung, or None.
+
+        Small rungs go from deep to shallow, since a deep cut that leaks settles all before it. The last, expensive rung goes
+        from shallow to deep and stops at the first that holds.
+        """
+        for epochs in self.rungs[:-1]:
+            for cut in reversed([i for i in window if i > self.leaking]):
+                if self._fvu(cut, epochs) < self.threshold:
+                    break
+        for cut in [i for i in window if i > self.leaking]:
+            if self._fvu(cut, self.rungs[-1]) >= self.threshold:
+                return cut
+        return None
+
+
+def _trial(cut: str, epochs: int, found: float | Outcome) -> Trial:
+    return Trial(cut, found.trained, found.fvu) if isinstance(found, Outcome) else Trial(cut, epochs, found)
 
 
 def _zone(
@@ -145,14 +209,13 @@ def bisect(names: Sequence[str], attacked: Attacked, *, threshold: float = 0.7, 
     low, high, trials = -1, len(names), list[Trial]()
     while high - low > 1:
         middle = (low + high) // 2
-        fvu = attacked(names[middle], epochs)
-        trials.append(Trial(names[middle], epochs, fvu))
-        low, high = (low, middle) if fvu >= threshold else (middle, high)
+        trials.append(_trial(names[middle], epochs, attacked(names[middle], epochs)))
+        low, high = (low, middle) if trials[-1].fvu >= threshold else (middle, high)
     return _zone(names, None if high == len(names) else high, low, threshold, trials, (epochs,))
 
 
 def exhaustive(names: Sequence[str], attacked: Attacked, *, threshold: float = 0.7, epochs: int = 50) -> Zone:
     """The reference: a full decoder at every cut, then the crossing of their envelope."""
-    trials = [Trial(name, epochs, attacked(name, epochs)) for name in names]
+    trials = [_trial(name, epochs, attacked(name, epochs)) for name in names]
     first = crossing(names, [trial.fvu for trial in trials], threshold=threshold)
     return _zone(names, None if first == len(names) else first, first - 1, threshold, trials, (epochs,))

@@ -1,0 +1,87 @@
+"""Tables 3 to 5 of the paper: the prediction vector, enhancements of the feature, enhancements of the decoder, all on IR-152."""
+
+from __future__ import annotations
+
+from leaks import OUTPUT, leaks
+from study import Study
+
+from leakgauge.attacks.decoders import (
+    AttentionAsConv,
+    Decoder,
+    Deconvolution,
+    Enhanced,
+    Fourier,
+    Learned,
+    Logarithm,
+    MultiHead,
+    Normalise,
+    Power,
+    PredictionVector,
+    ReversedIR,
+    Unchanged,
+    Vector,
+    WeakToStrong,
+)
+
+
+def predictions(study: Study) -> None:
+    """Table 3: the prediction vector of IR-152."""
+    splits = study.cifar()
+    settings = [("Normal", "one-hot", Unchanged()), ("LS+", "LS+", Unchanged()), ("LS-", "LS-", Unchanged()),
+                ("Log", "one-hot", Logarithm()), ("Power", "one-hot", Power())]  # fmt: skip
+    for name, labels, transform in settings:
+        target = study.target("ir152", splits, labels, 0)
+        leak = leaks(target.model, [], splits)[OUTPUT]
+        about = {"part": "predictions", "network": "ir152", "labels": labels, "seed": 0}
+        decoder = PredictionVector(transform, Vector(width=4 if study.quick else 64))
+        study.measure(f"predictions/{labels}", about, study.papers(name, decoder), leak, splits)
+
+
+ENHANCEMENTS: dict[str, Decoder] = {
+    "baseline": Deconvolution(),
+    "FFT (residual)": Enhanced(enhancements=(Fourier(join="residual"),)),
+    "FFT (concat)": Enhanced(enhancements=(Fourier(),)),
+    "Normalize (input)": Enhanced(enhancements=(Normalise(),)),
+    "Normalize (residual)": Enhanced(enhancements=(Normalise(join="residual"),)),
+    "Normalize (concat)": Enhanced(enhancements=(Normalise(join="concat"),)),
+    "NN without dropout (residual)": Enhanced(enhancements=(Learned(dropout=0.0, join="residual"),)),
+    "NN with dropout (residual)": Enhanced(enhancements=(Learned(join="residual"),)),
+    "NN without dropout (concat)": Enhanced(enhancements=(Learned(dropout=0.0),)),
+    "NN with dropout (concat)": Enhanced(enhancements=(Learned(),)),
+    "Normalize (input) & NN without dropout": Enhanced(enhancements=(Normalise(), Learned(dropout=0.0))),
+    "Normalize (input) & NN with dropout": Enhanced(enhancements=(Normalise(), Learned())),
+}
+ATTENTION: dict[str, Decoder] = {
+    "baseline": Deconvolution(),
+    "MHA": Deconvolution(attention=MultiHead()),
+    "AttentionAsConv": Deconvolution(attention=AttentionAsConv()),
+    "AttentionAsConv+SE": Deconvolution(attention=AttentionAsConv(squeeze=True)),
+    "AttentionAsConv+SE+LSK+MSCA": Deconvolution(attention=WeakToStrong()),
+    "Attention & NN with dropout": Enhanced(Deconvolution(attention=WeakToStrong()), (Learned(),)),
+    "Inversion-IR152": ReversedIR(),
+}
+AT_40 = {"enhancements": ("baseline", "Normalize (input) & NN with dropout"),
+         "attention": ("baseline", "Attention & NN with dropout")}  # fmt: skip
+"""What the paper also measures at block 40; everything is measured at block 50."""
+
+
+def _table(study: Study, part: str, decoders: dict[str, Decoder]) -> None:
+    splits = study.cifar()
+    target = study.target("ir152", splits, "one-hot", 0)
+    found = leaks(target.model, [target.cut(block) for block in (40, 50)], splits)
+    for block in (50, 40):
+        for name, decoder in decoders.items():
+            if block == 50 or name in AT_40[part]:
+                about = {"part": part, "network": "ir152", "labels": "one-hot", "seed": 0, "block": block}
+                attempt = study.papers(name, decoder)
+                study.measure(f"{part}/{block}", about, attempt, found[target.cut(block)], splits)
+
+
+def enhancements(study: Study) -> None:
+    """Table 4: enhancements of the feature, blocks 50 and 40 of IR-152."""
+    _table(study, "enhancements", ENHANCEMENTS)
+
+
+def attention(study: Study) -> None:
+    """Table 5: enhancements of the decoder, blocks 50 and 40 of IR-152."""
+    _table(study, "attention", ATTENTION)

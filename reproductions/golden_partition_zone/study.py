@@ -1,0 +1,126 @@
+"""What every part of the study needs: data, trained targets, results, time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from leaks import Attempt, Leak, Ledger, Row, attacked
+from splits import Part, Splits, embedded, load, split
+from targets import Shelf, Target, Watch
+
+from leakgauge.attacks.decoders import Decoder, Deconvolution, Residual
+from leakgauge.errors import Inapplicable
+
+
+class BudgetSpent(Exception):
+    """The time is over; what was measured is kept."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the data lie; what is not given is not run."""
+
+    cifar: Path | None = None
+    kmnist: Path | None = None
+    mnist: Path | None = None
+    faces: Path | None = None
+
+    @classmethod
+    def of(cls, data: Path | None) -> Files:
+        """The files of a folder by their names; a path to anything else is CIFAR-10 itself."""
+        if data is None or not data.is_dir():
+            return cls(data)
+        named = [data / name for name in ("kmnist_test.npz", "mnist.npz", "smile_faces64_4000.zip")]
+        return cls(data, *(file if file.is_file() else None for file in named))
+
+
+@dataclass
+class Study:
+    """Data, trained networks, results and settings."""
+
+    files: Files
+    shelf: Shelf
+    ledger: Ledger
+    device: torch.device
+    seeds: int = 3
+    decoder_epochs: int = 30
+    quick: bool = False
+    deadline: float = float("inf")
+    pictures: Path | None = None
+    coloured: Splits | None = None
+
+    def go_on(self) -> None:
+        if time.monotonic() > self.deadline:
+            raise BudgetSpent
+
+    def cifar(self) -> Splits:
+        if self.coloured is None and self.quick:
+            self.coloured = split("quick", embedded(48, self.device), shares=(0.34, 0.4, 0.26))
+        elif self.coloured is None and self.files.cifar is not None:
+            self.coloured = split("cifar10", load(self.files.cifar, self.device), shares=(4 / 6, 1 / 6, 1 / 6))
+        if self.coloured is None:
+            raise SystemExit("this part needs CIFAR-10; give it with --data")
+        return self.coloured
+
+    def grey(self, file: Path | None, name: str, shares: tuple[float, float, float]) -> Splits | None:
+        if self.quick:
+            return split(f"quick-{name}", embedded(80, self.device, grey=True), shares=shares)
+        return None if file is None else split(name, load(file, self.device), shares=shares)
+
+    def target(self, network: str, splits: Splits, labels: str, seed: int, *, watch: Watch | None = None) -> Target:
+        """The trained network; its accuracy is a result of its own."""
+        self.go_on()
+        target = self.shelf.get(network, splits, labels, seed, watch=watch, go_on=self.go_on)
+        key = f"target/{network}/{splits.name}/{labels}/{seed}"
+        if key not in self.ledger.done:
+            about = {"network": network, "data": splits.name, "labels": labels, "seed": seed, "epochs": target.epochs}
+            self.ledger.add(key, {**about, "accuracy": target.accuracy, "seconds": round(target.seconds, 1)})
+            print(f"{key}: {target.accuracy:.2%} in {target.seconds:.0f} s", flush=True)
+        return target
+
+    def measure(
+        self, key: str, about: Row, attempt: Attempt, leak: Leak, splits: Splits, *, owned: Part | None = None
+    ) -> None:
+        """One decoder at one cut, unless it was measured before; ``owned`` takes the place of the auxiliary part."""
+        key = f"{key}/{attempt.name}"
+        if key in self.ledger.done:
+            return
+        self.go_on()
+        shown = None
+        try:
+            row, shown = attacked(attempt, leak, splits, seed=about["seed"], auxiliary=owned)
+        except Inapplicable as refusal:  # a diverging decoder is a result; the others go on
+            row = {"decoder": attempt.name, "refused": str(refusal)}
+        self.ledger.add(key, {**about, **row})
+        if shown is not None and about["seed"] == 0:
+            self.keep_pictures(key, shown.numpy())
+        print(f"{key}: FVU {row.get('fvu', float('nan')):.3f}, {row.get('seconds', 0)} s", flush=True)
+
+    def keep_pictures(self, key: str, images: np.ndarray) -> None:
+        if self.pictures is not None:
+            self.pictures.mkdir(parents=True, exist_ok=True)
+            np.savez_compressed(self.pictures / f"{key.replace('/', '__')}.npz", key=key, images=images)
+
+    @property
+    def short(self) -> int:
+        """Epochs of a one-cycle training, which needs few."""
+        return min(12, self.decoder_epochs)
+
+    @property
+    def strong(self) -> Residual:
+        return Residual(width=8 if self.quick else 64)
+
+    @property
+    def paper(self) -> Attempt:
+        return Attempt("deconvolution, paper", Deconvolution(), self.decoder_epochs)
+
+    @property
+    def stronger(self) -> Attempt:
+        return Attempt("residual, one-cycle", self.strong, self.short, paper=False)
+
+    def papers(self, name: str, decoder: Decoder) -> Attempt:
+        return Attempt(name, decoder, self.decoder_epochs)

@@ -1,0 +1,118 @@
+"""A decoder's training as on a GPU, where the step is recorded: it sees only what changes in place, and may not ask the host."""
+
+import gc
+import importlib
+import importlib.util
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from leakgauge.attacks import decoder_recipes, decoder_training
+from leakgauge.attacks.decoder import fit_on
+from leakgauge.attacks.decoder_recipes import OneCycle, Plateau
+from leakgauge.attacks.decoders import Deconvolution
+
+spec = importlib.util.spec_from_file_location("recordable", Path(__file__).parents[1] / "engine" / "recordable.py")
+assert spec is not None
+assert spec.loader is not None
+recordable = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(recordable)
+
+
+@pytest.fixture
+def like_a_gpu(monkeypatch):
+    """Optimisers as on a GPU; torch takes them on the CPU and on ``meta`` if it is told that these are GPUs."""
+    monkeypatch.setattr(decoder_recipes, "_recorded", lambda parameters: True)
+    adam = importlib.import_module("torch.optim.adam")
+    monkeypatch.setattr(adam, "_get_capturable_supported_devices", lambda **_: ["cpu", "meta"])
+
+
+def pictures(count):
+    coarse = torch.rand(count, 1, 3, 3, generator=torch.Generator().manual_seed(0))
+    return F.interpolate(coarse, size=(12, 12), mode="bicubic").clamp(0, 1)
+
+
+def trained(paper):
+    images = pictures(60)
+    return fit_on(images, images, decoder=Deconvolution(), epochs=4, batch=8, lr=0.01, paper=paper).history
+
+
+@pytest.mark.parametrize("paper", [False, True])
+def test_a_recorded_step_trains_the_same_decoder(like_a_gpu, monkeypatch, paper):
+    with monkeypatch.context() as plain:
+        plain.setattr(decoder_recipes, "_recorded", lambda parameters: False)
+        expected = trained(paper)
+    eager = trained(paper)
+    made = []
+
+    class Kept(recordable.PlayedBack):
+        def __init__(self, step):
+            super().__init__(step)
+            made.append(self)
+
+    monkeypatch.setattr(decoder_training, "_resident", lambda *_: True)
+    monkeypatch.setattr(decoder_training, "Captured", Kept)
+    found = trained(paper)
+    assert made[0].operations  # it was played back
+    assert found.held_out == pytest.approx(eager.held_out, rel=1e-4)
+    assert found.training == pytest.approx(expected.training, rel=1e-3)  # a rate in single precision is another rate
+    assert found.training[-1] < 0.5 * found.training[0]
+
+
+def test_rates_and_momentum_change_in_place(like_a_gpu):
+    weight = nn.Parameter(torch.ones(3))
+    for training in (OneCycle(epochs=2), Plateau(epochs=2, patience=0)):
+        steps = training.begin([weight], 10)
+        group = steps.optimizer.param_groups[0]
+        rate, momentum, before = group["lr"], group["betas"][0], (float(group["lr"]), float(group["betas"][0]))
+        weight.grad = torch.ones(3)
+        for epoch in range(2):
+            for _ in range(8):
+                steps.optimizer.step()
+                steps.after_step()
+            steps.after_epoch(float(epoch))
+        assert group["lr"] is rate
+        assert float(rate) != before[0]
+        if isinstance(training, OneCycle):
+            assert group["betas"][0] is momentum
+            assert float(momentum) != before[1]
+
+
+def test_a_step_needs_nothing_from_the_host(like_a_gpu, monkeypatch):
+    """With the recipe whose optimiser runs in Python; the other's is one kernel, which ``meta`` does not have."""
+    monkeypatch.setattr(decoder_training, "_precision", lambda device: torch.autocast("cpu", enabled=False))
+    meta = torch.device("meta")
+    network = Deconvolution()((1, 12, 12), (1, 12, 12)).to(meta)
+    steps = OneCycle(epochs=2).begin(
+        [nn.Parameter(torch.zeros(1))], 10
+    )  # torch checks the rate, and ``meta`` has no values
+    group = steps.optimizer.param_groups[0]
+    first, second = group["betas"]
+    group |= {"params": list(network.parameters()), "lr": group["lr"].to(meta)}
+    group["betas"] = (first.to(meta), second)
+    features = torch.zeros(50, 1, 12, 12, device=meta, dtype=torch.bfloat16)
+    images, rows = features.to(torch.uint8), torch.zeros(8, dtype=torch.long)
+    step = decoder_training._Step(network, steps.optimizer, features, images, rows, meta)
+    step._once()  # the optimiser makes its state
+    with recordable.only_on_the_device():
+        step._once()
+
+
+def test_nothing_is_held_after_the_training():
+    """Features may fill most of a GPU: they must not wait for the garbage collector."""
+    images = pictures(40)
+    features = images.clone()
+    gone = weakref.ref(features)
+    gc.collect()
+    gc.disable()
+    try:
+        fitted = fit_on(features, images, decoder=Deconvolution(), epochs=1)
+        del features
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert fitted.history.trained_on == 36
