@@ -85,7 +85,7 @@ def simulate(folder: Path) -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     resources = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        "init_args": {"num_cpus": 1, "log_to_driver": False},
+        "init_args": {"num_cpus": 1, "log_to_driver": False, "include_dashboard": False},
     }
     run_simulation(server_app, client_app, num_supernodes=len(CLIENTS), backend_config=resources)
 
