@@ -90,8 +90,12 @@ def test_a_rehearsal_refuses_what_does_not_fit(change, message, quick, load):
 
 
 def test_a_rehearsal_leaves_refusals_and_crashes_to_the_run(quick, load, monkeypatch):
+    met = []
+
     def crash(*args, **options):
+        met.append(args)
         raise RuntimeError("boom")
 
     monkeypatch.setattr(Setup, "observation", crash)
     case_cost.rehearse([quick()], load=load)
+    assert len(met) == 1

@@ -129,7 +129,7 @@ def test_neighbours_of_the_script_can_be_imported(write, recording, tmp_path):
     made, _ = recording()
     (tmp_path / "my_neighbour.py").write_text("RATE = 0.1\n")
     run(made, write(optimizer="torch.optim.SGD(model.parameters(), lr=__import__('my_neighbour').RATE)"), [])
-    sys.modules.pop("my_neighbour")
+    assert sys.modules.pop("my_neighbour").RATE == 0.1
 
 
 def test_an_interrupted_script_keeps_what_was_seen(write, recording):

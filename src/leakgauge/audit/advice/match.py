@@ -39,10 +39,12 @@ def interval(measured: Measured) -> str:
     """
     >>> interval(Measured(5, 0.346, 0.2, 0.487)), interval(Measured(5, 1.0))
     ('0.35 (95 % 0.20 to 0.49)', '1.00')
+    >>> interval(Measured(5, 0.001, -0.001, 0.012))  # no "-0.00"
+    '0.00 (95 % 0.00 to 0.01)'
     """
     if measured.low is None or measured.high is None:
-        return f"{measured.value:.2f}"
-    return f"{measured.value:.2f} (95 % {measured.low:.2f} to {measured.high:.2f})"
+        return f"{measured.value:z.2f}"
+    return f"{measured.value:z.2f} (95 % {measured.low:z.2f} to {measured.high:z.2f})"
 
 
 def anchors(places: Iterable[Update | Defended]) -> tuple[str, ...]:
