@@ -386,17 +386,3 @@ def test_an_inverter_for_scans_is_fit_on_in_short():
     same = fit_on(images, images, decoder=Deconvolution(), lr=0.01, batch=16, epochs=2, seed=3)
     assert torch.equal(decode(images), same.decode(images))
     check_part(inverter)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_learns_as_well_and_its_decoder_runs_anywhere():
-    images = pictures(256)
-    features = nn.functional.avg_pool2d(images, 2)
-    options = {
-        "decoder": Enhanced(Deconvolution("prelu"), (Normalise(), Learned(dropout=0.0))),
-        "epochs": 8,
-        "lr": 0.01,
-    }
-    here, there = fit_on(features, images, **options), fit_on(features.cuda(), images.cuda(), **options)
-    assert there.history.held_out_mse == pytest.approx(here.history.held_out_mse, rel=0.3)
-    torch.testing.assert_close(there.decode(features), there.decode(features.cuda()).cpu(), atol=0.03, rtol=0.03)

@@ -14,7 +14,7 @@ from torch import nn
 from leakgauge.attacks import decoder_recipes, decoder_training
 from leakgauge.attacks.decoder import fit_on
 from leakgauge.attacks.decoder_recipes import OneCycle, Plateau
-from leakgauge.attacks.decoders import Deconvolution
+from leakgauge.attacks.decoders import Deconvolution, Enhanced, Learned, Normalise
 
 spec = importlib.util.spec_from_file_location("recordable", Path(__file__).parents[1] / "engine" / "recordable.py")
 assert spec is not None
@@ -116,3 +116,17 @@ def test_nothing_is_held_after_the_training():
     finally:
         gc.enable()
     assert fitted.history.trained_on == 36
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_learns_as_well_and_its_decoder_runs_anywhere():
+    images = pictures(256)
+    features = nn.functional.avg_pool2d(images, 2)
+    options = {
+        "decoder": Enhanced(Deconvolution("prelu"), (Normalise(), Learned(dropout=0.0))),
+        "epochs": 8,
+        "lr": 0.01,
+    }
+    here, there = fit_on(features, images, **options), fit_on(features.cuda(), images.cuda(), **options)
+    assert there.history.held_out_mse == pytest.approx(here.history.held_out_mse, rel=0.3)
+    torch.testing.assert_close(there.decode(features), there.decode(features.cuda()).cpu(), atol=0.03, rtol=0.03)

@@ -167,13 +167,8 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been(scripts, whole, monkey
     assert straight.accuracy == resumed.accuracy
 
 
-def test_a_recorded_step_trains_the_same_network(scripts, whole, monkeypatch, tmp_path):
+def test_a_recorded_step_trains_the_same_network(scripts, whole, monkeypatch, tmp_path, recordable):
     """As on a GPU, where the step is recorded: rows and rate change in place, everything else is drawn anew within it."""
-    spec = importlib.util.spec_from_file_location(
-        "recordable", FOLDER.parents[1] / "tests" / "engine" / "recordable.py"
-    )
-    recordable = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recordable)
     adam = importlib.import_module("torch.optim.adam")
     monkeypatch.setattr(adam, "_get_capturable_supported_devices", lambda **_: ["cpu"])
     targets, states = scripts["targets"], []

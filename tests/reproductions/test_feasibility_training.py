@@ -1,0 +1,110 @@
+"""How the feasibility study trains its networks: it learns, and its step can be recorded as a CUDA graph."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[2] / "reproductions" / "practical_feasibility"
+
+
+@pytest.mark.parametrize("name", ["resnet18_post", "convnext_t"])
+def test_training_learns_an_easy_task(name, folder_on_path):
+    from dataclasses import replace
+
+    from networks import Network
+    from training import CONVNEXT, RESIDUAL, shaken, trained
+
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(256) % 2
+    x = (0.2 * torch.rand(256, 3, 32, 32, generator=rng) + 0.6 * y[:, None, None, None]).clamp(0, 1)
+    model, space, _ = Network(name).made(classes=10, seed=0, quick=True)
+    recipe = replace(RESIDUAL if name == "resnet18_post" else CONVNEXT, batch=32)
+    device = torch.device("cpu")
+    done = trained(model, space, (x, y), (x, y), recipe=recipe, seconds=60, device=device, most_epochs=4)
+    assert done.accuracy > 0.9
+    assert done.epochs == 4
+    moved = shaken(x[:16], rng)
+    assert moved.shape == x[:16].shape
+    assert not torch.equal(moved, x[:16])
+    assert not bool((shaken(torch.ones(8, 1, 40, 40), rng, hole=0)[:, :, 4:-4, 4:-4] == 0).any())
+
+
+def test_momentum_is_that_of_torch(folder_on_path):
+    from training import Nesterov
+
+    rng = torch.Generator().manual_seed(0)
+    start = [torch.randn(3, 2, generator=rng), torch.randn(4, generator=rng)]
+    ours, theirs = ([p.clone().requires_grad_() for p in start] for _ in range(2))
+    rate = torch.tensor(0.1)
+    mine = Nesterov([{"params": ours[:1], "weight_decay": 0.01}, {"params": ours[1:]}], rate, 0.9)
+    torchs = torch.optim.SGD(
+        [{"params": theirs[:1], "weight_decay": 0.01}, {"params": theirs[1:]}], lr=0.1, momentum=0.9, nesterov=True
+    )
+    for number in range(4):
+        if number == 2:  # a new rate is taken up without a new optimizer
+            rate.fill_(0.02)
+            for group in torchs.param_groups:
+                group["lr"] = 0.02
+        for own, optimizer in ((ours, mine), (theirs, torchs)):
+            optimizer.zero_grad()
+            sum((p.sin().square().sum() for p in own), torch.zeros(())).backward()
+            optimizer.step()
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("name", ["resnet18_pre", "swin_t", "convnext_t"])
+def test_a_training_step_can_be_recorded(name, folder_on_path, recordable):
+    """Nothing in it waits for the device or comes from the host; of AdamW torch itself says so (capturable)."""
+    from networks import Network
+    from training import RESIDUAL, Loop
+
+    model, _, _ = Network(name).made(classes=10, seed=0, quick=True)
+    loop = Loop(model.to("meta").train(), RESIDUAL, torch.empty(4, 3, 32, 32, device="meta"), steps=10)
+    loop._move()
+    with recordable.only_on_the_device():
+        loop._move()
+
+
+def test_a_recorded_training_step_learns_as_the_plain_one(folder_on_path, recordable):
+    """New images, labels and rates reach the recorded step."""
+    from networks import Network
+    from training import RESIDUAL, Loop
+
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.rand(7, 8, 3, 32, 32, generator=rng), torch.randint(0, 10, (7, 8), generator=rng)
+    models = [Network("resnet18_post").made(classes=10, seed=0, quick=True)[0].train() for _ in range(2)]
+    plain, recorded = (Loop(model, RESIDUAL, x[0], steps=7) for model in models)
+    recorded.captured = recordable.PlayedBack(recorded._move)
+    for images, labels in zip(x, y, strict=True):
+        plain.step(images, labels)
+        recorded.step(images, labels)
+    assert recorded.captured.operations
+    for a, b in zip(models[0].state_dict().values(), models[1].state_dict().values(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_the_rate_rises_and_falls_once(folder_on_path):
+    from training import ATTENTION, Loop
+
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2))
+    loop = Loop(model, ATTENTION, torch.rand(2, 3, 2, 2), steps=100)
+    rates = [loop.rate(i) for i in range(100)]
+    peak = rates.index(max(rates))
+    assert max(rates) == pytest.approx(ATTENTION.lr)
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert rates[-1] < 0.01 * ATTENTION.lr
+
+
+def test_unadapted_networks_get_the_epochs_of_the_adapted(tmp_path, folder_on_path):
+    import accuracy
+    from ledger import Ledger
+    from networks import Network
+
+    ledger = Ledger(tmp_path, "accuracy", {"quick": False, "seed": 0})
+    ledger.add("convnext_t", epochs=23)
+    assert accuracy.epochs_of_the_adapted(Network("convnext_t", adapted=False), ledger) == 23
+    assert accuracy.epochs_of_the_adapted(Network("convnext_t"), ledger) is None
+    assert list(accuracy.PLAN) == list(accuracy.NETWORKS)
+    assert sum(accuracy.PLAN.values()) <= 500
