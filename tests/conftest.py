@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -26,6 +29,14 @@ def _tiny(*, norm: bool = True, dropout: float = 0.0, activation: type[nn.Module
             model[1].running_var.uniform_(0.5, 2)
             nn.init.uniform_(model[1].weight, 0.5, 2)
     return model
+
+
+@pytest.fixture(autouse=True)
+def _fixed_randomness():
+    """Weights and data that a test draws without a generator are the same in every run, whatever ran before."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - libraries under test draw from it
+    torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ PAPERS: dict[str, str] = {
     "Andrew et al. 2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: *One-shot Empirical Privacy Estimation for Federated Learning*. ICLR 2024, arXiv:2302.03098",
     "APRIL (Lu et al. 2022)": "Lu, Zhang, Zhao, He, Cheng: *APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers*. CVPR 2022, arXiv:2112.14087",
     "Belghazi et al. 2018": "Belghazi, Baratin, Rajeswar, Ozair, Bengio, Courville, Hjelm: *MINE: Mutual Information Neural Estimation*. ICML 2018, arXiv:1801.04062",
+    "Bonawitz et al. 2017": "Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: *Practical Secure Aggregation for Privacy-Preserving Machine Learning*. CCS 2017, ePrint 2017/281",
     "Boucheron, Lugosi, Massart 2013": "Boucheron, Lugosi, Massart: *Concentration Inequalities*. Oxford University Press, 2013",
     "Charikar et al. 2002": "Charikar, Chen, Farach-Colton: *Finding Frequent Items in Data Streams*. ICALP 2002",
     "Cheng et al. 2020": "Cheng, Hao, Dai, Liu, Gan, Carin: *CLUB: A Contrastive Log-ratio Upper Bound of Mutual Information*. ICML 2020, arXiv:2006.12013",

@@ -15,6 +15,7 @@ from leakgauge.cli_options import (
     INTERRUPTED,
     AttackOption,
     BudgetOption,
+    ChannelOption,
     ClassesOption,
     DataOption,
     DefenseOption,
@@ -83,6 +84,7 @@ def audit(
     batch_size: SizeOption = None,
     local_steps: LocalOption = 1,
     local_lr: LocalLrOption = 0.01,
+    channel: ChannelOption = "",
     defense: DefenseOption = None,
     attack: AttackOption = "inverting_gradients",
     option: OptionOption = None,
@@ -137,7 +139,7 @@ def audit(
     if resume:
         raise typer.Exit(console_audit.resumed(folder, shown, began=began))
     base = console.base_case(
-        model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
+        model, data, local_steps, local_lr, channel, attack, option, reveal, classes, resize, device, seed,
     )  # fmt: skip
     plain = model is data is mode is batch_size is None and not defense
     plain = plain and not explain and base == replace(Case(), seed=seed, device=device)
@@ -165,6 +167,7 @@ def attack(
     batch_size: SizeOption = None,
     local_steps: LocalOption = 1,
     local_lr: LocalLrOption = 0.01,
+    channel: ChannelOption = "",
     defense: DefenseOption = None,
     attack: AttackOption = "inverting_gradients",
     option: OptionOption = None,
@@ -196,18 +199,21 @@ def attack(
     from leakgauge.run_folder import claimed
 
     base = console.base_case(
-        model, data, local_steps, local_lr, attack, option, reveal, classes, resize, device, seed,
+        model, data, local_steps, local_lr, channel, attack, option, reveal, classes, resize, device, seed,
     )  # fmt: skip
     changes: dict[str, Any] = {"mode": mode or "eval", "batch_size": 1 if batch_size is None else batch_size}
     case = replace(base, name="", first=first, defenses=tuple(defense or ()), **changes)
+    case.require_fit()
     folder = out or Path("leakgauge-runs/attack")
     gate = console.Gate(fail_over, json, junit, markdown)
     if update is None and weights is not None:
         raise BadInput("--weights belongs to --update; to load weights into your model do it in its factory")
     if update is not None and (
-        data is not None or defense or reveal or first or fail_over or json or junit or markdown
+        data is not None or channel or defense or reveal or first or fail_over or json or junit or markdown
     ):
-        raise BadInput("--update brings what the client sent; data, defenses, reveals and verdicts have no place there")
+        raise BadInput(
+            "--update brings what the client sent; data, channels, defenses, reveals and verdicts have no place there"
+        )
     refusal = "a run; choose another folder with --out"
     with claimed(folder, console.ATTACKED, replace_old=out is None, refusal=refusal):
         if update is not None:
@@ -271,7 +277,7 @@ def scan(
 def _given() -> set[str]:
     """Fields of a case that stand on the command line, also where they say what would hold anyway."""
     context = click.get_current_context()
-    fields = ("local_steps", "local_lr", "attack", "reveal", "classes", "resize", "device", "seed")
+    fields = ("local_steps", "local_lr", "channel", "attack", "reveal", "classes", "resize", "device", "seed")
     return {name for name in fields if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
 
 

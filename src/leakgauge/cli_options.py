@@ -27,6 +27,15 @@ ModeOption = Annotated[str | None, typer.Option("--mode", help="eval or train: h
 SizeOption = Annotated[int | None, typer.Option("--batch-size", help="Private images in one update.")]
 LocalOption = Annotated[int, typer.Option("--local-steps", help="Local SGD steps; more than 1 shares a weight update.")]
 LocalLrOption = Annotated[float, typer.Option("--local-lr", help="Learning rate of the local steps.")]
+ChannelOption = Annotated[
+    str,
+    typer.Option(
+        "--channel",
+        help="How the update is made: dpsgd:clip=1,noise=1, aggregate:clients=4, shuffled_fedavg:epochs=2, features:CUT. "
+        "Default: gradient, or weight update of several local steps.",
+        show_default=False,
+    ),
+]
 DefenseOption = Annotated[
     list[str] | None,
     typer.Option("--defense", help="e.g. gaussian_noise:relative=1, prune:0.9, withhold:head. Repeatable."),

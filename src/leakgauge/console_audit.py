@@ -98,7 +98,14 @@ def request_of(
     if explain and "updates" not in questions:
         raise BadInput("--explain tries changes of a set-up, which the question updates does; it is skipped")
     split = replace(
-        base, name="", attack=Case.attack, options={}, reveal=Case.reveal, local_steps=1, local_lr=Case.local_lr
+        base,
+        name="",
+        attack=Case.attack,
+        options={},
+        reveal=Case.reveal,
+        local_steps=1,
+        local_lr=Case.local_lr,
+        channel="",
     )
     seconds = None if budget is None else step_time.seconds_of(budget)
     common: dict[str, Any] = {"questions": questions, "effort": effort, "command": _command()}
@@ -116,6 +123,8 @@ def request_of(
         main = replace(base, name="", defenses=tuple(defenses), **wanted)
         grid = tuple(usual_cases.variants(base, mode=mode, batch_size=batch_size, defenses=defenses))
     main.build_defenses()
+    for case in (main, *grid):
+        case.require_fit()
     changes: tuple[Case, ...] = ()
     if "updates" in questions:
         changes = tuple(ladder(main, images=len(find(main).images), models=smaller(main.model)))

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from leakgauge import cli, console
 from leakgauge.audit.case import Case
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Buffers, Labels, NoisyCopy, Size
 from leakgauge.defenses import Prune
 from leakgauge.errors import BadInput
 
 CHANGES = {
     "model": "vit", "data": "photographs", "mode": "train", "batch_size": 2, "local_steps": 3, "local_lr": 0.5, "attack": "dlg",
+    "channel": "dpsgd",
     "options": {"steps": 9}, "defenses": ("prune:0.9",), "reveal": ("size", "labels"), "seed": 4, "first": 7, "classes": 10,
     "resize": True, "device": "cuda", "name": "mine",
 }  # fmt: skip
@@ -34,6 +35,7 @@ def test_keys_tell_cases_apart_and_nothing_else():
 def test_the_name_says_what_it_is():
     case = Case(model="vit", mode="train", batch_size=4, local_steps=3, defenses=("prune:0.9",), attack="dlg")
     assert case.name == "vit, train mode, batch 4, 3 local steps, prune:0.9, dlg"
+    assert Case(channel="dpsgd:noise=2").name == "cnn, eval mode, batch 1, dpsgd:noise=2, inverting_gradients"
 
 
 def run_command(command: str, monkeypatch, folder) -> Case:
@@ -58,6 +60,7 @@ cases = st.builds(
     batch_size=st.integers(1, 9),
     local_steps=st.integers(1, 5),
     local_lr=st.sampled_from([0.01, 0.1, 1e-05]),
+    channel=st.sampled_from(["", "aggregate:clients=2"]),
     attack=st.just("inverting_gradients"),
     options=st.fixed_dictionaries(
         {}, optional={"steps": st.integers(1, 99), "tv": st.floats(0, 1), "lr": st.just(0.5)}
@@ -87,8 +90,26 @@ def test_what_it_builds():
     case = Case(defenses=("prune:0.9",), reveal=("size", "labels", "buffers", "noisy_copy:0.25"))
     assert case.build_channel() == Gradient()
     assert replace(case, local_steps=3).build_channel() == FedAvg(steps=3, lr=0.01)
+    assert replace(case, channel="aggregate:3").build_channel() == Aggregate(3)
+    summed = replace(case, channel="aggregate:clients=3", local_steps=2)
+    assert summed.build_channel() == Aggregate(3, FedAvg(steps=2, lr=0.01))
     assert case.build_defenses() == (Prune(0.9),)
     assert case.build_reveal() == (Size(), Labels(), Buffers(), NoisyCopy(0.25))
+
+
+def test_what_a_client_draws_comes_from_the_seed_and_differs_by_image():
+    private = Case(channel="dpsgd:clip=0.5,noise=2", seed=3, first=4)
+    assert private.build_channel() == DPSGD(clip=0.5, noise=2, seed=7)
+    assert replace(private, channel="dpsgd:seed=1").build_channel() == DPSGD(seed=1)
+    shuffled = replace(private, channel="shuffled_fedavg:epochs=2")
+    assert shuffled.build_channel() == ShuffledFedAvg(epochs=2, seed=7)
+
+
+def test_a_batch_has_a_sample_for_every_client():
+    summed = Case(channel="aggregate:clients=4", batch_size=3)
+    assert (summed.smallest_batch(), summed.fits(), replace(summed, batch_size=4).fits()) == (4, False, True)
+    assert (Case().smallest_batch(), Case().fits(), Case(local_steps=2).fits()) == (1, True, True)
+    assert not Case(channel="dpsgd", local_steps=2).fits()
 
 
 @pytest.mark.parametrize(
@@ -114,6 +135,10 @@ def test_refusals(options, message):
         ({"defenses": ("pruned:1",)}, "build_defenses", "unknown defense 'pruned'; did you mean prune"),
         ({"reveal": ("label",)}, "build_reveal", "unknown knowledge to reveal 'label'; did you mean labels"),
         ({"local_steps": 2, "local_lr": -1.0}, "build_channel", "positive learning rate"),
+        ({"channel": "dspgd"}, "build_channel", "unknown channel 'dspgd'; did you mean dpsgd"),
+        ({"channel": "dpsgd:clip=-1"}, "build_channel", "positive clip, got -1"),
+        ({"channel": "dpsgd:epsilon=3"}, "build_channel", "channel dpsgd has no option 'epsilon'"),
+        ({"channel": "dpsgd", "local_steps": 2}, "build_channel", "drop the number of local steps"),
     ],
 )
 def test_unknown_parts(options, build, message):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -10,6 +10,7 @@ from leakgauge.audit import run_all
 from leakgauge.audit.case import Case
 from leakgauge.audit.explain import RELAXATIONS, RESTRICTIONS, as_text, changes, explain, ladder
 from leakgauge.audit.records import Record
+from leakgauge.channels import Aggregate, FedAvg
 from leakgauge.errors import BadInput
 
 HARD = Case(mode="train", batch_size=4, local_steps=2, defenses=("prune:0.9",), options={"steps": 7, "tv": 0.2})
@@ -19,7 +20,9 @@ def test_every_change_is_one_thing():
     cases = ladder(HARD, images=99)
     found = changes(HARD)
     assert cases == [HARD, *[c.case for c in found]]
-    assert {c.name for c in found} == {*RELAXATIONS, *RESTRICTIONS} - {"train mode"}  # which it is already
+    assert {c.name for c in found} == {*RELAXATIONS, *RESTRICTIONS} - {
+        "train mode", "the plain update of one client",
+    }  # fmt: skip  # which it is already
     for changed in found:
         before, after = asdict(HARD), asdict(changed.case)
         different = {name for name in before if before[name] != after[name]} - {"name"}
@@ -32,6 +35,18 @@ def test_every_change_is_one_thing():
     assert RELAXATIONS["no defense"](HARD).defenses == ()
     guided = RELAXATIONS["running statistics shared"](HARD)
     assert (guided.attack, guided.options) == ("feasibility", {"steps": 7, "tv": 0.2})
+
+
+def test_changes_go_together_with_the_channel():
+    summed = Case(mode="train", batch_size=4, channel="aggregate:clients=3")
+    names = {c.name: c.case for c in changes(summed)}
+    assert names["the plain update of one client"].channel == ""
+    assert "batch of 1" not in names  # three clients hold at least three images
+    assert names["four local steps"].build_channel() == Aggregate(3, FedAvg(steps=4, lr=0.01))
+    private = {c.name for c in changes(replace(summed, name="", channel="dpsgd:clip=1,noise=1"))}
+    assert "the plain update of one client" in private
+    assert "batch of 1" in private
+    assert not private & {"four local steps", "running statistics shared"}  # it has neither
 
 
 def test_an_easy_set_up_has_little_to_relax():

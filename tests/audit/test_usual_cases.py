@@ -33,6 +33,13 @@ def test_variants_are_the_whole_grid():
     assert (only.mode, only.batch_size, only.name) == ("train", 2, "cnn, train mode, batch 2, inverting_gradients")
 
 
+def test_variants_have_a_sample_for_every_client():
+    found = usual_cases.variants(Case(channel="aggregate:clients=3"), mode="eval", batch_size=None, defenses=[])
+    assert [c.batch_size for c in found] == [3, 4]
+    found = usual_cases.variants(Case(channel="aggregate:clients=6"), mode="eval", batch_size=None, defenses=[])
+    assert [c.batch_size for c in found] == [6]
+
+
 def test_variants_refuse_before_anything_runs():
     with pytest.raises(BadInput, match="did you mean prune"):
         usual_cases.variants(Case(), mode=None, batch_size=None, defenses=["prun:0.9"])

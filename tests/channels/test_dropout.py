@@ -40,8 +40,8 @@ def test_which_layers_drop():
 def test_without_dropout_two_calls_agree_and_the_victim_stays(tiny, victim_of, batch_of, same):
     for model in (tiny(dropout=0.5), nn.Sequential(DropPath(0.5), tiny(norm=True)), Attends()):
         victim, (x, y) = victim_of(model, mode="train"), batch_of(4)
-        first, second = Gradient()(victim, x, y), Gradient()(victim, x, y)
-        assert any((first[n] - second[n]).abs().max() > 1e-6 for n in first)
+        first, *others = (Gradient()(victim, x, y) for _ in range(20))  # four images: two draws may well be the same
+        assert any((first[n] - other[n]).abs().max() > 1e-6 for other in others for n in first)
         with untouched(victim):
             calm = without_dropout(victim)
         same(Gradient()(calm, x, y), Gradient()(calm, x, y))

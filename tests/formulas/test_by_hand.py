@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.linear import input_of_linear
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import judge
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient
 from leakgauge.core import Observation, Pixels, Victim, share
 from leakgauge.defenses import Clip, GaussianNoise, LaplacianNoise, Prune, Quantize
 from leakgauge.inversion import (
@@ -189,6 +189,28 @@ class TestFedAvg:
         x = torch.ones(1, 1, 1, 1, dtype=torch.float64)
         delta = FedAvg(steps=3, lr=0.1, momentum=0.5)(victim, x, torch.zeros(1))
         assert delta["w"].item() == pytest.approx(0.614 - 1)
+
+
+class TestChannels:
+    def test_each_sample_is_clipped_before_the_mean(self):
+        # loss wx: gradients 1, 0.25 and 3; clipped at 0.5: 0.5, 0.25 and 0.5
+        victim = Victim(Scale(), Pixels((1, 1, 1)), loss=lambda out, y: out.mean())
+        x = torch.tensor([1.0, 0.25, 3.0], dtype=torch.float64).view(3, 1, 1, 1)
+        sent = DPSGD(clip=0.5, noise=0.0)(victim, x, torch.zeros(3))
+        assert sent["w"].item() == pytest.approx(1.25 / 3)
+
+    def test_noise_is_measured_in_clips_and_divided_by_the_batch(self):
+        victim = Victim(Scale(), Pixels((1, 1, 1)), loss=lambda out, y: out.mean())
+        x, y = torch.ones(2, 1, 1, 1, dtype=torch.float64), torch.zeros(2)
+        noisy = [DPSGD(clip=0.1, noise=3.0, seed=seed)(victim, x, y)["w"].item() - 0.1 for seed in range(2000)]
+        assert np.std(noisy) == pytest.approx(3.0 * 0.1 / 2, rel=0.08)  # five deviations of its estimate
+
+    def test_clients_count_by_their_samples(self):
+        # one step on the mean of wx moves w by -lr·mean(x): the clients hold (1, 9) and (4)
+        victim = Victim(Scale(), Pixels((1, 1, 1)), loss=lambda out, y: out.mean())
+        x = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).view(3, 1, 1, 1)
+        sent = Aggregate(clients=2, of=FedAvg(lr=0.1, steps=1))(victim, x.square(), torch.zeros(3))
+        assert sent["w"].item() == pytest.approx(-0.1 * (2 / 3 * 5 + 1 / 3 * 4))
 
 
 class TestDefenses:

@@ -18,7 +18,8 @@ from leakgauge.attacks.april_ridge import (
     ridge_from_noise,
     std_from_outside,
 )
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import Gradient
+from leakgauge.channels.facts import local_steps
 from leakgauge.core import Observation, Reconstruction, Signal, Victim
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
@@ -296,7 +297,7 @@ def require_identity(gradient: Tensor, z: Tensor, products: Tensor) -> None:
 
 def require_one_step(seen: Observation) -> None:
     """Refuses a weight update of several local steps."""
-    if isinstance(seen.channel, FedAvg) and seen.channel.steps > 1:
+    if local_steps(seen.channel, batch_size(seen)) > 1:
         raise Inapplicable("the identity holds for one gradient; several local steps mix several of them")
 
 

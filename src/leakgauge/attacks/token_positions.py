@@ -45,7 +45,7 @@ class TokenPositions:
         tried = probe(model, victim, seed=seed)
         require_sums(model, victim, tried)
         parts = table[tried.places]
-        relative, absolute = rounding(rows, victim.parameters()[model.token], seen.channel)
+        relative, absolute = rounding(rows, victim.parameters()[model.token], seen.channel, batch_size(seen))
         output = output_of(model, rows, tried, model.space.length)
         if output is not None:
             rows, parts, noise, floor = output.without(rows), output.without(parts), 0.0, output.floor

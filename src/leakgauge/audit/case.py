@@ -12,7 +12,7 @@ from typing import Any
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.parse import made_from
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import CHANNELS, Aggregate, FedAvg, Gradient
 from leakgauge.core import Attack, Buffers, Channel, Defense, Labels, Mode, NoisyCopy, Reveal, Size
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
@@ -39,6 +39,10 @@ REVEALS: dict[str, Any] = {
 }
 
 
+AGGREGATE = "aggregate"
+DRAWS = ("dpsgd", "shuffled_fedavg")
+"""Channels whose client draws noise or orders of its own."""
+
 REARRANGED = "attention_first:"
 """Before a model's name: the first block of a vision transformer is stacked as architecture A of the APRIL paper."""
 
@@ -50,8 +54,10 @@ def default_data(model: str) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """``attack``, ``defenses`` and ``reveal`` are written as NAME or NAME:option=value,…; ``options`` go to the attack.
+    """``attack``, ``channel``, ``defenses`` and ``reveal`` are written as NAME or NAME:option=value,…; ``options`` go to the attack.
 
+    Without a ``channel`` the gradient is shared, or the weight update of several local steps; ``aggregate:clients=4`` adds
+    up what four clients share of that, who hold the batch together. What a client draws for itself comes from the seed.
     ``first`` is the index of the first private image in the data; the batch is that one and those after it. ``classes``
     (where a library's model can be built for any number) and ``resize`` (images to the model's size) are for loading.
     """
@@ -62,6 +68,7 @@ class Case:
     batch_size: int = 1
     local_steps: int = 1
     local_lr: float = 0.01
+    channel: str = ""
     attack: str = "inverting_gradients"
     options: Mapping[str, Any] = field(default_factory=dict)
     defenses: tuple[str, ...] = ()
@@ -94,7 +101,7 @@ class Case:
         parts = [self.model, f"{self.mode} mode", f"batch {self.batch_size}"]
         if self.local_steps > 1:
             parts.append(f"{self.local_steps} local steps")
-        return ", ".join([*parts, *self.defenses, self.attack])
+        return ", ".join([*parts, *filter(None, [self.channel]), *self.defenses, self.attack])
 
     def key(self) -> str:
         """Identifies the case in a run; ``--resume`` skips cases whose key has a record."""
@@ -114,7 +121,34 @@ class Case:
         return tuple(made_from(spec, REVEALS, kind="knowledge to reveal") for spec in self.reveal)
 
     def build_channel(self) -> Channel:
-        return Gradient() if self.local_steps == 1 else FedAvg(steps=self.local_steps, lr=self.local_lr)
+        plain = Gradient() if self.local_steps == 1 else FedAvg(steps=self.local_steps, lr=self.local_lr)
+        if not self.channel:
+            return plain
+        name = self.channel.partition(":")[0]
+        if name == AGGREGATE:
+            return made_from(self.channel, CHANNELS, kind="channel", extra={"of": plain})
+        if self.local_steps > 1:
+            raise BadInput(f"channel {name} says itself how the client trains; drop the number of local steps")
+        drawn = {"seed": self.seed + self.first} if name in DRAWS and "seed=" not in self.channel else {}
+        return made_from(self.channel, CHANNELS, kind="channel", extra=drawn)
+
+    def fits(self) -> bool:
+        """Whether batch and local steps go together with the channel."""
+        if self.channel.partition(":")[0] != AGGREGATE:
+            return not self.channel or self.local_steps == 1
+        return self.batch_size >= self.smallest_batch()
+
+    def require_fit(self) -> None:
+        """Refuses a batch that is too small for the channel's clients."""
+        if not self.fits():
+            raise BadInput(
+                f"{self.channel} needs a batch of at least {self.smallest_batch()}, got {self.batch_size}; enlarge it"
+            )
+
+    def smallest_batch(self) -> int:
+        """As many samples as there are clients to hold one."""
+        channel = self.build_channel()
+        return channel.clients if isinstance(channel, Aggregate) else 1
 
     def options_of_setup(self) -> list[str]:
         """How every command is told which data, classes, size and device, where those are not the usual ones."""
@@ -129,6 +163,7 @@ class Case:
         words += ["--attack", self.attack, "--seed", str(self.seed), "--first", str(self.first)]
         if (self.local_steps, self.local_lr) != (Case.local_steps, Case.local_lr):
             words += ["--local-steps", str(self.local_steps), "--local-lr", str(self.local_lr)]
+        words += ["--channel", self.channel] if self.channel else []
         words += self.options_of_setup()
         for name, value in self.options.items():
             words += ["--option", f"{name}={value}"]

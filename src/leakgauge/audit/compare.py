@@ -29,7 +29,7 @@ ORDER: Mapping[Direction, str] = {
 FAILING: tuple[Direction, ...] = ("worse", "lost")
 BUDGET = ("steps", "restarts")
 """Options of an attack that say how hard it tries, not what it tries."""
-_SETUP = ("mode", "batch_size", "local_steps", "local_lr", "attack", "defenses", "reveal", "first")
+_SETUP = ("mode", "batch_size", "local_steps", "local_lr", "channel", "attack", "defenses", "reveal", "first")
 _PREFERRED = ("model", "data", "name", "seed", "options", "classes", "resize", "device")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from leakgauge.audit.case import Case, accepted_options, restored
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import SEVERITY
+from leakgauge.core import SharesBuffers
 from leakgauge.errors import BadInput
 
 Change = Callable[[Case], Case | None]
@@ -41,7 +42,8 @@ def _revealed(spec: str, *, guided: bool = False) -> Change:
 
 
 def _statistics_shared(case: Case) -> Case | None:
-    return _revealed("buffers", guided=True)(case) if case.mode == "train" else None
+    shared = case.mode == "train" and isinstance(case.build_channel(), SharesBuffers)
+    return _revealed("buffers", guided=True)(case) if shared else None
 
 
 RELAXATIONS: Mapping[str, Change] = {
@@ -49,6 +51,7 @@ RELAXATIONS: Mapping[str, Change] = {
     "batch of 1": _with(batch_size=1),
     "one local step": _with(local_steps=1),
     "no defense": _with(defenses=()),
+    "the plain update of one client": _with(channel=""),
     "true labels given": _revealed("labels"),
     "running statistics shared": _statistics_shared,
     "half of the pixels given": _revealed("noisy_copy:0.5", guided=True),
@@ -89,7 +92,7 @@ def changes(case: Case, *, models: Mapping[str, str] | None = None) -> list[Chan
     return [
         Changed(name, kind, replace(changed, name=_named(changed, kind, name)))
         for name, kind, changed in tried
-        if changed is not None
+        if changed is not None and changed.fits()
     ]
 
 
@@ -171,10 +174,11 @@ def described(record: Record) -> str:
     revealed = ", ".join(case["reveal"]) or "nothing"
     kind = "diagnostic" if any(a["kind"] == "diagnostic" for a in record.assumptions) else "deployable"
     spent = f"{case['options'].get('steps', 'default')} steps, {case['options'].get('restarts', 1)} restart(s)"
+    through = f"through {case['channel']}, " if case.get("channel") else ""
     outcome = (record.verdict or f"{record.status}: {record.reason}").replace("_", " ")
     return (
         f"{outcome}: {case['model']} in {case['mode']} mode, batch of {case['batch_size']}, "
-        f"{case['local_steps']} local step(s), known to the adversary: {revealed}; {kind}; "
+        f"{case['local_steps']} local step(s), {through}known to the adversary: {revealed}; {kind}; "
         f"{spent}, {record.seconds:.0f} s"
     )
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from leakgauge.channels.aggregate import Aggregate
+from leakgauge.channels.dpsgd import DPSGD
 from leakgauge.channels.epochs import ShuffledFedAvg
 from leakgauge.channels.features import Features
 from leakgauge.channels.fedavg import FedAvg
@@ -14,6 +16,17 @@ CHANNELS: dict[str, Callable[..., Channel]] = {
     "fedavg": FedAvg,
     "shuffled_fedavg": ShuffledFedAvg,
     "features": Features,
+    "dpsgd": DPSGD,
+    "aggregate": Aggregate,
 }
 
-__all__ = ["CHANNELS", "Features", "FedAvg", "Gradient", "ShuffledFedAvg", "twice_differentiable"]
+__all__ = [
+    "CHANNELS",
+    "DPSGD",
+    "Aggregate",
+    "Features",
+    "FedAvg",
+    "Gradient",
+    "ShuffledFedAvg",
+    "twice_differentiable",
+]

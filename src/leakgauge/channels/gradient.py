@@ -50,6 +50,18 @@ def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffe
     return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(at.items(), grads, strict=True)}
 
 
+def each_gradient(victim: Victim, x: Tensor, y: Targets) -> dict[str, Tensor]:
+    """The gradients of the samples one by one, shape (B, *shape), differentiable like :func:`gradient`."""
+    parameters, buffers = victim.parameters(), victim.buffers()
+
+    def one(x: Tensor, y: Targets) -> dict[str, Tensor]:
+        alone = y[None] if isinstance(y, Tensor) else {name: value[None] for name, value in y.items()}
+        return gradient(victim, x[None], alone, parameters=parameters, buffers=buffers)
+
+    with inside_transform():
+        return torch.vmap(one, randomness="different")(x, y)
+
+
 _inside_transform: ContextVar[bool] = ContextVar("inside_transform", default=False)
 
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
+from leakgauge.channels.rows import clipped_rows
 from leakgauge.core import Signal
-from leakgauge.defenses.rows import column, row_norms
 from leakgauge.errors import BadInput
 
 
 @dataclass(frozen=True)
 class Clip:
-    """g · min(1, norm / ‖g‖) over all tensors together.
+    """g · min(1, norm / ‖g‖) over all tensors together: :func:`leakgauge.channels.rows.clipped_rows` of one row.
 
-    Ref: Abadi et al. 2016, Algorithm 1 — clip gradient
+    The whole update is clipped, not the gradient of each sample; that changes how it is computed: channel ``DPSGD``.
     """
 
     norm: float
@@ -29,5 +29,4 @@ class Clip:
 
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         """The same with each row clipped by its own length."""
-        factors = (self.norm / row_norms(signal)).clamp(max=1.0)  # infinite, and so 1, for a length of zero
-        return {name: t * column(factors, t) for name, t in signal.items()}
+        return clipped_rows(signal, self.norm)

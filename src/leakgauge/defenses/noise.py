@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakgauge.channels.rows import column, row_norms
 from leakgauge.core import Signal
-from leakgauge.defenses.rows import column, row_norms
 from leakgauge.errors import BadInput
 
 

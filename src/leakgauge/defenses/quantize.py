@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakgauge.channels.rows import column
 from leakgauge.core import Signal
-from leakgauge.defenses.rows import column
 from leakgauge.errors import BadInput
 
 

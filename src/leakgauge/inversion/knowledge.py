@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels import FedAvg, ShuffledFedAvg
+from leakgauge.channels.facts import clients, of_a_client
 from leakgauge.core import Observation, Signal, Victim
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
@@ -80,7 +81,12 @@ class ExactStatistics:
 def _updates(seen: Observation) -> tuple[int, int]:
     """Samples in a local step, and number of local steps."""
     size = batch_size(seen)
-    channel = seen.channel.unrolled(size) if isinstance(seen.channel, ShuffledFedAvg) else seen.channel
+    if clients(seen.channel) > 1:
+        raise Inapplicable(
+            "the running statistics of several clients were averaged: their batches cannot be told apart"
+        )
+    channel = of_a_client(seen.channel)
+    channel = channel.unrolled(size) if isinstance(channel, ShuffledFedAvg) else channel
     if not isinstance(channel, FedAvg):
         return size, 1
     in_step = min(channel.minibatch or size, size)

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.channels import Features, FedAvg, ShuffledFedAvg
+from leakgauge.channels import Features
+from leakgauge.channels.facts import is_weight_update
 from leakgauge.core import Observation, Victim
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
@@ -207,7 +208,7 @@ def head_gradient(victim: Victim, seen: Observation, which: str) -> Tensor:
     if name not in seen.signal:
         raise Inapplicable(f"not shared: {name}")
     # a weight update points against the gradient; over several steps this is the first-order estimate
-    factor = -1.0 if isinstance(seen.channel, FedAvg | ShuffledFedAvg) else 1.0
+    factor = -1.0 if is_weight_update(seen.channel) else 1.0
     return factor * seen.signal[name].double()
 
 

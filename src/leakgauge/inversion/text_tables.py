@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import Gradient
+from leakgauge.channels.facts import is_weight_update, local_steps
 from leakgauge.core import Channel, Signal, Tokens, Victim, private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
@@ -171,12 +172,12 @@ def sent(rows: Tensor, noise: float) -> Tensor:
     return (rows.norm(dim=1) > ABOVE * noise).nonzero().flatten()
 
 
-def rounding(rows: Tensor, table: Tensor, channel: Channel) -> tuple[float, float]:
+def rounding(rows: Tensor, table: Tensor, channel: Channel, size: int) -> tuple[float, float]:
     """Relative and absolute rounding of a row: each local step of a weight update rounds the weights it changes."""
     eps = torch.finfo(rows.dtype).eps
-    if not isinstance(channel, FedAvg):
+    if not is_weight_update(channel):
         return 16 * eps, 0.0
-    return 16 * eps, eps * channel.steps**0.5 * float(table.norm(dim=1).max())
+    return 16 * eps, eps * local_steps(channel, size) ** 0.5 * float(table.norm(dim=1).max())
 
 
 def one_sentence(size: int) -> None:

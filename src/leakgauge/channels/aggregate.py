@@ -1,0 +1,78 @@
+"""The mean of several clients' updates: all that secure aggregation lets the server see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels.dpsgd import DPSGD
+from leakgauge.channels.epochs import ShuffledFedAvg
+from leakgauge.channels.gradient import Gradient
+from leakgauge.core import Channel, KeepsSecrets, PerSample, SharesBuffers, Signal, Targets, Victim
+from leakgauge.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Σ_k n_k/n · u_k, with u_k the update (channel ``of``) of client k on its n_k of the n samples.
+
+    The samples are dealt out to ``clients`` clients in turn, as evenly as they go. The adversary knows how many each one
+    holds but, as nothing in the sum has a name, neither who holds which sample nor what a single client sent. In eval
+    mode the aggregate of gradients is the gradient of one large batch; in train mode each client has its own batch
+    statistics.
+
+    Ref: Bonawitz et al. 2017, section 1 — the server learns the sum of the updates alone
+    Ref: McMahan et al. 2017, Algorithm 1 — weights n_k/n
+    """
+
+    clients: int = 2
+    of: Channel = field(default_factory=Gradient)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.clients, int) or self.clients < 1:
+            raise BadInput(f"Aggregate needs at least 1 client, got {self.clients}")
+        if isinstance(self.of, PerSample):
+            raise BadInput(f"Aggregate adds updates, {self.of!r} sends one message per sample")
+
+    def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
+        return self._mean(x, y, lambda client, x, y: client(victim, x, y))
+
+    def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
+        """The clients' buffers after their work, averaged like the updates; counters are those of the first client."""
+
+        def after(client: Channel, x: Tensor, y: Targets) -> Signal:
+            if not isinstance(client, SharesBuffers):
+                raise BadInput(f"{client!r} has no buffers to reveal; drop Buffers() from reveal")
+            return client.buffers(victim, x, y)
+
+        return self._mean(x, y, after)
+
+    def public(self) -> Aggregate:
+        """The channel as the server knows it."""
+        return replace(self, of=self.of.public()) if isinstance(self.of, KeepsSecrets) else self
+
+    def _mean(self, x: Tensor, y: Targets, sent: Callable[[Channel, Tensor, Targets], Signal]) -> dict[str, Tensor]:
+        if len(x) < self.clients:
+            raise BadInput(
+                f"Aggregate needs a sample for each of its {self.clients} clients, got {len(x)}; enlarge the batch"
+            )
+        mean: dict[str, Tensor] = {}
+        for k in range(self.clients):
+            rows = torch.arange(k, len(x), self.clients, device=x.device)
+            mine = y[rows] if isinstance(y, Tensor) else {name: value[rows] for name, value in y.items()}
+            for name, value in sent(self._client(k), x[rows], mine).items():
+                if not value.is_floating_point():
+                    mean.setdefault(name, value)
+                    continue
+                part = len(rows) / len(x) * value
+                mean[name] = mean[name] + part if name in mean else part
+        return mean
+
+    def _client(self, number: int) -> Channel:
+        """The channel of one client, with secrets of its own."""
+        if isinstance(self.of, DPSGD | ShuffledFedAvg) and self.of.seed is not None:
+            return replace(self.of, seed=self.of.seed + number)
+        return self.of

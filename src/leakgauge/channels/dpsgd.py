@@ -1,0 +1,62 @@
+"""The gradient of differentially private training: every sample's gradient is clipped, then noise is added to the sum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.channels.gradient import each_gradient
+from leakgauge.channels.rows import clipped_rows
+from leakgauge.core import Signal, Targets, Victim
+from leakgauge.errors import BadInput, Inapplicable
+
+
+@dataclass(frozen=True)
+class DPSGD:
+    """g̃ = 1/B · (Σ_i g_i · min(1, C / ‖g_i‖) + σC · N(0, I)), with g_i the gradient of sample i of B.
+
+    C is ``clip``, σ is ``noise`` (the noise multiplier). The noise is drawn from ``seed``, which stays with the client: an
+    observation holds the channel with seed None, which has no noise, and an adversary who replays it matches the mean. The
+    gradients of all samples are held at once: B times the size of the model.
+
+    Batch normalisation in train mode mixes samples, so that no gradient of one sample exists; such a victim is refused.
+
+    Ref: Abadi et al. 2016, Algorithm 1 — one step of differentially private SGD, without the sampling of the lot
+    """
+
+    clip: float = 1.0
+    noise: float = 1.0
+    seed: int | None = 0
+
+    def __post_init__(self) -> None:
+        if not self.clip > 0:
+            raise BadInput(f"DPSGD needs a positive clip, got {self.clip}")
+        if not 0 <= self.noise < math.inf:
+            raise BadInput(f"DPSGD needs a noise multiplier of at least 0, got {self.noise}")
+        if self.noise and math.isinf(self.clip):
+            raise BadInput("DPSGD measures its noise in units of clip; give a finite clip, or noise 0")
+
+    def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
+        _require_separate_samples(victim)
+        total = {name: t.sum(0) for name, t in clipped_rows(each_gradient(victim, x, y), self.clip).items()}
+        if self.noise and self.seed is not None:
+            rng = torch.Generator().manual_seed(self.seed)
+            sigma = self.noise * self.clip
+            total = {name: t + sigma * torch.randn(t.shape, generator=rng).to(t) for name, t in total.items()}
+        return {name: t / len(x) for name, t in total.items()}
+
+    def public(self) -> DPSGD:
+        """The channel as the server knows it: without the noise that was drawn."""
+        return replace(self, seed=None)
+
+
+def _require_separate_samples(victim: Victim) -> None:
+    for name, module in victim.model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+            raise Inapplicable(
+                f"DPSGD needs the gradient of each sample, and {name} normalises over the batch; "
+                "use eval mode or group normalisation"
+            )

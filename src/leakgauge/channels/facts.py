@@ -1,0 +1,31 @@
+"""What attacks that read a signal without replaying it must know of its channel."""
+
+from __future__ import annotations
+
+from leakgauge.channels.aggregate import Aggregate
+from leakgauge.channels.epochs import ShuffledFedAvg
+from leakgauge.channels.fedavg import FedAvg
+from leakgauge.core import Channel
+
+
+def of_a_client(channel: Channel) -> Channel:
+    """What a single client would have sent: the channel itself, unless it adds up several clients."""
+    return of_a_client(channel.of) if isinstance(channel, Aggregate) else channel
+
+
+def is_weight_update(channel: Channel) -> bool:
+    """Whether the signal points against the gradient, as a change of weights does."""
+    return isinstance(of_a_client(channel), FedAvg | ShuffledFedAvg)
+
+
+def local_steps(channel: Channel, size: int) -> int:
+    """Steps that each client took, with ``size`` samples in all."""
+    one = of_a_client(channel)
+    if isinstance(one, ShuffledFedAvg):
+        one = one.unrolled(size // clients(channel))
+    return one.steps if isinstance(one, FedAvg) else 1
+
+
+def clients(channel: Channel) -> int:
+    """How many clients the signal adds up."""
+    return channel.clients * clients(channel.of) if isinstance(channel, Aggregate) else 1

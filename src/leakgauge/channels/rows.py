@@ -1,0 +1,38 @@
+"""Arithmetic on the rows of a signal, where each row is one message."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from leakgauge.core import Signal
+
+
+def row_norms(signal: Signal) -> Tensor:
+    """Euclidean length of each row over all tensors together, shape (rows,), float64."""
+    return _squares(signal).sqrt()
+
+
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """One value per row of ``like``, in its type, ready to be multiplied with it."""
+    return values.to(like).view(-1, *[1] * (like.dim() - 1))
+
+
+def clipped_rows(signal: Signal, norm: float) -> dict[str, Tensor]:
+    """g · min(1, norm / ‖g‖) for each row g, all tensors of a row together. Differentiable, also at a length of zero.
+
+    Ref: Abadi et al. 2016, Algorithm 1 — clip gradient
+    """
+    if math.isinf(norm):
+        return dict(signal)
+    squares = _squares(signal)
+    lengths = squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()  # the root has no slope at zero
+    factors = (norm / lengths).clamp(max=1.0)
+    return {name: t * column(factors, t) for name, t in signal.items()}
+
+
+def _squares(signal: Signal) -> Tensor:
+    squares = [t.reshape(len(t), -1).double().square().sum(1) for t in signal.values()]
+    return torch.stack(squares).sum(0) if squares else torch.zeros(1, dtype=torch.float64)

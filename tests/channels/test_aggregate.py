@@ -1,0 +1,105 @@
+"""Secure aggregation: the weighted mean of what the clients send, and nothing of a single one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.attacks import april_closed_form, linear
+from leakgauge.channels import DPSGD, Aggregate, Features, FedAvg, Gradient, ShuffledFedAvg
+from leakgauge.channels.facts import clients, is_weight_update, local_steps
+from leakgauge.core import Buffers, Pixels, Size, Victim, share
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion.knowledge import ExactStatistics
+from leakgauge.inversion.labels import head_gradient
+from leakgauge.testing import tiny_case
+
+
+@pytest.mark.parametrize(("samples", "count"), [(4, 2), (5, 2), (7, 3), (3, 3), (3, 1)])
+def test_in_eval_mode_it_is_the_gradient_of_one_large_batch(victim_of, batch_of, same, samples, count):
+    victim, (x, y) = victim_of(), batch_of(samples)
+    same(Aggregate(clients=count)(victim, x, y), Gradient()(victim, x, y), tolerance=1e-5)
+
+
+def test_in_train_mode_every_client_has_its_own_statistics(victim_of, batch_of, same):
+    victim, (x, y) = victim_of(mode="train"), batch_of(5)
+    first, second = Gradient()(victim, x[0::2], y[0::2]), Gradient()(victim, x[1::2], y[1::2])
+    expected = {name: 0.6 * first[name] + 0.4 * second[name] for name in first}
+    found = Aggregate()(victim, x, y)
+    same(found, expected, tolerance=1e-6)
+    whole = Gradient()(victim, x, y)
+    assert not torch.allclose(found["0.weight"], whole["0.weight"], rtol=1e-3)
+
+
+def test_weight_updates_count_by_samples(victim_of, batch_of, same):
+    victim, (x, y) = victim_of(), batch_of(3)
+    update = FedAvg(steps=2, lr=0.3)
+    first, second = update(victim, x[[0, 2]], y[[0, 2]]), update(victim, x[[1]], y[[1]])
+    expected = {name: 2 / 3 * first[name] + 1 / 3 * second[name] for name in first}
+    same(Aggregate(of=update)(victim, x, y), expected, tolerance=1e-6)
+
+
+def test_running_statistics_are_averaged_and_not_inverted(victim_of, batch_of):
+    victim, (x, y) = victim_of(mode="train"), batch_of(4)
+    seen = share(victim, Aggregate(), x, y, reveal=(Size(), Buffers()))
+    both = [Gradient().buffers(victim, x[k::2], y[k::2])["1.running_mean"] for k in range(2)]
+    assert seen.buffers is not None
+    torch.testing.assert_close(seen.buffers["1.running_mean"], (both[0] + both[1]) / 2)
+    assert int(seen.buffers["1.num_batches_tracked"]) == 1
+    with pytest.raises(Inapplicable, match="several clients"):
+        ExactStatistics()(victim, seen, y, rng=torch.Generator())
+
+
+def test_clients_draw_noise_of_their_own():
+    victim = Victim(nn.Sequential(nn.Flatten(), nn.Linear(144, 200)), Pixels((1, 12, 12)))
+    x, y = torch.rand(6, 1, 12, 12, generator=torch.Generator().manual_seed(1)), torch.arange(6)
+    seen = share(victim, Aggregate(clients=3, of=DPSGD(clip=0.5, noise=2.0, seed=5)), x, y)
+    assert seen.channel == Aggregate(clients=3, of=DPSGD(clip=0.5, noise=2.0, seed=None))
+    clean = seen.channel(victim, x, y)
+    noise = torch.cat([(seen.signal[name] - clean[name]).flatten() for name in clean])
+    # independent draws add up as √3; one and the same draw would add up as 3
+    assert float(noise.std()) == pytest.approx(math.sqrt(3) * 2.0 * 0.5 / 6, rel=0.02)
+
+
+def test_label_rules_see_the_gradients_own_direction():
+    victim, x, y = tiny_case("mlp", count=4)
+    plain = head_gradient(victim, share(victim, Gradient(), x, y), "bias")
+    for update in (FedAvg(steps=1, lr=0.1), ShuffledFedAvg(lr=0.1, seed=1)):
+        found = head_gradient(victim, share(victim, Aggregate(of=update), x, y), "bias")
+        torch.testing.assert_close(found, 0.1 * plain, rtol=1e-4, atol=1e-7)
+
+
+def test_facts():
+    nested = Aggregate(clients=2, of=Aggregate(clients=3, of=ShuffledFedAvg(epochs=2, minibatch=2)))
+    assert clients(nested) == 6
+    assert is_weight_update(nested)
+    assert local_steps(nested, 24) == 4  # four samples each, in two minibatches, twice
+    assert not is_weight_update(Aggregate())
+    assert local_steps(Aggregate(), 4) == 1
+
+
+@pytest.mark.parametrize("channel", [ShuffledFedAvg(epochs=2, lr=0.1), Aggregate(1, FedAvg(steps=2, lr=0.1))], ids=repr)
+def test_closed_forms_refuse_several_steps_however_they_are_written(channel):
+    victim, x, y = tiny_case("vit_a")
+    with pytest.raises(Inapplicable, match="several local steps"):
+        april_closed_form()(victim, share(victim, channel, x, y))
+
+
+def test_a_closed_form_for_one_sample_refuses_the_sum_of_two_clients():
+    victim, x, y = tiny_case("mlp", count=2)
+    with pytest.raises(Inapplicable, match="mix 2 samples"):
+        linear()(victim, share(victim, Aggregate(), x, y))
+
+
+def test_bad_options(victim_of, batch_of):
+    with pytest.raises(BadInput, match="at least 1 client"):
+        Aggregate(clients=0)
+    with pytest.raises(BadInput, match="one message per sample"):
+        Aggregate(of=Features("0"))
+    with pytest.raises(BadInput, match="a sample for each of its 3 clients, got 2"):
+        Aggregate(clients=3)(victim_of(), *batch_of(2))
+    with pytest.raises(BadInput, match="no buffers"):
+        share(victim_of(), Aggregate(of=DPSGD()), *batch_of(2), reveal=(Buffers(),))
