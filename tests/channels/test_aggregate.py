@@ -6,12 +6,15 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.attacks import april_closed_form, linear
 from leakgauge.channels import DPSGD, Aggregate, Features, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.channels.facts import clients, is_weight_update, local_steps
 from leakgauge.core import Buffers, Pixels, Size, Victim, share
+from leakgauge.engine import Observed
+from leakgauge.engine.choose import choose
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.knowledge import ExactStatistics
 from leakgauge.inversion.labels import head_gradient
@@ -32,6 +35,25 @@ def test_in_train_mode_every_client_has_its_own_statistics(victim_of, batch_of, 
     same(found, expected, tolerance=1e-6)
     whole = Gradient()(victim, x, y)
     assert not torch.allclose(found["0.weight"], whole["0.weight"], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("mode", "loss", "note"),
+    [
+        ("eval", F.cross_entropy, "replay: layer rules"),
+        ("train", F.cross_entropy, "replay: vmap"),
+        ("eval", lambda out, y: 0.5 * F.cross_entropy(out, y, reduction="sum"), "replay: vmap; layer rules: "),
+    ],
+)
+def test_the_engine_takes_it_for_one_large_batch_only_where_it_is(victim_of, batch_of, mode, loss, note):
+    victim, (x, y) = victim_of(mode=mode, loss=loss), batch_of(5)
+    seen = share(victim, Aggregate(), x, y)
+    rows, labels = torch.stack([x, 1 - x]), torch.stack([y, y])
+    chosen = choose(victim, seen.channel, Observed.checked(seen.signal, victim), rows, labels)
+    assert chosen.note.startswith(note)
+    distance = chosen.replay(rows, labels).l2(dict.fromkeys(seen.signal, 1.0)).detach()
+    assert float(distance[0]) < 1e-9
+    assert float(distance[1]) > 1e-5
 
 
 def test_weight_updates_count_by_samples(victim_of, batch_of, same):

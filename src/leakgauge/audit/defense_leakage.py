@@ -18,6 +18,7 @@ from torch import Tensor
 from leakgauge.audit.defense_training import at_once
 from leakgauge.audit.setup import Setup
 from leakgauge.channels import Gradient
+from leakgauge.channels.rows import in_rows
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Channel, Defense, NeedsVictim, RowByRow, Signal, Victim, private_randomness
 from leakgauge.defenses import WithholdNames
@@ -178,4 +179,4 @@ def _row_by_row(defense: Defense, signals: Signal, rng: torch.Generator) -> Sign
 
 
 def _flat(rows: Tensor) -> Tensor:
-    return rows.flatten(1).float() if rows.dim() > 1 else rows[:, None].float()
+    return in_rows(rows).float()

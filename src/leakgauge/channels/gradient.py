@@ -58,8 +58,24 @@ def each_gradient(victim: Victim, x: Tensor, y: Targets) -> dict[str, Tensor]:
         alone = y[None] if isinstance(y, Tensor) else {name: value[None] for name, value in y.items()}
         return gradient(victim, x[None], alone, parameters=parameters, buffers=buffers)
 
+    if _watched.get():
+        alone = [one(x[i], y[i] if isinstance(y, Tensor) else {n: t[i] for n, t in y.items()}) for i in range(len(x))]
+        return {name: torch.stack([single[name] for single in alone]) for name in parameters}
     with inside_transform():
         return torch.vmap(one, randomness="different")(x, y)
+
+
+_watched: ContextVar[bool] = ContextVar("watched", default=False)
+
+
+@contextmanager
+def watchable() -> Iterator[None]:
+    """Inside, no channel uses torch.func, which lets nobody watch the tensors it keeps; samples are taken one after another."""
+    token = _watched.set(True)
+    try:
+        yield
+    finally:
+        _watched.reset(token)
 
 
 _inside_transform: ContextVar[bool] = ContextVar("inside_transform", default=False)

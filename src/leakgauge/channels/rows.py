@@ -10,6 +10,11 @@ from torch import Tensor
 from leakgauge.core import Signal
 
 
+def in_rows(values: Tensor) -> Tensor:
+    """(R, *shape) as (R, k), also where a row is a single number."""
+    return values.reshape(len(values), -1)
+
+
 def row_norms(signal: Signal) -> Tensor:
     """Euclidean length of each row over all tensors together, shape (rows,), float64."""
     return _squares(signal).sqrt()
@@ -34,5 +39,5 @@ def clipped_rows(signal: Signal, norm: float) -> dict[str, Tensor]:
 
 
 def _squares(signal: Signal) -> Tensor:
-    squares = [t.reshape(len(t), -1).double().square().sum(1) for t in signal.values()]
+    squares = [in_rows(t).double().square().sum(1) for t in signal.values()]
     return torch.stack(squares).sum(0) if squares else torch.zeros(1, dtype=torch.float64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.channels.rows import column
+from leakgauge.channels.rows import column, in_rows
 from leakgauge.core import Signal
 from leakgauge.errors import BadInput
 
@@ -37,6 +37,6 @@ class Quantize:
     def _rounded(self, rows: Tensor) -> Tensor:
         if self.bits >= 32:
             return rows.clone()
-        flat = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
+        flat = in_rows(rows)
         steps = column(flat.abs().amax(1) / (2 ** (self.bits - 1) - 1), rows)
         return torch.where(steps > 0, (rows / steps).round() * steps, rows)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from leakgauge.channels.aggregate import Aggregate
 from leakgauge.channels.gradient import Gradient
 from leakgauge.core import Channel, PerSample, Victim
 from leakgauge.engine.fast import ByRules
@@ -55,7 +56,8 @@ def choose(
     """
     reference = Reference(victim, channel, observed, capture)
     small = sum(p.numel() for p in victim.parameters().values()) < RULES_PAY_FROM
-    if len(x) == 1 and x.device.type == "cpu" and (gradients or small or not isinstance(channel, Gradient)):
+    as_gradient = _is_gradient(channel, victim)
+    if len(x) == 1 and x.device.type == "cpu" and (gradients or small or not as_gradient):
         return Choice(reference, "replay: reference (a single restart)")
     reasons: list[str] = []
     if isinstance(channel, PerSample) and not capture:
@@ -63,7 +65,7 @@ def choose(
         if reason is None:
             return Choice(Folded(victim, channel, observed), "replay: all restarts as one batch")
         reasons.append(f"one batch: {reason}")
-    if isinstance(channel, Gradient):
+    if as_gradient:
         by_rules = ByRules(victim, observed, capture)
         reason = _disagreement(by_rules, reference, x, y)
         if reason is None:
@@ -75,6 +77,13 @@ def choose(
             return Choice(Vmapped(victim, channel, observed), "; ".join(["replay: vmap", *reasons]))
         reasons.append(f"vmap: {reason}")
     return Choice(reference, "; ".join(["replay: reference", *reasons]))
+
+
+def _is_gradient(channel: Channel, victim: Victim) -> bool:
+    """Whether the signal is the gradient of the whole batch; that of several clients is, if no sample changes another's."""
+    if isinstance(channel, Aggregate) and victim.mode == "eval":  # compared with the reference, as everything is
+        return _is_gradient(channel.of, victim)
+    return isinstance(channel, Gradient)
 
 
 class _WithoutDropout(TorchFunctionMode):

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from leakgauge.channels.gradient import watchable
+
 HEADROOM = 0.6
 """Share of the free memory that the graph of one step may take; the rest is for buffers that come and go."""
 
@@ -22,7 +24,7 @@ def saved_bytes(evaluate: Callable[[], object]) -> int:
         storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with watchable(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = evaluate()  # kept until the count is done, so that no storage is freed and counted twice
     total = sum(storages.values())
     del result

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from leakgauge.channels.rows import in_rows
 from leakgauge.core import Signal, Victim
 from leakgauge.errors import BadInput, Inapplicable
 
@@ -24,8 +25,9 @@ class Observed:
     squares: dict[str, Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        kept = 1 if self.per_row else 0
-        object.__setattr__(self, "squares", {n: t.flatten(kept).square().sum(kept) for n, t in self.signal.items()})
+        rows = {n: in_rows(t if self.per_row else t[None]) for n, t in self.signal.items()}
+        squares = {n: t.square().sum(1) for n, t in rows.items()}
+        object.__setattr__(self, "squares", squares if self.per_row else {n: t[0] for n, t in squares.items()})
 
     def square(self, weights: Mapping[str, float]) -> Tensor:
         """Σ_n w_n ‖g*_n‖², a scalar, or (R,) where each row has its own."""

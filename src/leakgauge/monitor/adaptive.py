@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leakgauge.channels.rows import in_rows
 from leakgauge.core import Loss
 from leakgauge.errors import BadInput
 from leakgauge.measures.decoding import decode
@@ -123,7 +124,7 @@ def correlations(released: Mapping[str, Tensor], samples: Mapping[str, Tensor]) 
     """⟨released, gᵢ⟩ / ‖gᵢ‖ for each sample's gradient gᵢ; 0 where the gradient vanishes or is not finite."""
     products, norms = [], []
     for name, gradients in samples.items():  # layer by layer: doubles of all of them at once would be large
-        rows = gradients.detach().flatten(1).double()
+        rows = in_rows(gradients.detach()).double()
         products.append(rows @ released[name].detach().flatten().double())
         norms.append(rows.square().sum(1))
     found = torch.stack(products).sum(0) / torch.stack(norms).sum(0).sqrt()
@@ -166,7 +167,7 @@ class CanaryScore:
         device = next(iter(released.values())).device
         names = whole_gradient({name: g.numel() for name, g in released.items()}, len(x))
         samples = per_sample_gradients(model, self.loss, names, x.to(device), y.to(device), seed=self.seed)
-        rows = torch.cat([samples[name].flatten(1) for name in names], 1)
+        rows = torch.cat([in_rows(samples[name]) for name in names], 1)
         signal = torch.cat([released[name].detach().flatten() for name in names])
         return decode(rows @ rows.T, rows @ signal, float(signal.double().square().sum()), len(signal))
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from leakgauge.channels.rows import in_rows
 from leakgauge.core import Loss
 from leakgauge.errors import Inapplicable
 from leakgauge.measures.decoding import decode
@@ -82,7 +83,7 @@ def probe(
         with quiet(model), untouched_randomness(seed, x.device):
             found = head_products(model, layer, loss, names, signal, x, y)
     if found is None:
-        rows = {n: g.flatten(1) for n, g in per_sample_gradients(model, loss, names, x, y, seed=seed).items()}
+        rows = {n: in_rows(g) for n, g in per_sample_gradients(model, loss, names, x, y, seed=seed).items()}
         gram = torch.stack([r @ r.T for r in rows.values()]).sum(0)
         found = Products(gram, torch.stack([rows[n] @ signal[n].detach().float().reshape(-1) for n in names]).sum(0))
     gram, cross = found.gram, found.cross

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import GradientEdge
 
+from leakgauge.channels.rows import in_rows
+
 
 @dataclass(frozen=True, eq=False)
 class Use(ABC):
@@ -43,7 +45,7 @@ class Use(ABC):
     def numbers(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """⟨g_r, g*_r⟩ and ‖g_r‖², each (R,); ``target`` is one for all restarts, or has R rows."""
         gradient = self.weight_gradient(delta)
-        return row_dot(gradient, target), row_square(gradient.flatten(1))
+        return row_dot(gradient, target), row_square(in_rows(gradient))
 
 
 class Recorder(Protocol):
@@ -61,8 +63,8 @@ class Recorder(Protocol):
 
 def row_dot(gradient: Tensor, target: Tensor) -> Tensor:
     """⟨g_r, t⟩ or ⟨g_r, t_r⟩ for every row r, shape (R,)."""
-    flat = gradient.flatten(1)
-    return flat @ target.flatten() if target.dim() < gradient.dim() else (flat * target.flatten(1)).sum(1)
+    flat = in_rows(gradient)
+    return flat @ target.flatten() if target.dim() < gradient.dim() else (flat * in_rows(target)).sum(1)
 
 
 def row_square(values: Tensor) -> Tensor:
