@@ -55,6 +55,7 @@ class Victim:
             raise BadInput(f"the victim's model must be a torch.nn.Module, got {type(self.model).__name__}")
         if self.mode not in ("train", "eval"):
             raise BadInput(f"the victim's mode must be 'train' or 'eval', got {self.mode!r}")
+        _refuse_wrapped(self.model)
         model = copy.deepcopy(self.model).train(self.mode == "train")
         if not any(p.requires_grad for p in model.parameters()):
             raise BadInput("the victim's model has no trainable parameter; nothing would be shared")
@@ -99,6 +100,18 @@ class Victim:
         """Whether train and eval mode differ for this model (batch statistics or dropout)."""
         norm = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
         return any(isinstance(m, norm) for m in self.model.modules())
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    """Modules that cannot be run on given weights, each with what to give instead."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise BadInput(f"the victim's model is wrapped in {type(model).__name__}; give the module inside, model.module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise BadInput(
+            "the victim's model is TorchScript, whose weights are fixed; give the nn.Module it was made from"
+        )
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise BadInput("the victim's model has lazy layers without weights; run one batch through it first")
 
 
 class Channel(Protocol):

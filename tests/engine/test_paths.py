@@ -87,19 +87,20 @@ def test_a_model_that_moves_the_batch_is_noticed_and_mapped():
 class LooksAtValues(nn.Module):
     """Branches on data, which neither rules over all rows nor vmap can follow row by row."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float) -> None:
         super().__init__()
-        self.head = nn.Linear(144, 4)
+        self.head, self.limit = nn.Linear(144, 4), limit
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(x.flatten(1)) * (2.0 if float(x.sum()) > 0 else 1.0)
+        return self.head(x.flatten(1)) * (2.0 if x.sum() > self.limit else 1.0)
 
 
-def test_a_model_that_looks_at_values_takes_the_reference_and_says_why():
-    victim = Victim(LooksAtValues(), Pixels((1, 12, 12)))
+@pytest.mark.parametrize("limit", [0.0, 1e9])  # also where no candidate tried before the start would take the other branch
+def test_a_model_that_looks_at_values_takes_the_reference_and_says_why(limit):
+    victim = Victim(LooksAtValues(limit), Pixels((1, 12, 12)))
     choice = chosen(victim, rows=2)
     assert isinstance(choice.replay, Reference)
-    assert "layer rules: " in choice.note
+    assert "layer rules: RuntimeError: the model looks at values of its data" in choice.note
     assert "vmap: " in choice.note
 
 

@@ -51,18 +51,24 @@ def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffe
 
 
 def each_gradient(victim: Victim, x: Tensor, y: Targets) -> dict[str, Tensor]:
-    """The gradients of the samples one by one, shape (B, *shape), differentiable like :func:`gradient`."""
+    """The gradients of the single samples, shape (B, *shape), differentiable like :func:`gradient`.
+
+    All at once where the model can be mapped, else one after another.
+    """
     parameters, buffers = victim.parameters(), victim.buffers()
 
     def one(x: Tensor, y: Targets) -> dict[str, Tensor]:
         alone = y[None] if isinstance(y, Tensor) else {name: value[None] for name, value in y.items()}
         return gradient(victim, x[None], alone, parameters=parameters, buffers=buffers)
 
-    if _watched.get():
-        alone = [one(x[i], y[i] if isinstance(y, Tensor) else {n: t[i] for n, t in y.items()}) for i in range(len(x))]
-        return {name: torch.stack([single[name] for single in alone]) for name in parameters}
-    with inside_transform():
-        return torch.vmap(one, randomness="different")(x, y)
+    if not _watched.get():
+        try:
+            with inside_transform():
+                return torch.vmap(one, randomness="different")(x, y)
+        except RuntimeError:  # recurrent layers, values that decide what is run: some models cannot be mapped
+            pass
+    alone = [one(x[i], y[i] if isinstance(y, Tensor) else {n: t[i] for n, t in y.items()}) for i in range(len(x))]
+    return {name: torch.stack([single[name] for single in alone]) for name in parameters}
 
 
 _watched: ContextVar[bool] = ContextVar("watched", default=False)

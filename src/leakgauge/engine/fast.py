@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from leakgauge.channels.rows import in_rows
 from leakgauge.channels.twice import twice_differentiable
@@ -188,5 +189,6 @@ def summed_loss(loss: Any, output: Any, y: Tensor) -> Tensor:
     plain = isinstance(loss, nn.CrossEntropyLoss) and loss.reduction == "mean" and loss.weight is None
     if loss is F.cross_entropy or (plain and loss.ignore_index < 0):
         return rows * loss(output, y.flatten(0, 1))
-    split = output.unflatten(0, (rows, -1))
-    return torch.stack([loss(split[r], y[r]) for r in range(rows)]).sum()
+    size = y.shape[1]
+    of_row = [tree_map_only(Tensor, lambda t, r=r: t[r * size : (r + 1) * size], output) for r in range(rows)]
+    return torch.stack([loss(one, y[r]) for r, one in enumerate(of_row)]).sum()

@@ -27,6 +27,9 @@ from leakgauge.engine.rules import RULES, Use
 
 Function = Callable[..., Any]
 
+READING = {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item, Tensor.tolist}
+"""Functions that take a value out of a tensor, most often to decide what is run next."""
+
 
 class Tape(TorchFunctionMode):
     """Records the uses of the named ``parameters`` while a model runs on ``rows`` restarts of ``batch`` samples."""
@@ -77,6 +80,8 @@ class Tape(TorchFunctionMode):
         found = list(_tensors((args, kwargs)))
         parametric = any(self.is_parameter(t) for t in found)
         data = any(self.is_data(t) for t in found)
+        if data and func in READING:
+            raise RuntimeError("the model looks at values of its data, and a branch may differ between restarts")
         if not parametric:
             result = func(*args, **kwargs)
             return self.mark_data(result) if data or self._spreads(func, args, result) else result

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from leakgauge.channels import Features
 from leakgauge.channels.facts import is_weight_update
-from leakgauge.core import Observation, Victim
+from leakgauge.core import Observation, Victim, private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
@@ -185,15 +185,39 @@ def batch_size(seen: Observation) -> int:
     return seen.size
 
 
-def classes(victim: Victim) -> int:
-    """Number of classes, from the public head."""
-    return int(_head(victim)[1].out_features)
+def optimised_classes(victim: Victim) -> int:
+    """Number of classes of the public head, for a loss that takes probabilities of them; refuses any other loss."""
+    count = int(_head(victim)[1].out_features)
+    if count < 2:
+        raise Inapplicable("the head has a single output, so there are no classes to choose from; reveal the labels")
+    if not is_cross_entropy(victim.loss):
+        with torch.no_grad(), private_randomness(0, victim.device):
+            probe = _probe(victim, torch.Generator().manual_seed(0))
+            output, even = victim(probe), torch.full((len(probe), count), 1 / count).to(probe)
+            try:
+                victim.loss(output, even)
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                said = next(iter(str(error).splitlines()), type(error).__name__)
+                raise Inapplicable(
+                    f"labels cannot be optimised, the loss takes no class probabilities ({said}); reveal the labels"
+                ) from error
+    return count
+
+
+def _probe(victim: Victim, rng: torch.Generator) -> Tensor:
+    """Noise to run through the public model; more than one sample, for batch normalisation in train mode."""
+    return victim.to_input(victim.space.start(4, rng))
 
 
 def _head(victim: Victim) -> tuple[str, nn.Linear]:
     name = find_roles(victim.model).head
     if name is None:
         raise Inapplicable("the model has no linear head, so labels cannot be read off its gradient")
+    dense = [n for n, m in victim.model.named_modules() if isinstance(m, nn.Linear)]
+    with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, dense) as ran:
+        victim(_probe(victim, torch.Generator().manual_seed(0)))
+    if ran and name not in ran:  # an auxiliary classifier, or what is left of another task
+        name = list(ran)[-1]
     head = victim.model.get_submodule(name)
     if not isinstance(head, nn.Linear):
         raise Inapplicable(f"the head {name} is a {type(head).__name__}, the label rules need a Linear")
@@ -222,9 +246,8 @@ def is_cross_entropy(loss: object) -> bool:
 def require_positive_features(victim: Victim, *, rng: torch.Generator, rule: str) -> None:
     """Runs noise through the public model and refuses if anything negative enters the head."""
     name, _ = _head(victim)
-    probe = victim.to_input(victim.space.start(4, rng))
     with torch.no_grad(), capturing(victim.model, (name,)) as seen:
-        victim(probe)
+        victim(_probe(victim, rng))
     if float(seen[name].min()) < 0:
         raise Inapplicable(f"{rule} needs features without negative values before the head {name}")
 

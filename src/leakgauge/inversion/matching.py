@@ -17,7 +17,7 @@ from leakgauge.inversion import progress
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.halving import Halving
 from leakgauge.inversion.known_targets import structured, with_known_targets
-from leakgauge.inversion.labels import Joint, LabelRule, batch_size, class_labels, classes, inferred
+from leakgauge.inversion.labels import Joint, LabelRule, batch_size, class_labels, inferred, optimised_classes
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, Start
@@ -219,7 +219,7 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         )  # after the start, which must not depend on what was observed
         labels += [known] * attack.restarts
         if known is None:
-            logits.append(torch.randn(attack.restarts, size, classes(victim), generator=rng))
+            logits.append(torch.randn(attack.restarts, size, optimised_classes(victim), generator=rng))
     if logits and len(logits) < len(seen):
         raise BadInput("labels can be read for some of these observations only; attack them one by one")
     device = victim.device

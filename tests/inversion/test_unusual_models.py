@@ -1,0 +1,127 @@
+"""Models as people write them: outputs in a dict, heads that take no part, recurrent layers, one logit, checkpoints, wrappers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from leakgauge.attacks import dlg, idlg, inverting_gradients
+from leakgauge.channels import DPSGD, Gradient
+from leakgauge.core import Labels, Pixels, Size, Victim, share
+from leakgauge.engine import Observed
+from leakgauge.engine.choose import choose
+from leakgauge.errors import BadInput, Inapplicable
+
+
+class Answers(nn.Module):
+    """Logits in a dict, or first in a tuple."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.head = kind, nn.Linear(36, 4)
+
+    def forward(self, x):
+        logits = self.head(torch.tanh(x.flatten(1)))
+        return {"logits": logits, "mean": x.mean((1, 2, 3))} if self.kind == "dict" else (logits, x)
+
+
+class TwoHeads(nn.Module):
+    """An auxiliary head that is registered last and not run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fc, self.auxiliary = nn.Linear(36, 12), nn.Linear(12, 4), nn.Linear(12, 7)
+
+    def forward(self, x):
+        return self.fc(torch.sigmoid(self.first(x.flatten(1))))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.head = nn.GRU(6, 8, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(self.rows(x[:, 0])[0][:, -1])
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(36, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.first, x.flatten(1), use_reentrant=True))
+
+
+def taken(kind: str):
+    return (lambda out, y: F.cross_entropy(out["logits"], y)) if kind == "dict" else (lambda out, y: F.cross_entropy(out[0], y))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["dict", "tuple"])
+def test_a_loss_that_picks_from_the_output_is_replayed_by_rules(kind, victim_of, batch_of):
+    victim, (x, y) = victim_of(Answers(kind), loss=taken(kind)), batch_of(2)
+    seen = share(victim, Gradient(), x, y, reveal=(Size(), Labels()))
+    rows, labels = torch.stack([x, 1 - x, 0.3 * x]), torch.stack([y] * 3)
+    chosen = choose(victim, seen.channel, Observed.checked(seen.signal, victim), rows, labels)
+    assert chosen.note == "replay: layer rules"
+    for found in (inverting_gradients(steps=3, restarts=3)(victim, seen), dlg(steps=3)(victim, seen)):
+        assert bool(torch.isfinite(found.losses).all())
+
+
+def test_the_head_is_the_one_that_runs(victim_of, batch_of):
+    victim, (x, _) = victim_of(TwoHeads()), batch_of(1)
+    y = torch.tensor([2])
+    seen = share(victim, Gradient(), x, y)
+    assert idlg(steps=2)(victim, seen).y.tolist() == [2]  # read off fc, although the last layer is another
+    assert dlg(steps=2)(victim, seen).y.max() < 4
+
+
+def test_what_cannot_be_mapped_is_taken_sample_by_sample(victim_of, batch_of, same):
+    victim, (x, y) = victim_of(Recurrent()), batch_of(3)
+    found = DPSGD(clip=0.1, noise=0.0)(victim, x, y)
+    alone = [Gradient()(victim, x[i : i + 1], y[i : i + 1]) for i in range(3)]
+    lengths = [torch.cat([g.flatten() for g in one.values()]).norm() for one in alone]
+    expected = {
+        name: sum(one[name] * min(1.0, 0.1 / float(n)) for one, n in zip(alone, lengths, strict=True)) / 3
+        for name in found
+    }
+    same(found, expected, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("head", "loss", "said"),
+    [
+        (1, lambda out, y: F.binary_cross_entropy_with_logits(out[:, 0], y.float()), "a single output"),
+        (4, lambda out, y: F.nll_loss(out.log_softmax(1), y), "takes no class probabilities"),
+    ],
+)
+def test_labels_are_not_optimised_where_the_loss_has_no_place_for_them(head, loss, said, victim_of, batch_of):
+    victim = victim_of(nn.Sequential(nn.Flatten(), nn.Linear(36, head)), loss=loss)
+    x, y = batch_of(1)[0], torch.tensor([1])
+    with pytest.raises(Inapplicable, match=said):
+        dlg(steps=2)(victim, share(victim, Gradient(), x, y))
+    told = share(victim, Gradient(), x, y, reveal=(Size(), Labels()))
+    assert bool(torch.isfinite(dlg(steps=2)(victim, told).losses).all())
+
+
+def test_reentrant_checkpoints_are_refused_with_what_to_do(victim_of, batch_of):
+    victim, (x, y) = victim_of(Checkpointed()), batch_of(1)
+    with pytest.raises(Inapplicable, match="use_reentrant=False"):
+        inverting_gradients(steps=2)(victim, share(victim, Gradient(), x, y))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "said"),
+    [
+        (nn.DataParallel, "give the module inside, model.module"),
+        (torch.jit.script, "give the nn.Module it was made from"),
+        (lambda model: nn.Sequential(model, nn.LazyLinear(4)), "run one batch through it first"),
+    ],
+)
+def test_modules_that_cannot_run_on_given_weights(wrap, said):
+    with pytest.raises(BadInput, match=said):
+        Victim(wrap(nn.Sequential(nn.Flatten(), nn.Linear(36, 4))), Pixels((1, 6, 6)))
