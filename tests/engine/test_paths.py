@@ -95,7 +95,9 @@ class LooksAtValues(nn.Module):
         return self.head(x.flatten(1)) * (2.0 if x.sum() > self.limit else 1.0)
 
 
-@pytest.mark.parametrize("limit", [0.0, 1e9])  # also where no candidate tried before the start would take the other branch
+@pytest.mark.parametrize(
+    "limit", [0.0, 1e9]
+)  # also where no candidate tried before the start would take the other branch
 def test_a_model_that_looks_at_values_takes_the_reference_and_says_why(limit):
     victim = Victim(LooksAtValues(limit), Pixels((1, 12, 12)))
     choice = chosen(victim, rows=2)

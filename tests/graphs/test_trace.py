@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -212,3 +213,48 @@ def test_a_trace_is_kept_as_long_as_its_victim():
     del victim
     gc.collect()
     assert gone() is None
+
+
+class Recurrent(nn.Module):
+    """Its layer gives two tensors, one of which nobody reads; the state in between has its samples second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(0):
+            self.rows, self.head = nn.GRU(8, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.rows(x[:, 0])[0][:, -1])
+
+
+class Turned(nn.Module):
+    def forward(self, x):
+        return x.T
+
+
+class SamplesLast(nn.Module):
+    """Between two layers the samples are the last dimension, and the first is as large as the batch that is traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(0):
+            self.first, self.turn, self.head = nn.Linear(64, 3), Turned(), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.turn(self.first(x.flatten(1)))).T)
+
+
+def test_a_cut_of_one_tensor_is_named_like_it_also_behind_a_layer_with_two_outputs():
+    victim = Victim(Recurrent(), SPACE)
+    points = trace_of(victim).points
+    assert "rows" in points
+    assert all(len(p.tensors) > 1 or p.tensors[0].name == name for name, p in points.items())
+
+
+@pytest.mark.parametrize("way", [partial(exported, any_batch=True), symbolic, Hooked], ids=["export", "fx", "hooks"])
+def test_a_size_that_happens_to_equal_the_batch_is_not_taken_for_it(way):
+    victim = Victim(SamplesLast(), SPACE)
+    assert len(example_of(victim, 3)) == 3  # as wide as the first layer
+    found = set(way(victim.model, example_of(victim, 3)).points)
+    assert {"first", "head"} <= found
+    assert not any("tanh" in name or name == "turn" for name in found)

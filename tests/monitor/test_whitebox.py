@@ -88,6 +88,35 @@ def test_per_sample_gradients_are_those_of_single_samples(case):
             torch.testing.assert_close(each[name][i], alone[name], rtol=1e-4, atol=1e-6)
 
 
+class Recurrent(nn.Module):
+    """Cannot be mapped over samples by torch.func."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.head, self.unused = nn.GRU(SIDE, 8, batch_first=True), nn.Linear(8, 4), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.head(self.rows(x[:, 0])[0][:, -1])
+
+
+def test_models_that_cannot_be_mapped_are_taken_sample_by_sample():
+    model, x, y = Recurrent(), torch.rand(3, 1, SIDE, SIDE), torch.tensor([0, 3, 1])
+    names = tuple(n for n, _ in model.named_parameters())
+    each = per_sample_gradients(model, F.cross_entropy, names, x, y, seed=0)
+    for i in range(3):
+        alone = Gradient()(Victim(model, Pixels((1, SIDE, SIDE))), x[i : i + 1], y[i : i + 1])
+        for name in names:
+            torch.testing.assert_close(each[name][i], alone[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_of_numbers(dtype):
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * (SIDE - 2) ** 2, 4)).to(dtype)
+    x, y = torch.rand(8, 1, SIDE, SIDE, dtype=dtype), torch.arange(8) % 4
+    sent = Gradient()(Victim(model, Pixels((1, SIDE, SIDE))), x[:4], y[:4])
+    assert found((model, sent, (x[:4], y[:4]), (x[4:], y[4:]))).auc.value == 1.0
+
+
 def test_the_short_cut_of_the_head_equals_the_long_way(case):
     model, whole, (x, y), _ = case
     names = ("fc.weight", "fc.bias")

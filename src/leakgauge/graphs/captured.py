@@ -38,10 +38,18 @@ class Captured:
     @cached_property
     def _specs(self) -> dict[fx.Node, tuple[tuple[int, ...], torch.dtype]]:
         """Shape and type of every tensor that a node makes, as seen in one run of the example."""
-        seen = _Recorder(self.module)
+        return self._seen(self.example)
+
+    @cached_property
+    def _of_more(self) -> dict[fx.Node, tuple[tuple[int, ...], torch.dtype]]:
+        """The same with twice as many samples, where the graph takes them: which size is the batch's, and which is not."""
+        return self._seen(self.example.repeat_interleave(2, 0)) if self.any_batch else self._specs
+
+    def _seen(self, x: Tensor) -> dict[fx.Node, tuple[tuple[int, ...], torch.dtype]]:
+        recorder = _Recorder(self.module)
         with torch.no_grad():
-            seen.run(self.example)
-        return seen.specs
+            recorder.run(x)
+        return recorder.specs
 
     @cached_property
     def _live(self) -> dict[str, tuple[fx.Node, ...]]:
@@ -66,7 +74,9 @@ class Captured:
                 continue
             known.add(frozenset(values))
             own = names[node]
-            tensors = tuple(TensorSpec(names[v].name if v in names else "input", *self._per_sample(v)) for v in values)
+            called = [names[v].name if v in names else "input" for v in values]
+            called = called if len(values) > 1 else [own.name]  # a single tensor is named like the cut
+            tensors = tuple(TensorSpec(name, *self._per_sample(v)) for name, v in zip(called, values, strict=True))
             aliases = own.aliases if values == (node,) else ()
             found.append((Point(own.name, tensors, operation(node), aliases), values))
         return found
@@ -75,9 +85,12 @@ class Captured:
         """Whether the values are tensors of numbers with one row per sample; a tuple or a flag is none."""
         if not values or all(value.op == "placeholder" for value in values):
             return False
-        known = [self._specs.get(value) for value in values]
-        batch = len(self.example)
-        return all(spec is not None and spec[0][:1] == (batch,) and spec[1].is_floating_point for spec in known)
+        return all(value in self._specs and self._by_rows(value) for value in values)
+
+    def _by_rows(self, node: fx.Node) -> bool:
+        (shape, dtype), (more, _) = self._specs[node], self._of_more[node]
+        rows, of_more = len(self.example), len(self.example) * (2 if self.any_batch else 1)
+        return shape[:1] == (rows,) and more == (of_more, *shape[1:]) and dtype.is_floating_point
 
     def _per_sample(self, node: fx.Node) -> tuple[tuple[int, ...], torch.dtype]:
         shape, dtype = self._specs[node]

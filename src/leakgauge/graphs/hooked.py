@@ -89,24 +89,34 @@ class Hooked:
 
     @cached_property
     def _points(self) -> dict[str, Point]:
-        called: dict[str, list[Any]] = {}
-        names = [name for name, _ in self.model.named_modules() if name]
-
-        def note(name: str) -> Hook:
-            return lambda module, inputs, output: called.setdefault(name, []).append(_copied(output))
-
-        with torch.no_grad(), _hooked(self.model, {name: note(name) for name in names}):
-            whole = self.model(self.example)
+        called, whole = self._run(self.example)
+        of_more, _ = self._run(self.example.repeat_interleave(2, 0))  # which size is the batch's, and which is not
         found: dict[str, Point] = {}
         for name, outputs in called.items():  # in the order in which the modules finish
-            value = outputs[0]
-            if len(outputs) == 1 and self._sendable(value) and self._determines(name, value, whole):
+            value, more = outputs[0], of_more.get(name, [None])[0]
+            if len(outputs) == 1 and self._sendable(value, more) and self._determines(name, value, whole):
                 spec = TensorSpec(name, tuple(value.shape[1:]), value.dtype)
                 found[name] = Point(name, (spec,), type(self.model.get_submodule(name)).__name__.lower())
         return found
 
-    def _sendable(self, value: Any) -> bool:
-        return isinstance(value, Tensor) and value.shape[:1] == self.example.shape[:1] and value.is_floating_point()
+    def _run(self, x: Tensor) -> tuple[dict[str, list[Any]], Any]:
+        """What every module gave, call by call, and the model's output."""
+        called: dict[str, list[Any]] = {}
+
+        def note(name: str) -> Hook:
+            return lambda module, inputs, output: called.setdefault(name, []).append(_copied(output))
+
+        names = [name for name, _ in self.model.named_modules() if name]
+        with torch.no_grad(), _hooked(self.model, {name: note(name) for name in names}):
+            whole = self.model(x)
+        return called, whole
+
+    def _sendable(self, value: Any, more: Any) -> bool:
+        """Whether it is a tensor with one row per sample; ``more`` is the same of twice as many samples."""
+        if not isinstance(value, Tensor) or not isinstance(more, Tensor) or not value.is_floating_point():
+            return False
+        rows = len(self.example)
+        return value.shape[:1] == (rows,) and more.shape == (2 * rows, *value.shape[1:])
 
     def _determines(self, name: str, value: Tensor, whole: Any) -> bool:
         with torch.no_grad():

@@ -167,8 +167,8 @@ class CanaryScore:
         device = next(iter(released.values())).device
         names = whole_gradient({name: g.numel() for name, g in released.items()}, len(x))
         samples = per_sample_gradients(model, self.loss, names, x.to(device), y.to(device), seed=self.seed)
-        rows = torch.cat([in_rows(samples[name]) for name in names], 1)
-        signal = torch.cat([released[name].detach().flatten() for name in names])
+        rows = torch.cat([in_rows(samples[name]).float() for name in names], 1)
+        signal = torch.cat([released[name].detach().flatten().float() for name in names])
         return decode(rows @ rows.T, rows @ signal, float(signal.double().square().sum()), len(signal))
 
     def __call__(self, sums: Tensor) -> Released:

@@ -83,7 +83,7 @@ def probe(
         with quiet(model), untouched_randomness(seed, x.device):
             found = head_products(model, layer, loss, names, signal, x, y)
     if found is None:
-        rows = {n: in_rows(g) for n, g in per_sample_gradients(model, loss, names, x, y, seed=seed).items()}
+        rows = {n: in_rows(g).float() for n, g in per_sample_gradients(model, loss, names, x, y, seed=seed).items()}
         gram = torch.stack([r @ r.T for r in rows.values()]).sum(0)
         found = Products(gram, torch.stack([rows[n] @ signal[n].detach().float().reshape(-1) for n in names]).sum(0))
     gram, cross = found.gram, found.cross
@@ -130,7 +130,8 @@ def per_sample_gradients(
 ) -> dict[str, Tensor]:
     """∂ loss(model(xᵢ), yᵢ)/∂θ for every sample and the named parameters, shape (n, *shape), in eval mode.
 
-    The model is left as it was, and neither its hooks nor the generators of torch, numpy and Python notice.
+    All at once where the model can be mapped over samples, else (recurrent layers) one after another. The model is left
+    as it was, and neither its hooks nor the generators of torch, numpy and Python notice.
     """
     fixed = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in names}
     free = {n: p.detach() for n, p in model.named_parameters() if n in names}
@@ -138,8 +139,17 @@ def per_sample_gradients(
     def one(at: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return loss(functional_call(model, {**fixed, **at}, (x[None],)), y[None]).float()
 
+    def by_itself(i: int) -> tuple[Tensor, ...]:
+        at = {n: p.clone().requires_grad_() for n, p in free.items()}
+        found = torch.autograd.grad(one(at, x[i].detach(), y[i].detach()), list(at.values()), allow_unused=True)
+        return tuple(torch.zeros_like(p) if g is None else g for p, g in zip(at.values(), found, strict=True))
+
     with quiet(model), untouched_randomness(seed, x.device), torch.enable_grad():
-        return vmap(grad(one), in_dims=(None, 0, 0))(free, x.detach(), y.detach())
+        try:
+            return vmap(grad(one), in_dims=(None, 0, 0))(free, x.detach(), y.detach())
+        except RuntimeError:  # what is really wrong is raised again below
+            each = zip(*(by_itself(i) for i in range(len(x))), strict=True)
+            return {name: torch.stack(rows) for name, rows in zip(free, each, strict=True)}
 
 
 def last_layers(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
