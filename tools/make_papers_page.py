@@ -67,6 +67,7 @@ PAPERS: dict[str, str] = {
     "McMahan et al. 2017": "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: *Communication-Efficient Learning of Deep Networks from Decentralized Data*. AISTATS 2017, arXiv:1602.05629",
     "Melis et al. 2019": "Melis, Song, De Cristofaro, Shmatikov: *Exploiting Unintended Feature Leakage in Collaborative Learning*. IEEE Symposium on Security and Privacy 2019, arXiv:1805.04049",
     "Meng et al. 2025": "Meng, Huang, Chen, Shi, Huang, Hou: *Real-Time Privacy Risk Measurement with Privacy Tokens for Gradient Leakage*. 2025, arXiv:2502.02913",
+    "Mironov 2017": "Mironov: *Rényi Differential Privacy*. CSF 2017, arXiv:1702.07476",
     "Mironov et al. 2019": "Mironov, Talwar, Zhang: *Rényi Differential Privacy of the Sampled Gaussian Mechanism*. 2019, arXiv:1908.10530",
     "Morozov 1966": "Morozov: *On the solution of functional equations by the method of regularization*. Soviet Mathematics Doklady, 1966",
     "Nguyen et al. 2010": "Nguyen, Wainwright, Jordan: *Estimating Divergence Functionals and the Likelihood Ratio by Convex Risk Minimization*. IEEE Transactions on Information Theory, 2010, arXiv:0809.0853",

@@ -14,6 +14,7 @@ from leakgauge.measures.rdp import (
     joint_multiplier,
     remaining_multiplier,
     sampled_gaussian,
+    spent_epsilon,
 )
 
 
@@ -138,3 +139,24 @@ def test_what_the_filter_costs_against_fixed_noise(orders, needed):
         spent = tuple(1499 * sampled_gaussian(order, noise=1.0, rate=0.01) for order in orders)
         assert RDPFilter(eps, 1e-5, orders, spent).allows(noise=1.0, rate=0.01) == fits
         assert budget.allows(noise=1.0, rate=0.01)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps"), [(1.0, 0.01, 1000), (2.0, 0.1, 100), (0.8, 0.05, 50), (5.0, 1.0, 10)]
+)
+def test_spent_epsilon_is_an_upper_bound_close_to_opacus(noise, rate, steps):
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    accountant.history = [(noise, rate, steps)]
+    theirs = accountant.get_epsilon(delta=1e-5)
+    ours = spent_epsilon(noise=noise, rate=rate, steps=steps, delta=1e-5)
+    assert theirs <= ours <= 1.35 * theirs  # it knows fractional orders and a tighter conversion
+
+
+def test_spent_epsilon_of_nothing_and_of_bad_input():
+    assert spent_epsilon(noise=1.0, rate=0.1, steps=0, delta=1e-5) == pytest.approx(math.log(1e5) / 127)
+    with pytest.raises(BadInput, match="delta within"):
+        spent_epsilon(noise=1.0, rate=0.1, steps=1, delta=1.0)
+    with pytest.raises(BadInput, match="must be positive"):
+        spent_epsilon(noise=0.0, rate=0.1, steps=1, delta=1e-5)

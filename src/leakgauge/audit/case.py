@@ -40,11 +40,18 @@ REVEALS: dict[str, Any] = {
 
 
 AGGREGATE = "aggregate"
+PROTECTING = ("dpsgd",)
+"""Channels that a client chooses in order to send less, as it would choose a defense."""
 DRAWS = ("dpsgd", "shuffled_fedavg")
 """Channels whose client draws noise or orders of its own."""
 
 REARRANGED = "attention_first:"
 """Before a model's name: the first block of a vision transformer is stacked as architecture A of the APRIL paper."""
+
+
+def protects(channel: str) -> bool:
+    """Whether a channel, written as in a case, is one of those that protect."""
+    return channel.partition(":")[0] in PROTECTING
 
 
 def default_data(model: str) -> str:
@@ -131,6 +138,10 @@ class Case:
             raise BadInput(f"channel {name} says itself how the client trains; drop the number of local steps")
         drawn = {"seed": self.seed + self.first} if name in DRAWS and "seed=" not in self.channel else {}
         return made_from(self.channel, CHANNELS, kind="channel", extra=drawn)
+
+    def protections(self) -> tuple[str, ...]:
+        """What stands between the data and the adversary: a channel that protects, then the defenses."""
+        return (*((self.channel,) if protects(self.channel) else ()), *self.defenses)
 
     def fits(self) -> bool:
         """Whether batch and local steps go together with the channel."""

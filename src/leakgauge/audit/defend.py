@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit import defense_records as store
-from leakgauge.audit.case import Case, accepted_options, restored
+from leakgauge.audit.case import Case, accepted_options, protects, restored
 from leakgauge.audit.defense_leakage import Releases, draw_releases, told_apart
 from leakgauge.audit.defense_records import DefenseRecord
-from leakgauge.audit.defense_training import Training, accuracy, classified
+from leakgauge.audit.defense_training import Training, accuracy, classified, privacy_of
 from leakgauge.audit.run import attacked, null_run, versions
 from leakgauge.audit.setup import Load, Setup, check_fits
+from leakgauge.channels import DPSGD
 from leakgauge.core import Blindable, Reconstruction
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
@@ -41,8 +42,12 @@ GRID = (
     "quantize:8",
     "quantize:4",
     "quantize:2",
+    "dpsgd:clip=1.0,noise=0.1",
+    "dpsgd:clip=1.0,noise=1.0",
 )
-"""Defenses and strengths that any model has. Clipping alone is not among them: it changes the length of an update, which
+"""Defenses and strengths that any model has; DP-SGD needs one that keeps samples apart, and is refused by any other.
+
+Clipping alone is not among them: it changes the length of an update, which
 neither the cosine distance of the attack nor Adam looks at."""
 WITHHELD = ("head", "position_embedding")
 """Roles whose parameters are kept back, each in a trial of its own, where the model has them."""
@@ -79,7 +84,7 @@ class Trial:
 
     def undefended(self) -> Trial:
         """The trial without any defense that this one is compared with."""
-        return replace(self, case=replace(self.case, name="", defenses=()))
+        return replace(self, case=_protected(self.case, ()))
 
 
 def trial_from(fields: Mapping[str, Any]) -> Trial:
@@ -96,17 +101,34 @@ def plan_trials(
     """
     options = {**case.options, "steps": steps} if "steps" in accepted_options(case) else dict(case.options)
     base = replace(case, name="", options=options)
-    wanted = [*GRID, *_withheld(setup), case.defenses] if specs is None else specs
+    grid = [spec for spec in GRID if not protects(spec) or _may_be_private(base)]
+    wanted = [*grid, *_withheld(setup), case.protections()] if specs is None else specs
     each = [(spec,) if isinstance(spec, str) else tuple(spec) for spec in wanted]
     size = sum(p.numel() for p in setup.victim.parameters().values())
     releases = Trial.releases if size <= LARGE else FEW_RELEASES
     trials = [
-        Trial(replace(base, name="", defenses=defenses), train_steps, releases=releases)
-        for defenses in dict.fromkeys([(), *each])
+        Trial(_protected(base, protections), train_steps, releases=releases)
+        for protections in dict.fromkeys([(), *each])
     ]
     for trial in trials:
         trial.case.build_defenses()
+        trial.case.build_channel()
     return tuple(trials)
+
+
+def _may_be_private(case: Case) -> bool:
+    """Whether a step of DP-SGD can stand in the place of what the client sends."""
+    return case.local_steps == 1 and (not case.channel or protects(case.channel))
+
+
+def _protected(case: Case, protections: Sequence[str]) -> Case:
+    """The case with these defenses and no others; one that is a channel takes the place of the plain one."""
+    channels = [spec for spec in protections if protects(spec)]
+    if len(channels) > 1 or (channels and not _may_be_private(case)):
+        raise BadInput(f"{' + '.join(protections)} cannot be tried here: a step is private once, and by itself")
+    plain = "" if protects(case.channel) else case.channel
+    defenses = tuple(spec for spec in protections if not protects(spec))
+    return replace(case, name="", channel=channels[0] if channels else plain, defenses=defenses)
 
 
 def _withheld(setup: Setup) -> list[str]:
@@ -184,7 +206,7 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
     about: dict[str, Any] = {
         "key": trial.key(),
         "trial": asdict(trial),
-        "defenses": case.defenses,
+        "defenses": case.protections(),
         "attack": repr(case.build_attack()),
         "channel": repr(case.build_channel()),
         "versions": versions(),
@@ -215,7 +237,8 @@ def _attack(trial: Trial, base: Base, folder: Path) -> dict[str, Any]:
 
 def _leakage(trial: Trial, base: Base) -> Mapping[str, Any]:
     try:
-        return told_apart(base.releases, trial.case.build_defenses(), seed=trial.case.seed)
+        drawn = replace(base.releases, channel=trial.case.build_channel())
+        return told_apart(drawn, trial.case.build_defenses(), seed=trial.case.seed)
     except Inapplicable as refusal:
         return {"unknown": str(refusal)}
 
@@ -225,10 +248,18 @@ def _accuracy(trial: Trial, base: Base, undefended: DefenseRecord | None) -> Map
     try:
         if not trial.train_steps:
             raise Inapplicable("no training was planned; there was no time for it, or none was asked for")
-        right = classified(base.setup, trial.case.build_defenses(), how)
+        private = _private(trial)
+        right = classified(base.setup, trial.case.build_defenses(), how, private)
     except Inapplicable as refusal:
         return {"unknown": str(refusal)}
-    return accuracy(base.setup, right, right if not trial.case.defenses else _right(undefended), how)
+    without = _right(undefended) if trial.case.protections() else right
+    found = accuracy(base.setup, right, without, how)
+    return found if private is None else {**found, "privacy": privacy_of(base.setup, how, private)}
+
+
+def _private(trial: Trial) -> DPSGD | None:
+    channel = trial.case.build_channel()
+    return channel if isinstance(channel, DPSGD) else None
 
 
 def _right(record: DefenseRecord | None) -> Tensor | None:

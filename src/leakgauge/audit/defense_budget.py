@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, protects
 from leakgauge.audit.defend import GRID, Base, Spec, Trial, plan_trials
 from leakgauge.audit.defense_leakage import told_apart
 from leakgauge.audit.defense_training import Training, at_once, held_out, judged, trained
@@ -29,9 +29,11 @@ from leakgauge.errors import Inapplicable
 
 FEWEST_TRAIN_STEPS, MOST_TRAIN_STEPS = 20, 200
 """Of one training; more steps than that would be a study of their own, and their time goes to the attack."""
+PRIVATE = 3.0
+"""Time of a trial of DP-SGD in units of a plain one: 2 to 4 on the embedded models, batches of 1 to 16, one thread."""
 TRAIN_SHARE = 0.45
 """Of the time, for training; the rest is the attack's."""
-STRONGEST = ("gaussian_noise:relative=10.0", "prune:0.99", "quantize:2")
+STRONGEST = ("gaussian_noise:relative=10.0", "prune:0.99", "quantize:2", "dpsgd:clip=1.0,noise=1.0")
 """What is left of the grid where there is no time for all of it, beside what can be withheld."""
 
 
@@ -48,12 +50,12 @@ class TrialCost:
     once: float
     evaluation: float = 0.0
 
-    def seconds(self, trials: int, *, steps: int, train_steps: int) -> float:
-        """What this many trials will take together."""
+    def seconds(self, trials: float, *, steps: int, train_steps: int) -> float:
+        """What this many trials (see ``counted``) will take together."""
         moving = steps * (self.attack_step or 0.0) + train_steps * (self.train_step or 0.0)
         return self.once + trials * (self.rest + moving - (0.0 if train_steps else self.evaluation))
 
-    def steps_within(self, seconds: float, trials: int) -> tuple[int, int]:
+    def steps_within(self, seconds: float, trials: float) -> tuple[int, int]:
         """Steps of the attack and of the training that fit, rounded down to two digits, at least 50 and 20."""
         left = max(0.0, (seconds - self.once) / max(1, trials) - self.rest)
         train_steps = FEWEST_TRAIN_STEPS
@@ -83,18 +85,24 @@ def fit_trials(
     cost = cost_of_trials(setup, case, load=load) if cost is None else cost
 
     def planned(wanted: Sequence[Spec] | None) -> tuple[tuple[Trial, ...], float]:
-        count = len(plan_trials(setup, case, steps=1, train_steps=0, specs=wanted))
+        count = counted(plan_trials(setup, case, steps=1, train_steps=0, specs=wanted))
         steps, train_steps = cost.steps_within(seconds, count)
         trials = plan_trials(setup, case, steps=steps, train_steps=train_steps, specs=wanted)
         return trials, cost.seconds(count, steps=steps, train_steps=train_steps)
 
     trials, taken = planned(specs)
     if taken > seconds and specs is None:
-        beyond = [t.case.defenses for t in trials[1:] if t.case.defenses not in [(spec,) for spec in GRID]]
-        trials, taken = planned([*STRONGEST, *beyond])
+        beyond = [p for t in trials[1:] if (p := t.case.protections()) not in [(spec,) for spec in GRID]]
+        planned_before = {t.case.protections() for t in trials}
+        trials, taken = planned([*(spec for spec in STRONGEST if (spec,) in planned_before), *beyond])
     if taken > seconds:
         trials = tuple(replace(trial, train_steps=0) for trial in trials)
     return trials
+
+
+def counted(trials: Sequence[Trial]) -> float:
+    """How many plain trials take as long: a step that clips every sample by itself takes longer."""
+    return sum(PRIVATE if protects(trial.case.channel) else 1.0 for trial in trials)
 
 
 def cost_of_trials(setup: Setup, case: Case, *, load: Load) -> TrialCost:

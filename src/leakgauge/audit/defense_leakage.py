@@ -17,7 +17,8 @@ from torch import Tensor
 
 from leakgauge.audit.defense_training import at_once
 from leakgauge.audit.setup import Setup
-from leakgauge.channels import Gradient
+from leakgauge.channels import DPSGD, Gradient
+from leakgauge.channels.facts import drawn_anew, of_a_client, public
 from leakgauge.channels.rows import in_rows
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Channel, Defense, NeedsVictim, RowByRow, Signal, Victim, private_randomness
@@ -49,15 +50,23 @@ class Releases:
     seed: int
 
     def signals(self) -> Iterator[Signal]:
-        """All releases in pieces, each tensor with one row per release."""
+        """All releases in pieces, each tensor with one row per release; what a client draws, it draws for each anew."""
         sizes = {name: p.numel() for name, p in self.victim.parameters().items()}
         if set(sizes) == set(self.rows) and _mean_of_singles(self.victim, self.channel):
             for places in self.batches.split(max(1, FLOATS // (sum(sizes.values()) * self.batches.shape[1]))):
                 yield {name: rows[places].mean(1) for name, rows in self.rows.items()}
             return
-        for places in self.batches.split(max(1, FLOATS // sum(sizes.values()))):
-            sent = [_sent(self.victim, self.channel, self.x[p], self.y[p], seed=self.seed) for p in places]
+        for first, places in _numbered(self.batches.split(max(1, FLOATS // sum(sizes.values())))):
+            sent = [self._released(first + i, p) for i, p in enumerate(places)]
             yield {name: torch.stack([one[name] for one in sent]) for name in sent[0]}
+
+    def _released(self, number: int, places: Tensor) -> Signal:
+        channel = self.channel
+        if isinstance(channel, DPSGD) and set(self.rows) == set(self.victim.parameters()):
+            seed = None if channel.seed is None else channel.seed + number
+            rng = None if seed is None else torch.Generator().manual_seed(seed)
+            return channel.released({name: rows[places] for name, rows in self.rows.items()}, rng)
+        return _sent(self.victim, drawn_anew(channel, number), self.x[places], self.y[places], seed=self.seed)
 
 
 def draw_releases(setup: Setup, channel: Channel, *, batch: int, candidates: int, releases: int, seed: int) -> Releases:
@@ -76,7 +85,22 @@ def draw_releases(setup: Setup, channel: Channel, *, batch: int, candidates: int
     batches = torch.stack([torch.randperm(count, generator=rng)[:batch] for _ in range(releases)])
     sizes = {name: p.numel() for name, p in victim.parameters().items()}
     names = whole_gradient(sizes, count)
-    return Releases(victim, channel, x, y, _alone(victim, channel, names, x, y, seed=seed), batches, seed)
+    alone = _unprotected(channel)
+    return Releases(victim, channel, x, y, _alone(victim, alone, names, x, y, seed=seed), batches, seed)
+
+
+def _unprotected(channel: Channel) -> Channel:
+    """How a candidate's own update is made by one who does not know the noise, and does not clip."""
+    one = of_a_client(channel)
+    return Gradient() if isinstance(one, DPSGD) else public(one)
+
+
+def _numbered(pieces: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
+    """Each piece with the number of its first row."""
+    first = 0
+    for piece in pieces:
+        yield first, piece
+        first += len(piece)
 
 
 def told_apart(drawn: Releases, defenses: Sequence[Defense], *, seed: int) -> Mapping[str, Any]:

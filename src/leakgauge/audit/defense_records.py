@@ -26,9 +26,9 @@ class DefenseRecord:
     ``leakage``: ``auc`` and ``tpr`` as ``{"value", "low", "high"}``, with ``candidates``, ``batch``, ``releases``, ``tensors``
     (read) ``of`` (sent) and ``notes``. ``accuracy``: ``value``, ``low``, ``high`` on ``images`` held-out images, after ``steps``
     steps with ``batch`` images each, of ``trained_on`` different ones; ``right`` is 1 for each held-out image that was
-    classified rightly; ``cost`` is the loss of accuracy against the same training without defense,
-    ``{"value", "low", "high"}``, or None. Either of the two holds ``unknown``, a sentence, where something could not be
-    measured; it is empty otherwise.
+    classified rightly; ``privacy``, of DP-SGD, the guarantee of that training; ``cost`` is the loss of accuracy against the
+    same training without defense, ``{"value", "low", "high"}``, or None. Either of the two holds ``unknown``, a sentence,
+    where something could not be measured; it is empty otherwise.
     """
 
     key: str
@@ -82,11 +82,16 @@ def in_words(spec: str) -> tuple[str, str]:
 
     >>> in_words("gaussian_noise:relative=10.0"), in_words("prune:0.9"), in_words("withhold:position_embedding")
     (('Gaussian noise', '10 × gradient length'), ('Pruning', '90 % of entries'), ('Withheld', 'position embedding'))
+    >>> in_words("dpsgd:clip=1.0,noise=0.5")
+    ('DP-SGD', 'clip 1, noise 0.5')
     """
     name, _, options = spec.partition(":")
     first, *more = [part.strip() for part in options.split(",")]
     key, _, value = first.rpartition("=")
     known = _WORDS.get((name, key)) if not more else None
+    if name == "dpsgd":
+        pairs = [part.partition("=") for part in (first, *more)]
+        return _NAMES[name], ", ".join(f"{k.strip()} {_shortest(v)}" if v else _shortest(k) for k, _, v in pairs)
     if known is None:
         return (_NAMES.get(name) or name.replace("_", " ").capitalize()), options.replace("_", " ")
     number = _number(value)
@@ -100,6 +105,7 @@ _NAMES = {
     "clip": "Clipping",
     "prune": "Pruning",
     "quantize": "Quantisation",
+    "dpsgd": "DP-SGD",
     "withhold": "Withheld",
 }
 _WORDS = {
@@ -111,6 +117,11 @@ _WORDS = {
     **{("withhold", key): "{}" for key in ("", "roles")},
 }
 """By name and option; a bare value has none."""
+
+
+def _shortest(text: str) -> str:
+    number = _number(text)
+    return text.strip() if number is None else f"{number:g}"
 
 
 def _number(text: str) -> float | None:

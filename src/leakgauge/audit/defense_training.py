@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.audit.setup import Setup
-from leakgauge.channels import Gradient
-from leakgauge.channels.gradient import gradient
+from leakgauge.channels import DPSGD, Gradient
+from leakgauge.channels.dpsgd import require_separate_samples
+from leakgauge.channels.gradient import each_gradient, gradient
 from leakgauge.core import Defense, Victim, defended, private_randomness
 from leakgauge.errors import Inapplicable
 from leakgauge.measures.binomial import clopper_pearson
 from leakgauge.measures.bootstrap import mean_interval
+from leakgauge.measures.rdp import spent_epsilon
 
 ENOUGH = 200
 """Images that the data must hold; with fewer a difference in accuracy would be chance."""
@@ -26,6 +28,8 @@ LEARNING_RATE = 1e-3
 PIXELS = 1 << 21
 """Numbers that the samples run together may hold."""
 START = "weights drawn anew"
+DELTA = 1e-5
+"""For which an ε is stated."""
 OPTIMIZER = f"Adam, learning rate {LEARNING_RATE:g}"
 
 
@@ -69,16 +73,18 @@ class Trained:
     buffers: Mapping[str, Tensor]
 
 
-def classified(setup: Setup, defenses: Sequence[Defense], how: Training) -> Tensor:
+def classified(setup: Setup, defenses: Sequence[Defense], how: Training, private: DPSGD | None = None) -> Tensor:
     """Trains from fresh weights, each gradient through the defenses, and says which held-out images come out right."""
-    return judged(setup, trained(setup, defenses, how), held_out(setup, how.seed)[1])
+    return judged(setup, trained(setup, defenses, how, private), held_out(setup, how.seed)[1])
 
 
-def trained(setup: Setup, defenses: Sequence[Defense], how: Training) -> Trained:
-    """The model after ``how.steps`` steps in train mode. A tensor that is not sent is not updated."""
+def trained(setup: Setup, defenses: Sequence[Defense], how: Training, private: DPSGD | None = None) -> Trained:
+    """The model after ``how.steps`` steps in train mode, with ``private`` steps if given. What is not sent is not updated."""
     train, _ = held_out(setup, how.seed)
     model = fresh(setup.victim.model, seed=how.seed, device=setup.victim.device)
     victim = Victim(model, setup.victim.space, setup.victim.loss, mode="train", name=setup.victim.name)
+    if private is not None:
+        require_separate_samples(victim)
     parameters, buffers = {n: p.clone() for n, p in victim.parameters().items()}, victim.buffers()
     optimizer = torch.optim.Adam(list(parameters.values()), lr=LEARNING_RATE)
     rng, noise = (torch.Generator().manual_seed(how.seed + more) for more in (1, 2))
@@ -88,7 +94,10 @@ def trained(setup: Setup, defenses: Sequence[Defense], how: Training) -> Trained
     with private_randomness(how.seed, victim.device):
         for step in range(how.steps):
             x, y = _model_space(setup, order[step * size : (step + 1) * size])
-            sent = gradient(victim, x, y, parameters=parameters, buffers=buffers)
+            if private is None:
+                sent = gradient(victim, x, y, parameters=parameters, buffers=buffers)
+            else:
+                sent = private.released(each_gradient(victim, x, y, parameters=parameters, buffers=buffers), noise)
             sent = defended(victim, Gradient(), sent, defenses, rng=noise)
             for name, parameter in parameters.items():
                 parameter.grad = sent.get(name)
@@ -139,6 +148,16 @@ def accuracy(setup: Setup, right: Tensor, without: Tensor | None, how: Training)
         return {**found, "unknown": reason}
     cost = mean_interval(without.double() - right.double(), seed=how.seed)
     return {**found, "cost": {"value": cost.value, "low": cost.low, "high": cost.high}}
+
+
+def privacy_of(setup: Setup, how: Training, private: DPSGD) -> str:
+    """The guarantee of such a training, as a sentence; an accountant takes batches as drawn at random."""
+    if not private.noise:
+        return "clipping without noise gives no guarantee of privacy"
+    train, _ = held_out(setup, how.seed)
+    rate = min(how.batch, len(train)) / len(train)
+    epsilon = spent_epsilon(noise=private.noise, rate=rate, steps=how.steps, delta=DELTA)
+    return f"the short training has ε = {epsilon:.3g} at δ = {DELTA:g} ({how.steps} steps, sampling rate {rate:.2g})"
 
 
 def held_out(setup: Setup, seed: int) -> tuple[Tensor, Tensor]:

@@ -103,7 +103,7 @@ def _update(number: int, record: Record) -> Update:
         mode=str(case.get("mode") or record.victim.get("mode") or "train"),
         batch=int(case.get("batch_size") or 1),
         local_steps=int(case.get("local_steps") or 1),
-        defenses=tuple(map(str, case.get("defenses") or record.defenses)),
+        defenses=tuple(map(str, record.defenses)) if known is None else known.protections(),
         diagnostic=_assumed(record, "diagnostic"),
         deployable=_assumed(record, "deployable"),
         attack=str(case.get("attack") or record.attack).partition(":")[0],

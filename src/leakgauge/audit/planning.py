@@ -11,7 +11,7 @@ from pathlib import Path
 
 from leakgauge.audit import case_cost, defend, scan_records
 from leakgauge.audit.case import Case
-from leakgauge.audit.defense_budget import cost_of_trials, fit_trials
+from leakgauge.audit.defense_budget import cost_of_trials, counted, fit_trials
 from leakgauge.audit.questions import Question
 from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
 from leakgauge.audit.setup import Load, Setup, check_fits
@@ -133,7 +133,7 @@ def _defenses(draft: _Draft) -> None:
         trials = tuple(_with_effort(trial, effort) for trial in fitted)
         last = trials[-1]
         draft.estimates["defenses"] = cost.seconds(
-            len(trials), steps=int(last.case.options.get("steps", 0)), train_steps=last.train_steps
+            counted(trials), steps=int(last.case.options.get("steps", 0)), train_steps=last.train_steps
         )
     draft.found["trials"] = trials
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from leakgauge.channels.dpsgd import DPSGD
-from leakgauge.channels.epochs import ShuffledFedAvg
 from leakgauge.channels.gradient import Gradient
+from leakgauge.channels.redrawn import redrawn
 from leakgauge.core import Channel, KeepsSecrets, PerSample, SharesBuffers, Signal, Targets, Victim
 from leakgauge.errors import BadInput
 
@@ -63,16 +62,10 @@ class Aggregate:
         for k in range(self.clients):
             rows = torch.arange(k, len(x), self.clients, device=x.device)
             mine = y[rows] if isinstance(y, Tensor) else {name: value[rows] for name, value in y.items()}
-            for name, value in sent(self._client(k), x[rows], mine).items():
+            for name, value in sent(redrawn(self.of, k), x[rows], mine).items():
                 if not value.is_floating_point():
                     mean.setdefault(name, value)
                     continue
                 part = len(rows) / len(x) * value
                 mean[name] = mean[name] + part if name in mean else part
         return mean
-
-    def _client(self, number: int) -> Channel:
-        """The channel of one client, with secrets of its own."""
-        if isinstance(self.of, DPSGD | ShuffledFedAvg) and self.of.seed is not None:
-            return replace(self.of, seed=self.of.seed + number)
-        return self.of

@@ -40,20 +40,28 @@ class DPSGD:
             raise BadInput("DPSGD measures its noise in units of clip; give a finite clip, or noise 0")
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
-        _require_separate_samples(victim)
-        total = {name: t.sum(0) for name, t in clipped_rows(each_gradient(victim, x, y), self.clip).items()}
-        if self.noise and self.seed is not None:
-            rng = torch.Generator().manual_seed(self.seed)
-            sigma = self.noise * self.clip
-            total = {name: t + sigma * torch.randn(t.shape, generator=rng).to(t) for name, t in total.items()}
-        return {name: t / len(x) for name, t in total.items()}
+        require_separate_samples(victim)
+        each = each_gradient(victim, x, y, parameters=victim.parameters(), buffers=victim.buffers())
+        return self.released(each, None if self.seed is None else torch.Generator().manual_seed(self.seed))
+
+    def released(self, each: Signal, rng: torch.Generator | None) -> dict[str, Tensor]:
+        """g̃ from the gradients of the samples, (B, *shape), with noise from ``rng``, or without any."""
+        sent: dict[str, Tensor] = {}
+        sigma = self.noise * self.clip
+        for name, rows in clipped_rows(each, self.clip).items():
+            total = rows.sum(0)
+            if self.noise and rng is not None:
+                total = total + sigma * torch.randn(total.shape, generator=rng).to(total)
+            sent[name] = total / len(rows)
+        return sent
 
     def public(self) -> DPSGD:
         """The channel as the server knows it: without the noise that was drawn."""
         return replace(self, seed=None)
 
 
-def _require_separate_samples(victim: Victim) -> None:
+def require_separate_samples(victim: Victim) -> None:
+    """Refuses a victim whose samples act on each other, by the name of the layer."""
     for name, module in victim.model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
             raise Inapplicable(

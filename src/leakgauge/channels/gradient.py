@@ -50,12 +50,11 @@ def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffe
     return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(at.items(), grads, strict=True)}
 
 
-def each_gradient(victim: Victim, x: Tensor, y: Targets) -> dict[str, Tensor]:
+def each_gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffers: Signal) -> dict[str, Tensor]:
     """The gradients of the single samples, shape (B, *shape), differentiable like :func:`gradient`.
 
     All at once where the model can be mapped, else one after another.
     """
-    parameters, buffers = victim.parameters(), victim.buffers()
 
     def one(x: Tensor, y: Targets) -> dict[str, Tensor]:
         alone = y[None] if isinstance(y, Tensor) else {name: value[None] for name, value in y.items()}

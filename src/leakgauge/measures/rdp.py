@@ -46,6 +46,17 @@ def sampled_gaussian(order: int, *, noise: float, rate: float) -> float:
     return max(0.0, moment) / (order - 1)
 
 
+def spent_epsilon(*, noise: float, rate: float, steps: int, delta: float, orders: tuple[int, ...] = ORDERS) -> float:
+    """ε of ``steps`` steps of DP-SGD with one noise multiplier and sampling rate: min over α of steps·ε(α) + ln(1/δ)/(α − 1).
+
+    Ref: Mironov 2017, Proposition 3 — from Rényi to approximate differential privacy
+    """
+    if steps < 0 or not 0 < delta < 1:
+        raise BadInput(f"an ε needs a number of steps and a delta within (0, 1), got {steps} and {delta}")
+    spent = {order: steps * sampled_gaussian(order, noise=noise, rate=rate) for order in orders}
+    return min(sum_ + math.log(1 / delta) / (order - 1) for order, sum_ in spent.items())
+
+
 def joint_multiplier(*multipliers: float) -> float:
     """The noise multiplier z of one Gaussian mechanism that tells as much as several on the *same* batch.
 

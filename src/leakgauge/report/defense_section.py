@@ -113,7 +113,7 @@ def _phrase(record: DefenseRecord) -> str:
         return "no defense"
     found = []
     for name, strength in map(in_words, record.defenses):
-        proper = name.startswith(("Gaussian", "Laplacian"))
+        proper = name.startswith(("Gaussian", "Laplacian", "DP-SGD"))
         plain = f"{name if proper else name.lower()} ({strength})" if strength else name.lower()
         found.append(f"withholding the {strength}" if name == "Withheld" else plain)
     return " and ".join(found)
@@ -147,6 +147,7 @@ def _row(number: int, record: DefenseRecord, front: bool, folder: Path) -> dict[
         "tpr": _rate(record.leakage.get("tpr")),
         "accuracy": _rate(record.accuracy if "value" in record.accuracy else None, scale=100, places=1),
         "cost": _rate(cost or None, scale=100, places=1),
+        "privacy": str(record.accuracy.get("privacy") or ""),
         "missing": [str(part["unknown"]) for part in (record.leakage, record.accuracy) if part.get("unknown")],
         "front": front,
         "point": point,
@@ -159,7 +160,7 @@ def _short(named: Sequence[tuple[str, str]]) -> str:
     """A label for the figure."""
     if named[0][0] == NONE:
         return NONE.lower()
-    each = [f"{name.split()[-1].lower()} {strength}".strip() for name, strength in named]
+    each = [f"{name if name == 'DP-SGD' else name.split()[-1].lower()} {strength}".strip() for name, strength in named]
     return " + ".join(each).replace(" gradient length", "").replace(" of entries", "")
 
 

@@ -23,7 +23,7 @@ CASE = Case(model="tiny", data="made", options={"tv": 0.01})
 
 def test_the_default_grid_begins_without_defense_and_withholds_what_the_model_has(setup):
     trials = plan_trials(setup, CASE, steps=7, train_steps=5)
-    assert [t.case.defenses for t in trials] == [(), *[(spec,) for spec in GRID], ("withhold:head",)]
+    assert [t.case.protections() for t in trials] == [(), *[(spec,) for spec in GRID], ("withhold:head",)]
     assert {t.case.options["steps"] for t in trials} == {7}
     assert {t.train_steps for t in trials} == {5}
     assert len({t.key() for t in trials}) == len(trials)
@@ -43,6 +43,21 @@ def test_own_defenses_are_tried_once_each_and_built_before_anything_runs(setup):
         plan_trials(setup, CASE, steps=7, train_steps=5, specs=["prun:0.5"])
     with pytest.raises(BadInput, match="train_steps"):
         plan_trials(setup, CASE, steps=7, train_steps=-1)
+
+
+def test_dp_sgd_is_tried_in_place_of_the_plain_channel(setup):
+    trials = plan_trials(setup, CASE, steps=7, train_steps=5, specs=[["dpsgd:clip=1,noise=2", "prune:0.5"]])
+    assert (trials[1].case.channel, trials[1].case.defenses) == ("dpsgd:clip=1,noise=2", ("prune:0.5",))
+    assert trials[1].undefended() == trials[0]
+    own = plan_trials(setup, replace(CASE, channel="dpsgd:clip=3,noise=1"), steps=7, train_steps=5)
+    assert own[0].case.protections() == ()  # compared with no protection at all
+    assert own[-1].case.protections() == ("dpsgd:clip=3,noise=1",)
+    for case in (replace(CASE, channel="aggregate:1"), replace(CASE, local_steps=2)):
+        found = plan_trials(setup, case, steps=7, train_steps=5)
+        assert not any("dpsgd" in spec for t in found for spec in t.case.protections())
+        assert {t.case.channel for t in found} == {case.channel}
+        with pytest.raises(BadInput, match="a step is private once, and by itself"):
+            plan_trials(setup, case, steps=7, train_steps=5, specs=["dpsgd"])
 
 
 def test_an_attack_without_steps_gets_none(setup):
@@ -85,6 +100,26 @@ def test_a_trial_scores_as_the_case_itself_does(setup, load, tmp_path):
     assert records[0].cost == 0.0
     assert records[0].auc == 1.0
     assert table(defense_records.read(tmp_path)) == table(records)
+
+
+def test_dp_sgd_where_a_layer_normalises_over_the_batch(setup, load, tmp_path):
+    _, record = run_trials(quick(setup, specs=["dpsgd:clip=0.1,noise=1"]), load=load, folder=tmp_path)
+    assert record.status == "done"  # the attack is on an update made in eval mode, the training is not
+    assert "1 normalises over the batch" in record.accuracy["unknown"]
+
+
+def test_dp_sgd_protects_members_costs_accuracy_and_states_its_guarantee(setup_of, tmp_path):
+    specs, setup = ["dpsgd:clip=0.1,noise=0.01", "dpsgd:clip=0.1,noise=300"], setup_of(norm=False)
+    records = run_trials(quick(setup, specs=specs), load=lambda case: setup, folder=tmp_path)
+    assert [r.defenses for r in records] == [(), *[(spec,) for spec in specs]]
+    plain, weak, strong = records
+    assert plain.auc == 1.0
+    assert weak.auc > 0.95  # clipping alone hides nobody
+    assert strong.leakage["auc"]["low"] < 0.5 < strong.leakage["auc"]["high"]
+    assert strong.cost > 0.2
+    assert "ε = " in strong.accuracy["privacy"]
+    assert "privacy" not in plain.accuracy
+    assert strong.channel == "DPSGD(clip=0.1, noise=300, seed=0)"
 
 
 def test_a_resumed_run_gives_the_same_table(setup, load, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from leakgauge.audit import defend, defense_budget
 from leakgauge.audit.case import Case
 from leakgauge.audit.defend import plan_trials
-from leakgauge.audit.defense_budget import TrialCost, cost_of_trials, fit_trials
+from leakgauge.audit.defense_budget import TrialCost, cost_of_trials, counted, fit_trials
 from leakgauge.audit.defense_training import Training
 
 CASE = Case(model="tiny", data="made", options={"tv": 0.01})
@@ -41,10 +41,10 @@ def test_short_runs_tell_what_a_trial_costs(setup, setup_of, load):
 @pytest.mark.parametrize(
     ("cost", "defenses", "steps", "train_steps"),
     [
-        (TrialCost(0.01, 0.01, 0.0, 0.0), 10, 550, 200),
-        (TrialCost(0.1, 0.1, 0.0, 0.0), 10, 50, 25),  # the fewest steps of eleven trials: 77 seconds
-        (TrialCost(0.2, 0.1, 0.0, 0.0), 4, 50, 66),  # 132 seconds for eleven, so five are left
-        (TrialCost(0.3, 0.3, 0.0, 0.0, 0.0), 4, 50, 0),  # even those would take 105 seconds
+        (TrialCost(0.01, 0.01, 0.0, 0.0), 12, 280, 200),
+        (TrialCost(0.06, 0.06, 0.0, 0.0), 12, 50, 31),  # thirteen trials, two of them thrice as long: 17 · 4.2 seconds
+        (TrialCost(0.1, 0.1, 0.0, 0.0), 5, 57, 46),  # 119 seconds for all, so six are left, which count for eight
+        (TrialCost(0.2, 0.2, 0.0, 0.0, 0.0), 5, 50, 0),  # even those would take 112 seconds
     ],
 )
 def test_what_does_not_fit_is_left_out(setup, load, monkeypatch, cost, defenses, steps, train_steps):
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_left_out(setup, load, monkeypatch, cost, defenses,
     assert trials[0].case.defenses == ()
     assert trials[-1].case.defenses == ("withhold:head",)
     assert {(t.case.options["steps"], t.train_steps) for t in trials} == {(steps, train_steps)}
-    assert cost.seconds(len(trials), steps=steps, train_steps=train_steps) <= 83
+    assert cost.seconds(counted(trials), steps=steps, train_steps=train_steps) <= 83
     own = fit_trials(setup, CASE, 0.1, load=load, specs=["prune:0.5", "prune:0.6"])
     assert [t.case.defenses for t in own] == [(), ("prune:0.5",), ("prune:0.6",)]
 
