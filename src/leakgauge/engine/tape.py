@@ -27,7 +27,14 @@ from leakgauge.engine.rules import RULES, Use
 
 Function = Callable[..., Any]
 
-READING = {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item, Tensor.tolist}
+READING: set[Function] = {
+    Tensor.__bool__,
+    Tensor.__int__,
+    Tensor.__float__,
+    Tensor.__index__,
+    Tensor.item,
+    Tensor.tolist,
+}
 """Functions that take a value out of a tensor, most often to decide what is run next."""
 
 
