@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from ledger import Ledger, Pictures, Row, device_facts, load, read
+from ledger import Ledger, NoTimeLeft, Pictures, Row, device_facts, load, read
 from networks import Network, fill
 from torch import Tensor
 
@@ -53,7 +53,8 @@ class Options:
     def effort(self, seconds: float, *, least: int = 400) -> Effort:
         """At least 8 restarts and 8 trials; two of each in quick runs. ``least`` is the fewest steps of a final run."""
         count = 2 if self.quick else 8
-        return Effort(restarts=count, trials=count, seconds=seconds * self.scale, quick=self.quick, least=least)
+        seconds *= self.scale
+        return Effort(restarts=count, trials=count, seconds=seconds, quick=self.quick, least=least, until=self.until)
 
     def require_time(self, case: str, seconds: float) -> None:
         """Raises ``NoTimeLeft`` where a case would be cut off in its middle; the next call begins with it."""
@@ -62,10 +63,6 @@ class Options:
             raise NoTimeLeft(
                 f"{case} is left for another call: it needs {seconds * self.scale:.0f} s, {left:.0f} are left"
             )
-
-
-class NoTimeLeft(Exception):
-    """A part stops between two cases."""
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
@@ -81,11 +78,11 @@ def cifar_test(options: Options, count: int) -> Images:
 
 
 def cifar_train(options: Options) -> Images:
-    """CIFAR-10 training images: 25,000 where only the first of the two archives is there."""
+    """CIFAR-10 training images: 25,000 where only the first of the two archives is there; 600 of each in quick runs."""
     if options.data is None:
         return _embedded(32, 64)
-    names = ("cifar10_train_a.zip", "cifar10_train_b.zip")
-    parts = [sheets(options.data / name, 32, 25_000) for name in names if (options.data / name).is_file()]
+    names, first = ("cifar10_train_a.zip", "cifar10_train_b.zip"), 600 if options.quick else 25_000
+    parts = [sheets(options.data / name, 32, first) for name in names if (options.data / name).is_file()]
     return Images("CIFAR-10", torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
 
 
@@ -173,6 +170,8 @@ def recorded(name: str, plan: Plan, run: Run, options: Options) -> Ledger:
     try:
         if not ledger.has("end"):
             run(options, ledger, plan)
+            if ledger.failed:
+                sys.exit(f"{name}: failed and have no line: {', '.join(ledger.failed)}; the reasons stand above")
             ledger.add("end", complete=True, seconds=time.perf_counter() - began)
     finally:
         signal.signal(signal.SIGTERM, before)
