@@ -14,7 +14,7 @@ import setting
 import torch
 from attacking import AROUND, DEFAULTS, NULL_STEP, configured, released
 from drawing import Line, Panel, grid, svg
-from ledger import Ledger, Pictures, Row
+from ledger import Ledger, NoTimeLeft, Pictures, Row
 from networks import Network
 from rehearsal import Rehearsal
 from setting import Options, Plan
@@ -65,8 +65,7 @@ def measure(
         ledger.add(key, refused=str(refusal))
         return
     truths = torch.cat([x[i : i + 1] for _, i in reveals])
-    left = min(options.scale * seconds - (time.perf_counter() - began), options.until - time.perf_counter())
-    steps = 4 if options.quick else planned(rehearsal, left)
+    steps = 4 if options.quick else planned(rehearsal, options, began + options.scale * seconds)
     blind = configured(feasibility, DEFAULTS, steps=steps, restarts=1).blind()
     starts = [victim.space.project(one.near) for one in seen if one.near is not None]
     made = {"start": starts, "attack": list(rehearsal.run(DEFAULTS, steps, exactly=False).candidates)}
@@ -87,10 +86,19 @@ def observed(victim: Victim, x: Tensor, y: Tensor, noise: float, *, seed: int) -
     return share(victim, Gradient(), x, y, reveal=[Size(), Labels(), NoisyCopy(noise)], seed=seed)
 
 
-def planned(rehearsal: Rehearsal, seconds: float) -> int:
-    """How many steps of attack and null run fit into so many seconds; fewer than the least would tell nothing."""
-    per_step = rehearsal.seconds_per_step()
-    return max(LEAST, min(MOST, int((seconds - AROUND) / (per_step + NULL_STEP))))
+def planned(rehearsal: Rehearsal, options: Options, end: float) -> int:
+    """How many steps of attack and null run fit until ``end``; fewer than the least would tell nothing, so those are taken anyway.
+
+    Raises ``NoTimeLeft`` where these would be cut off.
+    """
+    per_step = rehearsal.seconds_per_step() + NULL_STEP
+    now = time.perf_counter()
+    steps = max(LEAST, min(MOST, int((min(end, options.until) - now - AROUND) / per_step)))
+    if now + LEAST * per_step > options.until:
+        raise NoTimeLeft(
+            f"left for another call: it needs {LEAST * per_step:.0f} s more, {options.until - now:.0f} are left"
+        )
+    return steps
 
 
 def first_of_each(shown: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leakgauge.errors import BadInput
+
 Row = dict[str, Any]
 Pictures = dict[str, np.ndarray]
 SHOWN = 112
@@ -41,9 +43,13 @@ class Ledger:
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.path.is_file():
             before, rows = read(self.path)
-            same = {key: before.get(key) for key in ("quick", "seed")} == {k: self.facts[k] for k in ("quick", "seed")}
-            if same:  # a run with other settings is no earlier part of this one
+            if all(before[key] == self.facts[key] for key in ("quick", "seed")):
                 self.rows, self.pictures = rows, load(self.path.with_suffix(".npz"))
+            elif not before["quick"] and rows:  # a run with other settings is no earlier part of this one
+                raise BadInput(
+                    f"{self.path} holds full-size results with seed {before['seed']}, which a run with other settings would replace; "
+                    "give it another folder with --out"
+                )
         part = self.path.with_suffix(".part")  # whoever is killed now has lost nothing
         part.write_text("".join(_line(row) for row in [self.facts, *self.rows]), encoding="utf-8")
         part.replace(self.path)
@@ -68,8 +74,8 @@ class Ledger:
         """One case. What goes wrong in it is printed and remembered, and the cases after it still run; it gets no line."""
         try:
             yield
-        except NoTimeLeft:
-            raise
+        except NoTimeLeft as stop:
+            raise NoTimeLeft(f"{case} is {stop}") from stop
         except Exception:  # noqa: BLE001 - nobody watches: it is printed, the part exits with an error, the next call tries again
             traceback.print_exc()
             self.failed.append(case)

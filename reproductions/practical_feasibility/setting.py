@@ -23,6 +23,7 @@ from study import sheets, taking_turns
 
 from leakgauge.core import Mode, Space, Victim
 from leakgauge.data.embedded import photographs
+from leakgauge.errors import BadInput
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -134,7 +135,11 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, help="folder made by pack.py; embedded images without it")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results and figures")
-    parser.add_argument("--weights", type=Path, help="folder for trained weights (default: OUT/weights)")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        help="folder for trained weights (default: OUT/weights, in quick runs OUT/quick_weights)",
+    )
     parser.add_argument("--minutes", type=float, help="minutes for the whole part instead of those of the plan")
     parser.add_argument(
         "--within", type=float, help="seconds after which no case may still run; those left go unstarted"
@@ -149,13 +154,13 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
         print(f"{name}: {len(plan)} cases, {scale * planned:.0f} s")
         return
     if not given.draw:
-        weights = given.weights or given.out / "weights"
+        weights = given.weights or given.out / ("quick_weights" if given.quick else "weights")
         until = math.inf if given.within is None else began + given.within
         device = torch.device(given.device)
         options = Options(given.quick, device, given.seed, given.data, given.out, weights, scale, until)
         try:
             recorded(name, plan, run, options)
-        except NoTimeLeft as stop:
+        except (NoTimeLeft, BadInput) as stop:
             sys.exit(str(stop))
     _, rows = read(given.out / f"{name}.jsonl")
     draw([row for row in rows if row["case"] != "end"], load(given.out / f"{name}.npz"), given.out)

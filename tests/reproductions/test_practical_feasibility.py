@@ -95,6 +95,31 @@ def test_a_case_that_would_be_cut_off_is_not_begun(tmp_path, monkeypatch, folder
     assert len(lines_of(tmp_path / "controlled.jsonl")) == 1  # the facts, no case, no end
 
 
+def test_full_size_results_are_not_replaced(tmp_path, monkeypatch, folder_on_path):
+    """A quick run, or one with another seed, without a folder of its own would write over them."""
+    from ledger import Ledger
+
+    Ledger(tmp_path, "controlled", {"quick": False, "seed": 0}).add("swin_t", trained=True)
+    before = (tmp_path / "controlled.jsonl").read_text("utf-8")
+    with pytest.raises(SystemExit, match=r"holds full-size results with seed 0.*--out"):
+        run_part("controlled", tmp_path, monkeypatch)
+    assert (tmp_path / "controlled.jsonl").read_text("utf-8") == before
+    assert [row["case"] for row in Ledger(tmp_path, "controlled", {"quick": False, "seed": 0}).rows] == ["swin_t"]
+
+
+def test_attacks_do_not_begin_without_trained_networks(tmp_path):
+    """On a machine that has lost them, hours of attacks would be on untrained ones."""
+    found = subprocess.run(
+        ["/bin/bash", str(FOLDER / "gpu.sh"), str(tmp_path / "out"), str(tmp_path), "2"],
+        capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "WORK": str(tmp_path / "work"), "PYTHON": "/bin/false"}, check=False,
+    )  # fmt: skip
+    assert found.returncode == 1
+    assert "run stage 1 on this machine first" in found.stderr
+    kept = {path.name for path in (tmp_path / "work").iterdir()}
+    assert "thresholds.json" in kept
+    assert "accuracy.jsonl" not in kept  # its weights are not there, so it would have to be trained again
+
+
 def planned_seconds(name: str, monkeypatch, capsys) -> float:
     run_part(name, Path("none"), monkeypatch, "--plan")
     return float(capsys.readouterr().out.splitlines()[-1].split()[-2])
