@@ -113,6 +113,22 @@ def test_several_observations_share_one_preparation(folder_on_path):
             assert torch.allclose(own, attack(victim, one, seed=3).x, atol=1e-4)
 
 
+def test_a_full_gpu_is_no_refusal(tmp_path, monkeypatch, folder_on_path):
+    """Other processes may have filled it: the case gets no line, so that the next call tries it again."""
+    import setting
+    import small
+
+    from leakgauge.inversion.search import Search
+
+    monkeypatch.setattr(Search, "fitting", lambda self, x, logits: 1)
+    options = setting.Options(True, torch.device("cpu"), 0, None, tmp_path, tmp_path / "weights")
+    with pytest.raises(SystemExit, match="failed and have no line: swin_t, train mode"):
+        setting.recorded("small", {**small.PLAN, "image": 0.0}, small.run, options)
+    written = (tmp_path / "small.jsonl").read_text("utf-8")
+    assert "do not fit" not in written
+    assert '"swin_t, train mode"' not in written
+
+
 def test_steps_are_planned_into_the_seconds_left(folder_on_path):
     from attacking import AROUND, LEAST_TRIAL, NULL_STEP, Effort
 
