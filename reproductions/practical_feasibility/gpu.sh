@@ -38,7 +38,7 @@ fi
 part() { # NAME
     local began=$SECONDS left=$((deadline - SECONDS))
     if [ "$left" -lt 20 ]; then echo "$1: no time left"; return; fi
-    timeout -k 15 "$left" "$python" "$here/$1.py" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --weights "$weights" --within $((left - 5)) ${MORE:-} >>"$work/$1.log" 2>&1
+    timeout -k 15 "$left" "$python" "$here/$1.py" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --weights "$weights" --until $(($(date +%s) + left - 5)) ${MORE:-} >>"$work/$1.log" 2>&1
     echo "$1: exit $? after $((SECONDS - began)) s"
 }
 

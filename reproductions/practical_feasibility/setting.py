@@ -142,10 +142,11 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
     )
     parser.add_argument("--minutes", type=float, help="minutes for the whole part instead of those of the plan")
     parser.add_argument(
-        "--within", type=float, help="seconds after which no case may still run; those left go unstarted"
+        "--until",
+        type=float,
+        help="when no case may still run, in seconds since 1970 (date +%%s); those left go unstarted",
     )
     given = parser.parse_args()
-    began = time.perf_counter()
     planned = sum(plan.values())
     scale = 1.0 if given.minutes is None else 60 * given.minutes / planned
     if given.plan:
@@ -155,7 +156,8 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
         return
     if not given.draw:
         weights = given.weights or given.out / ("quick_weights" if given.quick else "weights")
-        until = math.inf if given.within is None else began + given.within
+        # of the clock on the wall: Python has taken its seconds to start, which a part cannot see
+        until = math.inf if given.until is None else time.perf_counter() + given.until - time.time()
         device = torch.device(given.device)
         options = Options(given.quick, device, given.seed, given.data, given.out, weights, scale, until)
         try:

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_the_plan_costs_nothing(name, tmp_path, monkeypatch, capsys, folder_on_p
 
 def test_a_case_that_would_be_cut_off_is_not_begun(tmp_path, monkeypatch, folder_on_path):
     with pytest.raises(SystemExit, match="is left for another call"):
-        run_part("controlled", tmp_path, monkeypatch, "--within", "30")
+        run_part("controlled", tmp_path, monkeypatch, "--until", str(time.time() + 30))
     assert len(lines_of(tmp_path / "controlled.jsonl")) == 1  # the facts, no case, no end
 
 
