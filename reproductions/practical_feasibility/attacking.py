@@ -6,6 +6,7 @@ observed one does) chooses among them, and an oracle (SSIM, as in the paper) cho
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 import time
@@ -14,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from ledger import NoTimeLeft
 from rehearsal import Rehearsal
 from torch import Tensor
 
@@ -27,6 +29,7 @@ from leakgauge.errors import Inapplicable
 from leakgauge.inversion import Guided
 from leakgauge.inversion.knowledge import gradient_alignment
 from leakgauge.measures.image import ssim
+from leakgauge.measures.pairing import pair
 
 Make = Callable[..., Guided]
 DEFAULTS = {"tv": 0.01, "statistics": 0.1, "lr": 0.1}
@@ -35,13 +38,17 @@ DEFAULTS = {"tv": 0.01, "statistics": 0.1, "lr": 0.1}
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard a case is tried. ``seconds`` is turned into steps before the first trial; ``least`` is the fewest of a final run."""
+    """How hard a case is tried. ``seconds`` is turned into steps before the first trial; ``least`` is the fewest of a final run.
+
+    ``until`` (of ``time.perf_counter``) is when it has to be done, whatever it was given.
+    """
 
     restarts: int
     trials: int
     seconds: float
     quick: bool
     least: int = 400
+    until: float = math.inf
 
     def steps(self, per_step: float, spent: float) -> Steps:
         """Of a trial and of a final run, when a step takes ``per_step`` seconds and the preparation has taken ``spent``.
@@ -53,9 +60,24 @@ class Effort:
             return Steps(2, 4, True)
         left = self.seconds - spent - AROUND
         trial = max(LEAST_TRIAL, min(MOST_TRIAL, int(left / 3 / (self.trials * per_step))))
-        final_pace = 2 * per_step + NULL_STEP
-        final = max(self.least, min(MOST, int((left - trial * self.trials * per_step) / final_pace)))
-        return Steps(trial, final, trial * self.trials * per_step + final * final_pace <= left)
+        final = self.final(per_step, left - trial * self.trials * per_step)
+        return Steps(trial, final, self.needed(per_step, trial, final) <= left)
+
+    def final(self, per_step: float, left: float) -> int:
+        """Steps of a final run, when ``left`` seconds are there for two of them and the null run."""
+        return max(self.least, min(MOST, int(left / (2 * per_step + NULL_STEP))))
+
+    def needed(self, per_step: float, trial: int, final: int) -> float:
+        """Seconds of all trials, two final runs and the null run."""
+        return trial * self.trials * per_step + final * (2 * per_step + NULL_STEP)
+
+    def require_time(self, seconds: float) -> None:
+        """Raises ``NoTimeLeft`` where a case would be cut off in its middle, which would leave nothing of it."""
+        left = self.until - time.perf_counter()
+        if left < seconds:
+            raise NoTimeLeft(
+                f"left for another call: at the measured pace it needs {seconds:.0f} s more, {left:.0f} are left"
+            )
 
 
 LEAST_TRIAL, MOST_TRIAL, MOST = 60, 300, 4800
@@ -130,11 +152,15 @@ def attacked(
     seed: int = 0,
     tune: bool = True,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Numbers of one case, and the pictures: truth, what the adversary would keep, what the oracle would, the null run.
+    """Numbers of one case, and the pictures: truth, what the adversary would keep, what the oracle would, the null run, each
+    reconstruction beside the image it is paired with.
 
     Labels and batch size are given, as in the paper. ``pool`` holds other images in [0, 1] for re-identification.
+    The steps of the final runs are planned anew after the trials, at the pace these had: several processes share the GPU, and
+    what the others do changes. Raises ``NoTimeLeft`` where not even the fewest steps fit before ``effort.until``.
     """
     began = time.perf_counter()
+    released(victim.device)
     x = x.to(victim.device)
     y = y.to(victim.device) if isinstance(y, Tensor) else {name: value.to(victim.device) for name, value in y.items()}
     seen = share(victim, Gradient(), x, y, reveal=[Size(), Labels(), *reveal], seed=seed)
@@ -143,19 +169,31 @@ def attacked(
     rehearsal = Rehearsal(make(**DEFAULTS, restarts=effort.restarts), victim, [seen], seed=seed)
     per_step = 0.0 if effort.quick else rehearsal.seconds_per_step()
     planned = effort.steps(per_step, time.perf_counter() - began)
+    effort.require_time(AROUND / 2 + effort.needed(per_step, planned.trial, effort.least))
+    running = 0.0
     tried: list[tuple[dict[str, float], float]] = []
     trials: list[dict[str, Any]] = []
     for _ in range(effort.trials if tune else 0):
         options = propose(tried, seed=seed)
+        started = time.perf_counter()
         try:
             found = rehearsal.run(options, planned.trial, exactly=False)
         except Inapplicable as refusal:  # a setting whose objective is never a number has no score
             trials.append({**options, "refused": str(refusal)})
             tried.append((options, 2.0))
             continue
+        finally:
+            running += time.perf_counter() - started
         tried.append((options, mismatch(victim, seen, found.x, y)))
         best = max(_mean_ssim(victim, one, truths) for one in found.candidates)
         trials.append({**options, "mismatch": tried[-1][1], "best_ssim": best})
+    if trials and not effort.quick:
+        now = time.perf_counter()
+        per_step = running / (len(trials) * planned.trial)
+        left = min(effort.seconds - (now - began), effort.until - now) - AROUND
+        final = effort.final(per_step, left)
+        planned = replace(planned, final=final, in_time=effort.needed(per_step, 0, final) <= left)
+        effort.require_time(AROUND / 2 + effort.needed(per_step, 0, effort.least))
     seeing = min(tried, key=lambda one: one[1])[0] if tried else dict(DEFAULTS)
     judged = [trial for trial in trials if "best_ssim" in trial]
     oracle = max(judged, key=lambda trial: trial["best_ssim"]) if judged else DEFAULTS
@@ -185,8 +223,16 @@ def attacked(
         "assumptions": [[a.what, a.kind] for a in seen.assumptions],
         "notes": list(rehearsal.notes), "seconds": time.perf_counter() - began,
     }  # fmt: skip
-    pictures = {"truth": truths, "attack": show(found.x), "oracle": show(best), "null": show(null.x)}
-    return numbers, {name: value.detach().cpu() for name, value in pictures.items()}
+    made = {"attack": show(found.x), "oracle": show(best), "null": show(null.x)}
+    paired = {name: value.detach()[pair(value.detach(), truths).argsort()] for name, value in made.items()}
+    return numbers, {name: value.cpu() for name, value in {"truth": truths, **paired}.items()}
+
+
+def released(device: torch.device) -> None:
+    """Gives back what the case before has left: a recorded step and what it holds refer to each other, so only a collection ends them."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _mean_ssim(victim: Victim, guesses: Tensor, truths: Tensor) -> float:

@@ -2,15 +2,20 @@
 
     python reproductions/practical_feasibility/confusion.py [--out FOLDER]
 
-Reads the results of the parts ``small``, ``large`` and ``detection``. Feasible and partial verdicts are told apart; against the
-paper's two words *feasible* counts as Yes, the other two as No, and a second count takes *partial* for Yes too.
+Reads the full-size results of the parts ``small``, ``large`` and ``detection``; quick ones are left out. Feasible and partial verdicts are
+told apart; against the paper's two words *feasible* counts as Yes, the other two as No, and a second count takes *partial* for Yes too.
+Two entries are the paper's figures', not its table's: Swin-T with two images (Fig. 3) and the pre-activation detector (Fig. 5).
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
+import detection
+import large
+import small
 from attacking import scores_of
 from freeze_thresholds import checks
 from ledger import Row, mean, read
@@ -19,22 +24,31 @@ from setting import RESULTS
 from leakgauge.audit.verdict import judge
 from leakgauge.core import Assumption
 
-PARTS = ("small", "large", "detection")
 OUTCOMES = ("feasible", "partial", "infeasible_within_budget")
+EXPECTED: Mapping[str, Mapping[str, str | None]] = {
+    "small": {key: case.paper for key, case in small.CASES.items()},
+    "large": {key: case.paper for key, case in large.CASES.items()},
+    "detection": {key: case[3] for key, case in detection.CASES.items()},
+}
+"""What the paper says of each case."""
+
+
+def measured(folder: Path, part: str) -> list[Row]:
+    """Rows at full size; a quick run has none."""
+    path = folder / f"{part}.jsonl"
+    facts, rows = read(path) if path.is_file() else ({"quick": True}, [])
+    return [] if facts["quick"] else rows
 
 
 def verdicts(folder: Path) -> tuple[list[Row], str]:
     """One entry for each attacked case, and which thresholds were applied."""
     whole, glimpse, source = checks(folder / "thresholds.json")
+    tables = {"to_reconstruct": whole, "to_glimpse": glimpse}
     found: list[Row] = []
-    for part in PARTS:
-        path = folder / f"{part}.jsonl"
-        for row in read(path)[1] if path.is_file() else []:
-            if "attack" not in row:
-                continue
+    for part in EXPECTED:
+        for row in (row for row in measured(folder, part) if "attack" in row):
             assumed = [Assumption(what, kind) for what, kind in row["assumptions"]]
             null, baseline = scores_of(row["null"]), scores_of(row["baseline"])
-            tables = {"to_reconstruct": whole, "to_glimpse": glimpse}
             seen = judge(scores_of(row["attack"]), null, baseline, assumed, **tables)
             best = judge(scores_of(row["oracle"]), null, baseline, assumed, **tables)
             found.append(
@@ -42,6 +56,19 @@ def verdicts(folder: Path) -> tuple[list[Row], str]:
                  "oracle": best.outcome, "rule": seen.rule, "kind": seen.kind, "ssim": mean(row["attack"]["ssim"])}
             )  # fmt: skip
     return found, source
+
+
+def not_judged(folder: Path) -> list[str]:
+    """Cases on which the paper has a word and we have no verdict, and why."""
+    found: list[str] = []
+    for part, cases in EXPECTED.items():
+        rows = {row["case"]: row for row in measured(folder, part)}
+        for case in (case for case, word in cases.items() if word is not None):
+            if case not in rows:
+                found.append(f"{part}: {case} (not measured)")
+            elif "refused" in rows[case]:
+                found.append(f"{part}: {case} ({rows[case]['refused']})")
+    return found
 
 
 def confusion(found: list[Row], which: str) -> dict[tuple[str, str], int]:
@@ -55,12 +82,12 @@ def confusion(found: list[Row], which: str) -> dict[tuple[str, str], int]:
 
 def table(folder: Path) -> str:
     found, source = verdicts(folder)
+    if not any(row["paper"] for row in found):
+        return "No attack on a case of Table 1 has been measured at full size yet."
     lines = [f"By {source}.", ""]
     for which, words in (("verdict", "the adversary's choice"), ("oracle", "the oracle's choice (an upper bound)")):
         counts = confusion(found, which)
         total = sum(counts.values())
-        if not total:
-            return "No attack on a case of Table 1 has been measured yet."
         strict = counts["Yes", "feasible"] + sum(counts["No", o] for o in OUTCOMES[1:])
         wide = sum(counts["Yes", o] for o in OUTCOMES[:2]) + counts["No", OUTCOMES[2]]
         lines += [f"| {words}: paper says | feasible | partial | infeasible within budget |", "|---|---|---|---|"]
@@ -69,17 +96,19 @@ def table(folder: Path) -> str:
     lines += ["| case | paper | ours | oracle | SSIM | decided by |", "|---|---|---|---|---|---|"]
     for row in found:
         name = row["case"] + ("" if row["trained"] else " (untrained)")
-        outcome = f"{row['verdict']} ({row['kind']})"
+        outcome = f"{in_words(row['verdict'])} ({row['kind']})"
         cells = (
-            f"{row['part']}: {name}",
-            row["paper"] or "",
-            outcome,
-            row["oracle"],
-            f"{row['ssim']:.3f}",
-            row["rule"],
-        )
+            f"{row['part']}: {name}", row["paper"] or "", outcome, in_words(row["oracle"]), f"{row['ssim']:.3f}", row["rule"],
+        )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    missing = not_judged(folder)
+    if missing:
+        lines += ["", f"**Without a verdict: {', '.join(missing)}.**"]
     return "\n".join(lines)
+
+
+def in_words(outcome: str) -> str:
+    return outcome.replace("_", " ")
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import setting
 import torch
-from attacking import AROUND, DEFAULTS, NULL_STEP, configured
+from attacking import AROUND, DEFAULTS, NULL_STEP, configured, released
 from drawing import Line, Panel, grid, svg
-from ledger import Ledger, Pictures, Row
+from ledger import Ledger, NoTimeLeft, Pictures, Row
 from networks import Network
 from rehearsal import Rehearsal
 from setting import Options, Plan
@@ -23,7 +23,7 @@ from torch import Tensor
 from leakgauge.attacks import feasibility
 from leakgauge.audit.scoring import score_images_in_order
 from leakgauge.channels import Gradient
-from leakgauge.core import Labels, NoisyCopy, Size, share
+from leakgauge.core import Labels, NoisyCopy, Observation, Size, Victim, share
 from leakgauge.errors import Inapplicable
 
 PAPER = {
@@ -46,61 +46,59 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         if ledger.has(key) or (options.quick and key in ("swinv2_t", "vit_b")):
             continue
         options.require_time(key, plan[key])
-        began = time.perf_counter()
-        try:
-            victim, is_trained, _ = setting.victim_of(Network(key), options, mode="train")
-        except Inapplicable as refusal:
-            ledger.add(key, refused=str(refusal))
-            continue
+        with ledger.attempt(key):
+            measure(key, options, ledger, plan[key], images, shares)
+
+
+def measure(
+    key: str, options: Options, ledger: Ledger, seconds: float, images: setting.Images, shares: tuple[float, ...]
+) -> None:
+    began = time.perf_counter()
+    released(options.device)
+    reveals = [(p, i) for p in shares for i in range(IMAGES)]
+    try:
+        victim, is_trained, _ = setting.victim_of(Network(key), options, mode="train")
         x, y = (part.to(options.device) for part in setting.encoded(victim.space, images, slice(0, IMAGES)))
-        reveals = [(p, i) for p in shares for i in range(IMAGES)]
-        seen = [
-            share(
-                victim,
-                Gradient(),
-                x[i : i + 1],
-                y[i : i + 1],
-                reveal=[Size(), Labels(), NoisyCopy(p)],
-                seed=options.seed + i,
-            )
-            for p, i in reveals
-        ]
-        truths = torch.cat([x[i : i + 1] for _, i in reveals])
-        try:
-            rehearsal = Rehearsal(feasibility(restarts=1), victim, seen, seed=options.seed)
-        except Inapplicable as refusal:
-            ledger.add(key, refused=str(refusal))
-            continue
-        steps = 4 if options.quick else planned(rehearsal, options.scale * plan[key] - (time.perf_counter() - began))
-        blind = configured(feasibility, DEFAULTS, steps=steps, restarts=1).blind()
-        starts = [victim.space.project(one.near) for one in seen if one.near is not None]
-        made = {"start": starts, "attack": list(rehearsal.run(DEFAULTS, steps, exactly=False).candidates)}
-        made["null"] = [one.x for one in blind.many(victim, seen, seed=options.seed)]
-        found: dict[str, list[float]] = {}
-        for kind, guesses in made.items():
-            shown = victim.space.decode(torch.cat(guesses)).cpu()
-            scores = score_images_in_order(shown, victim.space.decode(truths).cpu()).ssim
-            found[kind] = [sum(scores[i : i + IMAGES]) / IMAGES for i in range(0, len(scores), IMAGES)]
-            ledger.keep(f"{key}/{kind}", first_of_each(shown))
-        paper = PAPER[key] if len(shares) == 11 else ()
-        ledger.add(
-            key,
-            trained=is_trained,
-            data=images.name,
-            images=IMAGES,
-            shares=list(shares),
-            paper=list(paper),
-            steps=steps,
-            seconds=time.perf_counter() - began,
-            notes=list(rehearsal.notes),
-            **found,
+        seen = [observed(victim, x[i : i + 1], y[i : i + 1], p, seed=options.seed + i) for p, i in reveals]
+        rehearsal = Rehearsal(feasibility(restarts=1), victim, seen, seed=options.seed)
+    except Inapplicable as refusal:
+        ledger.add(key, refused=str(refusal))
+        return
+    truths = torch.cat([x[i : i + 1] for _, i in reveals])
+    steps = 4 if options.quick else planned(rehearsal, options, began + options.scale * seconds)
+    blind = configured(feasibility, DEFAULTS, steps=steps, restarts=1).blind()
+    starts = [victim.space.project(one.near) for one in seen if one.near is not None]
+    made = {"start": starts, "attack": list(rehearsal.run(DEFAULTS, steps, exactly=False).candidates)}
+    made["null"] = [one.x for one in blind.many(victim, seen, seed=options.seed)]
+    found: dict[str, list[float]] = {}
+    for kind, guesses in made.items():
+        shown = victim.space.decode(torch.cat(guesses)).cpu()
+        scores = score_images_in_order(shown, victim.space.decode(truths).cpu()).ssim
+        found[kind] = [sum(scores[i : i + IMAGES]) / IMAGES for i in range(0, len(scores), IMAGES)]
+        ledger.keep(f"{key}/{kind}", first_of_each(shown))
+    ledger.add(
+        key, trained=is_trained, data=images.name, images=IMAGES, shares=list(shares), paper=list(PAPER[key] if len(shares) == 11 else ()),
+        steps=steps, seconds=time.perf_counter() - began, notes=list(rehearsal.notes), **found,
+    )  # fmt: skip
+
+
+def observed(victim: Victim, x: Tensor, y: Tensor, noise: float, *, seed: int) -> Observation:
+    return share(victim, Gradient(), x, y, reveal=[Size(), Labels(), NoisyCopy(noise)], seed=seed)
+
+
+def planned(rehearsal: Rehearsal, options: Options, end: float) -> int:
+    """How many steps of attack and null run fit until ``end``; fewer than the least would tell nothing, so those are taken anyway.
+
+    Raises ``NoTimeLeft`` where these would be cut off.
+    """
+    per_step = rehearsal.seconds_per_step() + NULL_STEP
+    now = time.perf_counter()
+    steps = max(LEAST, min(MOST, int((min(end, options.until) - now - AROUND) / per_step)))
+    if now + LEAST * per_step > options.until:
+        raise NoTimeLeft(
+            f"left for another call: it needs {LEAST * per_step:.0f} s more, {options.until - now:.0f} are left"
         )
-
-
-def planned(rehearsal: Rehearsal, seconds: float) -> int:
-    """How many steps of attack and null run fit into so many seconds; fewer than the least would tell nothing."""
-    per_step = rehearsal.seconds_per_step()
-    return max(LEAST, min(MOST, int((seconds - AROUND) / (per_step + NULL_STEP))))
+    return steps
 
 
 def first_of_each(shown: Tensor) -> Tensor:
@@ -109,20 +107,24 @@ def first_of_each(shown: Tensor) -> Tensor:
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+    rows = [row for row in rows if "attack" in row]
     panels = [
         Panel(
-            row["case"], "share of pixels replaced by noise", "SSIM",
+            row["case"] + ("" if row["trained"] else " (untrained)"), "share of pixels replaced by noise", "SSIM",
             [Line(kind, list(zip(row["shares"], row[kind], strict=True)), dashed=kind != "attack") for kind in ("start", "null", "attack")]
             + ([Line("paper", list(zip(row["shares"], row["paper"], strict=True)), dashed=True)] if row["paper"] else []),
             bounds=(0.0, 1.0),
         )
         for row in rows
-        if "attack" in row
     ]  # fmt: skip
     if panels:
         svg(out / "controlled.svg", panels, title="SSIM by the share of pixels that were replaced")
-    if pictures:
-        grid(out / "controlled.png", list(pictures.items()), side=48)
+    kinds = [(row["case"], kind) for row in rows for kind in ("null", "attack")]
+    lines = [(f"{case}, {kind}", pictures[f"{case}/{kind}"]) for case, kind in kinds if f"{case}/{kind}" in pictures]
+    if lines:  # all networks start from the same images
+        first = rows[0]
+        heads = [f"{share:g}" for share in first["shares"]]
+        grid(out / "controlled.png", [("start", pictures[f"{first['case']}/start"]), *lines], side=48, heads=heads)
 
 
 def table(rows: list[Row]) -> str:

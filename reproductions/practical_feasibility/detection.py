@@ -18,7 +18,7 @@ import numpy as np
 import setting
 import torch
 from attacking import attacked
-from drawing import grid
+from figures import keep, side_by_side
 from ledger import Ledger, Pictures, Row, mean
 from PIL import Image
 from setting import Options, Plan
@@ -106,52 +106,54 @@ def train(
 
 def run(options: Options, ledger: Ledger, plan: Plan) -> None:
     name, x, targets = cells(options)
-    own, rest = chosen(targets, torch.tensor([0])), chosen(targets, torch.arange(1, len(x)))
-    for key, (variant, mode, paper_ssim, paper) in CASES.items():
+    for key in CASES:
         if ledger.has(key) or (options.quick and key not in ("canonical, train mode", "basic_block, eval mode")):
             continue
         options.require_time(key, plan[key])
-        model = YOLO(classes=3, width=4 if options.quick else 16, variant=variant, seed=options.seed)
-        side = x.shape[-1]
-        loss, real = DetectionLoss(side), name == "BCCD" or options.quick
-        learned = (
-            train(model.to(options.device), x[1:], rest, loss, options, TRAINING * options.scale) if real else None
-        )
-        victim = Victim(model.to(options.device), Pixels((3, side, side)), loss=loss, mode=mode, name=key)
-        effort = options.effort(plan[key] - (TRAINING if real else 0.0), least=LEAST)
-        reveal = [Buffers()] if mode == "train" else [Auxiliary(x[1:33])]
-        try:
-            numbers, pictures = attacked(
-                victim, x[:1], own, effort=effort, pool=x[:100], reveal=reveal, seed=options.seed
-            )
-        except Inapplicable as refusal:
-            ledger.add(key, refused=str(refusal), paper=paper)
-            continue
-        ledger.add(
-            key, network=f"yolo {variant}", paper=paper, paper_ssim=paper_ssim, trained=learned is not None, training_loss=learned,
-            data=name, boxes=len(own["boxes"]),
-            parameters=sum(p.numel() for p in model.parameters()), **numbers,
-        )  # fmt: skip
-        ledger.keep("truth", pictures["truth"])
-        ledger.keep(key, pictures["attack"])
+        with ledger.attempt(key):
+            measure(key, options, ledger, plan[key], (name, x, targets))
+
+
+def measure(
+    key: str, options: Options, ledger: Ledger, seconds: float, data: tuple[str, Tensor, dict[str, Tensor]]
+) -> None:
+    variant, mode, paper_ssim, paper = CASES[key]
+    name, x, targets = data
+    own, rest = chosen(targets, torch.tensor([0])), chosen(targets, torch.arange(1, len(x)))
+    model = YOLO(classes=3, width=4 if options.quick else 16, variant=variant, seed=options.seed)
+    side = x.shape[-1]
+    loss, real = DetectionLoss(side), name == "BCCD" or options.quick
+    learned = train(model.to(options.device), x[1:], rest, loss, options, TRAINING * options.scale) if real else None
+    victim = Victim(model.to(options.device), Pixels((3, side, side)), loss=loss, mode=mode, name=key)
+    effort = options.effort(seconds - (TRAINING if real else 0.0), least=LEAST)
+    reveal = [Buffers()] if mode == "train" else [Auxiliary(x[1:33])]
+    try:
+        numbers, pictures = attacked(victim, x[:1], own, effort=effort, pool=x[:100], reveal=reveal, seed=options.seed)
+    except Inapplicable as refusal:
+        ledger.add(key, refused=str(refusal), paper=paper)
+        return
+    keep(ledger, key, pictures)
+    ledger.add(
+        key, network=f"yolo {variant}", paper=paper, paper_ssim=paper_ssim, trained=learned is not None, training_loss=learned,
+        data=name, boxes=len(own["boxes"]), parameters=sum(p.numel() for p in model.parameters()), **numbers,
+    )  # fmt: skip
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
-    if pictures:
-        grid(out / "detection.png", list(pictures.items()), side=112)
+    side_by_side(out / "detection.png", rows, pictures, side=112)
 
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| variant, mode | paper | SSIM (adversary's choice) | SSIM (oracle) | null run | trivial picture |",
-        "|---|---|---|---|---|---|",
+        "| variant, mode | paper | SSIM (adversary's choice) | SSIM (oracle) | null run | mean colour or blur | 1 − cos | steps |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if "refused" in row:
-            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | |")
+            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | | |")
             continue
         four = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null", "baseline"))
-        lines.append(f"| {row['case']} | {row['paper_ssim'] or ''} | {four} |")
+        lines.append(f"| {row['case']} | {row['paper_ssim'] or ''} | {four} | {row['mismatch']:.3f} | {row['steps']} |")
     return "\n".join(lines)
 
 

@@ -51,46 +51,53 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
     images = setting.cifar_test(options, 40 if options.quick else 600)
     shares = (0.0, 1.0) if options.quick else (0.0, 0.3, 0.6, 0.8, 1.0)
     count = 2 if options.quick else 6
-    for key, (depth, mode) in CASES.items():
+    for key in CASES:
         if ledger.has(key):
             continue
         options.require_time(key, plan[key])
-        model, space, is_trained = network(depth, options)
-        judge, judged_space, _ = network(sum(DEPTHS) - depth, options)
-        victim = Victim(model.to(options.device), space, mode="train" if mode == "train" else "eval", name=key)
-        x, y = (part.to(options.device) for part in setting.encoded(space, images, slice(0, count)))
-        tried = [(p, i) for p in shares for i in range(count)]
-        seen = [
-            share(
-                victim,
-                Gradient(),
-                x[i : i + 1],
-                y[i : i + 1],
-                reveal=[Size(), Labels(), NoisyCopy(p)],
-                seed=options.seed + i,
-            )
-            for p, i in tried
-        ]
-        attack = configured(feasibility, DEFAULTS, steps=4 if options.quick else 400, restarts=1).matching
-        truths = space.decode(torch.cat([x[i : i + 1] for _, i in tried])).cpu()
-        found = {
-            "attack": attack.many(victim, seen, seed=options.seed),
-            "null": attack.blind().many(victim, seen, seed=options.seed),
-        }
-        shown = {kind: torch.cat([space.decode(one.x) for one in every]).cpu() for kind, every in found.items()}
-        scores = {kind: score_images_in_order(guesses, truths) for kind, guesses in shown.items()}
-        known = recognised(judge, judged_space, shown["attack"], [i for _, i in tried], images, pool=500)
-        null_known = recognised(judge, judged_space, shown["null"], [i for _, i in tried], images, pool=500)
-        ledger.add(
-            key, trained=is_trained, data=images.name, shares=[p for p, _ in tried], images=[i for _, i in tried],
-            steps=attack.solver.steps,
-            ssim=scores["attack"].ssim, psnr=scores["attack"].psnr, null_ssim=scores["null"].ssim, null_psnr=scores["null"].psnr,
-            recognised=known, null_recognised=null_known,
-        )  # fmt: skip
-    frozen = freeze(ledger.rows)
-    if not any(row["trained"] for row in ledger.rows if row["case"] in CASES):
-        frozen = {**frozen, "of": "untrained networks: only shows that the script works"}
+        with ledger.attempt(key):
+            measure(key, options, ledger, images, shares, count)
+    if ledger.failed:
+        return  # thresholds of a part of the cases would be others
+    frozen: dict[str, Any] = {**freeze(ledger.rows), "quick": options.quick}
+    frozen["trained"] = all(row["trained"] for row in ledger.rows if row["case"] in CASES)
     (options.out / "thresholds.json").write_text(json.dumps(frozen, indent=2) + "\n", encoding="utf-8")
+
+
+def measure(key: str, options: Options, ledger: Ledger, images: Images, shares: Sequence[float], count: int) -> None:
+    depth, mode = CASES[key]
+    model, space, is_trained = network(depth, options)
+    judge, judged_space, _ = network(sum(DEPTHS) - depth, options)
+    victim = Victim(model.to(options.device), space, mode="train" if mode == "train" else "eval", name=key)
+    x, y = (part.to(options.device) for part in setting.encoded(space, images, slice(0, count)))
+    tried = [(p, i) for p in shares for i in range(count)]
+    seen = [
+        share(
+            victim,
+            Gradient(),
+            x[i : i + 1],
+            y[i : i + 1],
+            reveal=[Size(), Labels(), NoisyCopy(p)],
+            seed=options.seed + i,
+        )
+        for p, i in tried
+    ]
+    attack = configured(feasibility, DEFAULTS, steps=4 if options.quick else 400, restarts=1).matching
+    truths = space.decode(torch.cat([x[i : i + 1] for _, i in tried])).cpu()
+    found = {
+        "attack": attack.many(victim, seen, seed=options.seed),
+        "null": attack.blind().many(victim, seen, seed=options.seed),
+    }
+    shown = {kind: torch.cat([space.decode(one.x) for one in every]).cpu() for kind, every in found.items()}
+    scores = {kind: score_images_in_order(guesses, truths) for kind, guesses in shown.items()}
+    known = recognised(judge, judged_space, shown["attack"], [i for _, i in tried], images, pool=500)
+    null_known = recognised(judge, judged_space, shown["null"], [i for _, i in tried], images, pool=500)
+    ledger.add(
+        key, trained=is_trained, data=images.name, shares=[p for p, _ in tried], images=[i for _, i in tried],
+        steps=attack.solver.steps,
+        ssim=scores["attack"].ssim, psnr=scores["attack"].psnr, null_ssim=scores["null"].ssim, null_psnr=scores["null"].psnr,
+        recognised=known, null_recognised=null_known,
+    )  # fmt: skip
 
 
 def recognised(
@@ -157,10 +164,15 @@ def best_threshold(values: Sequence[float], positive: Sequence[bool]) -> tuple[f
 
 
 def checks(path: Path) -> tuple[tuple[Check, ...], tuple[Check, ...], str]:
-    """Tables for ``judge`` with the frozen thresholds, or the library's own where none are frozen, and which of the two."""
-    frozen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"of": "nothing"}
-    if "of" in frozen:
-        return RECONSTRUCTED, GLIMPSED, "the library's thresholds"
+    """Tables for ``judge`` with the frozen thresholds, and which they are.
+
+    Where there are none, or they are from a quick run or from untrained networks, the library's own are taken.
+    """
+    frozen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not frozen:
+        return RECONSTRUCTED, GLIMPSED, "the library's thresholds (none are frozen)"
+    if frozen["quick"] or not frozen["trained"]:
+        return RECONSTRUCTED, GLIMPSED, "the library's thresholds (the frozen ones are of a quick run)"
     replaced = {("ssim", "zero"): "ssim", ("ssim", "null"): "ssim_above_null", ("psnr", "null"): "psnr_above_null"}
     whole = tuple(
         Check(c.metric, frozen[replaced[c.metric, c.above]], above=c.above) if (c.metric, c.above) in replaced else c

@@ -5,8 +5,9 @@
 # 2 once more). Each stage takes at most LIMIT (560) seconds: a case that would not be done by then is not begun.
 # Writes OUT/feasibility_results.tar.gz (numbers), OUT/feasibility_pictures.tar.gz (images, to draw the figures) and
 # OUT/feasibility_parts.log. Results and weights are kept in WORK (/tmp/practical_feasibility): a case that has its line there is not
-# run again, so a stopped run goes on, and the later stages find the weights of stage 1 on the same machine. Results of full-size
-# runs under results/ are taken up too. Only what is planned: PLAN=1.
+# run again, so a stopped run goes on, and the later stages find the weights of stage 1 on the same machine; without them they do not
+# begin. Results of full-size runs under results/ are taken up too, but for accuracies, whose weights are not there. PLAN=1 prints
+# only what is planned; MORE=--quick DEVICE=cpu tries the whole chain on a CPU.
 set -u
 out=${1:?give the folder for the results} data=${2:?give the folder made by pack.py} stage=${3:-all}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,15 +19,26 @@ if [ "${PLAN:-}" ]; then
     exit
 fi
 mkdir -p "$out" "$work"
-for file in "$here"/results/*.jsonl "$here"/results/*.npz "$here"/results/thresholds.json; do
-    [ -f "$file" ] && [ ! -f "$work/$(basename "$file")" ] && cp "$file" "$work"
-done
+weights=$work/weights
+case " ${MORE:-} " in
+*" --quick "*) weights=$work/quick_weights ;;
+*)
+    for file in "$here"/results/*.jsonl "$here"/results/*.npz "$here"/results/thresholds.json; do
+        name=$(basename "$file")
+        [ "$name" != accuracy.jsonl ] && [ -f "$file" ] && [ ! -f "$work/$name" ] && cp "$file" "$work"
+    done
+    ;;
+esac
+if [ "$stage" != 1 ] && [ "$stage" != all ] && ! ls "$weights"/*.safetensors >/dev/null 2>&1; then
+    echo "no trained weights in $weights: run stage 1 on this machine first" >&2
+    exit 1
+fi
 . "$here/../mps.sh"
 
 part() { # NAME
     local began=$SECONDS left=$((deadline - SECONDS))
     if [ "$left" -lt 20 ]; then echo "$1: no time left"; return; fi
-    timeout -k 15 "$left" "$python" "$here/$1.py" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --weights "$work/weights" --within $((left - 5)) ${MORE:-} >>"$work/$1.log" 2>&1
+    timeout -k 15 "$left" "$python" "$here/$1.py" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --weights "$weights" --until $(($(date +%s) + left - 5)) ${MORE:-} >>"$work/$1.log" 2>&1
     echo "$1: exit $? after $((SECONDS - began)) s"
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import setting
 from attacking import attacked, most_vulnerable
-from drawing import grid
+from figures import keep, side_by_side
 from ledger import Ledger, Pictures, Row
 from networks import Network, efficientnet_lite0
 from setting import Options, Plan
@@ -72,32 +72,26 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         if ledger.has(key) or (options.quick and key not in QUICK):
             continue
         options.require_time(key, plan[key])
-        try:
-            victim, is_trained = _victim(case, options, images)
-        except Inapplicable as refusal:
-            ledger.add(key, refused=str(refusal), paper=case.paper)
-            continue
+        with ledger.attempt(key):
+            measure(case, options, ledger, plan[key], images, first)
+
+
+def measure(
+    case: LargeCase, options: Options, ledger: Ledger, seconds: float, images: setting.Images, first: int
+) -> None:
+    try:
+        victim, is_trained = _victim(case, options, images)
         rows = [(first + i) % len(images.x) for i in range(case.batch)]
         x, y = setting.encoded(victim.space, images, rows)
         others = [i for i in range(len(images.x)) if i not in rows]
-        auxiliary = Auxiliary(victim.space.encode(images.x[others]))
-        try:
-            numbers, pictures = attacked(
-                victim,
-                x,
-                y,
-                effort=options.effort(plan[key], least=LEAST),
-                pool=images.x,
-                reveal=[auxiliary],
-                seed=options.seed,
-            )
-        except Inapplicable as refusal:
-            ledger.add(key, refused=str(refusal), paper=case.paper)
-            continue
-        ledger.add(key, network=case.name, paper=case.paper, trained=is_trained, data=images.name, **numbers)
-        ledger.keep(f"truth, batch {case.batch}", pictures["truth"])
-        for kind in ("attack", "null"):
-            ledger.keep(f"{key}/{kind}", pictures[kind])
+        reveal = [Auxiliary(victim.space.encode(images.x[others]))]
+        effort = options.effort(seconds, least=LEAST)
+        numbers, pictures = attacked(victim, x, y, effort=effort, pool=images.x, reveal=reveal, seed=options.seed)
+    except Inapplicable as refusal:
+        ledger.add(case.key, refused=str(refusal), paper=case.paper)
+        return
+    keep(ledger, case.key, pictures)
+    ledger.add(case.key, network=case.name, paper=case.paper, trained=is_trained, data=images.name, **numbers)
 
 
 def _victim(case: LargeCase, options: Options, images: setting.Images) -> tuple[Victim, bool]:
@@ -122,11 +116,9 @@ def _chosen(options: Options, ledger: Ledger, images: setting.Images, plan: Plan
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
-    shown = [
-        (name, picture) for name, picture in pictures.items() if name.startswith("truth") or name.endswith("/attack")
-    ]
-    if shown:
-        grid(out / "large.png", shown, side=112)
+    """Images of ImageNet are not ours to publish: a drawing that shows them gets a name that git ignores."""
+    own = any(row.get("data") == "ImageNet" for row in rows)
+    side_by_side(out / ("large.unpublished.png" if own else "large.png"), rows, pictures, side=112)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leakgauge.errors import BadInput
+
 Row = dict[str, Any]
 Pictures = dict[str, np.ndarray]
 SHOWN = 112
 """Largest side of a kept picture."""
+
+
+class NoTimeLeft(Exception):
+    """A part stops: before a case, or in one that turns out to take longer than there is time."""
 
 
 @dataclass
@@ -29,16 +37,22 @@ class Ledger:
     facts: Row
     rows: list[Row] = field(default_factory=list)
     pictures: Pictures = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.path.is_file():
             before, rows = read(self.path)
-            same = {key: before.get(key) for key in ("quick", "seed")} == {k: self.facts[k] for k in ("quick", "seed")}
-            if same:  # a run with other settings is no earlier part of this one
+            if all(before[key] == self.facts[key] for key in ("quick", "seed")):
                 self.rows, self.pictures = rows, load(self.path.with_suffix(".npz"))
-        lines = [self.facts, *self.rows]
-        self.path.write_text("".join(_line(row) for row in lines), encoding="utf-8")
+            elif not before["quick"] and rows:  # a run with other settings is no earlier part of this one
+                raise BadInput(
+                    f"{self.path} holds full-size results with seed {before['seed']}, which a run with other settings would replace; "
+                    "give it another folder with --out"
+                )
+        part = self.path.with_suffix(".part")  # whoever is killed now has lost nothing
+        part.write_text("".join(_line(row) for row in [self.facts, *self.rows]), encoding="utf-8")
+        part.replace(self.path)
 
     @property
     def path(self) -> Path:
@@ -55,8 +69,22 @@ class Ledger:
         shown = {key: value for key, value in row.items() if not isinstance(value, list | dict)}
         print(json.dumps(shown, ensure_ascii=False), flush=True)
 
+    @contextmanager
+    def attempt(self, case: str) -> Iterator[None]:
+        """One case. What goes wrong in it is printed and remembered, and the cases after it still run; it gets no line."""
+        try:
+            yield
+        except NoTimeLeft as stop:
+            raise NoTimeLeft(f"{case} is {stop}") from stop
+        except Exception:  # noqa: BLE001 - nobody watches: it is printed, the part exits with an error, the next call tries again
+            traceback.print_exc()
+            self.failed.append(case)
+
     def keep(self, name: str, images: Tensor) -> None:
-        """Images (N, C, H, W) in [0, 1], averaged down where no figure shows them so large."""
+        """Images (N, C, H, W) in [0, 1], averaged down where no figure shows them so large.
+
+        To be called before ``add``: a case that has its line is not measured again, so its pictures must be there by then.
+        """
         if images.shape[-1] > SHOWN:
             images = F.adaptive_avg_pool2d(images, (SHOWN, SHOWN))
         self.pictures[name] = (images.detach().cpu().clamp(0, 1) * 255).round().byte().numpy()
@@ -70,20 +98,27 @@ def _line(row: Row) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Four digits that count, tuples as lists, and infinity (the PSNR of a perfect copy) as a number JSON has."""
+    """Five digits that count, tuples as lists, and infinity (the PSNR of a perfect copy) as a number JSON has."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float):
+        if math.isnan(value):
+            raise ValueError("a result is not a number; it must not be written down as one")
         return float(f"{value:.5g}") if math.isfinite(value) else math.copysign(999.0, value)
     return value
 
 
 def read(path: Path) -> tuple[Row, list[Row]]:
-    """What a results file says about its run, and its rows; a line cut off by a kill is left out."""
+    """What a results file says about its run, and its rows; a last line that was cut off by a kill is left out."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    whole = [json.loads(line) for line in lines if line.endswith("}")]
+    whole = [json.loads(line) for line in lines[:-1]]
+    try:
+        whole.append(json.loads(lines[-1]))
+    except json.JSONDecodeError:
+        if not whole:
+            raise
     return whole[0], whole[1:]
 
 

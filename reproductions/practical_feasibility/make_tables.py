@@ -13,22 +13,41 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import claims
 import confusion
-from claims import CLAIMS, HEAD
+from freeze_thresholds import checks
 from ledger import Row, read
+from reasons import Beside
 from setting import RESULTS
 
 README = Path(__file__).parent / "README.md"
+FIGURES = {
+    "freeze_thresholds": {
+        "freeze_thresholds.svg": "Share of reconstructions above a threshold of SSIM, recognised and not"
+    },
+    "accuracy": {"accuracy.svg": "Accuracy of ViT-B by patch size"},
+    "small": {"small.png": "Original, adversary's choice, oracle's choice and null run of every network at 32×32"},
+    "large": {"large.png": "Original, adversary's choice, oracle's choice and null run at 224×224"},
+    "shared_statistics": {"shared_statistics.png": "The batch of 16 and its reconstructions, paired"},
+    "controlled": {
+        "controlled.svg": "SSIM of start, null run, attack and paper by the share of replaced pixels",
+        "controlled.png": "Where the search starts, what total variation alone makes of it, and what the attack does",
+    },
+    "detection": {"detection.png": "Original, adversary's choice, oracle's choice and null run of the detectors"},
+}
+"""Figures of each part, shown where they are there; and what they show."""
 BLOCK = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def measured(folder: Path, name: str) -> tuple[Row, list[Row], bool] | None:
-    """Facts, cases, and whether the part ran to its end; None without results."""
+    """Facts, cases, and whether the part ran to its end; None where no case was measured."""
     path = folder / f"{name}.jsonl"
     if not path.is_file():
         return None
     facts, rows = read(path)
     cases = [row for row in rows if row["case"] != "end"]
+    if not cases:
+        return None
     return facts, cases, len(cases) < len(rows)
 
 
@@ -42,27 +61,33 @@ def block(name: str, folder: Path) -> str:
     if found is None:
         return "Not measured yet."
     facts, cases, complete = found
+    part = import_module(name)
     words = f"Measured on {facts['device']}, torch {facts['torch']}, seed {facts['seed']}."
-    if not complete:
-        words += " **Stopped before its end; cases are missing.**"
     if facts["quick"]:
         words += " **A quick run: it shows that the script works, nothing else.**"
-    table = import_module(name).table([row for row in cases if row["case"] != "image"])
-    return f"{words}\n\n{table}"
+    elif not complete:
+        missing = [case for case in part.PLAN if case not in {row["case"] for row in cases}]
+        words += f" **Not measured: {', '.join(missing)}.**"
+    table = part.table([row for row in cases if row["case"] != "image"])
+    shown = [f"![{alt}](results/{file})" for file, alt in FIGURES[name].items() if (folder / file).is_file()]
+    return "\n\n".join([words, table, *shown])
 
 
 def summary(folder: Path) -> str:
-    """Every claim whose cases were measured at full size; the parts without are named."""
-    lines, open_ones = list(HEAD), []
-    for name, claims in CLAIMS.items():
+    """Every claim, decided from full-size results alone; what they lack is named."""
+    parts: dict[str, list[Row] | None] = {}
+    for name in dict.fromkeys(claim.part for claim in claims.CLAIMS):
         found = measured(folder, name)
-        if found is None or found[0]["quick"]:
-            open_ones.append(name)
-        else:
-            lines += [claim.line() for claim in claims(found[1])]
-    if len(lines) == len(HEAD):
+        parts[name] = None if found is None or found[0]["quick"] else found[1]
+    if not any(parts.values()):
         return "No part has been measured at full size yet."
-    return "\n".join([*lines, *(["", f"Not measured at full size yet: {', '.join(open_ones)}."] if open_ones else [])])
+    accuracies = {row["case"]: row["accuracy"] for row in parts["accuracy"] or [] if "accuracy" in row}
+    seen = next(
+        check.margin
+        for check in checks(folder / "thresholds.json")[0]
+        if (check.metric, check.above) == ("ssim", "zero")
+    )
+    return "\n".join(claims.lines(parts, Beside(accuracies, seen)))
 
 
 def written(text: str, folder: Path) -> str:

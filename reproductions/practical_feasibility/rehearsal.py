@@ -86,7 +86,8 @@ class Rehearsal:
     """``attack``, one that descends by Adam as ``feasibility`` and ``huang`` do, prepared for any of its settings.
 
     Each run gives what the attack with these settings would give. Several observations are attacked side by side, then without
-    statistics. Raises ``Inapplicable`` where the attack would, and where the candidates do not fit into memory together.
+    statistics. Raises ``Inapplicable`` where the attack would. Where the candidates do not fit into memory together it runs out of memory,
+    which is no refusal: others may have been using the GPU, and another time there may be room.
     """
 
     def __init__(self, attack: Guided, victim: Victim, seen: Sequence[Observation], *, seed: int = 0) -> None:
@@ -115,7 +116,7 @@ class Rehearsal:
             self.search = Search(self.problem, self.x, None, together=True)
             fitting = self.search.fitting(self.x, None)
         if fitting < len(self.x):
-            raise Inapplicable(f"{len(self.x)} candidates do not fit into memory together, only {fitting} do")
+            raise torch.OutOfMemoryError(f"{len(self.x)} candidates do not fit into memory together, only {fitting} do")
         solver = replace(matching.solver, optimizer=self.rate, schedule=self.rate, steps=1)
         self.move = solver.begin(self.x, None, self.search.losses, victim.space, self.problem.draws)
 

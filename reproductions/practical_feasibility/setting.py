@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from ledger import Ledger, Pictures, Row, device_facts, load, read
+from ledger import Ledger, NoTimeLeft, Pictures, Row, device_facts, load, read
 from networks import Network, fill
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from study import sheets, taking_turns
 
 from leakgauge.core import Mode, Space, Victim
 from leakgauge.data.embedded import photographs
+from leakgauge.errors import BadInput
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -53,7 +54,8 @@ class Options:
     def effort(self, seconds: float, *, least: int = 400) -> Effort:
         """At least 8 restarts and 8 trials; two of each in quick runs. ``least`` is the fewest steps of a final run."""
         count = 2 if self.quick else 8
-        return Effort(restarts=count, trials=count, seconds=seconds * self.scale, quick=self.quick, least=least)
+        seconds *= self.scale
+        return Effort(restarts=count, trials=count, seconds=seconds, quick=self.quick, least=least, until=self.until)
 
     def require_time(self, case: str, seconds: float) -> None:
         """Raises ``NoTimeLeft`` where a case would be cut off in its middle; the next call begins with it."""
@@ -62,10 +64,6 @@ class Options:
             raise NoTimeLeft(
                 f"{case} is left for another call: it needs {seconds * self.scale:.0f} s, {left:.0f} are left"
             )
-
-
-class NoTimeLeft(Exception):
-    """A part stops between two cases."""
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
@@ -81,11 +79,11 @@ def cifar_test(options: Options, count: int) -> Images:
 
 
 def cifar_train(options: Options) -> Images:
-    """CIFAR-10 training images: 25,000 where only the first of the two archives is there."""
+    """CIFAR-10 training images: 25,000 where only the first of the two archives is there; 600 of each in quick runs."""
     if options.data is None:
         return _embedded(32, 64)
-    names = ("cifar10_train_a.zip", "cifar10_train_b.zip")
-    parts = [sheets(options.data / name, 32, 25_000) for name in names if (options.data / name).is_file()]
+    names, first = ("cifar10_train_a.zip", "cifar10_train_b.zip"), 600 if options.quick else 25_000
+    parts = [sheets(options.data / name, 32, first) for name in names if (options.data / name).is_file()]
     return Images("CIFAR-10", torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
 
 
@@ -137,13 +135,18 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, help="folder made by pack.py; embedded images without it")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results and figures")
-    parser.add_argument("--weights", type=Path, help="folder for trained weights (default: OUT/weights)")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        help="folder for trained weights (default: OUT/weights, in quick runs OUT/quick_weights)",
+    )
     parser.add_argument("--minutes", type=float, help="minutes for the whole part instead of those of the plan")
     parser.add_argument(
-        "--within", type=float, help="seconds after which no case may still run; those left go unstarted"
+        "--until",
+        type=float,
+        help="when no case may still run, in seconds since 1970 (date +%%s); those left go unstarted",
     )
     given = parser.parse_args()
-    began = time.perf_counter()
     planned = sum(plan.values())
     scale = 1.0 if given.minutes is None else 60 * given.minutes / planned
     if given.plan:
@@ -152,13 +155,14 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
         print(f"{name}: {len(plan)} cases, {scale * planned:.0f} s")
         return
     if not given.draw:
-        weights = given.weights or given.out / "weights"
-        until = math.inf if given.within is None else began + given.within
+        weights = given.weights or given.out / ("quick_weights" if given.quick else "weights")
+        # of the clock on the wall: Python has taken its seconds to start, which a part cannot see
+        until = math.inf if given.until is None else time.perf_counter() + given.until - time.time()
         device = torch.device(given.device)
         options = Options(given.quick, device, given.seed, given.data, given.out, weights, scale, until)
         try:
             recorded(name, plan, run, options)
-        except NoTimeLeft as stop:
+        except (NoTimeLeft, BadInput) as stop:
             sys.exit(str(stop))
     _, rows = read(given.out / f"{name}.jsonl")
     draw([row for row in rows if row["case"] != "end"], load(given.out / f"{name}.npz"), given.out)
@@ -173,6 +177,8 @@ def recorded(name: str, plan: Plan, run: Run, options: Options) -> Ledger:
     try:
         if not ledger.has("end"):
             run(options, ledger, plan)
+            if ledger.failed:
+                sys.exit(f"{name}: failed and have no line: {', '.join(ledger.failed)}; the reasons stand above")
             ledger.add("end", complete=True, seconds=time.perf_counter() - began)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -20,7 +20,6 @@ from setting import Options, Plan
 from leakgauge.attacks import feasibility, huang
 from leakgauge.core import Auxiliary, Buffers
 from leakgauge.errors import Inapplicable
-from leakgauge.measures.pairing import pair
 
 PAPER = {
     ("resnet18_pre", "shared"): 0.054, ("resnet18_pre", "not shared"): 0.040, ("resnet18_pre", "Huang"): 0.030,
@@ -38,26 +37,32 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         if ledger.has(key) or (options.quick and key not in QUICK):
             continue
         options.require_time(key, plan[key])
+        with ledger.attempt(key):
+            measure(key, name, kind, options, ledger, plan[key], images, size)
+
+
+def measure(
+    key: str, name: str, kind: str, options: Options, ledger: Ledger, seconds: float, images: setting.Images, size: int
+) -> None:
+    try:
         victim, is_trained, _ = setting.victim_of(Network(name), options, mode="train")
         x, y = setting.encoded(victim.space, images, slice(0, size))
         auxiliary = Auxiliary(victim.space.encode(images.x[-16 * 12 :]))
-        reveal = [auxiliary] if kind == "not shared" else [Buffers()]
-        try:
-            numbers, pictures = attacked(
-                victim, x, y, effort=options.effort(plan[key]), pool=images.x[:200], reveal=reveal,
-                make=huang if kind == "Huang" else feasibility, seed=options.seed,
-            )  # fmt: skip
-        except Inapplicable as refusal:
-            ledger.add(key, refused=str(refusal))
-            continue
-        ledger.add(
-            key, network=name, kind=kind, trained=is_trained, data=images.name, paper_ssim=PAPER[name, kind],
-            all_pairs=all_pairs_ssim(pictures["attack"], pictures["truth"]),
-            oracle_all_pairs=all_pairs_ssim(pictures["oracle"], pictures["truth"]),
-            ceiling=all_pairs_ssim(pictures["truth"], pictures["truth"]), **numbers,
+        numbers, pictures = attacked(
+            victim, x, y, effort=options.effort(seconds), pool=images.x[:200], reveal=[auxiliary if kind == "not shared" else Buffers()],
+            make=huang if kind == "Huang" else feasibility, seed=options.seed,
         )  # fmt: skip
-        ledger.keep("truth", pictures["truth"])
-        ledger.keep(key, pictures["attack"][pair(pictures["attack"], pictures["truth"]).argsort()])
+    except Inapplicable as refusal:
+        ledger.add(key, refused=str(refusal))
+        return
+    ledger.keep("truth", pictures["truth"])
+    ledger.keep(key, pictures["attack"])
+    ledger.add(
+        key, network=name, kind=kind, trained=is_trained, data=images.name, paper_ssim=PAPER[name, kind],
+        all_pairs=all_pairs_ssim(pictures["attack"], pictures["truth"]),
+        oracle_all_pairs=all_pairs_ssim(pictures["oracle"], pictures["truth"]),
+        ceiling=all_pairs_ssim(pictures["truth"], pictures["truth"]), **numbers,
+    )  # fmt: skip
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
@@ -67,18 +72,18 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| network, statistics | paper | SSIM over all pairs (ceiling) | SSIM, paired | oracle | null run | trained |",
-        "|---|---|---|---|---|---|---|",
+        "| network, statistics | trained | paper | over all pairs (oracle; ceiling) | SSIM, paired | oracle, paired | null run "
+        "| mean colour or blur | 1 − cos | steps |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if "refused" in row:
-            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | |")
+            lines.append(f"| {row['case']} | not run: {row['refused']} |" + " |" * 8)
             continue
-        paired = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null"))
-        pairs = f"{row['all_pairs']:.3f} ({row['ceiling']:.3f})"
-        lines.append(
-            f"| {row['case']} | {row['paper_ssim']} | {pairs} | {paired} | {'yes' if row['trained'] else 'no'} |"
-        )
+        paired = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null", "baseline"))
+        pairs = f"{row['all_pairs']:.3f} ({row['oracle_all_pairs']:.3f}; {row['ceiling']:.3f})"
+        words = f"| {row['case']} | {'yes' if row['trained'] else 'no'} | {row['paper_ssim']} | {pairs} | {paired} "
+        lines.append(f"{words}| {row['mismatch']:.3f} | {row['steps']} |")
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import setting
 from attacking import attacked, most_vulnerable
-from drawing import grid
+from figures import keep, side_by_side
 from ledger import Ledger, Pictures, Row, mean
 from networks import Network
 from setting import Options, Plan
@@ -76,33 +76,33 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
         if ledger.has(key) or (options.quick and key not in QUICK):
             continue
         options.require_time(key, plan[key])
-        try:
-            victim, is_trained, changes = setting.victim_of(case.net, options, mode=case.mode)
-        except Inapplicable as refusal:
-            ledger.add(key, refused=str(refusal), paper=case.paper)
-            continue
+        with ledger.attempt(key):
+            measure(case, options, ledger, plan[key], images, first)
+
+
+def measure(
+    case: SmallCase, options: Options, ledger: Ledger, seconds: float, images: setting.Images, first: int
+) -> None:
+    try:
+        victim, is_trained, changes = setting.victim_of(case.net, options, mode=case.mode)
         x, y = setting.encoded(victim.space, images, [first])
-        auxiliary = Auxiliary(victim.space.encode(images.x[-32:]))
-        reveal = [Buffers()] if case.buffers else [auxiliary]
-        try:
-            numbers, pictures = attacked(
-                victim, x, y, effort=options.effort(plan[key]), pool=images.x[:200], reveal=reveal, seed=options.seed
-            )
-        except Inapplicable as refusal:
-            ledger.add(key, refused=str(refusal), paper=case.paper)
-            continue
-        ledger.add(
-            key,
-            network=case.net.key,
-            paper=case.paper,
-            trained=is_trained,
-            changes=changes,
-            data=images.name,
-            **numbers,
+        reveal = [Buffers()] if case.buffers else [Auxiliary(victim.space.encode(images.x[-32:]))]
+        numbers, pictures = attacked(
+            victim, x, y, effort=options.effort(seconds), pool=images.x[:200], reveal=reveal, seed=options.seed
         )
-        ledger.keep("truth", pictures["truth"])
-        for kind in ("attack", "null"):
-            ledger.keep(f"{key}/{kind}", pictures[kind])
+    except Inapplicable as refusal:
+        ledger.add(case.key, refused=str(refusal), paper=case.paper)
+        return
+    keep(ledger, case.key, pictures)
+    ledger.add(
+        case.key,
+        network=case.net.key,
+        paper=case.paper,
+        trained=is_trained,
+        changes=changes,
+        data=images.name,
+        **numbers,
+    )
 
 
 def _chosen(options: Options, ledger: Ledger, images: setting.Images, plan: Plan) -> int:
@@ -118,25 +118,24 @@ def _chosen(options: Options, ledger: Ledger, images: setting.Images, plan: Plan
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
-    shown = [(name, picture) for name, picture in pictures.items() if name == "truth" or name.endswith("/attack")]
-    if shown:
-        grid(out / "small.png", shown, side=96)
+    side_by_side(out / "small.png", rows, pictures, side=80)
 
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| network, mode | trained | SSIM (adversary's choice) | SSIM (oracle) | null run | trivial picture | rank in the pool | steps |",
-        "|---|---|---|---|---|---|---|---|",
+        "| network, mode | trained | SSIM (adversary's choice) | SSIM (oracle) | null run | mean colour or blur | rank in the pool "
+        "| 1 − cos | steps |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if "refused" in row:
-            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | | |")
+            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | | | |")
         elif "attack" in row:
             four = [mean(row[kind]["ssim"]) for kind in ("attack", "oracle", "null", "baseline")]
             cells = " | ".join(f"{value:.3f}" for value in four)
             rank = max(row["attack"]["reid"])
             lines.append(
-                f"| {row['case']} | {'yes' if row['trained'] else 'no'} | {cells} | {rank:g} | {row['steps']} |"
+                f"| {row['case']} | {'yes' if row['trained'] else 'no'} | {cells} | {rank:g} | {row['mismatch']:.3f} | {row['steps']} |"
             )
     return "\n".join(lines)
 

@@ -150,3 +150,19 @@ def test_a_model_must_say_its_images(tmp_path):
     (tmp_path / "m.py").write_text("from torch import nn\ndef make():\n    return nn.Linear(2, 2)\n")
     with pytest.raises(BadInput, match="does not say which images it takes"):
         captured_victim(Case(model=f"{tmp_path}/m.py:make"), None)
+
+
+def test_weights_and_their_difference_are_told_apart(client, tmp_path):
+    """Whole weights taken for a difference, and the other way round, would be attacked without a word and in vain."""
+    client()
+    with pytest.raises(BadInput, match=r"holds whole weights .* add --update-holds weights"):
+        observed(tmp_path, "weights.safetensors", "delta")
+    with pytest.raises(BadInput, match=r"holds no weights of this model .* add --update-holds delta"):
+        observed(tmp_path, "delta.safetensors", "weights")
+
+
+def test_a_foreign_update_that_meets_the_embedded_model_is_told_so(client, tmp_path):
+    client()
+    save_file({"my.own.weight": torch.zeros(2)}, tmp_path / "foreign.safetensors")
+    with pytest.raises(BadInput, match=r"the model is the embedded .*; name your own as MODEL"):
+        observed(tmp_path, "foreign.safetensors", "delta")

@@ -9,8 +9,8 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "reproductions" / "practical_feasibility"
 PARTS = ("accuracy", "small", "large", "shared_statistics", "controlled", "detection", "freeze_thresholds")
 HELPERS = (
-    *PARTS, "attacking", "claims", "confusion", "drawing", "ledger", "make_tables", "networks", "pack", "rehearsal", "setting", "study",
-    "training",
+    *PARTS, "attacking", "claims", "confusion", "drawing", "figures", "ledger", "make_tables", "networks", "pack", "reasons", "rehearsal",
+    "setting", "study", "training",
 )  # fmt: skip
 
 

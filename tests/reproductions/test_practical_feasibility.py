@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,8 +92,33 @@ def test_the_plan_costs_nothing(name, tmp_path, monkeypatch, capsys, folder_on_p
 
 def test_a_case_that_would_be_cut_off_is_not_begun(tmp_path, monkeypatch, folder_on_path):
     with pytest.raises(SystemExit, match="is left for another call"):
-        run_part("controlled", tmp_path, monkeypatch, "--within", "30")
+        run_part("controlled", tmp_path, monkeypatch, "--until", str(time.time() + 30))
     assert len(lines_of(tmp_path / "controlled.jsonl")) == 1  # the facts, no case, no end
+
+
+def test_full_size_results_are_not_replaced(tmp_path, monkeypatch, folder_on_path):
+    """A quick run, or one with another seed, without a folder of its own would write over them."""
+    from ledger import Ledger
+
+    Ledger(tmp_path, "controlled", {"quick": False, "seed": 0}).add("swin_t", trained=True)
+    before = (tmp_path / "controlled.jsonl").read_text("utf-8")
+    with pytest.raises(SystemExit, match=r"holds full-size results with seed 0.*--out"):
+        run_part("controlled", tmp_path, monkeypatch)
+    assert (tmp_path / "controlled.jsonl").read_text("utf-8") == before
+    assert [row["case"] for row in Ledger(tmp_path, "controlled", {"quick": False, "seed": 0}).rows] == ["swin_t"]
+
+
+def test_attacks_do_not_begin_without_trained_networks(tmp_path):
+    """On a machine that has lost them, hours of attacks would be on untrained ones."""
+    found = subprocess.run(
+        ["/bin/bash", str(FOLDER / "gpu.sh"), str(tmp_path / "out"), str(tmp_path), "2"],
+        capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "WORK": str(tmp_path / "work"), "PYTHON": "/bin/false"}, check=False,
+    )  # fmt: skip
+    assert found.returncode == 1
+    assert "run stage 1 on this machine first" in found.stderr
+    kept = {path.name for path in (tmp_path / "work").iterdir()}
+    assert "thresholds.json" in kept
+    assert "accuracy.jsonl" not in kept  # its weights are not there, so it would have to be trained again
 
 
 def planned_seconds(name: str, monkeypatch, capsys) -> float:
@@ -133,174 +159,75 @@ def test_the_gpu_is_shared_where_that_works(works, tmp_path):
     assert [line.split() for line in (tmp_path / "told").read_text("utf-8").splitlines()] == [["-d"], ["quit"]]
 
 
-def test_settings_start_with_the_defaults_and_stay_in_the_papers_space(folder_on_path):
-    import attacking
+def test_a_case_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys, folder_on_path):
+    import controlled
+    import setting
 
-    tried = []
-    for number in range(6):
-        options = attacking.propose(tried, seed=3)
-        assert options == attacking.propose(tried, seed=3)
-        tried.append((options, 1.0 - 0.1 * number))
-    assert tried[0][0] == attacking.DEFAULTS
-    drawn = [options for options, _ in tried[1:]] + [attacking._drawn(n) for n in range(20)]
-    for options in drawn:
-        assert 1e-6 <= options["tv"] <= 0.1
-        assert 1e-4 <= options["lr"] <= 100
-        assert options["statistics"] in (0.0, 1e-4, 1e-2)
-    assert len({options["lr"] for options in drawn}) == len(drawn)
+    whole = controlled.measure
 
+    def broken(key, *rest):
+        if key == "swin_t":
+            raise RuntimeError("out of something")
+        whole(key, *rest)
 
-class AdamInTensors(torch.optim.Optimizer):
-    """Adam with step and rate as tensors, as torch's capturable one keeps them, which it does on GPUs only."""
-
-    def __init__(self, variables, lr):
-        super().__init__(variables, {"lr": torch.tensor(lr)})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                if not state:
-                    state.update(step=torch.zeros(()), first=torch.zeros_like(p), second=torch.zeros_like(p))
-                state["step"].add_(1)
-                state["first"].mul_(0.9).add_(p.grad, alpha=0.1)
-                state["second"].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
-                one, two = (1 - torch.pow(torch.full((), beta), state["step"]) for beta in (0.9, 0.999))
-                p.sub_(group["lr"] * (state["first"] / one) / ((state["second"] / two).sqrt() + 1e-8))
+    monkeypatch.setattr(controlled, "measure", broken)
+    options = setting.Options(True, torch.device("cpu"), 0, None, tmp_path, tmp_path / "weights")
+    with pytest.raises(SystemExit, match="failed and have no line: swin_t"):
+        setting.recorded("controlled", controlled.PLAN, controlled.run, options)
+    assert "RuntimeError: out of something" in capsys.readouterr().err
+    names = [row["case"] for row in lines_of(tmp_path / "controlled.jsonl")[1:]]
+    assert "convnext_t" in names
+    assert not {"swin_t", "end"} & set(names)
+    monkeypatch.setattr(controlled, "measure", whole)
+    setting.recorded("controlled", controlled.PLAN, controlled.run, options)
+    assert {row["case"] for row in lines_of(tmp_path / "controlled.jsonl")[1:]} >= {"swin_t", "end"}
 
 
-@pytest.mark.parametrize(("shared", "recorded"), [("buffers", True), ("auxiliary", False)])
-def test_one_preparation_serves_every_setting(shared, recorded, monkeypatch, folder_on_path, recordable):
-    """Each run is the library's attack with these settings, whatever ran before it, also where its step is recorded."""
-    from attacking import configured
-    from networks import Network
-    from rehearsal import Rehearsal
+def test_a_line_cut_off_anywhere_is_left_out(tmp_path, folder_on_path):
+    """Also behind a brace, where what is left looks whole."""
+    from ledger import Ledger, read
 
-    from leakgauge.attacks import feasibility
-    from leakgauge.channels import Gradient
-    from leakgauge.core import Auxiliary, Buffers, Labels, Size, Victim, share
-    from leakgauge.data.embedded import photographs
-    from leakgauge.inversion import solvers
-
-    model, space, _ = Network("resnet18_pre").made(classes=10, seed=0, quick=True)
-    victim, images = Victim(model, space, mode="train"), space.encode(photographs(32)[:6])
-    known = Buffers() if shared == "buffers" else Auxiliary(images[2:])
-    seen = share(victim, Gradient(), images[:2], torch.tensor([3, 5]), reveal=[Size(), Labels(), known])
-    monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: AdamInTensors(variables, self.lr))
-    prepared = Rehearsal(feasibility(restarts=2), victim, [seen], seed=1)
-    assert prepared.seconds_per_step() > 0
-    if recorded:
-        prepared.move._captured = recordable.PlayedBack(prepared.move._move)
-        prepared.run({"tv": 1.0, "statistics": 1.0, "lr": 1.0}, 4)
-        assert prepared.move._captured.operations
-    for options in (
-        {"tv": 0.01, "statistics": 0.1, "lr": 0.1},
-        {"tv": 1e-4, "statistics": 0.0, "lr": 0.5},
-        {"tv": 0.01, "statistics": 0.1, "lr": 0.1},
-    ):
-        ours = prepared.run(options, 5)
-        theirs = configured(feasibility, options, steps=5, restarts=2)(victim, seen, seed=1)
-        assert torch.allclose(ours.candidates, theirs.candidates, atol=1e-4)
-        assert torch.allclose(ours.losses, theirs.losses, atol=1e-4)
-        assert torch.equal(ours.x, ours.candidates[int(theirs.losses.argmin())])
-    assert any("statistics" in note for note in prepared.notes)
+    ledger = Ledger(tmp_path, "part", {"quick": False, "seed": 0})
+    ledger.add("first", value={"a": 1.0}, other={"b": 2.0})
+    ledger.add("second", value={"a": 1.0}, other={"b": 2.0})
+    text = ledger.path.read_text("utf-8")
+    for end in range(text.index("second"), len(text) - 2):
+        ledger.path.write_text(text[:end], "utf-8")
+        assert [row["case"] for row in read(ledger.path)[1]] == ["first"]
+    with pytest.raises(ValueError, match="not a number"):
+        ledger.add("third", value=math.nan)
 
 
-def test_steps_are_planned_into_the_seconds_left(folder_on_path):
-    from attacking import AROUND, LEAST_TRIAL, NULL_STEP, Effort
-
-    effort = Effort(restarts=8, trials=8, seconds=60, quick=False)
-    for per_step in (0.004, 0.008, 0.012):
-        planned = effort.steps(per_step, spent=5.0)
-        taken = per_step * (8 * planned.trial + 2 * planned.final) + NULL_STEP * planned.final + AROUND + 5.0
-        assert planned.in_time
-        assert 50 < taken <= 60
-    slow = effort.steps(0.5, spent=5.0)
-    assert (slow.trial, slow.final, slow.in_time) == (LEAST_TRIAL, effort.least, False)
-    assert effort.steps(1e-5, spent=0.0).final == 4800
-
-
-def test_the_mean_over_all_pairs_punishes_a_perfect_batch(folder_on_path):
-    import attacking
-
-    from leakgauge.data.embedded import photographs
-
-    truths = photographs(32)[:4]
-    assert attacking.all_pairs_ssim(truths, truths) < 0.5
-    assert attacking.all_pairs_ssim(truths[:1], truths[:1]) == pytest.approx(1.0)
-
-
-def test_thresholds_part_two_groups(folder_on_path):
-    import freeze_thresholds
-
-    assert freeze_thresholds.best_threshold([0.1, 0.2, 0.6, 0.8], [False, False, True, True]) == (
-        pytest.approx(0.4),
-        1.0,
-    )
-    at, agreement = freeze_thresholds.best_threshold([0.1, 0.5, 0.4, 0.9], [False, False, True, True])
-    assert (at, agreement) == (pytest.approx(0.25), 0.5)
-    assert freeze_thresholds.best_threshold([0.1, 0.2], [True, True])[1] == 0.0
-
-
-def case_row(name: str, paper: str | None, ssim: float, psnr: float) -> dict:
-    def scores(s, p, reid=None):
-        return {"mse": [0.1], "psnr": [p], "ssim": [s], "lpips": None, "reid": reid, "labels": None}
-
-    return {
-        "case": name, "paper": paper, "trained": True, "assumptions": [["labels", "diagnostic"]],
-        "attack": scores(ssim, psnr, [1.0]), "oracle": scores(1.0, 40.0, [1.0]), "null": scores(0.1, 8.0), "baseline": scores(0.3, 12.0),
-    }  # fmt: skip
-
-
-def test_verdicts_are_counted_against_the_paper(tmp_path, folder_on_path):
+def test_quick_results_are_never_taken_for_real_ones(tmp_path, monkeypatch, folder_on_path):
+    """Neither their verdicts nor their thresholds, nor as a claim; and a real run does not go on with a quick one."""
+    run_part("small", tmp_path, monkeypatch)
+    run_part("freeze_thresholds", tmp_path, monkeypatch)
     import confusion
-
-    rows = [
-        case_row("clear", "Yes", 0.9, 25.0), case_row("noise", "No", 0.1, 8.0), case_row("missed", "Yes", 0.1, 8.0),
-        case_row("not in the paper", None, 0.9, 25.0),
-    ]  # fmt: skip
-    (tmp_path / "small.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [{"quick": False}, *rows]), "utf-8")
-    found, source = confusion.verdicts(tmp_path)
-    assert source == "the library's thresholds"
-    counts = confusion.confusion(found, "verdict")
-    assert (
-        counts["Yes", "feasible"]
-        == counts["No", "infeasible_within_budget"]
-        == counts["Yes", "infeasible_within_budget"]
-        == 1
-    )
-    assert "2 of 3 agree" in confusion.table(tmp_path)
-    (tmp_path / "thresholds.json").write_text(
-        json.dumps({"ssim": 0.95, "ssim_above_null": 0.1, "psnr_above_null": 3.0}), "utf-8"
-    )
-    stricter, source = confusion.verdicts(tmp_path)
-    assert "frozen" in source
-    assert next(row["verdict"] for row in stricter) == "partial"
-
-
-def test_claims_are_made_from_rows(folder_on_path):
-    import claims
-
-    rows = [
-        {"case": "convnext_t", "accuracy": 0.88, "epochs": 9},
-        {"case": "convnext_t_imagenet_stem", "accuracy": 0.7, "epochs": 9},
-    ]
-    found = claims.accuracy(rows)
-    assert [claim.holds for claim in found] == [True, True]
-    assert "+18.0 points" in found[1].line()
-    assert "9 epochs each" in found[1].line()
-    unequal = claims.accuracy([rows[0], {**rows[1], "epochs": 3}])
-    assert not unequal[1].holds  # what other epochs bring is no gain of the stem
-    assert not claims.accuracy([{"case": "swin_t", "accuracy": 0.5}])[0].holds
-    assert claims.small([{"case": "swin_t, train mode", "refused": "no"}]) == []
-
-
-def test_the_tables_of_the_page_are_those_of_the_results(folder_on_path):
+    import freeze_thresholds
     import make_tables
+    from ledger import Ledger
 
-    text = make_tables.README.read_text("utf-8")
-    assert make_tables.written(text, make_tables.RESULTS) == text
+    assert "quick run" in freeze_thresholds.checks(tmp_path / "thresholds.json")[2]
+    assert confusion.verdicts(tmp_path)[0] == []
+    assert "measured at full size yet" in make_tables.block("confusion", tmp_path)
+    assert "measured at full size yet" in make_tables.block("claims", tmp_path)
+    assert "A quick run" in make_tables.block("small", tmp_path)
+    assert Ledger(tmp_path, "small", {"quick": False, "seed": 0}).rows == []
+
+
+def test_pictures_of_imagenet_are_not_drawn_under_a_name_that_is_published(tmp_path, folder_on_path):
+    import large
+    import numpy as np
+
+    pictures = {f"net/{kind}": np.zeros((2, 3, 8, 8), np.uint8) for kind in ("truth", "attack", "oracle", "null")}
+    large.draw([{"case": "net", "data": "ImageNet"}], pictures, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["large.unpublished.png"]
+    ignored = subprocess.run(
+        ["git", "check-ignore", "-q", str(FOLDER / "results" / "large.unpublished.png")], cwd=FOLDER, check=False
+    )
+    assert ignored.returncode == 0
+    large.draw([{"case": "net", "data": "photographs (embedded)"}], pictures, tmp_path)
+    assert (tmp_path / "large.png").is_file()
 
 
 @pytest.mark.parametrize(("name", "millions"), [("swin_t", 28.3), ("convnext_t", 28.6), ("resnet18_post", 11.7)])

@@ -111,6 +111,7 @@ def _update(number: int, record: Record) -> Update:
         usual_steps=usual_steps if isinstance(usual_steps, int) else None,
         restarts=restarts if isinstance(restarts, int) else 1,
         seconds=record.seconds,
+        which=record.rule.partition(";")[0] if done and record.verdict == "partial" else "",
         ssim=_mean(record.metrics, "ssim"),
         psnr=_mean(record.metrics, "psnr"),
         null_ssim=_mean(record.null, "ssim"),

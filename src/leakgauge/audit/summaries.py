@@ -16,7 +16,8 @@ class Update:
 
     ``anchor`` is its place in the report. ``diagnostic`` lists the assumptions that no ordinary server satisfies. ``steps`` and
     ``usual_steps`` (the attack's own default) are None for an attack in closed form. ``labels`` is the share of labels that the
-    attack found by itself, None where it was given them. ``first`` is the index of the first private image.
+    attack found by itself, None where it was given them. ``first`` is the index of the first private image. ``which`` says how many
+    images of a batch a partial verdict is about.
     """
 
     anchor: str
@@ -36,6 +37,7 @@ class Update:
     usual_steps: int | None = None
     restarts: int = 1
     seconds: float = 0.0
+    which: str = ""
     ssim: float | None = None
     psnr: float | None = None
     null_ssim: float | None = None

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from leakgauge.audit.case import Case
 from leakgauge.audit.setup import embedded
 from leakgauge.channels import FedAvg, Gradient
-from leakgauge.core import Assumption, Observation, Victim
+from leakgauge.core import Assumption, Observation, Signal, Victim
 from leakgauge.errors import BadInput
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.resolve import load_model
@@ -49,10 +49,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return {str(name): value for name, value in found.items()}
 
 
-def with_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str) -> nn.Module:
-    """The model with the given state; names and shapes must all fit."""
+def with_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str, hint: str = "") -> nn.Module:
+    """The model with the given state; names and shapes must all fit. ``hint`` ends the complaint about a name."""
     state = model.state_dict()
-    _check(weights, state, source=source)
+    _check(weights, state, source=source, hint=hint)
     missing = [name for name in state if name not in weights]
     if missing:
         raise BadInput(f"{source} lacks {missing[0]!r} ({len(missing)} of {len(state)} names); is it of another model?")
@@ -60,10 +60,16 @@ def with_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str
     return model
 
 
-def _check(given: Mapping[str, Tensor], state: Mapping[str, Tensor], *, source: str) -> None:
+def _hint(case: Case) -> str:
+    """The embedded model is taken where none is named, so a foreign update meets it by mistake."""
+    return f" (the model is the embedded {case.model}; name your own as MODEL)" if case.model in PRETRAINED else ""
+
+
+def _check(given: Mapping[str, Tensor], state: Mapping[str, Tensor], *, source: str, hint: str = "") -> None:
     for name, value in given.items():
         if name not in state:
-            raise BadInput(f"{source} names {name!r}, which the model does not have; {nearest(name, list(state))}")
+            complaint = f"{source} names {name!r}, which the model does not have; {nearest(name, list(state))}"
+            raise BadInput(f"{complaint}{hint}")
         if value.shape != state[name].shape:
             raise BadInput(
                 f"{name} in {source} has shape {tuple(value.shape)}, the model's has {tuple(state[name].shape)}"
@@ -79,10 +85,35 @@ def captured_victim(case: Case, weights: Path | None) -> Victim:
         loaded = load_model(case.model, seed=case.seed, classes=case.classes)
         model, space, loss = loaded.model, loaded.space, loaded.loss
         if space is None:
-            raise BadInput(f"{case.model} does not say which images it takes; return (model, Pixels(shape)) from it")
+            raise BadInput(
+                f"{case.model} does not say which images it takes; return (model, Pixels((3, 32, 32))) from it, with your own channels, "
+                "height and width (from leakgauge import Pixels)"
+            )
     if weights is not None:
-        model = with_weights(model, read_tensors(weights), source=str(weights))
+        model = with_weights(model, read_tensors(weights), source=str(weights), hint=_hint(case))
     return Victim(model.to(case.device), space, loss=loss, mode=case.mode, name=case.model)
+
+
+def _refuse_the_other(sent: Signal, known: Signal, holds: str, *, source: str) -> None:
+    """Whole weights lie near the model's own, their difference is short; taken for each other they would be attacked in vain.
+
+    w' are weights where ‖w' − w‖ < ‖w‖ / 2: one round of training moves weights by less than their own length. They are a difference
+    where ‖w'‖ < ‖w‖ / 2.
+    """
+    differences, own = [value - known[name] for name, value in sent.items()], [known[name] for name in sent]
+    away, length, model_length = (
+        sum(float(value.double().square().sum()) for value in values) ** 0.5
+        for values in (differences, sent.values(), own)
+    )
+    if holds == "delta" and away < model_length / 2:
+        raise BadInput(
+            f"{source} holds whole weights (they are nearly the model's own), not their difference; add --update-holds weights"
+        )
+    if holds == "weights" and length < model_length / 2:
+        raise BadInput(
+            f"{source} holds no weights of this model (they are far shorter than the model's own); "
+            "if it is a difference add --update-holds delta"
+        )
 
 
 def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str = "delta") -> Observation:
@@ -95,8 +126,10 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
         raise BadInput(f"an update holds {', '.join(get_args(Holds))}, got {holds!r}")
     given, parameters, buffers = read_tensors(update), victim.parameters(), victim.buffers()
     known = {name: value.detach() for name, value in victim.model.state_dict().items()}
-    _check(given, known, source=str(update))
+    _check(given, known, source=str(update), hint=_hint(case))
     sent = {name: value.to(victim.device) for name, value in given.items()}
+    if holds in ("weights", "delta"):
+        _refuse_the_other({n: v for n, v in sent.items() if n in parameters}, known, holds, source=str(update))
     if holds == "weights":
         sent = {name: value - known[name] for name, value in sent.items()}
     signal = {name: value.to(parameters[name]) for name, value in sent.items() if name in parameters}
