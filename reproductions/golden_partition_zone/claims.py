@@ -26,16 +26,20 @@ HEAD = ("| where | paper | ours | gap | why |", "|---|---|---|---|---|")
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of the table; ``why`` is shown only where there is a gap, and says *probably* where it was not tested."""
+    """One line of the table; ``why`` is shown only where there is a gap, and says *probably* where it was not tested.
+
+    ``undecided`` marks a difference that the measurements cannot tell from noise: no contradiction, and no confirmation.
+    """
 
     where: str
     paper: str
     ours: str
     holds: bool
     why: str = ""
+    undecided: bool = False
 
     def line(self) -> str:
-        gap = "none" if self.holds else "**does not reproduce**"
+        gap = "none" if self.holds else "undecided" if self.undecided else "**does not reproduce**"
         return f"| {self.where} | {self.paper} | {self.ours} | {gap} | {'' if self.holds else self.why} |"
 
 
@@ -225,44 +229,28 @@ def smoothing(rows: list[Row]) -> list[Claim]:
             deep = [by_seed(c, lambda b, first=first: b >= first) for c in (plain, found)]
             if all(deep):
                 words = f"mean error {spread(deep[0])} one-hot, {spread(deep[1])} {kind}"
-                made.append(
-                    Claim(
-                        "4.2",
-                        f"{name}: {kind} makes deep features harder to invert",
-                        words,
-                        lower(*deep),
-                        _undecided(*deep),
-                    )
-                )
+                made.append(lower_claim("4.2", f"{name}: {kind} makes deep features harder to invert", words, *deep))
         shallow = [by_seed(c, lambda b, last=last: b <= last) for c in (plain, curve(rows, part, "LS+"))]
         if all(shallow):
             words = f"mean error {spread(shallow[0])} one-hot, {spread(shallow[1])} LS+"
             one, two = shallow
-            made.append(
-                Claim(
-                    "3.3",
-                    f"{name}: LS+ makes shallow features easier to invert",
-                    words,
-                    lower(two, one),
-                    _undecided(two, one),
-                )
-            )
+            made.append(lower_claim("3.3", f"{name}: LS+ makes shallow features easier to invert", words, two, one))
         block = 49 if name == "IR-152" else 52
         radii = [curve(rows, part, labels, "radius_per_dimension").get(block, []) for labels in ("one-hot", "LS+")]
         if all(radii):
             words = f"R_c²/D {spread(radii[0])} one-hot, {spread(radii[1])} LS+ at block {block}"
             one, two = radii
-            made.append(
-                Claim("3.3", f"{name}: LS+ shrinks the class radius", words, lower(two, one), _undecided(two, one))
-            )
+            made.append(lower_claim("3.3", f"{name}: LS+ shrinks the class radius", words, two, one))
     return made
 
 
-def _undecided(one: list[float], other: list[float]) -> str:
-    """Why ``one`` was not found to be lower: it is higher, or the two cannot be told apart."""
+def lower_claim(where: str, paper: str, ours: str, one: list[float], other: list[float]) -> Claim:
+    """The claim that ``one`` is lower than ``other``; it fails where it is higher, and is undecided where neither is told."""
+    several = min(len(one), len(other)) > 1
     if lower(other, one):
-        return "the opposite" + (", beyond the seeds" if min(len(one), len(other)) > 1 else ", one seed")
-    return "the seeds' ranges overlap" if min(len(one), len(other)) > 1 else "less than 5 % apart, one seed: undecided"
+        return Claim(where, paper, ours, False, "the opposite" + (", beyond the seeds" if several else ", one seed"))
+    why = "the seeds' ranges overlap" if several else "less than 5 % apart, one seed"
+    return Claim(where, paper, ours, lower(one, other), why, undecided=True)
 
 
 def vit(rows: list[Row]) -> list[Claim]:
@@ -295,11 +283,7 @@ def vit(rows: list[Row]) -> list[Claim]:
     token = [curve(rows, "vit-curve", labels, decoder="class token").get(6, []) for labels in ("one-hot", "LS+")]
     if all(token):
         words = f"{spread(token[0])} one-hot, {spread(token[1])} LS+ at block 6"
-        made.append(
-            Claim(
-                "Fig. 7", "ViT: the class token alone resists more with LS+", words, lower(*token), _undecided(*token)
-            )
-        )
+        made.append(lower_claim("Fig. 7", "ViT: the class token alone resists more with LS+", words, *token))
     return made
 
 

@@ -26,7 +26,7 @@ from claims import (
 from leaks import Row
 from lookup import PAPERS_DECODER, chosen, matching
 from published import PREDICTIONS
-from reasons import ONLY_THE_CLASS, UNKNOWN
+from reasons import ONLY_THE_CLASS, UNKNOWN, only_the_class
 
 OUT_OF_REACH = 0.16
 """Section 4.2: the error above which reconstructions of the prediction vector are said to be no threat."""
@@ -173,7 +173,7 @@ def faces(rows: list[Row]) -> list[Claim]:
     steps = {b: mean(found[b]) / mean(found[a]) for a, b in pairwise(found)}
     steepest = max(steps, key=steps.__getitem__)
     oracle = chosen(rows, "class_mean_fvu", part="faces")[0]
-    mean_face = mean(fvu[52]) >= ONLY_THE_CLASS * oracle
+    mean_face = only_the_class(mean(fvu[52]), oracle)
     return [
         Claim(
             "Fig. 10",
@@ -187,7 +187,7 @@ def faces(rows: list[Row]) -> list[Claim]:
             "faces: deep reconstructions are the mean face of the class",
             f"FVU {mean(fvu[52]):.2f} at block 52, {oracle:.2f} for the class's mean face",
             mean_face,
-            "more than the label is read",
+            "more than the label is read" if mean(fvu[52]) < oracle else "worse than the mean of all faces",
         ),
     ]
 

@@ -1,7 +1,10 @@
 """How the split-inference study stops, fails and goes on: tries apart from measurements, finished parts, late decoders."""
 
+import gc
 import json
+import weakref
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -107,3 +110,23 @@ def test_logits_for_the_prediction_attack_are_exact(scripts, monkeypatch):
         expected = model(splits.as_input(images))
     assert torch.equal(leaks.features_at(model, [], images, exact=True)["output"], expected)
     assert not torch.equal(leaks.features_at(model, [], images)["output"], expected)
+
+
+def test_a_training_that_is_closed_lets_go_of_everything(scripts):
+    """A recorded step and its training hold each other; features of the next part would find the memory taken."""
+    targets, splits = scripts["targets"], scripts["splits"]
+    part = splits.embedded(8, torch.device("cpu"))
+    model = IR152(units=(1, 1), widths=(4, 8), embedding=8)
+    training = targets.Training(model, part, targets.LABELS["LS+"], targets.Recipe(1, 1e-3, 0.0), 1, 4, 0)
+    training.step = SimpleNamespace(owner=training)  # as a recording would
+    kept = weakref.ref(training)
+    training._once()
+    assert any(p.grad is not None for p in model.parameters())
+    gc.disable()
+    try:
+        training.close()
+        del training
+        assert kept() is None
+    finally:
+        gc.enable()
+    assert all(p.grad is None for p in model.parameters())

@@ -155,9 +155,12 @@ def test_label_smoothing_is_judged_beyond_the_seeds(scripts, full):
     smooth = {"part": "vgg19-curve", "labels": "LS+"}
     assert shallow(full).why == "the opposite, beyond the seeds"
     assert shallow(scaled(full, 0.8, **smooth)).holds
-    assert shallow(scaled(full, 1 / 1.1, **smooth)).why == "the seeds' ranges overlap"
+    overlap = shallow(scaled(full, 1 / 1.1, **smooth))
+    assert (overlap.holds, overlap.undecided, overlap.why) == (False, True, "the seeds' ranges overlap")
+    assert "| undecided |" in overlap.line()
+    assert not shallow(full).undecided
     single = [row for row in full if row.get("seed") == 0]
-    assert shallow(scaled(single, 1 / 1.1, **smooth)).why == "less than 5 % apart, one seed: undecided"
+    assert shallow(scaled(single, 1 / 1.1, **smooth)).why == "less than 5 % apart, one seed"
     radius = [c for c in claims(scripts, "label smoothing", full) if "class radius" in c.paper]
     assert [c.holds for c in radius] == [True, True]
     wide = times(full, 2.0, ["radius_per_dimension"], labels="LS+")
@@ -291,6 +294,7 @@ def test_a_gap_is_explained_by_fit_class_epochs_and_network(scripts, full):
     assert why(**same_fit, best_epoch=30) == "probably too few epochs: the best was among the last of 30"
     assert why(**same_fit, accuracy=0.8) == "another network: 80.0% accurate, there 90.6%"
     assert why(**same_fit, fvu=0.92).startswith("it reads the class and nothing more")
+    assert why(**same_fit, fvu=1.2).startswith("it has learned nothing")
 
 
 def test_lines_say_what_is_not_measured_and_what_was_refused(scripts, full):

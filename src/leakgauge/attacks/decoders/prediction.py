@@ -85,9 +85,9 @@ class PredictionVector:
 class InFloat32(nn.Sequential):
     """Layers that no autocast touches: bfloat16 would round a logarithm that is shifted by 50 to quarters."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            return super().forward(x)
+    def forward(self, input: Tensor) -> Tensor:
+        with torch.autocast(input.device.type, enabled=False):
+            return super().forward(input)
 
 
 class Rescaled(nn.Module):
