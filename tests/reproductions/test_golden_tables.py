@@ -1,11 +1,9 @@
-"""Tables, claims and figures of the split-inference study: every rule with both of its outcomes, on a made-up run of full size."""
+"""Tables and claims of the split-inference study: every rule with both of its outcomes, on a made-up run of full size."""
 
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
 
@@ -89,6 +87,20 @@ def test_four_times_says_which_side_is_to_blame(scripts, full):
     assert not first.holds
     assert "shallow blocks give away less: mean error 0.0522" in first.why
     assert "the mean picture alone has 3.4 times the shallow error" in first.why
+
+
+def test_means_over_blocks_wait_for_all_of_them(scripts, full):
+    """A study that was stopped half-way must not judge a curve by its first blocks, nor one seed's deep by another's shallow blocks."""
+    lost = {
+        "vgg19-curve/cifar10/one-hot/1/52/deconvolution, paper",
+        "vgg19-curve/cifar10/one-hot/2/13/deconvolution, paper",
+    }
+    half = [row for row in full if row["key"] not in lost]
+    assert scripts["claims"].by_seed(half, "vgg19-curve", (39, 43, 52)).keys() == {0, 2}
+    first = claims(scripts, "four times", half)[0]
+    assert "(" not in first.ours, "only seed 0 has both sides"
+    none = [row for row in full if (row.get("part"), row.get("block")) != ("vgg19-curve", 52)]
+    assert [claim.paper.split(":")[0] for claim in claims(scripts, "four times", none)] == ["IR-152"]
 
 
 def test_resistance_is_the_ratio_of_two_gains(scripts, full):
@@ -343,48 +355,3 @@ def test_make_tables_fills_a_page_and_marks_a_quick_try(scripts, full, tmp_path)
     page.write_text("<!-- table9 -->\n<!-- end -->")
     with pytest.raises(SystemExit, match="table9"):
         scripts["make_tables"].main(["--results", str(results), "--readme", str(page)])
-
-
-def pictures(rows):
-    colour = np.arange(6 * 3 * 64 * 64, dtype=np.uint32).reshape(6, 3, 64, 64).astype(np.uint8)
-    made = {
-        row["key"]: colour[:, :1] if row["data"] in ("kmnist", "faces") else colour for row in rows if "decoder" in row
-    }
-    return {**made, "truth/cifar10": colour, "truth/kmnist": colour[:, :1], "truth/faces": colour[:, :1]}
-
-
-def test_every_figure_has_an_alternative_text_and_is_drawn(scripts, full, tmp_path):
-    figures = scripts["figures"]
-    made = figures.draw(full, pictures(full), tmp_path)
-    assert {path.name for path in made} == set(figures.ALT)
-    assert set(figures.ALT) == set(figures.curves(full)) | set(figures.STRIPS) | {"zone.svg", "training.svg"}
-    vgg = (tmp_path / "vgg19.svg").read_text()
-    assert vgg.count("fill-opacity") == 2 * 3 + 2, "a band for both kinds of labels in every panel"
-    assert "one-hot, 100 epochs" in vgg
-    assert Image.open(tmp_path / "strips_faces.png").height == 23 + 3 * 68
-    text = (FOLDER / "README.md").read_text("utf-8")
-    assert all(f"<!-- figure {name} -->" in text for name in figures.ALT)
-
-
-def test_what_was_not_measured_is_not_drawn(scripts, golden_run, tmp_path):
-    made = scripts["figures"].draw(golden_run.zone(), {}, tmp_path)
-    assert [path.name for path in made] == ["zone.svg"]
-    assert scripts["figures"].draw([], {}, tmp_path) == []
-
-
-def test_a_missing_reconstruction_stays_white(scripts, full, tmp_path):
-    shown = pictures(full)
-    del shown["faces/faces/LS+/0/17/deconvolution, paper"]
-    rows = [*full]
-    scripts["figures"].strip(tmp_path / "x.png", scripts["figures"].STRIPS["strips_faces.png"], rows, shown)
-    whole = np.asarray(Image.open(tmp_path / "x.png"))
-    scripts["figures"].strip(tmp_path / "y.png", scripts["figures"].STRIPS["strips_faces.png"], rows, pictures(full))
-    assert whole.shape[1] == np.asarray(Image.open(tmp_path / "y.png")).shape[1] - 68, (
-        "a block that nobody decoded has no column"
-    )
-
-
-def test_pictures_are_found_by_their_key(scripts, tmp_path):
-    np.savez_compressed(tmp_path / "a__b.npz", key="a/b", images=np.zeros((1, 1, 2, 2), np.uint8))
-    (tmp_path / ".123.npz").write_bytes(b"half a file of a process that was stopped")
-    assert list(scripts["figures"].pictures_of(tmp_path)) == ["a/b"]
