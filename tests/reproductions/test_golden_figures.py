@@ -41,16 +41,22 @@ def test_what_was_not_measured_is_not_drawn(scripts, golden_run, tmp_path):
     assert scripts["figures"].draw([], {}, tmp_path) == []
 
 
-def test_a_missing_reconstruction_stays_white(scripts, full, tmp_path):
-    shown = pictures(full)
-    del shown["faces/faces/LS+/0/17/deconvolution, paper"]
-    rows = [*full]
-    scripts["figures"].strip(tmp_path / "x.png", scripts["figures"].STRIPS["strips_faces.png"], rows, shown)
-    whole = np.asarray(Image.open(tmp_path / "x.png"))
-    scripts["figures"].strip(tmp_path / "y.png", scripts["figures"].STRIPS["strips_faces.png"], rows, pictures(full))
-    assert whole.shape[1] == np.asarray(Image.open(tmp_path / "y.png")).shape[1] - 68, (
-        "a block that nobody decoded has no column"
-    )
+def test_a_missing_reconstruction_stays_white_and_a_block_without_any_has_no_column(scripts, full, tmp_path):
+    figures, shown = scripts["figures"], pictures(full)
+
+    def drawn(name):
+        figures.strip(tmp_path / name, figures.STRIPS[name], full, shown)
+        return np.asarray(Image.open(tmp_path / name))
+
+    whole = drawn("strips_vgg19.png")
+    del shown["vgg19-curve/cifar10/LS+/0/52/deconvolution, paper"]
+    partly = drawn("strips_vgg19.png")
+    assert partly.shape == whole.shape
+    last = (slice(23 + 3 * 68, 23 + 3 * 68 + 64), slice(-68, -4))  # first row of LS+, block 52
+    assert (partly[last] == 255).all()
+    assert not (whole[last] == 255).all()
+    del shown["vgg19-curve/cifar10/one-hot/0/52/deconvolution, paper"]
+    assert drawn("strips_vgg19.png").shape[1] == whole.shape[1] - 68
 
 
 def test_pictures_are_found_by_their_key(scripts, tmp_path):
