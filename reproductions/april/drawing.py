@@ -19,14 +19,18 @@ INK, PALE = "#333333", "#dddddd"
 
 @dataclass(frozen=True)
 class Line:
+    """Points in order; ``spread`` is a band of (x, lowest, highest) behind them, and without ``joined`` they stand alone."""
+
     name: str
     points: Sequence[tuple[float, float]]
     dashed: bool = False
+    spread: Sequence[tuple[float, float, float]] = ()
+    joined: bool = True
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. Logarithmic axes drop points that are not positive."""
+    """One pair of axes. Logarithmic axes drop points that are not positive. ``words`` stand at ``ticks`` in place of numbers."""
 
     title: str
     across: str
@@ -36,6 +40,7 @@ class Panel:
     log_y: bool = False
     bounds: tuple[float, float] | None = None
     ticks: Sequence[float] = field(default_factory=tuple)
+    words: Sequence[str] = ()
 
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 400, 290, 62, 14, 34, 48
@@ -43,11 +48,12 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 400, 290, 62, 14, 34, 48
 
 def svg(path: Path, panels: Sequence[Panel], *, columns: int = 2, title: str = "") -> None:
     """Panels side by side with one legend; lines of one name have one colour in all panels."""
+    first = {line.name: line for panel in reversed(panels) for line in reversed(panel.lines)}
     names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    legend, legend_height = _legend(names, colours, columns * WIDTH)
+    legend, legend_height = _legend([first[name] for name in names], colours, columns * WIDTH)
     height = rows * HEIGHT + legend_height + 12
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {columns * WIDTH} {height}" '
@@ -62,15 +68,18 @@ def svg(path: Path, panels: Sequence[Panel], *, columns: int = 2, title: str = "
     path.write_text("\n".join(parts) + "\n", encoding="utf-8")
 
 
-def _legend(names: Sequence[str], colours: dict[str, str], width: int) -> tuple[list[str], int]:
+def _legend(lines: Sequence[Line], colours: dict[str, str], width: int) -> tuple[list[str], int]:
     parts: list[str] = []
     x, y = LEFT, 14
-    for name in names:
-        needed = 40 + 6.6 * len(name)
+    for line in lines:
+        needed = 40 + 6.6 * len(line.name)
         if x + needed > width and x > LEFT:
             x, y = LEFT, y + 20
-        parts.append(_line([(x, y - 4), (x + 22, y - 4)], colours[name], 3))
-        parts.append(_text(x + 28, y, name))
+        if line.joined:
+            parts.append(_line([(x, y - 4), (x + 22, y - 4)], colours[line.name], 3, "6 4" if line.dashed else ""))
+        else:
+            parts.append(_diamond(x + 11, y - 4, colours[line.name]))
+        parts.append(_text(x + 28, y, line.name))
         x += round(needed)
     return parts, y + 8
 
@@ -80,24 +89,38 @@ def _panel(panel: Panel, colours: dict[str, str]) -> list[str]:
         [(x, y) for x, y in line.points if _drawable(x, panel.log_x) and _drawable(y, panel.log_y)]
         for line in panel.lines
     ]
+    bands = [
+        [(x, low, high) for x, low, high in line.spread if _drawable(low, panel.log_y) and _drawable(high, panel.log_y)]
+        for line in panel.lines
+    ]
     every = [point for points in kept for point in points] or [(1.0, 1.0)]
+    every += [(x, y) for band in bands for x, *ends in band for y in ends]
     across = _Axis([x for x, _ in every], panel.log_x, LEFT, WIDTH - RIGHT)
     up = _Axis(panel.bounds or [y for _, y in every], panel.log_y, HEIGHT - BOTTOM, TOP)
     parts = [_text((LEFT + WIDTH - RIGHT) / 2, 20, panel.title, anchor="middle", weight="bold")]
     for tick in up.ticks():
         parts.append(_line([(LEFT, up(tick)), (WIDTH - RIGHT, up(tick))], PALE, 1))
         parts.append(_text(LEFT - 6, up(tick) + 4, _number(tick), anchor="end"))
-    for tick in panel.ticks or across.ticks():
+    ticks = panel.ticks or across.ticks()
+    for tick, word in zip(ticks, panel.words or [_number(tick) for tick in ticks], strict=True):
         parts.append(_line([(across(tick), HEIGHT - BOTTOM), (across(tick), HEIGHT - BOTTOM + 4)], INK, 1))
-        parts.append(_text(across(tick), HEIGHT - BOTTOM + 18, _number(tick), anchor="middle"))
+        parts.append(_text(across(tick), HEIGHT - BOTTOM + 18, word, anchor="middle"))
     parts.append(_line([(LEFT, HEIGHT - BOTTOM), (WIDTH - RIGHT, HEIGHT - BOTTOM)], INK, 1))
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, panel.across, anchor="middle"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(f'<g transform="translate(14 {middle}) rotate(-90)">{_text(0, 0, panel.up, anchor="middle")}</g>')
+    for line, band in zip(panel.lines, bands, strict=True):
+        edge = [(across(x), up(y)) for x, y, _ in band] + [(across(x), up(y)) for x, _, y in reversed(band)]
+        around = " ".join(f"{x:.1f},{y:.1f}" for x, y in edge)
+        if band:
+            parts.append(f'<polygon points="{around}" fill="{colours[line.name]}" fill-opacity="0.18"/>')
     for line, points in zip(panel.lines, kept, strict=True):
         placed = [(across(x), up(y)) for x, y in points]
+        if not line.joined:
+            parts += [_diamond(x, y, colours[line.name]) for x, y in placed]
+            continue
         parts.append(_line(placed, colours[line.name], 2, "6 4" if line.dashed else ""))
-        if len(placed) <= 16:
+        if len(placed) <= 16 and not (line.dashed and len(placed) == 2):  # a level has no points of its own
             parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colours[line.name]}"/>' for x, y in placed]
     return parts
 
@@ -148,6 +171,11 @@ def _line(points: Sequence[tuple[float, float]], colour: str, width: float, dash
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashed}/>'
+
+
+def _diamond(x: float, y: float, colour: str) -> str:
+    around = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in ((0, -6), (6, 0), (0, 6), (-6, 0)))
+    return f'<polygon points="{around}" fill="{colour}" stroke="white" stroke-width="1"/>'
 
 
 def _text(x: float, y: float, words: str, *, anchor: str = "start", weight: str = "normal") -> str:

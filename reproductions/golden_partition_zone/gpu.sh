@@ -4,12 +4,16 @@
 # them: what is there is copied to WORK (/tmp/golden_partition_zone) and kept, so the files may come one call after the other ('collect'
 # copies and nothing else). 'run' (the default) then works for LIMIT seconds (560) in five lanes side by side and packs what there is. Call it
 # again as often as wanted: networks, even half-trained ones, and results are kept in WORK, and nothing is measured twice.
+# A fresh machine goes on from DATA/golden_results.tar.gz and DATA/golden_pictures.tar.gz of an earlier call, if they are there: what they
+# hold is not measured again.
 # Writes OUT/golden_results.tar.gz (run.jsonl), OUT/golden_pictures.tar.gz (reconstructions as npz) and OUT/golden_lanes.log.
-# No lane trains a network that another one trains: it waits for it. What is planned: run.py --plan. Trying it out: DEVICE=cpu MORE=--quick.
+# No lane trains a network that another one trains: it waits for it. What is planned: run.py --plan. Trying it out: DEVICE=cpu MORE=--quick,
+# which has a WORK of its own.
 set -u
 out=${1:?give the folder for the results} data=${2:?give the folder with the data} stage=${3:-run}
 here=$(cd "$(dirname "$0")" && pwd)
-work=${WORK:-/tmp/golden_partition_zone}
+case " ${MORE:-} " in *" --quick "*) kind=_quick ;; *) kind= ;; esac
+work=${WORK:-/tmp/golden_partition_zone$kind}
 export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-3}
 python=${PYTHON:-python3}
 . "$here/../mps.sh"
@@ -19,8 +23,11 @@ for name in cifar10_train_a.zip cifar10_train_b.zip cifar10_test.zip kmnist_test
     if [ -f "$data/$name" ] && [ ! -f "$work/data/$name" ]; then cp "$data/$name" "$work/data/$name.part" && mv "$work/data/$name.part" "$work/data/$name"; fi
     [ -f "$work/data/$name" ] || echo "$name: not there yet"
 done
+if [ ! -f "$work/run.jsonl" ]; then
+    for name in golden_results golden_pictures; do [ -f "$data/$name.tar.gz" ] && tar -xzf "$data/$name.tar.gz" -C "$work"; done
+fi
 [ "$stage" = collect ] && { ls -l "$work/data"; exit; }
-if [ -z "${MORE:-}" ] && [ ! -f "$work/data/cifar10_train_a.zip" -o ! -f "$work/data/cifar10_train_b.zip" -o ! -f "$work/data/cifar10_test.zip" ]; then
+if [ -z "$kind" ] && [ ! -f "$work/data/cifar10_train_a.zip" -o ! -f "$work/data/cifar10_train_b.zip" -o ! -f "$work/data/cifar10_test.zip" ]; then
     echo "CIFAR-10 is not complete; give the missing files first" >&2
     exit 2
 fi

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import time
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,8 @@ OUTPUT = "output"
 
 
 @torch.no_grad()
-def features_at(model: nn.Module, cuts: list[str], images: Tensor) -> dict[str, Tensor]:
-    """What crosses every cut, in bfloat16, from one forward pass over the images."""
+def features_at(model: nn.Module, cuts: list[str], images: Tensor, *, exact: bool = False) -> dict[str, Tensor]:
+    """What crosses every cut, in bfloat16, from one forward pass over the images; ``exact`` computes the logits in float32."""
     found: dict[str, list[Tensor]] = {name: [] for name in (*cuts, OUTPUT)}
 
     def keep(name: str) -> Any:
@@ -33,12 +35,14 @@ def features_at(model: nn.Module, cuts: list[str], images: Tensor) -> dict[str, 
     handles = [model.get_submodule(name).register_forward_hook(keep(name)) for name in cuts]
     try:
         for piece in images.split(512):
-            with in_bfloat16(piece.device):
+            with nullcontext() if exact else in_bfloat16(piece.device):
                 found[OUTPUT].append(model.eval()(as_input(piece)).float())
     finally:
         for handle in handles:
             handle.remove()
-    return {name: torch.cat(pieces) for name, pieces in found.items()}
+    return {
+        name: torch.cat(found.pop(name)) for name in list(found)
+    }  # pieces go as they are joined: these are gigabytes
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,8 @@ class Leak:
     sent: Tensor
 
 
-def leaks(model: nn.Module, cuts: list[str], splits: Splits) -> dict[str, Leak]:
-    known, sent = (features_at(model, cuts, part.images) for part in (splits.auxiliary, splits.test))
+def leaks(model: nn.Module, cuts: list[str], splits: Splits, *, exact: bool = False) -> dict[str, Leak]:
+    known, sent = (features_at(model, cuts, part.images, exact=exact) for part in (splits.auxiliary, splits.test))
     return {name: Leak(known[name], sent[name]) for name in (*cuts, OUTPUT)}
 
 
@@ -144,15 +148,24 @@ def radius_per_dimension(leak: Leak, part: Part, classes: int) -> float:
     return float(mean_per_class(squares, labels, classes).nanmean()) / z[0].numel()
 
 
+def rows_of(lines: str) -> Iterator[Row]:
+    """Results from JSON lines; a process that was stopped may have left half a line, which is passed over."""
+    for line in lines.splitlines():
+        if line.endswith("}"):
+            yield json.loads(line)
+
+
 @dataclass
 class Ledger:
     """Results as JSON lines, written as they come; a key that is there is not measured again.
 
-    Several processes may write to one file: each adds a line only if no other has written that key meanwhile.
+    Several processes may write to one file: each adds a line only if no other has written that key meanwhile. Lines of a
+    quick try are marked, and no file holds both kinds: a try must never stand in for a measurement.
     """
 
     file: Path
     done: dict[str, Row] = field(default_factory=dict)
+    quick: bool = False
 
     def __post_init__(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -160,10 +173,11 @@ class Ledger:
             self._take(self.file.read_text("utf-8"))
 
     def _take(self, lines: str) -> None:
-        for line in lines.splitlines():
-            if line.endswith("}"):  # a process that was stopped may have left half a line
-                row = json.loads(line)
-                self.done.setdefault(row["key"], row)
+        for row in rows_of(lines):
+            if row.get("quick", False) != self.quick:
+                kinds = ("full measurements", "a quick try") if self.quick else ("a quick try", "full measurements")
+                raise SystemExit(f"{self.file} holds {kinds[0]}, not {kinds[1]}; give another file with --results")
+            self.done.setdefault(row["key"], row)
 
     def add(self, key: str, row: Row) -> None:
         with self.file.open("a+", encoding="utf-8") as stream:
@@ -172,5 +186,5 @@ class Ledger:
             known = stream.read()
             self._take(known)
             if key not in self.done:
-                self.done[key] = {"key": key, **row}
+                self.done[key] = {"key": key, **row, **({"quick": True} if self.quick else {})}
                 stream.write(("" if known.endswith("\n") or not known else "\n") + json.dumps(self.done[key]) + "\n")

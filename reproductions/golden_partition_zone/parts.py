@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import torch
@@ -26,17 +27,21 @@ def _curve(
     watch: Watch | None = None,
 ) -> None:  # fmt: skip
     """All blocks of one trained network: the paper's decoder, a stronger one at a few, and R_c² per dimension."""
+    work = [
+        (block, f"{part}/{splits.name}/{labels}/{seed}/{block}", attempt)
+        for block in blocks
+        for attempt in (study.paper, *([study.stronger] if seed == 0 and block in STRONG.get(part, ()) else []))
+    ]
+    if not study.open_ones((key, attempt) for _, key, attempt in work):
+        return
     target = study.target(network, splits, labels, seed, watch=watch)
     names = {block: target.cut(block) for block in blocks}
     found = leaks(target.model, list(names.values()), splits)
-    for block, name in names.items():
+    radii = {block: radius_per_dimension(found[name], splits.test, splits.classes) for block, name in names.items()}
+    for block, key, attempt in work:
         about = {"part": part, "network": network, "data": splits.name, "labels": labels, "seed": seed, "block": block}
-        about["accuracy"] = target.accuracy
-        about["radius_per_dimension"] = radius_per_dimension(found[name], splits.test, splits.classes)
-        attempts = [study.paper, *([study.stronger] if seed == 0 and block in STRONG.get(part, ()) else [])]
-        for attempt in attempts:
-            key = f"{part}/{splits.name}/{labels}/{seed}/{block}"
-            study.measure(key, about, attempt, found[name], splits)
+        about |= {"accuracy": target.accuracy, "radius_per_dimension": radii[block]}
+        study.measure(key, about, attempt, found[names[block]], splits)
 
 
 def vgg19_curve(study: Study) -> None:
@@ -68,11 +73,17 @@ def _radius_watch(study: Study, splits: Splits, labels: str, seed: int, *, block
         with torch.no_grad():
             z = torch.cat([model.features[:block](as_input(piece)) for piece in some.images.split(128)])
         cloud = nn.Sequential(model.features[block:], model.head)
-        log = snapshot(
-            cloud, z.contiguous(), some.labels, smoothing=LABELS[labels], rate=RECIPES["vgg19"].rate, samples=32
-        )
+        try:
+            log = asdict(
+                snapshot(
+                    cloud, z.contiguous(), some.labels, smoothing=LABELS[labels], rate=RECIPES["vgg19"].rate, samples=32
+                )
+            )
+        except RuntimeError as refusal:  # a missing derivative, say; the network that is being trained matters more
+            log = {"refused": str(refusal)}
+            print(f"{key}: refused: {refusal}", flush=True)
         about = {"part": "training", "labels": labels, "seed": seed, "block": block, "epoch": epoch}
-        study.ledger.add(key, {**about, **asdict(log)})
+        study.ledger.add(key, {**about, **log})
 
     return watch
 
@@ -87,23 +98,37 @@ def ir152_curve(study: Study) -> None:
 def vit_curve(study: Study) -> None:
     """Figs. 2 and 7: the class token alone, the patch tokens in their places, and the authors' flattening decoder."""
     splits = study.cifar()
-    width = 2 if study.quick else 64
     for labels in ("one-hot", "LS+"):
+        work = [
+            (block, f"vit-curve/{labels}/{block}", attempt)
+            for block in range(1, 7)
+            for attempt in _vit_attempts(study, block, labels)
+        ]
+        if not study.open_ones((key, attempt) for _, key, attempt in work):
+            continue
         target = study.target("vit", splits, labels, 0)
-        names = {block: target.cut(block) for block in range(1, 7)}
-        found = leaks(target.model, list(names.values()), splits)
-        for block, name in names.items():
-            about = {"part": "vit-curve", "network": "vit", "labels": labels, "seed": 0, "block": block}
-            attempts = [
-                study.papers("token grid", TokenGrid()),
-                study.papers("class token", ClassToken(Vector(width=width))),
-            ]
-            if block in (1, 6):
-                attempts.append(Attempt("token grid, residual", TokenGrid(study.strong), study.short, paper=False))
-            if block in (1, 6) and labels == "one-hot":
-                attempts.append(study.papers("flattened", Flattened(Vector(width=width))))
-            for attempt in attempts:
-                study.measure(f"vit-curve/{labels}/{block}", about, attempt, found[name], splits)
+        found = leaks(target.model, [target.cut(block) for block in range(1, 7)], splits)
+        for block, key, attempt in work:
+            about = {
+                "part": "vit-curve",
+                "network": "vit",
+                "data": splits.name,
+                "labels": labels,
+                "seed": 0,
+                "block": block,
+            }
+            about["accuracy"] = target.accuracy
+            study.measure(key, about, attempt, found[target.cut(block)], splits)
+
+
+def _vit_attempts(study: Study, block: int, labels: str) -> Iterator[Attempt]:
+    width = 2 if study.quick else 64
+    yield study.papers("token grid", TokenGrid())
+    yield study.papers("class token", ClassToken(Vector(width=width)))
+    if block in (1, 6):
+        yield Attempt("token grid, residual", TokenGrid(study.strong), study.short, paper=False)
+        if labels == "one-hot":
+            yield study.papers("flattened", Flattened(Vector(width=width)))
 
 
 def classes(study: Study) -> None:
@@ -124,24 +149,24 @@ def auxiliary(study: Study) -> None:
     digits = study.grey(study.files.mnist, "mnist", (0.1, 0.8, 0.1))
     if splits is None or digits is None:
         return
-    target = study.target("vgg19", splits, "one-hot", 0)
     kinds = {"kmnist": splits.auxiliary, "mnist": digits.auxiliary.first(len(splits.auxiliary.labels))}
+    work = [
+        (kind, block, f"auxiliary/{kind}/{block}", attempt)
+        for kind in kinds
+        for block in vgg19.BLOCKS
+        for attempt in (study.paper, *([study.stronger] if block in STRONG["auxiliary"] else ()))
+    ]
+    if not study.open_ones((key, attempt) for _, _, key, attempt in work):
+        return
+    target = study.target("vgg19", splits, "one-hot", 0)
     names = {block: target.cut(block) for block in vgg19.BLOCKS}
     sent = features_at(target.model, list(names.values()), splits.test.images)
-    for kind, part in kinds.items():
-        known = features_at(target.model, list(names.values()), part.images)
-        for block, name in names.items():
-            about = {
-                "part": "auxiliary",
-                "network": "vgg19",
-                "labels": "one-hot",
-                "seed": 0,
-                "block": block,
-                "owned": kind,
-            }
-            for attempt in (study.paper, *([study.stronger] if block in STRONG["auxiliary"] else ())):
-                leak = Leak(known[name], sent[name])
-                study.measure(f"auxiliary/{kind}/{block}", about, attempt, leak, splits, owned=part)
+    known = {kind: features_at(target.model, list(names.values()), part.images) for kind, part in kinds.items()}
+    for kind, block, key, attempt in work:
+        about = {"part": "auxiliary", "network": "vgg19", "labels": "one-hot", "seed": 0, "block": block, "owned": kind}
+        about |= {"data": splits.name, "accuracy": target.accuracy}
+        leak = Leak(known[kind][names[block]], sent[names[block]])
+        study.measure(key, about, attempt, leak, splits, owned=kinds[kind])
 
 
 def faces(study: Study) -> None:

@@ -13,8 +13,11 @@ that are there are not measured again. Several calls may run side by side with t
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from study import BudgetSpent, Files, Study
 from targets import BATCH, Shelf
 
 RESULTS = Path(__file__).parent / "results" / "run.jsonl"
+WEIGHTS = Path("leakgauge-runs/golden_partition_zone")
 
 PARTS: dict[str, Callable[[Study], None]] = {
     "vgg19-curve": parts.vgg19_curve,
@@ -58,22 +62,29 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--target-epochs", type=int, help="epochs of every target, in place of those of its recipe")
     parser.add_argument("--decoder-epochs", type=int, default=30, help="the paper trains 100")
     parser.add_argument("--batch", type=int, default=BATCH, help="batch of the target's training")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="file of the results; results/run.jsonl if not given")
     parser.add_argument("--pictures", type=Path, help="folder for a few reconstructions of every decoder of seed 0")
-    parser.add_argument("--weights", type=Path, default=Path("leakgauge-runs/golden_partition_zone"))
-    parser.add_argument("--quick", action="store_true", help="a few embedded images, one epoch; results go nowhere")
+    parser.add_argument("--weights", type=Path, help=f"folder of the trained networks; {WEIGHTS} if not given")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a few embedded images, one epoch; kept only where a file or folder is named",
+    )
     return parser.parse_args(arguments)
 
 
 def study_of(options: argparse.Namespace, scratch: Path) -> Study:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
+    results, weights = options.results, options.weights
     if options.quick:
-        return Study(Files(), Shelf(scratch, device, 8, 1), Ledger(scratch / "run.jsonl"), device, 1, 1, quick=True)
+        results, weights = results or scratch / "run.jsonl", weights or scratch
+        shelf, ledger = Shelf(weights, device, 8, 1), Ledger(results, quick=True)
+        return Study(Files(), shelf, ledger, device, 1, 1, quick=True, pictures=options.pictures)
     return Study(
         files=Files.of(options.data),
-        shelf=Shelf(options.weights, device, options.batch, options.target_epochs),
-        ledger=Ledger(options.results),
+        shelf=Shelf(weights or WEIGHTS, device, options.batch, options.target_epochs),
+        ledger=Ledger(results or RESULTS),
         device=device,
         seeds=options.seeds,
         decoder_epochs=options.decoder_epochs,
@@ -88,6 +99,7 @@ def main(arguments: list[str] | None = None) -> Ledger | None:
         print(*plan.told(chosen, seeds=options.seeds, epochs=options.decoder_epochs), sep="\n")
         return None
     deadline = time.monotonic() + options.budget
+    failed: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:  # a quick try leaves nothing behind
         study = study_of(options, Path(scratch))
         study.deadline = deadline
@@ -98,8 +110,16 @@ def main(arguments: list[str] | None = None) -> Ledger | None:
                 print(f"== {name}: complete after {time.monotonic() - began:.0f} s", flush=True)
             except BudgetSpent:
                 print(f"== {name}: budget spent after {time.monotonic() - began:.0f} s; run again to go on", flush=True)
+            except (RuntimeError, ValueError, OSError):  # told in full and at the end; the other parts need not suffer
+                traceback.print_exc()
+                print(f"== {name}: failed after {time.monotonic() - began:.0f} s", flush=True)
+                failed.append(name)
+    if failed:
+        raise SystemExit(f"failed, see above: {', '.join(failed)}")
     return study.ledger
 
 
 if __name__ == "__main__":
+    # asked to end, it leaves by itself: a process that dies within a kernel may take others on the same GPU along
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +16,15 @@ from targets import Shelf, Target, Watch
 
 from leakgauge.attacks.decoders import Decoder, Deconvolution, Residual
 from leakgauge.errors import Inapplicable
+from leakgauge.inversion.progress import watching
 
 
 class BudgetSpent(Exception):
     """The time is over; what was measured is kept."""
+
+
+GRACE = 20.0
+"""Seconds after the deadline in which a decoder may still end; gpu.sh waits a little longer before it ends the process."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,11 @@ class Study:
         if time.monotonic() > self.deadline:
             raise BudgetSpent
 
+    def stop_late(self, _done: int = 0, _total: int = 0) -> None:
+        """Asked after every epoch of a decoder: one that was begun in time may end within the grace, then it is given up."""
+        if time.monotonic() > self.deadline + GRACE:
+            raise BudgetSpent
+
     def cifar(self) -> Splits:
         if self.coloured is None and self.quick:
             self.coloured = split("quick", embedded(48, self.device), shares=(0.34, 0.4, 0.26))
@@ -70,6 +82,10 @@ class Study:
         if self.quick:
             return split(f"quick-{name}", embedded(80, self.device, grey=True), shares=shares)
         return None if file is None else split(name, load(file, self.device), shares=shares)
+
+    def open_ones(self, work: Iterable[tuple[str, Attempt]]) -> bool:
+        """Whether one of these decoders is still to be measured; if none is, nobody needs the network either."""
+        return any(f"{key}/{attempt.name}" not in self.ledger.done for key, attempt in work)
 
     def target(self, network: str, splits: Splits, labels: str, seed: int, *, watch: Watch | None = None) -> Target:
         """The trained network; its accuracy is a result of its own."""
@@ -92,18 +108,26 @@ class Study:
         self.go_on()
         shown = None
         try:
-            row, shown = attacked(attempt, leak, splits, seed=about["seed"], auxiliary=owned)
+            with watching(self.stop_late):
+                row, shown = attacked(attempt, leak, splits, seed=about["seed"], auxiliary=owned)
         except Inapplicable as refusal:  # a diverging decoder is a result; the others go on
             row = {"decoder": attempt.name, "refused": str(refusal)}
         self.ledger.add(key, {**about, **row})
         if shown is not None and about["seed"] == 0:
             self.keep_pictures(key, shown.numpy())
+            self.keep_pictures(f"truth/{splits.name}", splits.test.images[: len(shown)].cpu().numpy())
         print(f"{key}: FVU {row.get('fvu', float('nan')):.3f}, {row.get('seconds', 0)} s", flush=True)
 
     def keep_pictures(self, key: str, images: np.ndarray) -> None:
-        if self.pictures is not None:
+        """Bytes (N, C, H, W) under the key; a file is whole or not there, also when several processes write it."""
+        if self.pictures is None:
+            return
+        file = self.pictures / f"{key.replace('/', '__')}.npz"
+        if not file.is_file():
             self.pictures.mkdir(parents=True, exist_ok=True)
-            np.savez_compressed(self.pictures / f"{key.replace('/', '__')}.npz", key=key, images=images)
+            own = file.with_name(f".{os.getpid()}.npz")
+            np.savez_compressed(own, key=key, images=images)
+            own.replace(file)
 
     @property
     def short(self) -> int:

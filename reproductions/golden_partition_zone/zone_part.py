@@ -87,7 +87,12 @@ class Attacks:
         leak, passed = self.leak(cut), list[float]()
         synchronize(self.study.device)
         began = time.perf_counter()
-        with watching(lambda done, total: passed.append(round(time.perf_counter() - began, 3))):
+
+        def epoch_done(_done: int, _total: int) -> None:
+            passed.append(round(time.perf_counter() - began, 3))
+            self.study.stop_late()
+
+        with watching(epoch_done):
             fitted = fit_on(
                 leak.known,
                 self.splits.auxiliary.images,
@@ -121,6 +126,8 @@ def synchronize(device: torch.device) -> None:
 
 def zone(study: Study) -> None:
     """Point by point: ridge at all cuts, the search and bisection at every threshold, then every cut, then the comparison."""
+    if all(f"zone/compared/{threshold}" in study.ledger.done for threshold in THRESHOLDS):
+        return
     splits = study.cifar()
     target = study.target("vgg19", splits, "one-hot", 0)
     assert isinstance(target.model, VGG19)

@@ -241,7 +241,10 @@ def scan(
         int | None, typer.Option(help="Full effort of a decoder; 0 is ridge regression alone. Embedded model: 24.")
     ] = None,
     attack_budget: Annotated[
-        str | None, typer.Option(help="Time for all decoders, e.g. 5m, instead of --epochs. Own model: 10m.")
+        str | None,
+        typer.Option(
+            help="Time for all decoders, e.g. 5m, instead of --epochs; before them ridge takes up to half as much. Own model: 10m."
+        ),
     ] = None,
     numbers: Annotated[str, typer.Option(help="How numbers are sent: fp32, fp16 or int8.")] = "fp32",
     cut: Annotated[list[str] | None, typer.Option(help="Scan this cut alone. Repeatable.")] = None,

@@ -101,7 +101,7 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
         bar = progress.add_task("ridge", total=len(run.names), completed=sum(k[1] == RIDGE for k in run.known))
 
         def on_record(record: CutRecord) -> None:
-            progress.update(bar, advance=record.attack == RIDGE, description=escape(record.said))
+            progress.update(bar, total=len(run.names), advance=record.attack == RIDGE, description=escape(record.said))
             if progress.disable:
                 screen.print(escape(record.said), soft_wrap=True, highlight=False)
 

@@ -19,6 +19,19 @@ class Graph:
         self.replays += 1
 
 
+class Generator:
+    """Refuses to draw after a recording that failed, until it is given another state, as the real one does."""
+
+    def __init__(self, fresh: bool = True) -> None:
+        self.fresh = fresh
+
+    def clone_state(self):
+        return Generator()
+
+    def graphsafe_set_state(self, other) -> None:
+        self.fresh = other.fresh
+
+
 class Stream:
     def wait_stream(self, other) -> None:
         pass
@@ -43,6 +56,8 @@ def graphs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "default_generators", (Generator(),))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     return made
 
 
@@ -69,6 +84,23 @@ def test_a_step_that_cannot_be_recorded_goes_on_eagerly_and_says_why(graphs):
         step()
     assert len(calls) == WARM_UP + 1 + 3, "the refused recording is run again as a plain step, then the others"
     assert step.note == "no CUDA graph (operation not permitted when stream is capturing)"
+
+
+def test_a_step_that_could_not_be_recorded_can_still_draw_random_numbers(graphs):
+    generator = torch.cuda.default_generators[0]
+    calls = []
+
+    def drawing() -> None:
+        calls.append(1)
+        assert generator.fresh, "the generator believes that it is being recorded"
+        if len(calls) == WARM_UP + 1:
+            generator.fresh = False
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    step = Captured(drawing)
+    for _ in range(WARM_UP + 2):
+        step()
+    assert len(calls) == WARM_UP + 3
 
 
 def test_running_out_of_memory_while_recording_is_not_hidden(graphs):

@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import io
 import json
-import sys
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -19,18 +18,6 @@ from leakgauge.attacks.decoders import Deconvolution
 from leakgauge.models import IR152, SplitViT
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
-SCRIPTS = (
-    "splits", "targets", "leaks", "study", "parts", "decoder_tables", "zone_part", "plan", "run", "tables", "decoders_quick",
-)  # fmt: skip
-
-
-@pytest.fixture
-def scripts(monkeypatch):
-    """The scripts import each other by plain names, which must not stay behind for other tests."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    yield {name: importlib.import_module(name) for name in SCRIPTS}
-    for name in SCRIPTS:
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -293,7 +280,8 @@ def test_own_data_from_an_npz_at_full_length(scripts, monkeypatch, tmp_path):
     assert len((tmp_path / "out" / "run.jsonl").read_text().splitlines()) == 3 + 5
     assert len(list((tmp_path / "weights").glob("*.pt"))) == 3
     shown = [np.load(file) for file in (tmp_path / "pictures").iterdir()]
-    assert {str(one["key"]) for one in shown} == {key for key in ledger.done if not key.startswith("target/")}
+    decoded = {key for key in ledger.done if not key.startswith("target/")}
+    assert {str(one["key"]) for one in shown} == decoded | {"truth/cifar10"}
     assert all(one["images"].shape == (6, 3, 64, 64) and one["images"].dtype == np.uint8 for one in shown)
     assert len(list((tmp_path / "weights").glob("*.partial"))) == 0
 
@@ -307,44 +295,6 @@ def test_a_spent_budget_stops_a_part_and_keeps_what_is_there(scripts, capsys):
     ledger = scripts["run"].main(["--quick", "--part", "predictions", "--budget", "-1"])
     assert ledger.done == {}
     assert "budget spent" in capsys.readouterr().out
-
-
-def test_tables_show_the_paper_beside_us_and_say_what_is_missing(scripts, capsys, monkeypatch, tmp_path):
-    about = {"part": "vgg19-curve", "labels": "one-hot", "decoder": "deconvolution, paper"}
-    ledger = scripts["leaks"].Ledger(tmp_path / "run.jsonl")
-    for seed, factor in ((0, 1.0), (1, 1.2)):
-        for block, error in ((26, 0.01), (30, 0.02), (39, 0.05)):
-            row = {
-                **about,
-                "seed": seed,
-                "block": block,
-                "test_mse": error * factor,
-                "test_mse_paper": 3 * error * factor,
-            }
-            ledger.add(f"{seed}/{block}", row)
-    way = {"cut": "features.2", "seconds": 12.3, "epochs": 40, "ratio": 10.0}
-    zone = {"threshold": 0.25, "exhaustive": {**way, "seconds": 123.0}, "find_zone": way, "bisection": way}
-    ledger.add("zone/compared/0.25", {"part": "zone", **zone})
-    for number, fvu in ((10, 0.5), (2, 0.25)):
-        row = {
-            "part": "classes",
-            "data": f"cifar10, {number} classes",
-            "block": 30,
-            "fvu": fvu,
-            "radius_per_dimension": 0.1,
-        }
-        ledger.add(f"classes/{number}", {**row, "seed": 0})
-    monkeypatch.setattr(sys, "argv", ["tables", str(tmp_path / "run.jsonl")])
-    scripts["tables"].main()
-    said = capsys.readouterr().out
-    assert "| 0.25 | `features.2`, 123 s | `features.2`, 12 s, 40 epochs (10.0×) | `features.2`" in said
-    assert (
-        "| block | 2 classes: FVU, R_c²/D | 10 classes: FVU, R_c²/D |\n|---|---|---|\n| 30 | 0.250, 0.1 | 0.500, 0.1 |"
-        in said
-    )
-    assert "| VGG19 block 30 | 0.06649 | 0.066 (0.06 to 0.072) | -1% |" in said
-    assert "| claim: error of deep over shallow blocks | 4 | 5 (5 to 5) | +25% |" in said
-    assert "| Table 3, Normal | 0.1693 | not measured | |" in said
 
 
 def test_the_committed_comparison_of_decoders_is_complete(scripts):

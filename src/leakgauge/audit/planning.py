@@ -11,7 +11,12 @@ from pathlib import Path
 
 from leakgauge.audit import case_cost, defend, scan_records
 from leakgauge.audit.case import Case
+<<<<<<< HEAD
 from leakgauge.audit.defense_budget import cost_of_trials, counted, fit_trials
+=======
+from leakgauge.audit.defense_budget import cost_of_trials, fit_trials
+from leakgauge.audit.first_pass import SHARE
+>>>>>>> 91c87630bf395c7bc2b78272a2cedc1d34b736b5
 from leakgauge.audit.questions import Question
 from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
 from leakgauge.audit.setup import Load, Setup, check_fits
@@ -97,8 +102,8 @@ def _split(draft: _Draft) -> None:
         draft.found["epochs"] = plan.epochs
         return
     run = ScanRun(setup, plan, draft.folder)
-    curve = run.ridge()
-    run.plan = replace(plan, budget=max(0.1, draft.allotted("split")))
+    curve = run.ridge(SHARE * draft.allotted("split"))
+    run.plan = replace(run.plan, budget=max(0.1, draft.allotted("split")))
     draft.estimates["split"] = run.decide(curve)
     command = again(request.split, "split", epochs=run.plan.epochs)
     run.plan = replace(run.plan, command=command)

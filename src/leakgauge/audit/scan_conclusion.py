@@ -114,18 +114,19 @@ def _notes(
         notes.append(f"{chosen.cut} sends {chosen.bytes} bytes as {plan.numbers}: {compared}")
     for word, size in known.items():
         large = [str(cut["name"]) for cut in plan.cuts if cut["bytes"] > size]
-        said = f"{len(large)} of {len(names)} cuts send more than {word} of {size:.0f} bytes: {_few(large)}"
-        if large and not any(note.endswith(_few(large)) for note in notes):  # often the same cuts exceed both
+        said = f"{len(large)} of {len(names)} cuts send more than {word} of {size:.0f} bytes: {few(large)}"
+        if large and not any(note.endswith(few(large)) for note in notes):  # often the same cuts exceed both
             notes.append(said)
     if chosen is not None and chosen.cut == names[-1] and chosen.share == 1:
         notes.append("the recommended cut is the model's output: the edge does all the work")
     usable = [(n, b) for n, b in zip(names, best, strict=True) if not math.isnan(b)]
     weak = kinks([n for n, _ in usable], [b for _, b in usable])
     if weak:
-        notes.append(f"the attack was too weak at {_few(weak)}: one on a deeper cut did better, and counts here too")
+        notes.append(f"the attack was too weak at {few(weak)}: one on a deeper cut did better, and counts here too")
     notes += [f"{r.attack} at {r.cut}: {r.risk['refusal']}" for r in records if r.risk.get("refusal")]
     return notes
 
 
-def _few(names: Sequence[str]) -> str:
+def few(names: Sequence[str]) -> str:
+    """The names, or the first six and how many more there are."""
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

@@ -29,7 +29,7 @@ class ScanPlan:
     ``case`` names model, data and defenses. ``cuts`` holds one mapping per cut by depth: name, shape, bytes, edge_flops, edge_share.
     ``epochs`` is the full effort of a decoder: 0 is ridge alone, None is not decided yet and will be so that the decoders take
     ``budget`` seconds. ``labels`` are those of the images in the maps, ``truth`` is the strip of the
-    ``shown`` originals.
+    ``shown`` originals. ``named`` cuts were asked for one by one, so none is left out for lack of time.
     """
 
     case: Mapping[str, Any]
@@ -50,6 +50,7 @@ class ScanPlan:
     versions: Mapping[str, str]
     command: str
     notes: tuple[str, ...] = ()
+    named: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from leakgauge.attacks.decoder import FEW, DecoderInverter
 from leakgauge.audit import scan_records as store
 from leakgauge.audit.case import Case, restored
 from leakgauge.audit.files import finite
+from leakgauge.audit.first_pass import SHARE, affordable, tried_first
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.run import versions
-from leakgauge.audit.scan_conclusion import conclude
+from leakgauge.audit.scan_conclusion import conclude, few
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.setup import Setup, check_fits
 from leakgauge.core import Pixels
@@ -123,7 +125,7 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
     cache_features(setup.victim, test.images[:1], [first], defenses=case.build_defenses(), seed=case.seed)
     plan = ScanPlan(
         case=asdict(case),
-        cuts=tuple(_cost(cut, asked.numbers) for cut in chosen),
+        cuts=tuple({**_cost(cut, asked.numbers), "place": place} for place, cut in enumerate(chosen)),
         threshold=threshold,
         epochs=asked.epochs,
         budget=asked.budget,
@@ -140,6 +142,7 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
         versions=versions(),
         command=command,
         notes=tuple(notes),
+        named=bool(asked.names),
     )
     store.save_plan(folder, plan)
     return plan
@@ -192,7 +195,7 @@ class ScanRun:
 
     def __call__(self) -> Conclusion:
         """Does what is not done yet, and concludes."""
-        curve = self.ridge()
+        curve = self.ridge(None if self.plan.budget is None else SHARE * self.plan.budget)
         if self.plan.epochs is None:
             self.decide(curve)
         zone = None
@@ -206,9 +209,46 @@ class ScanRun:
         shutil.rmtree(self.folder / FEATURES, ignore_errors=True)
         return found
 
-    def ridge(self) -> list[float]:
-        """FVU of ridge regression at every cut, by depth."""
-        known = {name: risk_of(self.known[name, RIDGE, 0]) for name in self.names if (name, RIDGE, 0) in self.known}
+    def ridge(self, seconds: float | None = None) -> list[float]:
+        """FVU of ridge regression at every cut of the plan, by depth; cuts for which ``seconds`` do not last leave the plan before."""
+        if seconds is not None and not self.plan.named:
+            self._thin(seconds)
+        found = self._ridge_at(self.names)
+        return [found.get(name, math.nan) for name in self.names]
+
+    def _thin(self, seconds: float) -> None:
+        """Attacks three cuts, learns from them what the others will take, and leaves out evenly what is too much, with a note."""
+        count, began = len(self.names), time.perf_counter()
+        if all((name, RIDGE, 0) in self.known for name in self.names):
+            return
+        tried = tried_first(count)
+        fresh = [self.names[place] for place in tried if (self.names[place], RIDGE, 0) not in self.known]
+        self._ridge_at([self.names[place] for place in tried])
+        passed = time.perf_counter() - began
+        records = {place: self.known.get((self.names[place], RIDGE, 0)) for place in tried}
+        own = {place: float(record.risk["seconds"] or 0.0) for place, record in records.items() if record is not None}
+        if not own:  # cuts that repeat their neighbour are passed over by a scan
+            return
+        new = sum(seconds_there for place, seconds_there in own.items() if self.names[place] in fresh)
+        more = passed / new if new > 0 else 1.0  # features, maps and pictures take time too, shared out over the cuts
+        done = [place for place, name in enumerate(self.names) if (name, RIDGE, 0) in self.known]
+        kept = affordable(count, {p: max(1.0, more) * s for p, s in own.items()}, done, seconds - passed)
+        if len(kept) == count:
+            return
+        left_out = [name for place, name in enumerate(self.names) if place not in kept]
+        note = (
+            f"{len(left_out)} of {count} cuts were not attacked for lack of time: {few(left_out)}; a longer budget or --cut "
+            "attacks them, and until then nothing is known of them"
+        )
+        self.plan = replace(
+            self.plan, cuts=tuple(self.plan.cuts[place] for place in kept), notes=(*self.plan.notes, note)
+        )
+        store.save_plan(self.folder, self.plan)
+        self.names = [str(cut["name"]) for cut in self.plan.cuts]
+
+    def _ridge_at(self, names: list[str]) -> dict[str, float]:
+        """FVU of ridge regression by cut; what is known is not attacked again."""
+        known = {name: risk_of(self.known[name, RIDGE, 0]) for name in names if (name, RIDGE, 0) in self.known}
         keeping = Keeping(RidgeInverter())
         maps = self.test.images[:MAPPED]
 
@@ -225,15 +265,14 @@ class ScanRun:
             self.setup.victim,
             self.auxiliary,
             self.test,
-            self.names,
+            names,
             inverter=keeping,
             defenses=self.defenses,
             known=known,
             on_cut=done,
             seed=self.case.seed,
         )
-        by_name = {row.cut: row.fvu for row in found.rows}
-        return [by_name.get(name, math.nan) for name in self.names]
+        return {row.cut: row.fvu for row in found.rows}
 
     def attacked(self, cut: str, epochs: int) -> float:
         """FVU of a decoder trained at the cut for so many epochs, or of the record of one."""
@@ -260,7 +299,9 @@ class ScanRun:
     ) -> None:
         picture = ""
         if not row.refusal and keeping.made is not None:
-            name = f"scan-{self.names.index(row.cut):03d}-{attack}" + (f"-{epochs}" if epochs else "")
+            place = self.names.index(row.cut)
+            number = self.plan.cuts[place].get("place", place)  # cuts may have left the plan; the number stays
+            name = f"scan-{number:03d}-{attack}" + (f"-{epochs}" if epochs else "")
             picture = save_strip(self.folder, name, keeping.made.float())
         keeping.made = None
         record = CutRecord(row.cut, attack, epochs, finite(asdict(row)), picture, places)

@@ -57,10 +57,17 @@ class Captured:
             self._eager = True
             self.note = f"no CUDA graph ({next(iter(str(refusal).splitlines()), '')})"
             torch.cuda.synchronize()
+            _random_numbers_again()
             self.step()
             return
         self._graph = graph
         graph.replay()
+
+
+def _random_numbers_again() -> None:
+    """A recording that failed leaves the generator believing that it is recorded, and it then refuses to draw: give it a fresh state."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 @contextmanager

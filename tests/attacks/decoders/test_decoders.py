@@ -297,3 +297,13 @@ def test_attention_stands_where_it_was_placed():
     assert names.count("LargeKernelGate") == names.count("MultiScaleGate") == 1
     assert names.index("LargeKernelGate") < names.index("MultiScaleGate")
     assert count(attended) > count(plain)
+
+
+def test_the_prediction_attack_is_not_rounded_by_autocast():
+    """A logarithm near 50 has steps of a quarter in bfloat16, in which decoders are trained on a GPU."""
+    made = PredictionVector(Logarithm(), Vector(width=4))((10,), (3, 64, 64)).eval()
+    logits = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = made(logits)
+    assert rounded.dtype == torch.float32
+    assert torch.equal(rounded, made(logits))

@@ -79,7 +79,15 @@ class PredictionVector:
             raise BadInput(f"Logarithm keeps at least one probability, got top={self.transform.top}")
 
     def __call__(self, feature: Shape, image: Shape, /) -> nn.Module:
-        return nn.Sequential(Rescaled(self.transform, logits=self.logits), self.decoder(feature, image))
+        return InFloat32(Rescaled(self.transform, logits=self.logits), self.decoder(feature, image))
+
+
+class InFloat32(nn.Sequential):
+    """Layers that no autocast touches: bfloat16 would round a logarithm that is shifted by 50 to quarters."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        with torch.autocast(input.device.type, enabled=False):
+            return super().forward(input)
 
 
 class Rescaled(nn.Module):

@@ -1,0 +1,132 @@
+"""A first pass within a time: which cuts it can afford, and what a scan says of those it leaves out. The clock is ours."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.audit import scan_records as store
+from leakgauge.audit import scan_run
+from leakgauge.audit.case import Case
+from leakgauge.audit.first_pass import affordable, evenly, expected, tried_first
+from leakgauge.audit.scan_records import RIDGE
+from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
+from leakgauge.audit.setup import Setup
+from leakgauge.core import Pixels, Victim
+from leakgauge.split import RidgeInverter
+
+EACH = 10.0
+"""Seconds that ridge takes at a cut, by our clock."""
+
+
+@pytest.mark.parametrize(("count", "kept"), [(9, 2), (9, 4), (9, 9), (9, 20), (2, 2), (1, 1)])
+def test_thinned_cuts_are_spread_evenly_between_the_ends(count, kept):
+    found = sorted(evenly(count, kept))
+    assert len(found) == min(count, kept)
+    assert (found[0], found[-1]) == (0, count - 1)
+    gaps = [b - a for a, b in pairwise(found)]
+    assert max(gaps, default=0) - min(gaps, default=0) <= 1
+
+
+def test_costs_lie_on_lines_between_what_was_measured():
+    measured = {0: 8.0, 4: 4.0, 8: 2.0}
+    assert [expected(place, measured) for place in (0, 1, 4, 6, 8, 9)] == [8.0, 7.0, 4.0, 3.0, 2.0, 2.0]
+
+
+def test_as_many_cuts_as_the_time_lasts_for():
+    measured = dict.fromkeys((0, 4, 8), 10.0)
+    assert affordable(9, measured, (0, 4, 8), 60.0) == list(range(9))
+    assert affordable(9, measured, (0, 4, 8), 59.0) != list(range(9))
+    assert affordable(9, measured, (0, 4, 8), 20.0) == [0, 2, 4, 6, 8]
+    assert affordable(9, measured, (0, 4, 8), -1.0) == [0, 4, 8], "the ends and what is done always stay"
+    assert affordable(2, {0: 1.0}, (), 0.0) == [0, 1]
+    assert affordable(1, {0: 1.0}, (), 0.0) == [0]
+    assert [tried_first(count) for count in (0, 1, 2, 9)] == [[], [0], [0, 1], [0, 4, 8]]
+
+
+@pytest.fixture
+def setup():
+    torch.manual_seed(0)
+    layers = [layer for _ in range(8) for layer in (nn.Conv2d(1, 1, 3, padding=1), nn.Tanh())]
+    images = torch.rand(90, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 3))
+    return Setup(Victim(model, Pixels((1, 8, 8)), name="deep"), images, torch.arange(90) % 3)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time passes only while ridge is fitted."""
+    now = [0.0]
+
+    class Slow(RidgeInverter):
+        def __call__(self, *args, **options):
+            now[0] += EACH
+            return super().__call__(*args, **options)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(scan_run, "RidgeInverter", Slow)
+
+
+class Mean:
+    def __call__(self, features, images, /, *, epochs, seed):
+        return lambda sent: images.mean(0).expand(len(sent), -1, -1, -1)
+
+
+def scanned(setup, folder, **asked):
+    folder.mkdir()
+    plan = plan_scan(setup, Case(model="vgg"), Asked(threshold=0.4, **asked), folder, command="leakgauge scan")
+    run = ScanRun(setup, plan, folder, inverter=Mean())
+    return plan, run, run()
+
+
+def test_a_scan_without_enough_time_names_the_cuts_it_left_out(setup, clock, tmp_path):
+    plan, run, found = scanned(setup, tmp_path / "short", budget=10 * EACH)
+    every = [cut["name"] for cut in plan.cuts]
+    assert len(every) == 9
+    attacked = [r.cut for r in store.read(tmp_path / "short") if r.attack == RIDGE]
+    assert sorted(attacked, key=every.index) == run.names
+    assert len(run.names) == 5, "half of the budget is five cuts"
+    assert (run.names[0], run.names[-1]) == (every[0], every[-1])
+    left_out = [name for name in every if name not in run.names]
+    (note,) = [note for note in found.notes if "lack of time" in note]
+    assert note.startswith(f"4 of 9 cuts were not attacked for lack of time: {', '.join(left_out)};")
+    assert len(found.envelope) == len(run.names)
+    pictures = [r.picture for r in store.read(tmp_path / "short") if r.attack == RIDGE]
+    assert len(set(pictures)) == len(pictures), "no cut's picture takes the place of another's"
+
+
+def test_with_time_enough_nothing_is_left_out(setup, clock, tmp_path):
+    plan, run, found = scanned(setup, tmp_path / "long", budget=18 * EACH)
+    assert len(run.names) == len(plan.cuts)
+    assert not any("lack of time" in note for note in found.notes)
+    _, run, found = scanned(setup, tmp_path / "unlimited", epochs=0)
+    assert len(run.names) == len(plan.cuts)
+
+
+def test_cuts_that_were_named_are_never_left_out(setup, clock, tmp_path):
+    names = ("1", "3", "5", "7", "9", "11")
+    _, run, found = scanned(setup, tmp_path / "named", budget=EACH, names=names)
+    assert tuple(run.names) == names
+    assert not any("lack of time" in note for note in found.notes)
+
+
+def test_a_thinned_scan_that_is_resumed_keeps_its_cuts(setup, clock, tmp_path):
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    plan = plan_scan(setup, Case(model="vgg"), Asked(threshold=0.4, budget=10 * EACH), folder, command="leakgauge scan")
+    done = []
+
+    def killed(record):
+        done.append(record.cut)
+        if len(done) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ScanRun(setup, plan, folder, on_record=killed, inverter=Mean())()
+    thinned = store.read_plan(folder)
+    assert len(thinned.cuts) == 5
+    run = ScanRun(setup, thinned, folder, inverter=Mean())
+    found = run()
+    assert run.plan.cuts == thinned.cuts
+    assert sum("lack of time" in note for note in found.notes) == 1
