@@ -78,6 +78,30 @@ def test_on_any_rising_curve(final, threshold, speed, weaker, ahead, stops):
     assert zone.spent <= sum(RUNGS) * 20
 
 
+def test_a_decoder_behind_that_breaks_takes_the_cut_along():
+    dip = [*RAMP]
+    dip[15] = 0.5  # better trained than the one before it
+    attacked, ridge = attack_on(dip, speed=100.0), RAMP
+    reference = exhaustive(NAMES, attacked, threshold=0.69, epochs=50)
+    assert reference.recommended == "cut16"
+    assert find_zone(NAMES, ridge, attacked, threshold=0.69, rungs=RUNGS).recommended == "cut14"
+    found = find_zone(NAMES, ridge, attacked, threshold=0.69, rungs=RUNGS, confirm=1)
+    assert (found.recommended, found.bracket) == (reference.recommended, ("cut15", "cut16"))
+    assert "FVU 0.80" in found.sentence()
+
+
+@settings(max_examples=200, deadline=None)
+@given(final=st.lists(st.floats(0, 1), min_size=20, max_size=20), threshold=st.floats(0.05, 0.95), stops=st.booleans())
+def test_confirmed_by_all_cuts_it_is_what_exhaustive_training_finds(final, threshold, stops):
+    attacked = attack_on(final, speed=5.0)
+    ridge = [min(1.0, attacked(name, 50) + 0.1) for name in NAMES]
+    search = stopping(attacked, threshold) if stops else attacked
+    found = find_zone(NAMES, ridge, search, threshold=threshold, rungs=RUNGS, confirm=len(NAMES))
+    assert found.recommended == exhaustive(NAMES, attacked, threshold=threshold, epochs=50).recommended
+    full = [trial.cut for trial in found.trials if trial.epochs == RUNGS[-1]]
+    assert len(full) == len(set(full))  # no cut gets the full effort twice
+
+
 def test_decoders_that_stop_tell_how_far_to_go():
     """By hand: cut08 breaks at once, so a scout goes 4 cuts on; cut12 does too; cut16 holds, and half-way back cut14."""
     attacked = stopping(attack_on(RAMP, speed=10), 0.66)
@@ -142,7 +166,14 @@ def test_crossing_goes_by_the_envelope():
 
 
 @pytest.mark.parametrize(
-    ("options", "why"), [({"rungs": (3, 1)}, "rising"), ({"threshold": 0.0}, "positive"), ({"ahead": 0}, "ahead")]
+    ("options", "why"),
+    [
+        ({"rungs": (3, 1)}, "rising"),
+        ({"threshold": 0.0}, "positive"),
+        ({"ahead": 0}, "ahead"),
+        ({"confirm": -1}, "confirms"),
+        ({"confirm": 1, "ahead": 2}, "windows"),
+    ],
 )
 def test_bad_search(options, why):
     with pytest.raises(BadInput, match=why):

@@ -11,12 +11,8 @@ from pathlib import Path
 
 from leakgauge.audit import case_cost, defend, scan_records
 from leakgauge.audit.case import Case
-<<<<<<< HEAD
 from leakgauge.audit.defense_budget import cost_of_trials, counted, fit_trials
-=======
-from leakgauge.audit.defense_budget import cost_of_trials, fit_trials
 from leakgauge.audit.first_pass import SHARE
->>>>>>> 91c87630bf395c7bc2b78272a2cedc1d34b736b5
 from leakgauge.audit.questions import Question
 from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
 from leakgauge.audit.setup import Load, Setup, check_fits

@@ -54,7 +54,9 @@ class Zone:
         effort = f"{len({trial.cut for trial in self.trials})} cuts attacked, {self.spent} epochs of {self.exhaustive}"
         if self.recommended is None:
             return f"No cut keeps an FVU of {self.threshold:g} ({effort})."
-        last = [trial.fvu for trial in self.trials if trial.cut == self.recommended][-1]
+        last = [trial.fvu for trial in self.trials if trial.cut == self.recommended][
+            -1
+        ]  # a cut's full effort comes last
         return f"Recommended cut: {self.recommended} (FVU {last:.2f}, threshold {self.threshold:g}; {effort})."
 
 
@@ -73,6 +75,7 @@ def find_zone(
     threshold: float = 0.7,
     rungs: Sequence[int] = (20, 50),
     ahead: int | None = None,
+    confirm: int = 0,
 ) -> Zone:
     """From the FVU of a cheap attack at every cut (``cheap``, by depth) to the cut that holds against ``rungs[-1]`` epochs.
 
@@ -83,6 +86,9 @@ def find_zone(
     broken its cut, the farther the next scout goes (``FAR``, ``NEAR``); where decoders do not stop early, steps double.
     What a scout breaks is broken for good; that it did not break a cut proves nothing. Training refused (NaN) decides
     nothing: the cut stays unproven and is passed over.
+
+    Decoders are not all trained equally well: one behind the cut that held may still break, and then that cut leaks too. With
+    ``confirm``, the full effort is also made at so many cuts behind it before it is recommended.
 
     With ``ahead``, so many cuts at a time are trained side by side instead, all to the same effort, and those that fall below
     the threshold are dropped: dearer, but it gives a curve around the crossing, and its length can be told beforehand.
@@ -95,9 +101,13 @@ def find_zone(
         )
     if ahead is not None and ahead < 1:
         raise BadInput(f"a search looks at least 1 cut ahead, got {ahead}")
+    if confirm < 0 or (confirm and ahead is not None):
+        raise BadInput(
+            f"a search by scouts confirms with 0 cuts or more, one by windows has no such option, got {confirm}"
+        )
     first = crossing(names, cheap, threshold=threshold)
     search = _Search(names, attacked, threshold, rungs, leaking=first - 1)
-    held = search.by_scouts(first) if ahead is None else search.by_windows(first, ahead)
+    held = search.by_scouts(first, confirm) if ahead is None else search.by_windows(first, ahead)
     return _zone(names, held, search.leaking, threshold, search.trials, rungs)
 
 
@@ -111,17 +121,29 @@ class _Search:
     rungs: Sequence[int]
     leaking: int
     trials: list[Trial] = field(default_factory=list)
+    full: dict[int, float] = field(default_factory=dict)
     share: float | None = None
     """Of the full effort, which the decoder took that broke a cut last; None where decoders do not stop by themselves."""
 
-    def by_scouts(self, start: int) -> int | None:
-        """The shallowest cut from ``start`` on that holds against the full effort, or None."""
+    def by_scouts(self, start: int, confirm: int) -> int | None:
+        """The shallowest cut from ``start`` on that holds against the full effort, and ``confirm`` cuts behind it too, or None."""
         unbroken: set[int] = set()
         while start < len(self.names):
-            if self._fvu(start, self.rungs[-1]) >= self.threshold:
-                return start
-            start = self._scouted(start + 1, unbroken)
+            broken = start
+            if self._fully(start) >= self.threshold:
+                behind = range(start + 1, min(start + 1 + confirm, len(self.names)))
+                broken = max((cut for cut in behind if self._fully(cut) < self.threshold), default=-1)
+                if broken < 0:
+                    return start
+                unbroken |= {cut for cut, fvu in self.full.items() if fvu >= self.threshold}  # no scout need go there
+            start = self._scouted(broken + 1, unbroken)
         return None
+
+    def _fully(self, cut: int) -> float:
+        """The FVU after the full effort, which no cut is given twice."""
+        if cut not in self.full:
+            self.full[cut] = self._fvu(cut, self.rungs[-1])
+        return self.full[cut]
 
     def _scouted(self, start: int, unbroken: set[int]) -> int:
         """The first cut from ``start`` on that is worth the full effort; ``unbroken`` are those that scouts gave up."""
