@@ -118,7 +118,9 @@ def evenness(victim: Victim, seen: list[Observation], images: Images) -> Evennes
         spreads.append(float((patches - patches.mean(0)).square().sum() / patches.square().sum()))
         values = torch.linalg.svdvals(tokens)
         conditions.append(float(values[0] / values[-1].clamp_min(torch.finfo(values.dtype).tiny)))
-    return Evenness(largest_weight(victim, images), study.mean(spreads), math.exp(study.mean(list(map(math.log, conditions)))))
+    return Evenness(
+        largest_weight(victim, images), study.mean(spreads), math.exp(study.mean(list(map(math.log, conditions))))
+    )
 
 
 def largest_weight(victim: Victim, images: Images) -> float:
@@ -144,8 +146,10 @@ BUCKETS = 32_768
 STEP = 1e-4
 
 
-def sensitivities(victim: Victim, images: Images, *, seed: int = 0) -> tuple[Tensor, float]:
+def sensitivities(victim: Victim, images: Images, *, pixels: int | None = None, seed: int = 0) -> tuple[Tensor, float]:
     """Singular values of ∂g/∂x at the first image, falling, and ‖g‖; in float64 by central differences.
+
+    ``pixels`` says by how many of the image's values, the first ones; by default all.
 
     Each of the gradient's millions of entries is added to one of some buckets with a random sign, which keeps lengths up to
     √(pixels / buckets).
@@ -163,8 +167,8 @@ def sensitivities(victim: Victim, images: Images, *, seed: int = 0) -> tuple[Ten
     size = min(BUCKETS, len(whole))
     bucket = torch.randint(size, whole.shape, generator=rng)
     sign = torch.randint(2, whole.shape, generator=rng).double() * 2 - 1
-    columns = torch.zeros(x.numel(), size, dtype=torch.float64)
-    for pixel in range(x.numel()):
+    columns = torch.zeros(pixels or x.numel(), size, dtype=torch.float64)
+    for pixel in range(len(columns)):
         move = torch.zeros_like(x)
         move.view(-1)[pixel] = STEP
         change = (gradient(x + move) - gradient(x - move)) / (2 * STEP)

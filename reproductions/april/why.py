@@ -10,7 +10,7 @@ almost the same for all tokens, and the gradient hardly tells the patches apart.
 3. ``noise``: the closed form on such models under several readings of "variance = c × gradient norm".
 4. ``noise base``: the same on ViT-Base, whose patches have as many values (768) as its tokens.
 
-A run that was stopped goes on where it was. About 25 minutes on one core.
+A run that was stopped goes on where it was. About 20 minutes on one core.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ from leakgauge.attacks import april_closed_form
 from leakgauge.core import Observation, Signal
 from leakgauge.inversion import Given
 
-ATTACKED = (USUAL, XAVIER, FAR, UNSCALED, PRINTED, RESIDUAL)
-LOOKED_AT = (SHALLOW, NEAR)
+CASES: tuple[tuple[Variant, str], ...] = (
+    (USUAL, "noise"), (XAVIER, "noise"), (UNSCALED, "noise"), (RESIDUAL, "noise"), (SHALLOW, ""), (NEAR, ""),
+)  # fmt: skip
+MORE_CASES: tuple[tuple[Variant, str], ...] = ((FAR, "noise"), (USUAL, "near the truth"), (PRINTED, "noise"))
+"""Models and where APRIL starts; without a start only the attention is looked at."""
 NEARBY = 0.1
 """Deviation of the noise on the true image from which a second run starts."""
 FACTORS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)
@@ -61,11 +64,10 @@ READINGS = {
 }
 
 
-def attention(options: Options, results: Results, images: Images) -> None:
+def attention(options: Options, results: Results, images: Images, cases: tuple[tuple[Variant, str], ...]) -> None:
     space, steps = study.space_of(images), options.steps(400)
     results.keep("original", images.x)
-    starts = [(variant, "noise") for variant in ATTACKED] + [(USUAL, "near the truth")]
-    for variant, start in [*starts, *((variant, "") for variant in LOOKED_AT)]:
+    for variant, start in cases:
         if results.has(part="attention", model=variant.name, start=start):
             continue
         victim = variant.victim(images, study.small_model, options)
@@ -92,10 +94,11 @@ def sensitivity(options: Options, results: Results, images: Images) -> None:
     for variant in (USUAL, UNSCALED, RESIDUAL):
         if results.has(part="sensitivity", model=variant.name):
             continue
-        values, length = sensitivities(variant.victim(images, study.small_model, options), images, seed=options.seed)
+        victim = variant.victim(images, study.small_model, options)
+        values, length = sensitivities(victim, images, pixels=60 if options.quick else None, seed=options.seed)
         results.add(
             part="sensitivity", model=variant.name, data=images.name, pixels=len(values),
-            patch_values=study.small_model(images, architecture="A", quick=options.quick).patch_embed.proj.weight[0].numel(),
+            patch_values=victim.parameters()["patch_embed.proj.weight"][0].numel(),
             carrying_99=carrying(values, 0.99), largest=float(values[0]) / length, median=float(values.median()) / length,
             smallest=float(values[-1]) / length, values=study.rounded((values / length).tolist()),
         )  # fmt: skip
@@ -161,11 +164,12 @@ ORTHOGONAL = Variant(f"{UNSCALED.name}, orthogonal patch embedding", changes=(*U
 
 def run(options: Options, results: Results) -> None:
     images = study.digits(options, options.count(2))
-    attention(options, results, images)
+    attention(options, results, images, CASES)
     noise(options, results, images, "noise", study.small_model, (USUAL, XAVIER, UNSCALED))
     large = study.large(options, options.count(1, 1))
     noise(options, results, large, "noise base", study.base_model, (USUAL, UNSCALED, ORTHOGONAL))
     sensitivity(options, results, images)
+    attention(options, results, images, MORE_CASES)
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
@@ -202,7 +206,11 @@ def table(rows: list[Row]) -> str:
         lines.append(
             f"| {r['model']} | {r['weight']:.2f} | {r['spread']:.1%} | {r['condition']:.0e} | {r['start'] or '–'} | {found} |"
         )
-    lines += ["", "| MNIST model | directions with 99% of Σσ² | largest σ / ‖g‖ | median | smallest |", "|---|---|---|---|---|"]
+    lines += [
+        "",
+        "| MNIST model | directions with 99% of Σσ² | largest σ / ‖g‖ | median | smallest |",
+        "|---|---|---|---|---|",
+    ]
     lines += [
         f"| {r['model']} | {r['carrying_99']} of {r['pixels']} | {r['largest']:.1e} | {r['median']:.1e} | {r['smallest']:.1e} |"
         for r in rows

@@ -28,7 +28,6 @@ from leakgauge.errors import Inapplicable
 from leakgauge.inversion import BiasCounts, ChanceCounts, MinimumEntry
 from leakgauge.inversion.labels import LabelRule
 
-
 RULES: dict[str, LabelRule] = {
     "counts from the bias": BiasCounts(strict=False),
     "less the chances on noise": ChanceCounts(),
@@ -121,7 +120,11 @@ def table(rows: list[Row]) -> str:
         lines.append(
             f"| {r['batch']} | {r['rule']} | {right} | {r['all_right']} of {r['batches']} | {r['refused']} | {r['favoured']:.2f} |"
         )
-    lines += ["", "| batch | labels | of them right | steps | loss / ‖g*‖² | MSE | SSIM |", "|---|---|---|---|---|---|---|"]
+    lines += [
+        "",
+        "| batch | labels | of them right | steps | loss / ‖g*‖² | MSE | SSIM |",
+        "|---|---|---|---|---|---|---|",
+    ]
     lines += [
         f"| {r['batch']} | {r['rule']} | {r['labels_read']:.0%} | {r['steps']} | {r['loss']:.1e} | {r['mse']:.4f} | {r['ssim']:.3f} |"
         for r in rows

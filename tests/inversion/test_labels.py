@@ -16,7 +16,16 @@ from leakgauge.core import Observation, Pixels, Size, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.defenses import WithholdNames
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import BiasCounts, ChanceCounts, FirstThatApplies, Joint, MinimumEntry, RowSum, SignRule, inferred
+from leakgauge.inversion import (
+    BiasCounts,
+    ChanceCounts,
+    FirstThatApplies,
+    Joint,
+    MinimumEntry,
+    RowSum,
+    SignRule,
+    inferred,
+)
 from leakgauge.inversion.labels import classes
 from leakgauge.models import MLP
 from leakgauge.models.seeded import seeded

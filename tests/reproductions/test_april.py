@@ -13,9 +13,10 @@ from PIL import Image
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
 STUDIES = (
-    "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "width", "without_encoder",
+    "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "why", "why_batches", "width",
+    "without_encoder",
 )  # fmt: skip
-HELPERS = ("table1", "pieces", "study", "drawing", "training", "make_tables", "claims", *STUDIES)
+HELPERS = ("table1", "pieces", "study", "drawing", "training", "make_tables", "claims", "attention_variants", *STUDIES)
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ class ChanceCounts:
     here they are taken into account. Refused where the probabilities change from image to image, as they do after training:
     their deviation s must leave B · s/√B below ``doubt`` of a label.
 
-    Ref: Wainakh et al. 2022, section 4.3 — offsets of the classes estimated with dummy data
+    Ref: Wainakh et al. 2022, attack with a shared model — offsets of the classes estimated with dummy data
     """
 
     probes: int = 64
