@@ -45,9 +45,9 @@ from leakgauge.core import Observation, Signal
 from leakgauge.inversion import Given
 
 CASES: tuple[tuple[Variant, str], ...] = (
-    (USUAL, "noise"), (XAVIER, "noise"), (UNSCALED, "noise"), (RESIDUAL, "noise"), (SHALLOW, ""), (NEAR, ""),
+    (USUAL, "noise"), (XAVIER, "noise"), (UNSCALED, "noise"), (RESIDUAL, "noise"), (SHALLOW, ""), (NEAR, ""), (PRINTED, ""),
+    (USUAL, "near the truth"), (FAR, "noise"),
 )  # fmt: skip
-MORE_CASES: tuple[tuple[Variant, str], ...] = ((FAR, "noise"), (USUAL, "near the truth"), (PRINTED, "noise"))
 """Models and where APRIL starts; without a start only the attention is looked at."""
 NEARBY = 0.1
 """Deviation of the noise on the true image from which a second run starts."""
@@ -64,10 +64,10 @@ READINGS = {
 }
 
 
-def attention(options: Options, results: Results, images: Images, cases: tuple[tuple[Variant, str], ...]) -> None:
+def attention(options: Options, results: Results, images: Images) -> None:
     space, steps = study.space_of(images), options.steps(400)
     results.keep("original", images.x)
-    for variant, start in cases:
+    for variant, start in CASES:
         if results.has(part="attention", model=variant.name, start=start):
             continue
         victim = variant.victim(images, study.small_model, options)
@@ -91,7 +91,7 @@ def attention(options: Options, results: Results, images: Images, cases: tuple[t
 
 
 def sensitivity(options: Options, results: Results, images: Images) -> None:
-    for variant in (USUAL, UNSCALED, RESIDUAL):
+    for variant in (USUAL, UNSCALED):
         if results.has(part="sensitivity", model=variant.name):
             continue
         victim = variant.victim(images, study.small_model, options)
@@ -164,12 +164,11 @@ ORTHOGONAL = Variant(f"{UNSCALED.name}, orthogonal patch embedding", changes=(*U
 
 def run(options: Options, results: Results) -> None:
     images = study.digits(options, options.count(2))
-    attention(options, results, images, CASES)
+    attention(options, results, images)
     noise(options, results, images, "noise", study.small_model, (USUAL, XAVIER, UNSCALED))
     large = study.large(options, options.count(1, 1))
     noise(options, results, large, "noise base", study.base_model, (USUAL, UNSCALED, ORTHOGONAL))
     sensitivity(options, results, images)
-    attention(options, results, images, MORE_CASES)
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
@@ -189,7 +188,7 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     ]  # fmt: skip
     svg(out / "why.svg", panels, title="Even attention hides the patches from each other")
     if pictures:
-        grid(out / "why.png", list(pictures.items()))
+        grid(out / "why.png", [(name.replace("√", "root "), images) for name, images in pictures.items()])
 
 
 def wanted(row: Row, model: str, part: str = "noise", reading: str = "tensor") -> bool:
