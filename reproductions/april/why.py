@@ -10,7 +10,7 @@ almost the same for all tokens, and the gradient hardly tells the patches apart.
 3. ``noise``: the closed form on such models under several readings of "variance = c × gradient norm".
 4. ``noise base``: the same on ViT-Base, whose patches have as many values (768) as its tokens.
 
-A run that was stopped goes on where it was. About 20 minutes on one core.
+A run that was stopped goes on where it was. About 20 minutes on one idle core.
 """
 
 from __future__ import annotations
