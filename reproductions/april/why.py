@@ -188,7 +188,12 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     ]  # fmt: skip
     svg(out / "why.svg", panels, title="Even attention hides the patches from each other")
     if pictures:
-        grid(out / "why.png", [(name.replace("√", "root "), images) for name, images in pictures.items()])
+        grid(out / "why.png", [(plain(name), images) for name, images in pictures.items()])
+
+
+def plain(name: str) -> str:
+    """Without signs that the font of the pictures lacks."""
+    return name.replace("√", "root ").replace("²", "^2")
 
 
 def wanted(row: Row, model: str, part: str = "noise", reading: str = "tensor") -> bool:
