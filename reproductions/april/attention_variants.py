@@ -90,6 +90,7 @@ class Variant:
 USUAL = Variant("as in the studies")
 XAVIER = Variant("Xavier weights in q, k, v", changes=(xavier,))
 UNSCALED = Variant("logits not divided by √d", changes=(with_attention(Unscaled),))
+ONE_BLOCK = Variant("logits not divided by √d, one block", changes=UNSCALED.changes, settings={"depth": 1})
 PRINTED = Variant("Eq. (4) as printed", changes=(with_attention(AsPrinted),))
 FAR = Variant("positions from N(0, 3²)", settings={"position_std": 3.0})
 SHALLOW = Variant("two blocks", settings={"depth": 2})

@@ -24,6 +24,7 @@ import torch
 from attention_variants import (
     FAR,
     NEAR,
+    ONE_BLOCK,
     PRINTED,
     RESIDUAL,
     SHALLOW,
@@ -46,7 +47,7 @@ from leakgauge.inversion import Given
 
 CASES: tuple[tuple[Variant, str], ...] = (
     (USUAL, "noise"), (XAVIER, "noise"), (UNSCALED, "noise"), (RESIDUAL, "noise"), (SHALLOW, ""), (NEAR, ""), (PRINTED, ""),
-    (USUAL, "near the truth"), (FAR, "noise"),
+    (USUAL, "near the truth"), (FAR, "noise"), (ONE_BLOCK, "noise"),
 )  # fmt: skip
 """Models and where APRIL starts; without a start only the attention is looked at."""
 NEARBY = 0.1
