@@ -63,6 +63,12 @@ class Results:
 
     rows: list[Row] = field(default_factory=list)
     pictures: Pictures = field(default_factory=dict)
+    seconds: float = 0.0
+    """What earlier, stopped runs took."""
+
+    def has(self, **wanted: Any) -> bool:
+        """Whether an earlier, stopped run has left a row with these values."""
+        return any(all(row.get(key) == value for key, value in wanted.items()) for row in self.rows)
 
     def add(self, **values: Any) -> None:
         self.rows.append(values)
@@ -311,8 +317,11 @@ Run = Callable[[Options, Results], None]
 Draw = Callable[[list[Row], Pictures, Path], None]
 
 
-def main(name: str, run: Run, draw: Draw, about: str | None) -> None:
-    """Runs one study and writes ``name.jsonl``, ``name.npz`` and its figures; with --draw only the figures, from those files."""
+def main(name: str, run: Run, draw: Draw, about: str | None, *, goes_on: bool = False) -> None:
+    """Runs one study and writes ``name.jsonl``, ``name.npz`` and its figures; with --draw only the figures, from those files.
+
+    A study that ``goes_on`` leaves out what an earlier, stopped run of the same size and seed has left there.
+    """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny models on embedded data, in seconds")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -325,22 +334,31 @@ def main(name: str, run: Run, draw: Draw, about: str | None) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     if not given.draw:
         options = Options(given.quick, torch.device(given.device), given.seed, given.data, given.out, given.images)
-        recorded(name, run, options)
+        recorded(name, run, options, earlier(name, options) if goes_on else None)
     _, rows = read(given.out / f"{name}.jsonl")
     draw(rows, load(given.out / f"{name}.npz"), given.out)
 
 
-def recorded(name: str, run: Run, options: Options) -> None:
+def earlier(name: str, options: Options) -> Results:
+    """Rows and pictures that a stopped run of the same size and seed has left; none after a complete one."""
+    path = options.out / f"{name}.jsonl"
+    facts, rows = read(path) if path.is_file() else ({}, [])
+    if (facts.get("complete"), facts.get("quick"), facts.get("seed")) != (False, options.quick, options.seed):
+        return Results()
+    return Results(rows, load(path.with_suffix(".npz")), facts["seconds"])
+
+
+def recorded(name: str, run: Run, options: Options, before: Results | None = None) -> None:
     """Runs the study and writes what it found; also what it had found when it was told to stop or failed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped before the end"))
-    began, results, complete = time.perf_counter(), Results(), False
+    began, results, complete = time.perf_counter(), before or Results(), False
     try:
         run(options, results)
         complete = True
     finally:
         facts = {"study": name, "seed": options.seed, "quick": options.quick, "complete": complete}
         facts |= {"device": device_name(options.device), "torch": torch.__version__}
-        facts |= {"seconds": round(time.perf_counter() - began, 1)}
+        facts |= {"seconds": round(results.seconds + time.perf_counter() - began, 1)}
         write(options.out / f"{name}.jsonl", [facts, *results.rows])
         save(options.out / f"{name}.npz", results.pictures)
 

@@ -2,15 +2,18 @@
 
     python reproductions/april/table1.py --data FOLDER [--datasets mnist,cifar10,imagenet] [--attacks dlg,ig,tag,april]
 
-The paper's budgets: Adam, 800 steps for MNIST, 1500 for CIFAR-10, 5000 for ImageNet. All images of a data set are attacked
-in one batch (`Matching.many`), one restart each. The paper gives no learning rates; each attack gets the best of a few
-settings, tried with a quarter of the steps on eight images that are not among those of the table. Finished cells are kept: the
-same command goes on where it was stopped. ``imagenet.npz`` (x uint8 (N, 224, 224, 3), y) is read from FOLDER.
+The paper's budgets: Adam, 800 steps for MNIST, 1500 for CIFAR-10, 5000 for ImageNet. The images of a cell are attacked in pieces, each
+one batch (`Matching.many`), one restart each; every image starts from the same seed, so the result does not depend on the pieces.
+The paper gives no learning rates; each attack gets the best of a few settings, tried with fewer steps on images that are not among
+those of the table. What is done is kept in ``table1_pieces.jsonl``: the same command goes on where it was stopped, several processes
+may work on different cells, and with ``--within SECONDS`` no piece is begun that would not be done by then. ImageNet is read
+from ``imagenet.npz`` in FOLDER: x uint8, (N, 224, 224, 3) or (N, 3, 224, 224), and y; where it holds fewer images, fewer are attacked.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +23,7 @@ import numpy as np
 import study
 import torch
 import torch.nn.functional as F
+from pieces import Clock, Pieces, alone, longest
 from study import Images, Options, Row
 from torch import Tensor, nn
 
@@ -31,7 +35,6 @@ from leakgauge.inversion.solvers import Schedule
 from leakgauge.measures.image import mse, ssim
 
 SHOWN = 10
-TRIED = 8
 PAPER = {
     "mnist": {"dlg": "1.291e-04, 0.997", "ig": "0.043, 0.833", "tag": "3.438e-05, 0.998", "april": "4.796e-05, 0.998"},
     "cifar10": {"dlg": "0.017, 0.959", "ig": "0.125, 0.635", "tag": "0.006, 0.965", "april": "0.002, 0.991"},
@@ -42,7 +45,10 @@ PAPER = {
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where a row's images come from, how many, for how many steps, against which model."""
+    """Where a row's images come from, how many, for how many steps, against which model.
+
+    ``piece`` images are attacked at once. Settings are tried on ``tried`` other images with a ``shorter``th of the steps.
+    """
 
     images: Callable[[Options, int], Images]
     count: int
@@ -50,22 +56,27 @@ class DataSet:
     model: study.Make
     precision: Precision
     epochs: int = 0
+    piece: int = 100
+    tried: int = 8
+    shorter: int = 4
 
 
 def photographs_224(options: Options, count: int) -> Images:
-    """ImageNet images from ``imagenet.npz``; without a data folder the embedded photographs."""
+    """ImageNet images from ``imagenet.npz``, channels first or last; without a data folder the embedded photographs."""
     if options.data is None:
         return study.large(options, count)
     with np.load(options.data / "imagenet.npz") as archive:
         x, y = torch.from_numpy(archive["x"][:count]), torch.from_numpy(archive["y"][:count]).long()
-    return Images("ImageNet", x.permute(0, 3, 1, 2).float() / 255, y)
+    if x.shape[1] != 3:
+        x = x.permute(0, 3, 1, 2)
+    return Images("ImageNet", x.float() / 255, y)
 
 
 DATA_SETS = {
     "mnist": DataSet(study.digits, 500, 800, study.small_model, Exact()),
     "cifar10": DataSet(study.objects, 500, 1500, study.small_model, Exact()),
     "cifar10_trained": DataSet(study.objects, 100, 1500, study.small_model, Exact(), epochs=10),
-    "imagenet": DataSet(photographs_224, 30, 5000, study.base_model, TF32()),
+    "imagenet": DataSet(photographs_224, 30, 5000, study.base_model, TF32(), piece=10, tried=2, shorter=10),
 }
 
 
@@ -105,49 +116,119 @@ def pictures(found: Sequence[Reconstruction], victim: Victim) -> Tensor:
     return victim.space.decode(torch.cat([one.x for one in found])).cpu()
 
 
-def tuned(
-    name: str, kind: DataSet, victim: Victim, images: Images, steps: int, *, seed: int, quick: bool
-) -> tuple[Setting, list[Row]]:
-    """The setting with the lowest mean error on images of the adversary's own, with a quarter of the steps."""
-    tried: list[Row] = []
-    settings = SETTINGS[name][:1] if quick else SETTINGS[name]
-    for setting in settings:
-        attack = replace(attack_of(name, max(1, steps // 4), setting), precision=kind.precision)
-        error = float(mse(pictures(attacked(attack, victim, images, seed), victim), images.x).mean())
-        tried.append({"setting": repr(setting), "mse": float(f"{error:.4g}")})
-    best = min(range(len(tried)), key=lambda i: tried[i]["mse"])
-    return SETTINGS[name][best], tried
+@dataclass(frozen=True)
+class Cell:
+    """One attack on one data set: what it needs, and where its parts are kept."""
+
+    data_set: str
+    attack: str
+    kind: DataSet
+    victim: Victim
+    table: Images
+    own: Images
+    options: Options
+    pieces: Pieces
+    clock: Clock
+
+    @property
+    def key(self) -> Row:
+        return {"data_set": self.data_set, "attack": self.attack, "of_images": len(self.table.x)}
+
+    @property
+    def steps(self) -> int:
+        return self.options.steps(self.kind.steps)
+
+    def matching(self, steps: int, setting: Setting) -> Matching:
+        return replace(attack_of(self.attack, steps, setting), precision=self.kind.precision)
+
+    def begins(self, part: str, amount: int) -> bool:
+        """Whether there is time: as long as this attack took before, or, where it has not run yet, the slowest of the others."""
+        own = self.pieces.done(part=part, **self.key)
+        measured = own or self.pieces.done(part=part, data_set=self.data_set)
+        fits = self.clock.allows(longest(measured, amount))
+        if not fits:
+            print(f"{self.data_set} {self.attack}: no time for a {part}", flush=True)
+        return fits
+
+    def tuning(self) -> Row | None:
+        """Mean error of every setting on images of the adversary's own, with fewer steps; None if there was no time for it."""
+        before = self.pieces.done(part="tuning", **self.key)
+        if before:
+            return before[-1]
+        if not self.begins("tuning", len(self.own.x)):
+            return None
+        began, tried = time.perf_counter(), []
+        for setting in SETTINGS[self.attack][: 1 if self.options.quick else None]:
+            attack = self.matching(max(1, self.steps // self.kind.shorter), setting)
+            guesses = pictures(attacked(attack, self.victim, self.own, self.options.seed), self.victim)
+            tried.append({"setting": repr(setting), "mse": float(f"{mse(guesses, self.own.x).mean():.4g}")})
+        seconds = round(time.perf_counter() - began, 1)
+        self.pieces.add(part="tuning", tried=tried, seconds=seconds, amount=len(self.own.x), **self.key)
+        return self.tuning()
+
+    def piece(self, first: int, images: Images, setting: Setting) -> Tensor:
+        """Attacks some of the images and keeps what was found about each of them; returns the pictures."""
+        attack = self.matching(self.steps, setting)
+        began = time.perf_counter()
+        found = attacked(attack, self.victim, images, self.options.seed)
+        seconds = time.perf_counter() - began
+        guesses = pictures(found, self.victim)
+        right = [int(one.y[0]) == int(y) for one, y in zip(found, images.y, strict=True) if one.y is not None]
+        self.pieces.add(
+            part="piece", first=first, amount=len(images.x), seconds=round(seconds, 2), right=right, notes=found[0].notes,
+            each_mse=digits_that_count(mse(guesses, images.x)), each_ssim=digits_that_count(ssim(guesses, images.x)),
+            attack_settings=f"{attack.objective!r}; {attack.solver!r}", device=study.device_name(self.options.device),
+            **self.key,
+        )  # fmt: skip
+        return guesses
+
+    def missing(self) -> list[int]:
+        """Images that no piece tells about."""
+        known = {i for row in self.pieces.done(part="piece", **self.key) for i in own_images(row)}
+        return [i for i in range(len(self.table.x)) if i not in known]
+
+    def run(self, size: int, shown: Callable[[int, Tensor], None]) -> bool:
+        """Goes on with the cell; True when every image has its numbers. ``shown`` gets the pictures of each piece."""
+        tuning = self.tuning()
+        if tuning is None:
+            return False
+        best = min(range(len(tuning["tried"])), key=lambda i: tuning["tried"][i]["mse"])
+        while missing := self.missing():
+            first = missing[0]
+            last = next((i for i in range(first, first + size) if i not in missing), first + size)
+            if not self.begins("piece", last - first):
+                return False
+            images = replace(self.table, x=self.table.x[first:last], y=self.table.y[first:last])
+            shown(first, self.piece(first, images, SETTINGS[self.attack][best]))
+        return True
+
+    def row(self) -> Row:
+        """The cell's row, from all its pieces."""
+        tuning = self.pieces.done(part="tuning", **self.key)[-1]
+        parts = sorted(self.pieces.done(part="piece", **self.key), key=lambda row: row["first"])
+        at = {i: (part, n) for part in parts for n, i in enumerate(own_images(part))}  # the last word about an image
+        each = [at[i] for i in range(len(self.table.x))]
+        errors, alike = (torch.tensor([part[key][n] for part, n in each]) for key in ("each_mse", "each_ssim"))
+        right = [part["right"][n] for part, n in each if part["right"]]
+        return {
+            "data_set": self.data_set, "attack": self.attack, "images": len(each), "of": self.table.name, "steps": self.steps,
+            "model": "trained" if self.kind.epochs else "untrained",
+            "mse": float(errors.mean()), "mse_sd": float(errors.std()), "mse_median": float(errors.median()),
+            "ssim": float(alike.mean()), "ssim_sd": float(alike.std()), "ssim_median": float(alike.median()),
+            "label_accuracy": sum(right) / len(right) if right else None,
+            "attack_settings": parts[0]["attack_settings"], "tried": tuning["tried"], "notes": parts[0]["notes"],
+            "pieces": len(parts), "seconds": round(sum(part["seconds"] for part in parts), 1),
+            "seconds_tuning": tuning["seconds"], "device": ", ".join(sorted({part["device"] for part in parts})),
+            "each_mse": study.rounded(errors.tolist()), "each_ssim": study.rounded(alike.tolist()),
+        }  # fmt: skip
 
 
-def cell(
-    data_set: str, name: str, kind: DataSet, model: nn.Module, images: Images, options: Options
-) -> tuple[Row, Tensor]:
-    victim = study.victim_of(model, images, options.device)
-    count = options.count(kind.count)
-    steps = options.steps(kind.steps)
-    own, table = replace(images, x=images.x[count:], y=images.y[count:]), images.first(count)
-    began = time.perf_counter()
-    setting, tried = tuned(name, kind, victim, own, steps, seed=options.seed, quick=options.quick)
-    tuning = time.perf_counter() - began
-    attack = replace(attack_of(name, steps, setting), precision=kind.precision)
-    began = time.perf_counter()
-    found = attacked(attack, victim, table, options.seed)
-    seconds = time.perf_counter() - began
-    guesses = pictures(found, victim)
-    errors, alike = mse(guesses, table.x), ssim(guesses, table.x)
-    right = [int(one.y[0]) == int(y) for one, y in zip(found, table.y, strict=True) if one.y is not None]
-    row: Row = {
-        "data_set": data_set, "attack": name, "images": len(table.x), "of": images.name, "steps": steps,
-        "model": "trained" if kind.epochs else "untrained",
-        "mse": float(errors.mean()), "mse_sd": float(errors.std()), "mse_median": float(errors.median()),
-        "ssim": float(alike.mean()), "ssim_sd": float(alike.std()), "ssim_median": float(alike.median()),
-        "label_accuracy": sum(right) / len(right) if right else None,
-        "attack_settings": f"{attack.objective!r}; {attack.solver!r}",
-        "tried": tried, "notes": list(found[0].notes),
-        "seconds": round(seconds, 1), "seconds_tuning": round(tuning, 1), "device": study.device_name(options.device),
-        "each_mse": study.rounded(errors.tolist()), "each_ssim": study.rounded(alike.tolist()),
-    }  # fmt: skip
-    return row, guesses[:SHOWN]
+def own_images(piece: Row) -> range:
+    return range(piece["first"], piece["first"] + piece["amount"])
+
+
+def digits_that_count(values: Tensor) -> list[float]:
+    return [float(f"{value:.6g}") for value in values.tolist()]
 
 
 def trained(model: nn.Module, options: Options, *, epochs: int) -> float:
@@ -190,6 +271,59 @@ def table(rows: list[Row]) -> str:
     return "\n".join([*lines, "", f"Not measured yet: {', '.join(missing)}." if missing else ""]).rstrip()
 
 
+@dataclass(frozen=True)
+class Table:
+    """``table1.jsonl`` and ``table1.npz`` in a folder, to which several processes may add."""
+
+    folder: Path
+    facts: Row
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "table1.jsonl"
+
+    def rows(self) -> list[Row]:
+        if not self.path.is_file():
+            return []
+        before, rows = study.read(self.path)
+        if any(before[key] != self.facts[key] for key in ("quick", "seed")):
+            sys.exit(f"{self.path} comes from a run with another seed or size; give another folder with --out")
+        return rows
+
+    def has(self, data_set: str, attack: str) -> bool:
+        return any((row["data_set"], row["attack"]) == (data_set, attack) for row in self.rows())
+
+    def add(self, row: Row) -> None:
+        with alone(self.folder / "table1.lock"):
+            rows = [*self.rows(), row]
+            done = {(row["data_set"], row["attack"]) for row in rows}
+            complete = all((d, a) in done for d in PAPER for a in PAPER[d])
+            seconds = round(sum(row["seconds"] + row["seconds_tuning"] for row in rows), 1)
+            study.write(self.path, [self.facts | {"complete": complete, "seconds": seconds}, *rows])
+
+    def keep(self, name: str, first: int, images: Tensor) -> None:
+        """The first pictures of a cell; the others are not shown."""
+        if first == 0:
+            with alone(self.folder / "table1.lock"):
+                shown = (images[:SHOWN].clamp(0, 1) * 255).round().byte().numpy()
+                study.save(self.folder / "table1.npz", study.load(self.folder / "table1.npz") | {name: shown})
+
+
+def kept_training(model: nn.Module, options: Options, *, epochs: int) -> float:
+    """As :func:`trained`, but all cells and calls attack one network: the first that was trained."""
+    path, run = options.out / "table1_trained.pt", {"epochs": epochs, "seed": options.seed, "quick": options.quick}
+    with alone(path.with_suffix(".lock")):
+        if path.is_file():
+            before = torch.load(path, map_location="cpu")
+            if before["run"] == run:
+                model.load_state_dict(before["weights"])
+                model.eval()
+                return before["accuracy"]
+        accuracy = trained(model, options, epochs=epochs)
+        torch.save({"run": run, "accuracy": accuracy, "weights": model.state_dict()}, path)
+    return accuracy
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny models on embedded data, in seconds")
@@ -199,37 +333,41 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="how many images, instead of the table's own number")
     parser.add_argument("--datasets", help=f"some of {', '.join(DATA_SETS)}")
     parser.add_argument("--attacks", default="april,dlg,tag,ig")
+    parser.add_argument("--piece", type=int, help="how many images at once, instead of the data set's own number")
+    parser.add_argument("--within", type=float, help="seconds; a piece that would not be done by then is not begun")
     parser.add_argument("--out", type=Path, default=study.RESULTS)
     given = parser.parse_args()
+    clock = Clock.within(given.within)
     options = Options(given.quick, torch.device(given.device), given.seed, given.data, given.out, given.images)
     given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "table1.jsonl"
-    rows = study.read(path)[1] if path.is_file() else []
-    kept = study.load(given.out / "table1.npz")
-    facts: Row = {"study": "table1", "seed": options.seed, "quick": options.quick, "torch": str(torch.__version__)}
+    run: Row = {"quick": options.quick, "seed": options.seed}
+    facts: Row = {"study": "table1", **run, "torch": str(torch.__version__)}
     facts |= {"device": study.device_name(options.device)}
+    table, pieces = Table(given.out, facts), Pieces(given.out / "table1_pieces.jsonl", run)
     for data_set in (given.datasets or ("mnist,cifar10" if given.quick else ",".join(DATA_SETS))).split(","):
         kind = DATA_SETS[data_set]
-        images = kind.images(options, options.count(kind.count) + (1 if options.quick else TRIED))
+        missing = [name for name in given.attacks.split(",") if not table.has(data_set, name)]
+        if not missing:
+            continue
+        tried = 1 if options.quick else kind.tried
+        images = kind.images(options, options.count(kind.count) + tried)
+        count = len(images.x) - tried
         model = kind.model(images, architecture="B", quick=options.quick, seed=options.seed)
         accuracy = None
         if kind.epochs:
-            accuracy = trained(model, options, epochs=1 if options.quick else kind.epochs)
-        kept[f"{data_set}_truth"] = (images.x[:SHOWN] * 255).round().byte().numpy()
-        for name in given.attacks.split(","):
-            if any((row["data_set"], row["attack"]) == (data_set, name) for row in rows):
+            accuracy = kept_training(model, options, epochs=1 if options.quick else kind.epochs)
+        victim = study.victim_of(model, images, options.device)
+        own = replace(images, x=images.x[count:], y=images.y[count:])
+        table.keep(f"{data_set}_truth", 0, images.first(count).x)
+        for name in missing:
+            cell = Cell(data_set, name, kind, victim, images.first(count), own, options, pieces, clock)
+            if not cell.run(
+                given.piece or kind.piece, lambda first, x, key=f"{data_set}_{name}": table.keep(key, first, x)
+            ):
                 continue
-            row, shown = cell(data_set, name, kind, model, images, options)
-            if accuracy is not None:
-                row["accuracy"] = accuracy
+            row = cell.row() | ({} if accuracy is None else {"accuracy": accuracy})
             print({k: v for k, v in row.items() if not k.startswith("each")}, flush=True)
-            rows.append(row)
-            kept[f"{data_set}_{name}"] = (shown * 255).round().byte().numpy()
-            done = {(row["data_set"], row["attack"]) for row in rows}
-            facts["complete"] = all((d, a) in done for d in PAPER for a in PAPER[d])
-            facts["seconds"] = sum(row["seconds"] + row["seconds_tuning"] for row in rows)
-            study.write(path, [facts, *rows])
-            study.save(given.out / "table1.npz", kept)
+            table.add(row)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@
 
 1. ViT-Base of architecture A with widths 768 to 96 on photographs, as in the figure.
 2. A CIFAR-10 model (patch 4, depth 4) of widths 384 to 24: the closed form beside the accuracy that the same widths reach.
+
+A run that was stopped goes on where it was: rows that are in ``width.jsonl`` are not measured again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ SEEDS = 3
 
 def leak(options: Options, results: Results, images: Images, widths: tuple[int, ...], *, base: bool) -> None:
     """The closed form at each width, on models that differ in nothing else."""
+    name = "ViT-Base" if base else "CIFAR model"
     for width in widths:
+        if results.has(part="leak", model=name, width=width):
+            continue
         make = study.base_model if base else study.small_model
         patch = {} if base else {"patch": 7 if images.shape[1] == 28 else 4}
         model = make(images, architecture="A", quick=options.quick, seed=options.seed, width=width, **patch)
@@ -33,7 +38,7 @@ def leak(options: Options, results: Results, images: Images, widths: tuple[int, 
         found = [april_closed_form()(victim, seen) for seen in study.observed(victim, images)]
         results.add(
             part="leak",
-            model="ViT-Base" if base else "CIFAR model",
+            model=name,
             data=images.name,
             width=width,
             tokens=model.pos_embed.shape[1] - 1,
@@ -56,6 +61,8 @@ def accuracy(options: Options, results: Results, widths: tuple[int, ...]) -> Non
     seeds = range(1 if options.quick else SEEDS)
     for architecture in ("B", "A"):
         for width in widths:
+            if results.has(part="accuracy", architecture=architecture, width=width):
+                continue
             models = [
                 study.small_model(
                     train,
@@ -124,7 +131,7 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
         panels,
         title="What the closed form recovers at each width, and the accuracy that width costs",
     )
-    if pictures:
+    if "original" in pictures:
         names = sorted(set(pictures) - {"original"}, key=lambda name: -int(name.split()[1]))
         grid(out / "width.png", [(name, pictures[name]) for name in ("original", *names)])
 
@@ -138,9 +145,10 @@ def table(rows: list[Row]) -> str:
     lines += ["", "| width | accuracy, architecture B | accuracy, architecture A |", "|---|---|---|"]
     found = {(r["architecture"], r["width"]): r["accuracy"] for r in rows if r["part"] == "accuracy"}
     for width in sorted({w for _, w in found}, reverse=True):
-        lines.append(f"| {width} | {found['B', width]:.1%} | {found['A', width]:.1%} |")
+        cells = [f"{found[a, width]:.1%}" if (a, width) in found else "not yet" for a in "BA"]
+        lines.append(f"| {width} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    study.main("width", run, draw, __doc__)
+    study.main("width", run, draw, __doc__, goes_on=True)

@@ -221,6 +221,9 @@ def test_running_out_of_memory_halves_the_chunk_and_loses_nothing(monkeypatch):
 def test_memory_is_counted_once_per_storage():
     x = torch.randn(100, 100, requires_grad=True)
     assert memory.saved_bytes(lambda: (x * x).sum()) == x.numel() * 4
+    row, target = x[:1], torch.randn(100, 100)
+    assert memory.saved_bytes(lambda: (row * target[:1]).sum()) == target.numel() * 4  # of the whole, through the view
+    assert memory.saved_bytes(lambda: (row * target[:1]).sum(), besides=[target]) == 0
     assert memory.rows_that_fit(8, 1, torch.device("cpu")) == 8
     assert memory.rows_that_fit(8, 2**60, torch.device("cpu")) == 1
 

@@ -2,18 +2,24 @@
 
 import copy
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from leakgauge.attacks import april, inverting_gradients, tag
 from leakgauge.core import Pixels, Victim
 from leakgauge.engine import Observed
 from leakgauge.engine.fast import ByRules
 from leakgauge.integrations.window_masks import KeptMask, keep_window_masks
+from leakgauge.inversion import Descent, Matching
 from leakgauge.inversion.known_targets import OfKnownTargets
+from leakgauge.inversion.terms import Candidate
 from leakgauge.models.detection_loss import DetectionLoss
+from leakgauge.models.vit import ViT
 from leakgauge.models.yolo import YOLO
 
 spec = importlib.util.spec_from_file_location("recordable", Path(__file__).with_name("recordable.py"))
@@ -38,6 +44,51 @@ def moved_once(victim: Victim, rows: int = 2, batch: int = 1) -> None:
     step()
     with only_on_the_device():
         step()
+
+
+def a_step(attack: Matching, victim: Victim, count: int) -> Callable[[], None]:
+    """A step of the attack on ``count`` observations, without the optimizer."""
+    signal = {name: value.new_empty(count, *value.shape) for name, value in victim.parameters().items()}
+    replay = ByRules(victim, Observed(signal, per_row=True))
+    x = torch.zeros(count, 1, *victim.space.shape, device=victim.device).requires_grad_()
+    y = torch.zeros(count, 1, dtype=torch.long, device=victim.device)
+    assert isinstance(attack.solver, Descent)
+    maps, project = attack.solver.gradient, attack.solver.project
+
+    def step() -> None:
+        (slope,) = torch.autograd.grad(attack.objective(Candidate(x, victim, replay(x, y), 1)).sum(), x)
+        for change in maps:
+            slope = change(slope)
+        if project:
+            victim.space.project(x.detach() - slope)
+
+    return step
+
+
+@pytest.mark.parametrize("attack", [april(), inverting_gradients(), tag()], ids=lambda attack: attack.name)
+def test_attacks_on_many_images_at_once(attack):
+    """Nothing waits for the host, and more images are not more operations."""
+    victim = Victim(ViT(side=8, width=16, depth=2, heads=2).to("meta"), Pixels((1, 8, 8)))
+    a_step(attack, victim, 2)()
+    counts: list[int] = []
+    for images in (2, 9):
+        step = a_step(attack, victim, images)
+        with only_on_the_device():
+            step()
+        with Counted() as counted:
+            step()
+        counts.append(counted.operations)
+    assert counts[0] == counts[1] > 100
+
+
+class Counted(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.operations += 1
+        return func(*args, **(kwargs or {}))
 
 
 KNOWN = {

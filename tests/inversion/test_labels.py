@@ -16,7 +16,16 @@ from leakgauge.core import Observation, Pixels, Size, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.defenses import WithholdNames
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import BiasCounts, FirstThatApplies, Joint, MinimumEntry, RowSum, SignRule, inferred
+from leakgauge.inversion import (
+    BiasCounts,
+    ChanceCounts,
+    FirstThatApplies,
+    Joint,
+    MinimumEntry,
+    RowSum,
+    SignRule,
+    inferred,
+)
 from leakgauge.inversion.labels import classes
 from leakgauge.models import MLP
 from leakgauge.models.seeded import seeded
@@ -50,6 +59,36 @@ def told(rule, of: Victim, seen: Observation) -> list[int] | None:
 def test_sign_rule(label, seed, activation):
     of = victim(activation=activation, seed=seed)
     assert told(SignRule(), of, observed(of, [label], seed=seed)) == [label]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=24), st.integers(0, 20))
+def test_classes_that_the_model_favours_anyway_are_counted(labels, seed):
+    """A head whose own bias gives class 3 more than half of the chances."""
+    of = victim(seed=seed)
+    with torch.no_grad():
+        of.model[3].bias[3] += 2.5
+    seen = observed(of, labels, seed=seed)
+    assert told(ChanceCounts(), of, seen) == sorted(labels)
+
+
+def test_the_plain_counts_miss_a_favoured_class():
+    of = victim()
+    with torch.no_grad():
+        of.model[3].bias[3] += 2.5
+    seen = observed(of, list(range(8)))
+    assert told(BiasCounts(strict=False), of, seen) != list(range(8))
+    assert told(ChanceCounts(), of, seen) == list(range(8))
+
+
+def test_the_chance_rule_refuses_a_model_that_tells_images_apart():
+    of = victim()
+    with torch.no_grad():
+        of.model[3].weight *= 100
+    with pytest.raises(Inapplicable, match="alike chances"):
+        told(ChanceCounts(), of, observed(of, [1, 2, 3]))
+    with pytest.raises(Inapplicable, match="one step"):
+        told(ChanceCounts(), of, observed(of, [1, 2], channel=FedAvg(steps=2, lr=0.1)))
 
 
 @settings(max_examples=15, deadline=None)

@@ -12,6 +12,8 @@ from leakgauge.core import share
 from leakgauge.engine import BFloat16
 from leakgauge.errors import BadInput
 from leakgauge.inversion import (
+    L1,
+    L2,
     LBFGS,
     Adam,
     BiasCounts,
@@ -21,6 +23,7 @@ from leakgauge.inversion import (
     Joint,
     Matching,
     SignRule,
+    TotalVariation,
     matching,
     search,
 )
@@ -77,6 +80,22 @@ def test_restarts_that_do_not_fit_run_in_chunks(victim_of, batch_of, monkeypatch
     torch.testing.assert_close(pieces.candidates, whole.candidates, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(pieces.trace.losses, whole.trace.losses, atol=1e-5, rtol=1e-4)
     assert any("in 3 chunks of at most 2 rows" in note for note in pieces.notes)
+
+
+@pytest.mark.parametrize("objective", [Cosine(), Cosine() + 0.1 * TotalVariation(), L2(), L1()], ids=repr)
+def test_what_a_row_needs_does_not_grow_with_the_number_of_observations(objective, victim_of, batch_of, monkeypatch):
+    """The cosine keeps its target for the backward pass, a view of everybody's; that once cut 500 images into chunks of a few."""
+    victim, counted = victim_of(), []
+
+    def noted(rows, bytes_per_row, device):
+        counted.append(bytes_per_row)
+        return rows
+
+    monkeypatch.setattr(search, "rows_that_fit", noted)
+    attack = Matching(objective, solver=Descent(Adam(0.1), 1))
+    for count in (2, 12):
+        attack.many(victim, clients(victim, batch_of, count))
+    assert counted[1] - counted[0] <= 8 * 10  # a label each
 
 
 def test_memory_that_runs_out_makes_the_chunks_smaller(victim_of, batch_of, monkeypatch):

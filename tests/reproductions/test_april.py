@@ -13,9 +13,10 @@ from PIL import Image
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
 STUDIES = (
-    "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "width", "without_encoder",
+    "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "why", "why_batches", "width",
+    "without_encoder",
 )  # fmt: skip
-HELPERS = ("table1", "study", "drawing", "training", "make_tables", "claims", *STUDIES)
+HELPERS = ("table1", "pieces", "study", "drawing", "training", "make_tables", "claims", "attention_variants", *STUDIES)
 
 
 @pytest.fixture
@@ -156,15 +157,3 @@ def test_the_tables_of_the_readme_are_those_of_the_results(monkeypatch, folder_o
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(FOLDER / "make_tables.py"), run_name="__main__")
     assert ended.value.code == 0
-
-
-def test_the_miniature_of_table_1_goes_on_where_it_stopped(tmp_path, monkeypatch, folder_on_path, capsys):
-    run_study("table1", tmp_path, monkeypatch, "--datasets", "mnist", "--attacks", "april")
-    capsys.readouterr()
-    module = run_study("table1", tmp_path, monkeypatch, "--datasets", "mnist", "--attacks", "april,ig")
-    assert capsys.readouterr().out.count("'attack': 'ig'") == 1
-    facts, *rows = [json.loads(line) for line in (tmp_path / "table1.jsonl").read_text("utf-8").splitlines()]
-    assert not facts["complete"]
-    assert [row["attack"] for row in rows] == ["april", "ig"]
-    assert all(math.isfinite(n) for row in rows for value in row.values() for n in numbers(value))
-    assert "cifar10 april" in module["table"](rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -15,13 +15,18 @@ HEADROOM = 0.6
 """Share of the free memory that the graph of one step may take; the rest is for buffers that come and go."""
 
 
-def saved_bytes(evaluate: Callable[[], object]) -> int:
-    """Bytes that autograd keeps while ``evaluate`` runs, each storage once."""
+def saved_bytes(evaluate: Callable[[], object], *, besides: Iterable[Tensor] = ()) -> int:
+    """Bytes that autograd keeps while ``evaluate`` runs, each storage once; those of ``besides`` do not count.
+
+    A saved view counts with all that it is a view of, so a row of something that holds every row would count as all of them.
+    """
     storages: dict[int, int] = {}
+    elsewhere = {tensor.untyped_storage().data_ptr() for tensor in besides}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in elsewhere:
+            storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with watchable(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -8,6 +8,7 @@ from leakgauge.inversion.halving import Halving
 from leakgauge.inversion.knowledge import ExactStatistics, ProxyStatistics, RunningStatistics, Strongest
 from leakgauge.inversion.labels import (
     BiasCounts,
+    ChanceCounts,
     CloudPrediction,
     FirstThatApplies,
     Joint,
@@ -31,6 +32,7 @@ __all__ = [
     "AdamW",
     "BatchNormStatistics",
     "BiasCounts",
+    "ChanceCounts",
     "CloudPrediction",
     "Constant",
     "Cosine",

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.channels import Features
+from leakgauge.channels import Features, Gradient
 from leakgauge.channels.facts import is_weight_update
 from leakgauge.core import Observation, Victim, private_randomness
 from leakgauge.engine.reference import capturing
@@ -119,6 +119,40 @@ class BiasCounts:
         counts = present.long() if self.strict else torch.zeros_like(present, dtype=torch.long)
         while int(counts.sum()) < size:
             counts[(missing - counts * unit).argmax()] += 1
+        return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+
+
+@dataclass(frozen=True)
+class ChanceCounts:
+    """Labels that may repeat, for a model that is far from trained: n_i = B · (p̄_i − ∂b_i), from ∂b_i = 1/B Σ_k p_ki − n_i/B.
+
+    p̄ are the mean probabilities that the public model gives to ``probes`` images of noise; the B labels go one by one to the class that
+    lacks most. An untrained model may favour some classes whatever it sees, and :class:`BiasCounts` misses those in a batch;
+    here they are taken into account. Refused where the probabilities change from image to image, as they do after training:
+    their deviation s must leave B · s/√B below ``doubt`` of a label.
+
+    Ref: Wainakh et al. 2022, attack with a shared model — offsets of the classes estimated with dummy data
+    """
+
+    probes: int = 64
+    doubt: float = 0.25
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
+        size = batch_size(seen)
+        if not isinstance(seen.channel, Gradient):
+            raise Inapplicable("the chance rule needs the gradient of one step, whose scale is known")
+        noise = victim.space.encode(torch.rand(self.probes, *victim.space.shape, generator=rng))
+        with torch.no_grad():
+            chances = victim(noise.to(victim.device, victim.dtype)).softmax(1).double()
+        doubt = float(chances.std(0).max()) * size**0.5
+        if not doubt < self.doubt:
+            raise Inapplicable(
+                f"the chance rule needs a model that gives all images alike chances; here counts are off by {doubt:.2f} labels"
+            )
+        expected = size * (chances.mean(0) - head_gradient(victim, seen, "bias"))
+        counts = torch.zeros_like(expected, dtype=torch.long)
+        for _ in range(size):
+            counts[(expected - counts).argmax()] += 1
         return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
 
 

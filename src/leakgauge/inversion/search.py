@@ -101,16 +101,21 @@ class Search:
         return replace(self._replay, observed=self.problem.observed.take(rows))  # pyright: ignore[reportArgumentType]
 
     def fitting(self, x: Tensor, logits: Tensor | None) -> int:
-        """How many rows fit into memory, from what one row keeps for its backward pass."""
+        """How many rows fit into memory, from what one row keeps for its backward pass.
+
+        What was observed is there already, for all rows. So are the parameters, but they count for every row: they stand for
+        the gradients of their size that come and go while a step is made.
+        """
         one = slice(0, 1)
         if self._replay is None or len(x) == 1:
             return len(x)
-        trial = x.detach()[one].requires_grad_()
-        label = None if logits is None else logits.detach()[one]
+        trial = x.detach()[one].clone().requires_grad_()  # a view would count as all rows
+        label = None if logits is None else logits.detach()[one].clone()
         measured = self
         if isinstance(self._replay, Vmapped):  # torch.func does not let its tensors be watched; the reference does
             measured = Search(self.problem.take(one), trial, label, together=False)
-        return rows_that_fit(len(x), saved_bytes(lambda: measured.objective(trial, label, one)), x.device)
+        kept = saved_bytes(lambda: measured.objective(trial, label, one), besides=self.problem.observed.signal.values())
+        return rows_that_fit(len(x), kept, x.device)
 
 
 def _column(flags: Tensor, like: Tensor) -> Tensor:
