@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.channels import Features, Gradient
-from leakgauge.channels.facts import is_weight_update
+from leakgauge.channels.facts import is_weight_update, of_a_client
 from leakgauge.core import Observation, Victim, private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
@@ -126,10 +126,11 @@ class BiasCounts:
 class ChanceCounts:
     """Labels that may repeat, for a model that is far from trained: n_i = B · (p̄_i − ∂b_i), from ∂b_i = 1/B Σ_k p_ki − n_i/B.
 
-    p̄ are the mean probabilities that the public model gives to ``probes`` images of noise; the B labels go one by one to the class that
-    lacks most. An untrained model may favour some classes whatever it sees, and :class:`BiasCounts` misses those in a batch;
-    here they are taken into account. Refused where the probabilities change from image to image, as they do after training:
-    their deviation s must leave B · s/√B below ``doubt`` of a label.
+    p̄ are the mean probabilities that the public model gives to ``probes`` samples of noise. The B labels go to the classes
+    whose entry is negative, one each, and then one by one to the class that lacks most. An untrained model may favour some
+    classes whatever it sees, and :class:`BiasCounts` misses those in a batch; here they are taken into account. Refused where
+    the probabilities change from sample to sample, as they do after training: their deviation s must leave B · s/√B below
+    ``doubt`` of a label.
 
     Ref: Wainakh et al. 2022, attack with a shared model — offsets of the classes estimated with dummy data
     """
@@ -139,19 +140,22 @@ class ChanceCounts:
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
         size = batch_size(seen)
-        if not isinstance(seen.channel, Gradient):
+        if not isinstance(of_a_client(seen.channel), Gradient):
             raise Inapplicable("the chance rule needs the gradient of one step, whose scale is known")
-        noise = victim.space.encode(torch.rand(self.probes, *victim.space.shape, generator=rng))
-        with torch.no_grad():
-            chances = victim(noise.to(victim.device, victim.dtype)).softmax(1).double()
+        slope = head_gradient(victim, seen, "bias")
+        noise = victim.to_input(victim.space.start(self.probes, rng))
+        with torch.no_grad(), private_randomness(0, victim.device):  # of dropout
+            chances = victim(noise).softmax(1).double()
         doubt = float(chances.std(0).max()) * size**0.5
         if not doubt < self.doubt:
             raise Inapplicable(
                 f"the chance rule needs a model that gives all images alike chances; here counts are off by {doubt:.2f} labels"
             )
-        expected = size * (chances.mean(0) - head_gradient(victim, seen, "bias"))
-        counts = torch.zeros_like(expected, dtype=torch.long)
-        for _ in range(size):
+        expected = size * (chances.mean(0) - slope)
+        counts = (slope < 0).long()  # only a label makes an entry negative
+        if int(counts.sum()) > size:  # more classes than labels: something else did
+            counts = torch.zeros_like(counts)
+        for _ in range(size - int(counts.sum())):
             counts[(expected - counts).argmax()] += 1
         return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
 
@@ -190,10 +194,13 @@ class FirstThatApplies:
 
 
 def inferred() -> LabelRule:
-    """What attacks use by default: the sign rule for one sample, counts from the bias, Yin et al.; where noise or a
-    withheld head breaks their preconditions, the best guess from the bias, and last the label as one more unknown.
+    """What attacks use by default: the sign rule for one sample; counts from the bias, less the chances that an untrained
+    model gives to noise; Yin et al.; where noise or a withheld head breaks their preconditions, the best guess from the
+    bias, and last the label as one more unknown.
     """
-    return FirstThatApplies((SignRule(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False), Joint()))
+    return FirstThatApplies(
+        (SignRule(), ChanceCounts(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False), Joint())
+    )
 
 
 def readable(rule: LabelRule, victim: Victim, seen: Observation, *, seed: int) -> Tensor | None:
