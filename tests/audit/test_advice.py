@@ -129,7 +129,7 @@ SILENT: dict[str, Findings] = {
     "only_upper_bound": updates(PARTLY, HELPED),
     "only_diagnostic_run": updates(HELPED, PLAIN),
     "early_steps_leak_most": training(peak=Measured(101, 1.25, 1.0, 1.5)),
-    "noise_is_not_dp": updates(PLAIN, replace(PLAIN, anchor="case-6", defenses=("prune:0.9",))),
+    "noise_is_not_dp": updates(PLAIN, replace(PLAIN, anchor="case-6", defenses=("dpsgd:clip=1,noise=1", "prune:0.9"))),
     "nothing_to_defend": defenses(undefended=replace(BASE, outcome="partial")),
     "decoders_too": split(decoder_epochs=1),
     "longer_monitoring": training(scored=8),

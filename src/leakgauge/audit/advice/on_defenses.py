@@ -58,11 +58,16 @@ def noise_is_not_dp(found: Findings) -> Match | None:
     used = [(u.anchor, spec) for u in own(found) for spec in u.defenses]
     used += [(row.anchor, row.defense) for row in _holding(found)]
     used += [(SPLIT, spec) for spec in (found.split.defenses if found.split else ())]
-    noisy = [(anchor, spec) for anchor, spec in used if "noise" in spec.lower()]
+    noisy = [(anchor, spec) for anchor, spec in used if _adds_noise(spec)]
     if not noisy:
         return None
     specs = list(dict.fromkeys(spec for _, spec in noisy))
     return Match(tuple(dict.fromkeys(anchor for anchor, _ in noisy)), {"defense": " or ".join(specs[:3])})
+
+
+def _adds_noise(spec: str) -> bool:
+    """Whether one of the defenses is noise by itself; DP-SGD has noise as an option, and clips each sample first."""
+    return any("noise" in part.partition(":")[0].lower() for part in spec.split(" + "))
 
 
 def rows(found: Findings) -> tuple[Defended, ...]:

@@ -61,8 +61,8 @@ RULES: tuple[Rule, ...] = (
         f"{on_defenses.MOST_POINTS:g} points of accuracy.",
         when=on_defenses.no_cheap_defense,
         title="Plan for secure aggregation, or for training with DP-SGD (Opacus).",
-        why="Of {count} tried {best}. What attacks see behind the two: audit again with --channel aggregate:clients=4, or with "
-        "--channel dpsgd:clip=1,noise=1.",
+        why="Of {count} tried {best}. What attacks see behind them: audit again with --channel aggregate:clients=4, or with "
+        "another dpsgd:clip=…,noise=….",
     ),
     Rule(
         name="defense_did_not_hold",
