@@ -232,3 +232,20 @@ def test_the_null_run_of_matching_does_not_know_the_labels(quick, load, tmp_path
 
 def test_values_without_a_number_are_written_as_nothing():
     assert running._finite(torch.tensor([1.0, math.inf, math.nan])) == [1.0, None, None]
+
+
+def test_a_batch_that_is_all_the_data_is_judged_without_re_identification(quick, victim_of, tmp_path):
+    images, labels = torch.rand(4, 1, 6, 6), torch.arange(4)
+    setup = Setup(victim_of(), images, labels)
+    record = run_case(quick(batch_size=4, options={"steps": 2}), load=lambda case: setup, folder=tmp_path)
+    assert record.status == "done"
+    assert record.metrics.get("reid") is None
+    assert run_case(quick(batch_size=3, options={"steps": 2}), load=lambda case: setup, folder=tmp_path).metrics["reid"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_models_of_other_number_types(quick, victim_of, tiny, tmp_path, dtype):
+    setup = Setup(victim_of(tiny(norm=False).to(dtype)), torch.rand(20, 1, 6, 6), torch.arange(20) % 4)
+    case = quick(batch_size=2, options={"steps": 2, "restarts": 2}, reveal=("size", "auxiliary:8"))
+    record = run_case(case, load=lambda case: setup, folder=tmp_path)
+    assert (record.status, record.reason) == ("done", "")

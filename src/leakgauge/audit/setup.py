@@ -35,7 +35,7 @@ class Setup:
                 "give more data or a smaller batch"
             )
         x, y = self.images[rows], self.labels[rows]
-        return self.victim.space.encode(x).to(self.victim.device), y.to(self.victim.device)
+        return self.victim.to_input(self.victim.space.encode(x)), y.to(self.victim.device)
 
     def observation(self, case: Case) -> Observation:
         """What the adversary of the case holds."""
@@ -43,11 +43,11 @@ class Setup:
         defenses, reveal = case.build_defenses(), self.reveal(case)
         return share(self.victim, case.build_channel(), x, y, defenses=defenses, reveal=reveal, seed=case.seed)
 
-    def pool(self, case: Case) -> Tensor:
-        """Other images of the data, for re-identification."""
+    def pool(self, case: Case) -> Tensor | None:
+        """Other images of the data, for re-identification; None where the batch is all there is."""
         rows = torch.arange(len(self.images))
         others = (rows < case.first) | (rows >= case.first + case.batch_size)
-        return self.images[others][:POOL]
+        return self.images[others][:POOL] if bool(others.any()) else None
 
     def reveal(self, case: Case) -> tuple[Reveal, ...]:
         """What the case reveals; auxiliary images come from the end of the data, the pool from its beginning."""
@@ -63,7 +63,7 @@ class Setup:
             raise BadInput(
                 f"the case wants {count} auxiliary images, but the data holds {len(others)} besides the private ones"
             )
-        return self.victim.space.encode(self.images[others[-count:]]).to(self.victim.device)
+        return self.victim.to_input(self.victim.space.encode(self.images[others[-count:]]))
 
 
 Load = Callable[[Case], Setup]
@@ -94,7 +94,7 @@ def one_of_each_class(labels: Tensor) -> Tensor:
 def check_fits(setup: Setup) -> int:
     """Number of classes. Refuses, in one sentence, a model that does not take the data or labels it cannot have."""
     victim = setup.victim
-    probe = victim.space.encode(setup.images[:2]).to(victim.device)
+    probe = victim.to_input(victim.space.encode(setup.images[:2]))
     try:
         with torch.no_grad():
             output = victim(probe)
