@@ -112,7 +112,11 @@ class Case:
 
     def key(self) -> str:
         """Identifies the case in a run; ``--resume`` skips cases whose key has a record."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that a key is made of; a channel only where there is one, as runs of older versions know none."""
+        return {name: value for name, value in asdict(self).items() if name != "channel" or value}
 
     def deed(self) -> str:
         """Identifies what the case does, whatever its name."""

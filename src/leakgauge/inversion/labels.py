@@ -130,7 +130,8 @@ class ChanceCounts:
     whose entry is negative, one each, and then one by one to the class that lacks most. An untrained model may favour some
     classes whatever it sees, and :class:`BiasCounts` misses those in a batch; here they are taken into account. Refused where
     the probabilities change from sample to sample, as they do after training: their deviation s must leave B · s/√B below
-    ``doubt`` of a label.
+    ``doubt`` of a label. Refused too where ∂b is not as long as the counts say, by a factor of two: clipping, or a loss that
+    sums over the batch, has changed its scale, which :class:`BiasCounts` does not need.
 
     Ref: Wainakh et al. 2022, attack with a shared model — offsets of the classes estimated with dummy data
     """
@@ -157,6 +158,12 @@ class ChanceCounts:
             counts = torch.zeros_like(counts)
         for _ in range(size - int(counts.sum())):
             counts[(expected - counts).argmax()] += 1
+        explained = chances.mean(0) - counts / size
+        scale = float(slope @ explained / explained.square().sum())
+        if not 0.5 < scale < 2:
+            raise Inapplicable(
+                f"the chance rule needs the gradient as it was computed, its scale is {scale:.2g} times that"
+            )
         return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
 
 
