@@ -263,8 +263,16 @@ def _head(victim: Victim) -> tuple[str, nn.Linear]:
         raise Inapplicable("the model has no linear head, so labels cannot be read off its gradient")
     dense = [n for n, m in victim.model.named_modules() if isinstance(m, nn.Linear)]
     with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, dense) as ran:
-        victim(_probe(victim, torch.Generator().manual_seed(0)))
-    if ran and name not in ran:  # an auxiliary classifier, or what is left of another task
+        output = victim(_probe(victim, torch.Generator().manual_seed(0)))
+    if ran and isinstance(output, Tensor):
+        wide = [n for n in ran if victim.model.get_submodule(n).out_features == output.shape[1]]
+        if not wide:
+            raise Inapplicable(
+                "no linear layer of the model gives a score per class, so labels cannot be read off its gradient"
+            )
+        if name not in wide:  # an auxiliary classifier, or what is left of another task
+            name = wide[-1]
+    elif ran and name not in ran:
         name = list(ran)[-1]
     head = victim.model.get_submodule(name)
     if not isinstance(head, nn.Linear):
