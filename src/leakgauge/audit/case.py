@@ -140,8 +140,10 @@ class Case:
             if "of=" in self.channel:
                 raise BadInput(f"{self.channel} cannot say what each client sends; drop of=…, the local steps say it")
             return made_from(self.channel, CHANNELS, kind="channel", extra={"of": plain})
-        if self.local_steps > 1:
-            raise BadInput(f"channel {name} says itself how the client trains; drop the number of local steps")
+        if (self.local_steps, self.local_lr) != (Case.local_steps, Case.local_lr):
+            raise BadInput(
+                f"channel {name} says itself how the client trains; drop the number of local steps and their learning rate"
+            )
         drawn = {"seed": self.seed + self.first} if name in DRAWS and "seed=" not in self.channel else {}
         return made_from(self.channel, CHANNELS, kind="channel", extra=drawn)
 
