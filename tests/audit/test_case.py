@@ -32,6 +32,23 @@ def test_keys_tell_cases_apart_and_nothing_else():
     assert len(Case().key()) == 12
 
 
+def test_without_a_channel_the_key_is_that_of_versions_that_knew_none():
+    """``--resume`` goes on with their folders."""
+    assert Case().key() == "40ef6a25a0ee"
+
+
+def test_a_channel_refuses_what_does_not_go_with_it():
+    shuffled = Case(channel="shuffled_fedavg:minibatch=4", batch_size=4)
+    assert (shuffled.smallest_batch(), shuffled.fits(), replace(shuffled, batch_size=6).fits()) == (4, True, False)
+    assert [Case(channel="features:0", mode=mode).fits() for mode in ("eval", "train")] == [True, False]
+    with pytest.raises(BadInput, match="multiple"):
+        replace(shuffled, batch_size=6).require_fit()
+    with pytest.raises(BadInput, match="eval mode"):
+        Case(channel="features:0", mode="train").require_fit()
+    with pytest.raises(BadInput, match="drop of="):
+        Case(channel="aggregate:clients=2,of=dpsgd", batch_size=2).build_channel()
+
+
 def test_the_name_says_what_it_is():
     case = Case(model="vit", mode="train", batch_size=4, local_steps=3, defenses=("prune:0.9",), attack="dlg")
     assert case.name == "vit, train mode, batch 4, 3 local steps, prune:0.9, dlg"

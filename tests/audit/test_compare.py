@@ -78,6 +78,11 @@ def test_another_set_up_is_not_paired(run, change):
     assert found.is_worse  # nothing was compared, so nothing vouches for the new run
 
 
+def test_a_record_from_before_there_were_channels_is_paired():
+    old = record()
+    assert setup_of(replace(old, case={k: v for k, v in old.case.items() if k != "channel"})) == setup_of(old)
+
+
 def test_steps_seed_and_model_do_not_part_a_pair():
     assert setup_of(record()) == setup_of(record(model="vit", seed=4, options={"steps": 99, "restarts": 3}))
 

@@ -125,3 +125,15 @@ def test_bad_options(victim_of, batch_of):
         Aggregate(clients=3)(victim_of(), *batch_of(2))
     with pytest.raises(BadInput, match="no buffers"):
         share(victim_of(), Aggregate(of=DPSGD()), *batch_of(2), reveal=(Buffers(),))
+
+
+def test_clients_of_clients_draw_noise_of_their_own(victim_of, batch_of):
+    victim, (x, y) = victim_of(), batch_of(4)
+
+    def added(channel, plain):
+        noisy, clean = channel(victim, x, y), plain(victim, x, y)
+        return torch.cat([(noisy[name] - clean[name]).flatten() for name in noisy])
+
+    twice = added(Aggregate(2, Aggregate(2, DPSGD(1.0, 1.0))), Aggregate(2, Aggregate(2, DPSGD(1.0, 0.0))))
+    once = added(Aggregate(4, DPSGD(1.0, 1.0)), Aggregate(4, DPSGD(1.0, 0.0)))
+    torch.testing.assert_close(twice, once, atol=1e-5, rtol=1e-5)  # the same four draws, in the same weights

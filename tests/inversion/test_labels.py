@@ -14,7 +14,7 @@ from torch import nn
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Observation, Pixels, Size, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
-from leakgauge.defenses import WithholdNames
+from leakgauge.defenses import Clip, WithholdNames
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import (
     BiasCounts,
@@ -79,6 +79,34 @@ def test_the_plain_counts_miss_a_favoured_class():
     seen = observed(of, list(range(8)))
     assert told(BiasCounts(strict=False), of, seen) != list(range(8))
     assert told(ChanceCounts(), of, seen) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("loss", "defenses"), [(F.cross_entropy, (Clip(0.01),)), (nn.CrossEntropyLoss(reduction="sum"), ())]
+)
+def test_where_the_scale_is_not_the_gradients_labels_are_counted_without_it(loss, defenses):
+    labels = [1, 1, 1, 1, 4, 7]
+    of = victim(loss=loss)
+    seen = observed(of, labels, defenses=defenses)
+    with pytest.raises(Inapplicable, match="scale is"):
+        told(ChanceCounts(doubt=0.5), of, seen)
+    assert told(inferred(), of, seen) == labels
+
+
+def test_a_layer_that_gives_no_score_per_class_is_no_head():
+    """The head that the model was born with is not run, and the last linear layer is a gate."""
+
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.scores, self.fc = nn.Linear(1, 1), nn.Conv2d(1, 10, 6), nn.Linear(36, 10)
+
+        def forward(self, x):
+            return self.scores(x * self.gate(x.mean((2, 3)))[:, :, None, None]).flatten(1)
+
+    of = Victim(Gated(), Pixels((1, 6, 6)))
+    with pytest.raises(Inapplicable, match="score per class"):
+        told(BiasCounts(strict=False), of, observed(of, [1, 2]))
 
 
 def test_the_chance_rule_refuses_a_model_that_tells_images_apart():

@@ -12,7 +12,7 @@ from typing import Any
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.parse import made_from
-from leakgauge.channels import CHANNELS, Aggregate, FedAvg, Gradient
+from leakgauge.channels import CHANNELS, Aggregate, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Attack, Buffers, Channel, Defense, Labels, Mode, NoisyCopy, Reveal, Size
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
@@ -112,7 +112,11 @@ class Case:
 
     def key(self) -> str:
         """Identifies the case in a run; ``--resume`` skips cases whose key has a record."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that a key is made of; a channel only where there is one, as runs of older versions know none."""
+        return {name: value for name, value in asdict(self).items() if name != "channel" or value}
 
     def deed(self) -> str:
         """Identifies what the case does, whatever its name."""
@@ -133,9 +137,13 @@ class Case:
             return plain
         name = self.channel.partition(":")[0]
         if name == AGGREGATE:
+            if "of=" in self.channel:
+                raise BadInput(f"{self.channel} cannot say what each client sends; drop of=…, the local steps say it")
             return made_from(self.channel, CHANNELS, kind="channel", extra={"of": plain})
-        if self.local_steps > 1:
-            raise BadInput(f"channel {name} says itself how the client trains; drop the number of local steps")
+        if (self.local_steps, self.local_lr) != (Case.local_steps, Case.local_lr):
+            raise BadInput(
+                f"channel {name} says itself how the client trains; drop the number of local steps and their learning rate"
+            )
         drawn = {"seed": self.seed + self.first} if name in DRAWS and "seed=" not in self.channel else {}
         return made_from(self.channel, CHANNELS, kind="channel", extra=drawn)
 
@@ -144,21 +152,36 @@ class Case:
         return (*((self.channel,) if protects(self.channel) else ()), *self.defenses)
 
     def fits(self) -> bool:
-        """Whether batch and local steps go together with the channel."""
-        if self.channel.partition(":")[0] != AGGREGATE:
-            return not self.channel or self.local_steps == 1
-        return self.batch_size >= self.smallest_batch()
+        """Whether mode, batch and local steps go together with the channel."""
+        if not self.channel:
+            return True
+        if self._in_the_wrong_mode():
+            return False
+        if self.channel.partition(":")[0] != AGGREGATE and self.local_steps > 1:
+            return False
+        channel = self.build_channel()
+        whole = not isinstance(channel, ShuffledFedAvg) or self.batch_size % (channel.minibatch or self.batch_size) == 0
+        return whole and self.batch_size >= self.smallest_batch()
 
     def require_fit(self) -> None:
-        """Refuses a batch that is too small for the channel's clients."""
+        """Refuses a batch that is too small for the channel's clients, or not whole in minibatches."""
+        if self._in_the_wrong_mode():
+            raise BadInput(f"{self.channel} is sent by inference, which runs in eval mode; use mode eval")
         if not self.fits():
-            raise BadInput(
-                f"{self.channel} needs a batch of at least {self.smallest_batch()}, got {self.batch_size}; enlarge it"
+            least = self.smallest_batch()
+            wanted = (
+                f"at least {least}" if self.channel.partition(":")[0] == AGGREGATE else f"{least} or a multiple of it"
             )
+            raise BadInput(f"{self.channel} needs a batch of {wanted}, got {self.batch_size}; change the batch size")
+
+    def _in_the_wrong_mode(self) -> bool:
+        return self.channel.partition(":")[0] == "features" and self.mode != "eval"
 
     def smallest_batch(self) -> int:
-        """As many samples as there are clients to hold one."""
+        """As many samples as there are clients to hold one, or as a minibatch holds."""
         channel = self.build_channel()
+        if isinstance(channel, ShuffledFedAvg):
+            return channel.minibatch or 1
         return channel.clients if isinstance(channel, Aggregate) else 1
 
     def options_of_setup(self) -> list[str]:

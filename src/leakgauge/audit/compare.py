@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leakgauge.audit import records as store
+from leakgauge.audit.case import Case
 from leakgauge.audit.phrasing import plural
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import SEVERITY
@@ -30,6 +31,8 @@ FAILING: tuple[Direction, ...] = ("worse", "lost")
 BUDGET = ("steps", "restarts")
 """Options of an attack that say how hard it tries, not what it tries."""
 _SETUP = ("mode", "batch_size", "local_steps", "local_lr", "channel", "attack", "defenses", "reveal", "first")
+_ADDED = {"channel": Case.channel}
+"""What a case lacks that an older version wrote down, with what it meant there."""
 _PREFERRED = ("model", "data", "name", "seed", "options", "classes", "resize", "device")
 
 
@@ -133,7 +136,8 @@ def compare_cases(before: Sequence[Record], after: Sequence[Record], *, folders:
 def setup_of(record: Record) -> str:
     """What makes two cases one set-up: everything but the model, its data and how hard the attack tries."""
     options = {k: v for k, v in (record.case.get("options") or {}).items() if k not in BUDGET}
-    return json.dumps([[record.case.get(name) for name in _SETUP], options], sort_keys=True, default=str)
+    case = {**_ADDED, **record.case}
+    return json.dumps([[case.get(name) for name in _SETUP], options], sort_keys=True, default=str)
 
 
 def _paired(old: Sequence[Record], new: Sequence[Record]) -> list[tuple[Record, Record]]:

@@ -80,7 +80,8 @@ class Trial:
 
     def key(self) -> str:
         """Identifies the trial in a run; resuming skips trials whose key has a record."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        fields = {**asdict(self), "case": self.case.identity()}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
 
     def undefended(self) -> Trial:
         """The trial without any defense that this one is compared with."""

@@ -18,7 +18,9 @@ from torch import Tensor
 from leakgauge.audit.defense_training import at_once
 from leakgauge.audit.setup import Setup
 from leakgauge.channels import DPSGD, Gradient
-from leakgauge.channels.facts import drawn_anew, of_a_client, public
+from leakgauge.channels.aggregate import drawn_anew
+from leakgauge.channels.dpsgd import require_separate_samples
+from leakgauge.channels.facts import of_a_client, public
 from leakgauge.channels.rows import in_rows
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Channel, Defense, NeedsVictim, RowByRow, Signal, Victim, private_randomness
@@ -63,6 +65,7 @@ class Releases:
     def _released(self, number: int, places: Tensor) -> Signal:
         channel = self.channel
         if isinstance(channel, DPSGD) and set(self.rows) == set(self.victim.parameters()):
+            require_separate_samples(self.victim)
             seed = None if channel.seed is None else channel.seed + number
             rng = None if seed is None else torch.Generator().manual_seed(seed)
             return channel.released({name: rows[places] for name, rows in self.rows.items()}, rng)
@@ -134,7 +137,7 @@ def told_apart(drawn: Releases, defenses: Sequence[Defense], *, seed: int) -> Ma
     notes = []
     if len(names) < sent:
         notes.append(f"the decoder reads {len(names)} of {sent} tensors for lack of memory; the whole tells more")
-    if drawn.batches.shape[1] > 1 and not _mean_of_singles(drawn.victim, drawn.channel):
+    if drawn.batches.shape[1] > 1 and not _mean_of_singles(drawn.victim, _unprotected(drawn.channel)):
         notes.append("the decoder takes each candidate alone, though samples of a batch act on each other here")
     return {
         "auc": asdict(auc),

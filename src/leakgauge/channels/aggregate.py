@@ -62,10 +62,17 @@ class Aggregate:
         for k in range(self.clients):
             rows = torch.arange(k, len(x), self.clients, device=x.device)
             mine = y[rows] if isinstance(y, Tensor) else {name: value[rows] for name, value in y.items()}
-            for name, value in sent(redrawn(self.of, k), x[rows], mine).items():
+            for name, value in sent(drawn_anew(self.of, k), x[rows], mine).items():
                 if not value.is_floating_point():
                     mean.setdefault(name, value)
                     continue
                 part = len(rows) / len(x) * value
                 mean[name] = mean[name] + part if name in mean else part
         return mean
+
+
+def drawn_anew(channel: Channel, number: int) -> Channel:
+    """The channel of another client or round: what it draws for itself is another draw, also for clients of clients."""
+    if isinstance(channel, Aggregate):
+        return replace(channel, of=drawn_anew(channel.of, channel.clients * number))
+    return redrawn(channel, number)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from leakgauge.channels.aggregate import Aggregate
 from leakgauge.channels.epochs import ShuffledFedAvg
 from leakgauge.channels.fedavg import FedAvg
-from leakgauge.channels.redrawn import redrawn
 from leakgauge.core import Channel, KeepsSecrets
 
 
@@ -19,13 +16,6 @@ def of_a_client(channel: Channel) -> Channel:
 def public(channel: Channel) -> Channel:
     """The channel as the adversary knows it."""
     return channel.public() if isinstance(channel, KeepsSecrets) else channel
-
-
-def drawn_anew(channel: Channel, number: int) -> Channel:
-    """The channel of another client or round: what it draws for itself is another draw."""
-    if isinstance(channel, Aggregate):
-        return replace(channel, of=drawn_anew(channel.of, channel.clients * number))
-    return redrawn(channel, number)
 
 
 def is_weight_update(channel: Channel) -> bool:

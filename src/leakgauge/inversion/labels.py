@@ -130,7 +130,8 @@ class ChanceCounts:
     whose entry is negative, one each, and then one by one to the class that lacks most. An untrained model may favour some
     classes whatever it sees, and :class:`BiasCounts` misses those in a batch; here they are taken into account. Refused where
     the probabilities change from sample to sample, as they do after training: their deviation s must leave B · s/√B below
-    ``doubt`` of a label.
+    ``doubt`` of a label. Refused too where ∂b is not as long as the counts say, by a factor of two: clipping, or a loss that
+    sums over the batch, has changed its scale, which :class:`BiasCounts` does not need.
 
     Ref: Wainakh et al. 2022, attack with a shared model — offsets of the classes estimated with dummy data
     """
@@ -157,6 +158,12 @@ class ChanceCounts:
             counts = torch.zeros_like(counts)
         for _ in range(size - int(counts.sum())):
             counts[(expected - counts).argmax()] += 1
+        explained = chances.mean(0) - counts / size
+        scale = float(slope @ explained / explained.square().sum())
+        if not 0.5 < scale < 2:
+            raise Inapplicable(
+                f"the chance rule needs the gradient as it was computed, its scale is {scale:.2g} times that"
+            )
         return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
 
 
@@ -256,8 +263,16 @@ def _head(victim: Victim) -> tuple[str, nn.Linear]:
         raise Inapplicable("the model has no linear head, so labels cannot be read off its gradient")
     dense = [n for n, m in victim.model.named_modules() if isinstance(m, nn.Linear)]
     with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, dense) as ran:
-        victim(_probe(victim, torch.Generator().manual_seed(0)))
-    if ran and name not in ran:  # an auxiliary classifier, or what is left of another task
+        output = victim(_probe(victim, torch.Generator().manual_seed(0)))
+    if ran and isinstance(output, Tensor):
+        wide = [n for n in ran if victim.model.get_submodule(n).out_features == output.shape[1]]
+        if not wide:
+            raise Inapplicable(
+                "no linear layer of the model gives a score per class, so labels cannot be read off its gradient"
+            )
+        if name not in wide:  # an auxiliary classifier, or what is left of another task
+            name = wide[-1]
+    elif ran and name not in ran:
         name = list(ran)[-1]
     head = victim.model.get_submodule(name)
     if not isinstance(head, nn.Linear):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from leakgauge.audit import defense_leakage
 from leakgauge.audit.case import Case
 from leakgauge.audit.defense_leakage import draw_releases, rates, told_apart
 from leakgauge.audit.defense_training import Training
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
 
@@ -52,6 +52,18 @@ def test_without_defense_the_member_is_found_and_under_noise_it_is_not(setup_of,
     hidden = told_apart(drawn, (GaussianNoise(relative=1e4),), seed=0)
     assert hidden["auc"]["low"] < 0.5 < hidden["auc"]["high"]
     assert hidden["tpr"]["value"] < 0.3
+
+
+def test_dp_sgd_refuses_members_where_the_channel_refuses_the_model(setup_of):
+    drawn = draw_releases(setup_of(mode="train"), Gradient(), batch=2, candidates=20, releases=5, seed=0)
+    with pytest.raises(Inapplicable, match="normalises over the batch"):
+        told_apart(replace(drawn, channel=DPSGD(1.0, 1.0)), (), seed=0)
+
+
+@pytest.mark.parametrize("channel", [DPSGD(1.0, 1.0), Aggregate(2)])
+def test_samples_that_are_kept_apart_are_not_said_to_act_on_each_other(setup, channel):
+    drawn = draw_releases(setup, channel, batch=2, candidates=20, releases=5, seed=0)
+    assert told_apart(drawn, (), seed=0)["notes"] == []
 
 
 def test_more_noise_tells_less(setup):
