@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge import cli, console
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import SALT, Case
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Buffers, Labels, NoisyCopy, Size
 from leakgauge.defenses import Prune
@@ -116,10 +116,13 @@ def test_what_it_builds():
 
 def test_what_a_client_draws_comes_from_the_seed_and_differs_by_image():
     private = Case(channel="dpsgd:clip=0.5,noise=2", seed=3, first=4)
-    assert private.build_channel() == DPSGD(clip=0.5, noise=2, seed=7)
+    assert private.build_channel() == DPSGD(clip=0.5, noise=2, seed=4 * SALT + 4)
+    assert (
+        replace(private, seed=0, first=0).build_channel().seed != 0
+    )  # the attack draws its start from the seed itself
     assert replace(private, channel="dpsgd:seed=1").build_channel() == DPSGD(seed=1)
     shuffled = replace(private, channel="shuffled_fedavg:epochs=2")
-    assert shuffled.build_channel() == ShuffledFedAvg(epochs=2, seed=7)
+    assert shuffled.build_channel() == ShuffledFedAvg(epochs=2, seed=4 * SALT + 4)
 
 
 def test_a_batch_has_a_sample_for_every_client():
@@ -152,6 +155,7 @@ def test_refusals(options, message):
         ({"defenses": ("pruned:1",)}, "build_defenses", "unknown defense 'pruned'; did you mean prune"),
         ({"reveal": ("label",)}, "build_reveal", "unknown knowledge to reveal 'label'; did you mean labels"),
         ({"local_steps": 2, "local_lr": -1.0}, "build_channel", "positive learning rate"),
+        ({"channel": "fedavg:steps=3"}, "build_channel", "give the number of local steps instead"),
         ({"channel": "dspgd"}, "build_channel", "unknown channel 'dspgd'; did you mean dpsgd"),
         ({"channel": "dpsgd:clip=-1"}, "build_channel", "positive clip, got -1"),
         ({"channel": "dpsgd:epsilon=3"}, "build_channel", "channel dpsgd has no option 'epsilon'"),

@@ -249,3 +249,9 @@ def test_models_of_other_number_types(quick, victim_of, tiny, tmp_path, dtype):
     case = quick(batch_size=2, options={"steps": 2, "restarts": 2}, reveal=("size", "auxiliary:8"))
     record = run_case(case, load=lambda case: setup, folder=tmp_path)
     assert (record.status, record.reason) == ("done", "")
+
+
+def test_a_training_that_diverges_is_a_refusal_and_no_score(quick, load, tmp_path):
+    record = run_case(quick(batch_size=2, local_steps=5, local_lr=1e38), load=load, folder=tmp_path)
+    assert (record.status, record.verdict) == ("refused", None)
+    assert "its training diverged" in record.reason

@@ -143,7 +143,9 @@ def test_costs_are_those_of_the_layers():
         assert whole.parameters == stem + 2 * a + 256 * 3 + 3, way
         assert whole.flops == 2 * (64 * 9 * 4 + 2 * 64 * 9 * 16 + 256 * 3), way
         assert costs["stem"].time_share is not None
-        assert 0 < costs["stem"].time_share < 1, way
+        assert 0 < costs["stem"].time_share <= 1, (
+            way
+        )  # a busy machine may stretch a part beyond the whole, which is cut
 
 
 def test_costs_without_time():
@@ -258,3 +260,21 @@ def test_a_size_that_happens_to_equal_the_batch_is_not_taken_for_it(way):
     found = set(way(victim.model, example_of(victim, 3)).points)
     assert {"first", "head"} <= found
     assert not any("tanh" in name or name == "turn" for name in found)
+
+
+class OneSize(nn.Module):
+    """Takes three samples and no other number, and looks at values, so that hooks alone can follow it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(0):
+            self.first, self.head = nn.Linear(64, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        x = x.view(3, 64)
+        return self.head(torch.tanh(self.first(x)) * (2 if x.sum() > 1e9 else 1))
+
+
+def test_hooks_follow_a_model_that_takes_one_batch_size():
+    victim = Victim(OneSize(), SPACE)
+    assert {"first", "head"} <= set(Hooked(victim.model, example_of(victim, 3)).points)

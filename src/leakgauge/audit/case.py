@@ -42,6 +42,9 @@ REVEALS: dict[str, Any] = {
 AGGREGATE = "aggregate"
 PROTECTING = ("dpsgd",)
 """Channels that a client chooses in order to send less, as it would choose a defense."""
+PLAIN = ("gradient", "fedavg")
+"""Channels that follow from the number of local steps."""
+SALT = 1_000_003
 DRAWS = ("dpsgd", "shuffled_fedavg")
 """Channels whose client draws noise or orders of its own."""
 
@@ -140,11 +143,16 @@ class Case:
             if "of=" in self.channel:
                 raise BadInput(f"{self.channel} cannot say what each client sends; drop of=…, the local steps say it")
             return made_from(self.channel, CHANNELS, kind="channel", extra={"of": plain})
+        if name in PLAIN:
+            raise BadInput(
+                f"channel {name} is what a case has anyway; drop it, and give the number of local steps instead"
+            )
         if (self.local_steps, self.local_lr) != (Case.local_steps, Case.local_lr):
             raise BadInput(
                 f"channel {name} says itself how the client trains; drop the number of local steps and their learning rate"
             )
-        drawn = {"seed": self.seed + self.first} if name in DRAWS and "seed=" not in self.channel else {}
+        secret = SALT * (self.seed + 1) + self.first  # another stream than the adversary's own draws from the seed
+        drawn = {"seed": secret} if name in DRAWS and "seed=" not in self.channel else {}
         return made_from(self.channel, CHANNELS, kind="channel", extra=drawn)
 
     def protections(self) -> tuple[str, ...]:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.case import AuxiliaryImages, Case
-from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Victim, share
+from leakgauge.channels.facts import is_weight_update
+from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Signal, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
-from leakgauge.errors import BadInput, LeakgaugeError
+from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 
 POOL = 200
@@ -41,7 +42,10 @@ class Setup:
         """What the adversary of the case holds."""
         x, y = self.private(case)
         defenses, reveal = case.build_defenses(), self.reveal(case)
-        return share(self.victim, case.build_channel(), x, y, defenses=defenses, reveal=reveal, seed=case.seed)
+        seen = share(self.victim, case.build_channel(), x, y, defenses=defenses, reveal=reveal, seed=case.seed)
+        if is_weight_update(seen.channel) and not _finite(seen.signal) and _finite(self.victim.parameters()):
+            raise Inapplicable("the client's update is not finite: its training diverged; lower its learning rate")
+        return seen
 
     def pool(self, case: Case) -> Tensor | None:
         """Other images of the data, for re-identification; None where the batch is all there is."""
@@ -89,6 +93,10 @@ def one_of_each_class(labels: Tensor) -> Tensor:
         turn[i] = seen[label]
         seen[label] += 1
     return torch.argsort(turn * len(seen) + labels, stable=True)
+
+
+def _finite(signal: Signal) -> bool:
+    return all(bool(value.isfinite().all()) for value in signal.values())
 
 
 def check_fits(setup: Setup) -> int:

@@ -34,6 +34,13 @@ READING: set[Function] = {
     Tensor.__index__,
     Tensor.item,
     Tensor.tolist,
+    Tensor.numpy,
+    Tensor.equal,
+    torch.equal,
+    Tensor.allclose,
+    torch.allclose,
+    Tensor.is_nonzero,
+    torch.is_nonzero,
 }
 """Functions that take a value out of a tensor, most often to decide what is run next."""
 

@@ -90,7 +90,7 @@ class Hooked:
     @cached_property
     def _points(self) -> dict[str, Point]:
         called, whole = self._run(self.example)
-        of_more, _ = self._run(self.example.repeat_interleave(2, 0))  # which size is the batch's, and which is not
+        of_more = self._of_more(called)
         found: dict[str, Point] = {}
         for name, outputs in called.items():  # in the order in which the modules finish
             value, more = outputs[0], of_more.get(name, [None])[0]
@@ -98,6 +98,17 @@ class Hooked:
                 spec = TensorSpec(name, tuple(value.shape[1:]), value.dtype)
                 found[name] = Point(name, (spec,), type(self.model.get_submodule(name)).__name__.lower())
         return found
+
+    def _of_more(self, called: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """What twice as many samples give, which tells the batch's size from others; for a model of one size, the first
+        size of every tensor is taken to be the batch's."""
+        try:
+            return self._run(self.example.repeat_interleave(2, 0))[0]
+        except (RuntimeError, ValueError):
+            return {
+                name: [v.repeat_interleave(2, 0) if isinstance(v, Tensor) and v.dim() else v for v in outputs]
+                for name, outputs in called.items()
+            }
 
     def _run(self, x: Tensor) -> tuple[dict[str, list[Any]], Any]:
         """What every module gave, call by call, and the model's output."""

@@ -119,7 +119,7 @@ def test_dp_sgd_protects_members_costs_accuracy_and_states_its_guarantee(setup_o
     assert strong.cost > 0.2
     assert "ε = " in strong.accuracy["privacy"]
     assert "privacy" not in plain.accuracy
-    assert strong.channel == "DPSGD(clip=0.1, noise=300, seed=0)"
+    assert strong.channel.startswith("DPSGD(clip=0.1, noise=300, ")
 
 
 def test_a_resumed_run_gives_the_same_table(setup, load, tmp_path, monkeypatch):
