@@ -21,6 +21,7 @@ from leakgauge.cli_options import (
     DefenseOption,
     DeviceOption,
     EpochsOption,
+    ExplainOption,
     FailOption,
     JsonOption,
     JunitOption,
@@ -100,12 +101,7 @@ def audit(
     markdown: MarkdownOption = None,
     out: OutOption = None,
     seed: SeedOption = 0,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Only try single changes of one set-up (train mode, batch of 4) that flip its verdict."
-        ),
-    ] = False,
+    explain: ExplainOption = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that run cases side by side.")] = 1,
     ray: Annotated[bool, typer.Option("--ray", help="Run the cases as tasks of a Ray cluster.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,

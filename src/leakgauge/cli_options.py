@@ -48,6 +48,12 @@ RevealOption = Annotated[
     list[str] | None,
     typer.Option("--reveal", help="Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable."),
 ]
+ExplainOption = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Only try single changes of one set-up (train mode, batch of 4) that flip its verdict."
+    ),
+]
 DEFAULT_BUDGET = "10m"
 """For a user's own model, where nobody knows yet how long a step takes."""
 BudgetOption = Annotated[

@@ -76,11 +76,8 @@ _watched: ContextVar[bool] = ContextVar("watched", default=False)
 @contextmanager
 def watchable() -> Iterator[None]:
     """Inside, no channel uses torch.func, which lets nobody watch the tensors it keeps; samples are taken one after another."""
-    token = _watched.set(True)
-    try:
+    with _switched_on(_watched):
         yield
-    finally:
-        _watched.reset(token)
 
 
 _inside_transform: ContextVar[bool] = ContextVar("inside_transform", default=False)
@@ -89,11 +86,17 @@ _inside_transform: ContextVar[bool] = ContextVar("inside_transform", default=Fal
 @contextmanager
 def inside_transform() -> Iterator[None]:
     """Inside, gradients are taken with ``torch.func.grad``, the only kind that vmap can map over."""
-    token = _inside_transform.set(True)
+    with _switched_on(_inside_transform):
+        yield
+
+
+@contextmanager
+def _switched_on(switch: ContextVar[bool]) -> Iterator[None]:
+    token = switch.set(True)
     try:
         yield
     finally:
-        _inside_transform.reset(token)
+        switch.reset(token)
 
 
 def _transformed(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffers: Signal) -> dict[str, Tensor]:
