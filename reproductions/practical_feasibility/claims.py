@@ -145,8 +145,8 @@ CLAIMS = (
     ),
     Claim(
         "small", "4.5.2", "small patches leak, patches of 16 do not",
-        ("vit_b_patch2, train mode", "vit_b, train mode", "vit_b_patch8, train mode", "vit_b_patch16, train mode"),
-        _above(_named("at 2", "at 4", "at 8", "at 16"), slice(1)),
+        ("vit_b, train mode", "vit_b_patch8, train mode", "vit_b_patch16, train mode"),
+        _above(_named("at 4", "at 8", "at 16"), slice(1)),
     ),
     Claim(
         "small", "Table 1", "post-activation ResNet18 leaks in inference mode only, pre-activation in train mode too",

@@ -33,7 +33,7 @@ PAPER = {
     "swinv2_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 0.99, 0.99, 0.99, 0.98, 1.00),
     "swin_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00, 0.87),
 }
-PLAN: Plan = dict.fromkeys(reversed(PAPER), 60.0)
+PLAN: Plan = dict.fromkeys(reversed(PAPER), 50.0)
 IMAGES = 2
 LEAST, MOST = 400, 2400
 """Steps of a run."""

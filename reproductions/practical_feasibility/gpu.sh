@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All parts at full size on one GPU: bash reproductions/practical_feasibility/gpu.sh OUT DATA [1|2|3|all]
 # DATA is the folder made by pack.py (A with B copied into it). Stage 1 trains the networks, with nothing beside it; stage 2 runs the
-# attacks in four lanes side by side, the most important cases first; stage 3 goes on with what stage 2 had no time for (it is stage
+# attacks in four lanes side by side, the most important cases first (and trains before them what stage 1 had no time for); stage 3 goes on with what stage 2 had no time for (it is stage
 # 2 once more). Each stage takes at most LIMIT (560) seconds: a case that would not be done by then is not begun.
 # Writes OUT/feasibility_results.tar.gz (numbers), OUT/feasibility_pictures.tar.gz (images, to draw the figures) and
 # OUT/feasibility_parts.log. Results and weights are kept in WORK (/tmp/practical_feasibility): a case that has its line there is not
@@ -51,7 +51,7 @@ attacks() {
     lane small &
     lane large &
     lane shared_statistics controlled &
-    lane freeze_thresholds detection &
+    lane accuracy freeze_thresholds detection &
     wait
 }
 

@@ -119,16 +119,17 @@ def test_the_layout_is_the_faster_one(monkeypatch, folder_on_path):
     assert training._faster_layout(plain, training.RESIDUAL, on_gpu, y) == (torch.channels_last, 3.0)
 
 
-def test_unadapted_networks_get_the_epochs_of_the_adapted(tmp_path, folder_on_path):
+def test_networks_compared_by_accuracy_get_equally_many_epochs(tmp_path, folder_on_path):
     import accuracy
     from ledger import Ledger
     from networks import Network
 
     ledger = Ledger(tmp_path, "accuracy", {"quick": False, "seed": 0})
     ledger.add("convnext_t", epochs=23)
-    assert accuracy.epochs_of_the_adapted(Network("convnext_t", adapted=False), ledger) == 23
-    assert accuracy.epochs_of_the_adapted(Network("convnext_t"), ledger) is None
+    assert accuracy.given_epochs(Network("convnext_t", adapted=False), ledger) == 23
+    assert accuracy.given_epochs(Network("convnext_t"), ledger) is None
     ledger.add("swin_t", epochs=40)
-    assert accuracy.epochs_of_the_adapted(Network("swin_t", adapted=False), ledger) is None  # compared by no accuracy
+    assert accuracy.given_epochs(Network("swin_t", adapted=False), ledger) is None  # compared by no accuracy
     assert list(accuracy.PLAN) == list(accuracy.NETWORKS)
-    assert sum(accuracy.PLAN.values()) <= 520  # of 555; Python and the images need some
+    assert {accuracy.given_epochs(net, ledger) for net in accuracy.NETWORKS.values() if net.name == "vit_b"} == {3}
+    assert max(accuracy.PLAN.values()) <= 180  # the most an architecture is given

@@ -130,9 +130,10 @@ def test_the_attacks_fit_into_two_calls_of_four_lanes(monkeypatch, capsys, folde
     """The lanes of gpu.sh; a case not begun at the end of the first call leaves at most its own seconds unused."""
     script = (FOLDER / "gpu.sh").read_text("utf-8")
     lanes = re.findall(r"^    lane (.+) &$", script, re.MULTILINE)
-    assert sorted(name for lane in lanes for name in lane.split()) == sorted(set(PARTS) - {"accuracy"})
-    for lane in lanes:
-        assert sum(planned_seconds(name, monkeypatch, capsys) for name in lane.split()) < 2 * 555 - 160
+    assert sorted(name for lane in lanes for name in lane.split()) == sorted(PARTS)
+    for lane in lanes:  # of accuracy a rest, if any
+        parts = [name for name in lane.split() if name != "accuracy"]
+        assert sum(planned_seconds(name, monkeypatch, capsys) for name in parts) < 2 * 555 - 160
 
 
 @pytest.mark.parametrize("works", [True, False])
