@@ -31,10 +31,14 @@ class Pieces:
     path: Path
     run: Row
 
-    def add(self, **values: Any) -> None:
-        line = json.dumps(self.run | values, ensure_ascii=False) + "\n"
+    def add(self, **values: Any) -> Row:
+        row = self.run | values
+        line = json.dumps(row, ensure_ascii=False) + "\n"
+        if self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n"):
+            line = "\n" + line  # a kill has cut off the line before
         with self.path.open("ab", buffering=0) as file:  # one write, so that lines of several processes do not mix
             file.write(line.encode())
+        return row
 
     def done(self, **wanted: Any) -> list[Row]:
         """The lines with these values. One that a kill cut off is left out."""

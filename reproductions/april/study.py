@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
+from files import Pictures, Row, load, read, save, write
+from pieces import Clock
 from PIL import Image
 from torch import Tensor, nn
 
@@ -31,8 +33,6 @@ from leakgauge.inversion import L2, Joint, Matching
 from leakgauge.measures.pairing import pair
 from leakgauge.models.vit import ViT
 
-Row = dict[str, Any]
-Pictures = dict[str, np.ndarray]
 RESULTS = Path(__file__).parent / "results"
 SHOWN = 112
 """Largest side of a picture in a figure."""
@@ -48,6 +48,7 @@ class Options:
     data: Path | None
     out: Path
     images: int | None
+    clock: Clock = field(default_factory=Clock)
 
     def count(self, full: int, quick: int = 2) -> int:
         """How many images: as asked for, else the study's own number."""
@@ -64,11 +65,23 @@ class Results:
     rows: list[Row] = field(default_factory=list)
     pictures: Pictures = field(default_factory=dict)
     seconds: float = 0.0
-    """What earlier, stopped runs took."""
+    """What earlier runs took."""
+    devices: tuple[str, ...] = ()
+    """Where earlier runs ran."""
+    waiting: list[str] = field(default_factory=list)
+    """What there was no time for."""
 
     def has(self, **wanted: Any) -> bool:
-        """Whether an earlier, stopped run has left a row with these values."""
+        """Whether there is a row with these values, of an earlier run perhaps."""
         return any(all(row.get(key) == value for key, value in wanted.items()) for row in self.rows)
+
+    def drop(self, **wanted: Any) -> None:
+        """Removes the rows with these values, which are measured anew."""
+        self.rows = [row for row in self.rows if any(row.get(key) != value for key, value in wanted.items())]
+
+    def wait(self, what: str) -> None:
+        print(f"{what}: to go on later", flush=True)
+        self.waiting.append(what)
 
     def add(self, **values: Any) -> None:
         self.rows.append(values)
@@ -320,7 +333,7 @@ Draw = Callable[[list[Row], Pictures, Path], None]
 def main(name: str, run: Run, draw: Draw, about: str | None, *, goes_on: bool = False) -> None:
     """Runs one study and writes ``name.jsonl``, ``name.npz`` and its figures; with --draw only the figures, from those files.
 
-    A study that ``goes_on`` leaves out what an earlier, stopped run of the same size and seed has left there.
+    A study that ``goes_on`` leaves out what an earlier run of the same size and seed has left there.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny models on embedded data, in seconds")
@@ -329,23 +342,26 @@ def main(name: str, run: Run, draw: Draw, about: str | None, *, goes_on: bool = 
     parser.add_argument("--data", type=Path, help="folder with mnist.npz and CIFAR-10; embedded images without it")
     parser.add_argument("--images", type=int, help="how many images, instead of the study's own number")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results and figures")
+    parser.add_argument("--within", type=float, help="seconds, after which studies that go on begin nothing more")
     parser.add_argument("--draw", action="store_true", help="only draw the figures, from the results in --out")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if not given.draw:
-        options = Options(given.quick, torch.device(given.device), given.seed, given.data, given.out, given.images)
+        clock, device = Clock.within(given.within), torch.device(given.device)
+        options = Options(given.quick, device, given.seed, given.data, given.out, given.images, clock)
         recorded(name, run, options, earlier(name, options) if goes_on else None)
     _, rows = read(given.out / f"{name}.jsonl")
     draw(rows, load(given.out / f"{name}.npz"), given.out)
 
 
 def earlier(name: str, options: Options) -> Results:
-    """Rows and pictures that a stopped run of the same size and seed has left; none after a complete one."""
+    """Rows and pictures that a run of the same size and seed has left."""
     path = options.out / f"{name}.jsonl"
     facts, rows = read(path) if path.is_file() else ({}, [])
-    if (facts.get("complete"), facts.get("quick"), facts.get("seed")) != (False, options.quick, options.seed):
+    if (facts.get("quick"), facts.get("seed")) != (options.quick, options.seed):
         return Results()
-    return Results(rows, load(path.with_suffix(".npz")), facts["seconds"])
+    print(f"{len(rows)} rows in {path} are kept; to measure them anew give another folder with --out", flush=True)
+    return Results(rows, load(path.with_suffix(".npz")), facts["seconds"], tuple(facts["device"].split(", ")))
 
 
 def recorded(name: str, run: Run, options: Options, before: Results | None = None) -> None:
@@ -354,10 +370,11 @@ def recorded(name: str, run: Run, options: Options, before: Results | None = Non
     began, results, complete = time.perf_counter(), before or Results(), False
     try:
         run(options, results)
-        complete = True
+        complete = not results.waiting
     finally:
         facts = {"study": name, "seed": options.seed, "quick": options.quick, "complete": complete}
-        facts |= {"device": device_name(options.device), "torch": torch.__version__}
+        devices = dict.fromkeys([*results.devices, device_name(options.device)])
+        facts |= {"device": ", ".join(devices), "torch": torch.__version__}
         facts |= {"seconds": round(results.seconds + time.perf_counter() - began, 1)}
         write(options.out / f"{name}.jsonl", [facts, *results.rows])
         save(options.out / f"{name}.npz", results.pictures)
@@ -365,30 +382,3 @@ def recorded(name: str, run: Run, options: Options, before: Results | None = Non
 
 def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def write(path: Path, rows: Sequence[Row]) -> None:
-    """JSON lines, first under another name, so that a stopped run leaves no half a file."""
-    part = path.with_suffix(".part")
-    part.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    part.replace(path)
-
-
-def read(path: Path) -> tuple[Row, list[Row]]:
-    """What a results file says about its run, and its rows."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return lines[0], lines[1:]
-
-
-def save(path: Path, pictures: Pictures) -> None:
-    part = path.with_suffix(".part.npz")
-    np.savez_compressed(part, **pictures)  # pyright: ignore[reportArgumentType]
-    part.replace(path)
-
-
-def load(path: Path) -> Pictures:
-    """The pictures of a run; none where the file is not there, as in a fresh checkout."""
-    if not path.is_file():
-        return {}
-    with np.load(path) as archive:
-        return {name: archive[name] for name in archive.files}

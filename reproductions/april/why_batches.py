@@ -5,10 +5,10 @@
 1. ``labels``: how many labels each rule reads rightly, in batches of 4 to 24, and how much an untrained model favours some classes. The
    rule of Yin et al. that the paper uses asks for features that are not negative and for labels that differ; the head of this model
    reads tokens of either sign, and ten classes cannot give 24 different labels. The paper's batches are of ImageNet images.
-2. ``attack``: the first batches of ``batches.py`` again, with those chances subtracted from the counts that the public model gives to
-   images of noise. Batches of 8 to 24 on a GPU only.
+2. ``attack``: the first batches of ``batches.py`` by themselves, with those chances subtracted from the counts that the public model
+   gives to images of noise. Batches of 8 to 24 on a GPU only.
 
-A run that was stopped goes on where it was. About 5 minutes on one core.
+A run that was stopped goes on where it was, and one on a GPU adds to one on a CPU. About 5 minutes on one core.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import study
 import torch
-from batches import labels_read
+from batches import BY_BIAS, RULE, SET_UP, labels_read
 from drawing import Line, Panel, grid, svg
 from study import Images, Options, Pictures, Results, Row
 
@@ -29,8 +29,8 @@ from leakgauge.inversion import BiasCounts, ChanceCounts, MinimumEntry
 from leakgauge.inversion.labels import LabelRule
 
 RULES: dict[str, LabelRule] = {
-    "counts from the bias": BiasCounts(strict=False),
-    "less the chances on noise": ChanceCounts(),
+    BY_BIAS: BiasCounts(strict=False),
+    RULE: ChanceCounts(),
     "Yin et al.": MinimumEntry(),
 }
 SIZES = (4, 8, 16, 24)
@@ -81,9 +81,11 @@ def attack(options: Options, results: Results, size: int) -> None:
     matching = replace(study.matching_attack("april", steps=options.steps(1500)), labels=ChanceCounts())
     found = matching(victim, seen, seed=options.seed)
     square = sum(float(t.double().square().sum()) for t in seen.signal.values())
+    results.drop(part="attack", batch=size)
     results.add(
         part="attack", batch=size, data=images.name, steps=options.steps(1500), seconds=round(found.seconds, 1),
-        loss=found.loss / square, labels_read=labels_read(found.y, images.y), **study.measured([found], images, space),
+        loss=found.loss / square, labels_read=labels_read(found.y, images.y), device=study.device_name(options.device),
+        **study.measured([found], images, space),
     )  # fmt: skip
     results.keep(f"{size} original", images.x)
     results.keep(f"{size}, found", study.in_order(space.decode(found.x), images.x))
@@ -94,8 +96,12 @@ def run(options: Options, results: Results) -> None:
         labels(options, results, size)
     sizes = (2,) if options.quick else ATTACKED + (ON_A_GPU if options.device.type == "cuda" else ())
     for size in sizes:
-        if not results.has(part="attack", batch=size):
+        if results.has(part="attack", batch=size) and f"{size}, found" in results.pictures:
+            continue
+        if options.clock.allows(SET_UP):
             attack(options, results, size)
+        else:
+            results.wait(f"batch of {size}")
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:

@@ -1,0 +1,115 @@
+"""What `gpu_table1.sh` still has to do, and about how many seconds that takes on an H200.
+
+    python reproductions/april/plan.py [--work FOLDER] [--training-images 25000]
+
+Reads what is done in FOLDER (results/ by default). Seconds are those of each part by itself, one after another; lanes side by side take
+less as far as a part does not fill the GPU. Sources of the paces: ``results/table1.jsonl`` (MNIST cells of 500 images and 800 steps),
+``benchmarks/results/engine_h200.jsonl`` (ViT-B/16), ``results/batches.jsonl`` (three lanes that took turns, so a third of its seconds).
+What was never measured says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import batches
+import study
+import table1
+import width
+from cells import SETTINGS, whole
+from pieces import Pieces
+from study import Row
+from why_batches import ATTACKED, ON_A_GPU
+
+SMALL_PACE = {"april": 62.0 / 400, "dlg": 61.4 / 400, "tag": 98.0 / 400, "ig": 62.0 / 400}
+"""ms for an image and a step of the small model: seconds for 400,000 of them. IG was not measured: it forms no gradients, so not more."""
+BASE_PACE = {"april": 4.05, "dlg": 4.05, "tag": 5.2, "ig": 3.06}
+"""The same for ViT-Base in TF32. IG: the cosine of the benchmark. Squared distance: 8.66 − 7.68 ms more, its difference in float32. TAG: as
+much more than DLG as on the small model, by the number of parameters (86.4 to 7.1 million)."""
+LATENCY = {"small": 6.0, "base": 15.0}
+"""ms of a step however few the images: 1,200 and 3,300 kernels of about 5 µs."""
+SET_UP = {"small": 3.0, "base": 6.0}
+"""Seconds before the first recorded step of an attack."""
+BATCH_STEP = {4: 20.0, 24: 58.0}
+"""ms of a step on ViT-Base: 36.9 s for 600 steps and 34.8 s for 200 in three lanes, a third of it."""
+TRAINING = {384: 35.0, 192: 12.0, 96: 8.0, 48: 8.0, 24: 8.0}
+"""Seconds for three models of a width on 50,000 images: an estimate from the operations of a step."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of work of a stage that is not done yet."""
+
+    stage: str
+    name: str
+    seconds: float
+    left: str
+
+
+def cells(work: Path) -> Iterator[Part]:
+    pieces = Pieces(work / "table1_pieces.jsonl", {"quick": False, "seed": 0})
+    rows = read(work / "table1.jsonl")
+    for data_set, kind in table1.DATA_SETS.items():
+        size = "base" if data_set == "imagenet" else "small"
+        paces = BASE_PACE if size == "base" else SMALL_PACE
+        for attack, pace in paces.items():
+            if any((r["data_set"], r["attack"]) == (data_set, attack) and whole(r) for r in rows):
+                continue
+            key = {"data_set": data_set, "attack": attack}
+            done = sum(row["amount"] for row in pieces.done(part="piece", **key))
+            settings = len(SETTINGS[attack]) - len(pieces.done(part="setting", **key))
+            trial = SET_UP[size] + kind.steps // kind.shorter * max(LATENCY[size], kind.tried * pace) / 1000
+            piece = SET_UP[size] + kind.steps * max(LATENCY[size], kind.piece * pace) / 1000
+            seconds = settings * trial + (kind.count - done) / kind.piece * piece
+            stage = "imagenet" if size == "base" else "small"
+            yield Part(stage, f"{data_set} {attack}", seconds, f"{kind.count - done} of {kind.count} images")
+
+
+def studies(work: Path, training_images: int) -> Iterator[Part]:
+    found = study.Results(read(work / "batches.jsonl"))
+    for size in batches.SIZES:
+        if not found.has(model="CIFAR model", batch=size, rule=batches.RULE):
+            yield Part("small", f"batches, CIFAR model {size}", 12.0, "1500 steps")
+    for size, milliseconds in BATCH_STEP.items():
+        done = [
+            r["steps"] for r in found.rows if (r["model"], r["batch"], r["rule"]) == ("ViT-Base", size, batches.RULE)
+        ]
+        left = 5000 - max(done, default=0)
+        if left:
+            seconds = SET_UP["base"] + left * milliseconds / 1000
+            yield Part("small", f"batches, ViT-Base {size}", seconds, f"{left} steps")
+    found = study.Results(read(work / "why_batches.jsonl"))
+    for size in ATTACKED + ON_A_GPU:
+        if not found.has(part="attack", batch=size):
+            yield Part("small", f"why_batches, attack on {size}", 12.0, "1500 steps")
+    found = study.Results(read(work / "width.jsonl"))
+    missing = [w for a in "BA" for w in width.CIFAR_WIDTHS if not found.has(part="accuracy", architecture=a, width=w)]
+    if missing:
+        seconds = sum(TRAINING[w] for w in missing) * training_images / 50_000
+        yield Part("small", "width, accuracies", seconds, f"{len(missing)} trainings, never measured")
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a full-size run."""
+    facts, rows = study.read(path) if path.is_file() else ({"quick": True}, [])
+    return [] if facts["quick"] else rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=study.RESULTS)
+    parser.add_argument("--training-images", type=int, default=25_000)
+    given = parser.parse_args()
+    parts = [*cells(given.work), *studies(given.work, given.training_images)]
+    for stage in ("small", "imagenet"):
+        own = [part for part in parts if part.stage == stage]
+        for part in own:
+            print(f"{stage:9} {part.name:32} {part.seconds:5.0f} s  {part.left}")
+        print(f"{stage:9} {'together':32} {sum(part.seconds for part in own):5.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
