@@ -288,6 +288,12 @@ def progress(rows: list[Row]) -> list[Claim]:
     return found
 
 
+def told(name: str, facts: Row, rows: list[Row]) -> bool:
+    """Whether a study has run to its end; that of batches tells as much once every batch has a row, which says its steps."""
+    wanted = {(model, size) for model in ("CIFAR model", "ViT-Base") for size in (4, 24)}
+    return facts["complete"] or (name == "batches" and wanted <= {(r["model"], r["batch"]) for r in rows})
+
+
 CLAIMS: dict[str, Callable[[list[Row]], list[Claim]]] = {
     "architecture_a": architecture_a,
     "progress": progress,

@@ -1,6 +1,6 @@
 """Writes the tables of README.md anew from results/*.jsonl, so that the two cannot disagree.
 
-    python reproductions/april/make_tables.py [--check]
+    python reproductions/april/make_tables.py [--check] [--results FOLDER --page FILE]
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end -->``; a study without results says so.
 """
@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import study
-from claims import CLAIMS, HEAD
+from claims import CLAIMS, HEAD, told
 
 README = Path(__file__).parent / "README.md"
 BLOCK = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -37,12 +37,12 @@ def block(name: str) -> str:
 
 
 def summary() -> str:
-    """Every claim whose study has been measured at full size to its end; the others are named."""
+    """Every claim whose study has been measured at full size as far as it tells about it; the others are named."""
     lines, open_ones = list(HEAD), []
     for name, claims in CLAIMS.items():
         path = study.RESULTS / f"{name}.jsonl"
         facts, rows = study.read(path) if path.is_file() else ({"quick": True}, [])
-        if facts["quick"] or not facts["complete"]:
+        if facts["quick"] or not told(name, facts, rows):
             open_ones.append(name)
         else:
             lines += [claim.line() for claim in claims(rows)]
@@ -56,12 +56,15 @@ def main() -> None:
     parser.add_argument(
         "--check", action="store_true", help="change nothing; fail if a table is not that of the results"
     )
+    parser.add_argument("--results", type=Path, default=study.RESULTS, help="make the tables from these results")
+    parser.add_argument("--page", type=Path, default=README, help="write them into this file, which has the marks")
     given = parser.parse_args()
-    before = README.read_text(encoding="utf-8")
+    study.RESULTS = given.results
+    before = given.page.read_text(encoding="utf-8")
     after = BLOCK.sub(lambda match: block(match[1]), before)
     if given.check:
         sys.exit("README.md is not made from results/: run make_tables.py" if after != before else 0)
-    README.write_text(after, encoding="utf-8")
+    given.page.write_text(after, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ DATA_SETS = {
 
 def trained(model: nn.Module, options: Options, *, epochs: int) -> float:
     """Trains the model in place on CIFAR-10 (AdamW, one cycle, batches of 500) and returns its test accuracy."""
-    data, test = study.objects(options, 50_000, train=True), study.objects(options, 10_000)
+    data = study.objects(options, 500 if options.quick else 50_000, train=True)
+    test = study.objects(options, 100 if options.quick else 10_000)
     x, y = data.x.to(options.device), data.y.to(options.device)
     model.to(options.device).train()
     size = min(500, len(x))

@@ -35,11 +35,11 @@ def copy_part_of_test(source: Path, out: Path) -> None:
             new.writestr(name, old.read(name))
 
 
-def copy_imagenet(source: Path, out: Path) -> None:
-    """Images spread over the classes; the class number stands in front of the file's name."""
+def copy_imagenet(source: Path, out: Path, count: int = IMAGENET) -> None:
+    """``count`` images spread over the classes; the class number stands in front of the file's name."""
     with zipfile.ZipFile(source) as archive:
         names = sorted(n for n in archive.namelist() if n.endswith(".jpg"))
-        names = names[:: len(names) // IMAGENET][:IMAGENET]
+        names = names[:: max(1, len(names) // count)][:count]
         x = np.stack([np.asarray(Image.open(io.BytesIO(archive.read(n))).convert("RGB")) for n in names])
     np.savez_compressed(out, x=x.transpose(0, 3, 1, 2), y=np.array([int(Path(n).name.split("_")[0]) for n in names]))
 

@@ -1,17 +1,23 @@
-"""Table 1 of the APRIL paper, in pieces: it goes on where it stopped, the pieces do not matter, and no piece begins too late."""
+"""Table 1 of the APRIL paper, in pieces: it goes on where it stopped, and attacks are compared on the same images."""
 
+import io
 import json
 import math
 import runpy
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
-HELPERS = ("table1", "pieces", "study", "width", "drawing", "training")
+HELPERS = (
+    "table1", "cells", "resumable", "pieces", "files", "study", "width", "drawing", "training", "plan", "batches", "why_batches",
+    "pack", "pack_data",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -66,29 +72,110 @@ def test_the_pieces_do_not_matter(attack, tmp_path, run):
         assert rows[size]["label_accuracy"] == rows[3]["label_accuracy"]
 
 
-def test_only_the_missing_piece_is_run_and_only_if_there_is_time(tmp_path, run, capsys):
+def test_only_the_missing_piece_is_run(tmp_path, run):
     run("table1", tmp_path, *ONE_CELL, "--piece", "1")
     whole = lines(tmp_path / "table1.jsonl")[1]
     (tmp_path / "table1.jsonl").unlink()
     path = tmp_path / "table1_pieces.jsonl"
     kept = path.read_text("utf-8").splitlines(keepends=True)
-    slow = [json.dumps(json.loads(line) | {"seconds": 1000.0}) + "\n" for line in kept]
-    path.write_text("".join([*slow[:2], slow[3], slow[2][:40]]), "utf-8")  # the second piece was cut off by a kill
-    capsys.readouterr()
-    run("table1", tmp_path, *ONE_CELL, "--within", "600")
-    assert "mnist april: no time for a piece" in capsys.readouterr().out
-    assert not (tmp_path / "table1.jsonl").exists()
-    path.write_text("".join([*kept[:2], kept[3]]), "utf-8")
-    run("table1", tmp_path, *ONE_CELL, "--within", "600")
-    assert [row.get("first") for row in lines(path)] == [None, 0, 2, 1]
+    path.write_text("".join([*kept[:2], kept[3], kept[2][:40]]), "utf-8")  # the second piece was cut off by a kill
+    run("table1", tmp_path, *ONE_CELL)
+    found = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.endswith("}")]
+    assert [row.get("first") for row in found] == [None, 0, 2, 1]
     again = lines(tmp_path / "table1.jsonl")[1]
     assert again["each_mse"] == pytest.approx(whole["each_mse"], rel=1e-3)
 
 
+def test_the_row_is_written_if_only_that_is_missing(tmp_path, run):
+    run("table1", tmp_path, *ONE_CELL)
+    whole = lines(tmp_path / "table1.jsonl")
+    (tmp_path / "table1.jsonl").unlink()
+    run("table1", tmp_path, *ONE_CELL)
+    assert lines(tmp_path / "table1.jsonl") == whole
+
+
+def test_a_piece_that_is_stopped_goes_on_in_the_next_call(tmp_path, run, monkeypatch, capsys):
+    run("table1", tmp_path / "whole", *ONE_CELL)
+    import pieces
+    import resumable
+
+    class Brief(pieces.Clock):
+        """Time enough for everything but the second look at a running attack."""
+
+        looks = 0
+
+        def allows(self, seconds):
+            Brief.looks += seconds == 0
+            return seconds > 0 or Brief.looks % 2 == 1
+
+    monkeypatch.setattr(pieces.Clock, "within", lambda _: Brief())
+    monkeypatch.setattr(resumable, "LOOK", 4)
+    out = tmp_path / "pieces"
+    said = []
+    for state in (True, False):
+        run("table1", out, *ONE_CELL, "--within", "100")
+        said.append(capsys.readouterr().out)
+        assert bool(list(out.glob("*.pt"))) == state
+        assert (out / "table1.jsonl").is_file() != state
+    assert "table1_mnist_april_0: 8 of 12 steps, to go on later" in said[0]
+    ours, theirs = (lines(folder / "table1.jsonl")[1] for folder in (out, tmp_path / "whole"))
+    assert ours["each_mse"] == theirs["each_mse"]
+    assert ours["seconds"] > 0
+
+
 def test_without_any_time_nothing_is_begun(tmp_path, run, capsys):
     run("table1", tmp_path, *ONE_CELL, "--within", "0")
-    assert "no time for a tuning" in capsys.readouterr().out
+    assert "mnist april: no time for a setting" in capsys.readouterr().out
     assert not (tmp_path / "table1_pieces.jsonl").exists()
+
+
+def test_a_setting_begins_only_if_it_would_be_done_in_time(tmp_path, run, capsys):
+    run("table1", tmp_path, "--datasets", "mnist", "--attacks", "dlg", "--images", "3")
+    path = tmp_path / "table1_pieces.jsonl"
+    slow = [json.loads(line) | {"seconds": 1000.0} for line in path.read_text("utf-8").splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in slow), "utf-8")
+    capsys.readouterr()
+    run("table1", tmp_path, *ONE_CELL, "--within", "600")
+    assert "mnist april: no time for a setting" in capsys.readouterr().out
+
+
+def made_up_row(attack: str, images: list[int], wanted: int = 6) -> dict:
+    """A row whose values are the numbers of its images, times ten for APRIL."""
+    values = [float(i * (10 if attack == "april" else 1)) for i in images]
+    return {
+        "data_set": "imagenet", "attack": attack, "images": len(images), "wanted": wanted, "of": "ImageNet", "model": "untrained",
+        "label_accuracy": 1.0, "which": images, "each_mse": values, "each_ssim": values, "each_right": [i != 1 for i in images],
+    }  # fmt: skip
+
+
+def test_attacks_are_compared_on_the_images_that_all_have(run):
+    import table1
+
+    rows = [made_up_row("april", [0, 1, 2, 3]), made_up_row("ig", [0, 1, 4, 5]), made_up_row("tag", [0, 1, 2, 3, 4, 5])]
+    text = table1.table(rows).splitlines()
+    assert [line.split(" | ")[2] for line in text[2:5]] == ["2 of 6"] * 3
+    assert [line.split(" | ")[5] for line in text[2:5]] == ["5.00e+00 ± 7.1e+00", *["5.00e-01 ± 7.1e-01"] * 2]
+    assert [line.split(" | ")[-1] for line in text[2:5]] == ["50% |"] * 3
+    assert "imagenet dlg" in text[-1]
+    assert "To go on: imagenet april (4 of 6 images), imagenet ig (4 of 6 images)." in text[-1]
+    whole = table1.table([made_up_row(name, list(range(6))) for name in ("april", "ig")])
+    assert "| 6 | april |" in whole
+    assert "To go on" not in whole
+
+
+def test_a_row_of_fewer_images_is_not_whole_and_is_replaced(tmp_path, run):
+    import cells
+
+    kept = cells.Table(tmp_path, {"quick": True, "seed": 0}, [("imagenet", "april")])
+    early = {"seconds": 1.0, "seconds_tuning": 0.5}
+    kept.put(made_up_row("april", [0, 1]) | early)
+    assert not kept.has("imagenet", "april")
+    assert not lines(kept.path)[0]["complete"]
+    kept.put(made_up_row("april", list(range(6))) | early)
+    assert kept.has("imagenet", "april")
+    facts, *rows = lines(kept.path)
+    assert facts["complete"]
+    assert [row["images"] for row in rows] == [6]
 
 
 def test_runs_of_other_seeds_are_not_mixed(tmp_path, run):
@@ -122,6 +209,75 @@ def test_imagenet_comes_with_channels_first_or_last(tmp_path, run):
     assert len(first.x) == 4
     assert torch.equal(first.x, last.x)
     assert torch.equal((first.x[2, 1] * 255).round(), torch.from_numpy(x[2, :, :, 1]).float())
+
+
+def test_the_packed_data_can_be_read(tmp_path, run, monkeypatch):
+    """From archives like those that are packed: two sheets of CIFAR-10, two MNIST images, 40 small pictures in place of ImageNet's."""
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    rng = np.random.default_rng(0)
+    digits = rng.integers(0, 256, (2, 28, 28), dtype=np.uint8)
+    np.savez(source / "mnist.npz", x_train=digits, y_train=np.arange(2), x_test=digits, y_test=np.arange(2))
+
+    def archive(name: str, files: dict) -> None:
+        with zipfile.ZipFile(source / name, "w") as made:
+            for file, value in files.items():
+                buffer = io.BytesIO()
+                if file.endswith(".npy"):
+                    np.save(buffer, value)
+                else:
+                    Image.fromarray(value).save(buffer, "png")
+                made.writestr(file, buffer.getvalue())
+
+    sheet = rng.integers(0, 256, (320, 320, 3), dtype=np.uint8)
+    cifar = {"labels.npy": np.arange(100) % 10, "sheet_0000.png": sheet}
+    archive("cifar10_test.zip", cifar)
+    archive("cifar10_train_a.zip", cifar)
+    archive("imagenet_500_224.zip", {f"{2 * i:04}_n0_thing.jpg": sheet[:40, i : i + 40] for i in range(70)})
+    monkeypatch.setattr(sys, "argv", ["pack_data", str(source), str(out)])
+    runpy.run_path(str(FOLDER / "pack_data.py"), run_name="__main__")
+    sys.path.remove(str(FOLDER.parent / "practical_feasibility"))
+    for file in (out / "second").iterdir():
+        file.rename(out / "first" / file.name)
+    import study
+    import table1
+
+    options = study.Options(False, torch.device("cpu"), 0, out / "first", tmp_path, None)
+    assert len(table1.photographs_224(options, 500).x) == 32
+    assert table1.photographs_224(options, 3).y.tolist() == [0, 4, 8]
+    assert torch.equal((study.digits(options, 1).x[0, 0] * 255).round(), torch.from_numpy(digits[0]).float())
+    assert len(study.objects(options, 50, train=True).x) == len(study.objects(options, 50).x) == 50
+
+
+def test_the_plan_shrinks_as_work_is_done(tmp_path, run, capsys, monkeypatch):
+    import plan
+    import study
+
+    def left() -> dict[str, float]:
+        monkeypatch.setattr(sys, "argv", ["plan", "--work", str(tmp_path)])
+        plan.main()
+        parts = [*plan.cells(tmp_path), *plan.studies(tmp_path, 25_000)]
+        told = capsys.readouterr().out
+        assert all(part.name in told for part in parts)
+        return {part.name: part.seconds for part in parts}
+
+    before = left()
+    facts = {"quick": False, "seed": 0, "complete": False}
+    rows = [made_up_row("april", list(range(30)), wanted=30), made_up_row("tag", list(range(10)), wanted=30)]
+    study.write(tmp_path / "table1.jsonl", [facts, *rows])
+    run_facts = {"quick": False, "seed": 0, "data_set": "imagenet", "attack": "tag", "amount": 5}
+    pieces = [run_facts | {"part": "piece", "first": first} for first in (0, 5)] + [run_facts | {"part": "setting"}] * 4
+    (tmp_path / "table1_pieces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pieces), "utf-8")
+    study.write(
+        tmp_path / "batches.jsonl", [facts, {"model": "ViT-Base", "batch": 4, "rule": plan.batches.RULE, "steps": 4000}]
+    )
+    after = left()
+    assert "imagenet april" not in after
+    assert after["imagenet tag"] == pytest.approx(4 * (6 + 5000 * 5 * plan.BASE_PACE["tag"] / 1000))
+    assert after["imagenet ig"] == before["imagenet ig"]
+    assert after["batches, ViT-Base 4"] == pytest.approx(6 + 1000 * plan.BATCH_STEP[4] / 1000)
+    assert before["batches, ViT-Base 4"] == pytest.approx(6 + 5000 * plan.BATCH_STEP[4] / 1000)
+    assert all(seconds > 0 for seconds in after.values())
 
 
 def test_the_trained_network_is_trained_once(tmp_path, run, monkeypatch):

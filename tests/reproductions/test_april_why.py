@@ -19,7 +19,19 @@ FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
 def folder_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     yield
-    for name in ("study", "why", "why_batches", "attention_variants", "batches", "claims", "drawing"):
+    own = (
+        "study",
+        "files",
+        "pieces",
+        "resumable",
+        "why",
+        "why_batches",
+        "attention_variants",
+        "batches",
+        "claims",
+        "drawing",
+    )
+    for name in own:
         sys.modules.pop(name, None)
 
 
