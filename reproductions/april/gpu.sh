@@ -18,7 +18,8 @@ deadline=$((SECONDS + ${LIMIT:-480})) # seconds for everything; what does not fi
 study() { # NAME SECONDS
     local began=$SECONDS left=$((deadline - SECONDS))
     if [ "$left" -lt 20 ]; then echo "$1: no time left"; return; fi
-    timeout -k 15 "$(($2 < left ? $2 : left))" "$python" "$here/$1.py" --device "${DEVICE:-cuda}" --data "$data" --out "$work" ${MORE:-} >"$work/$1.log" 2>&1
+    left=$(($2 < left ? $2 : left))
+    timeout -k 15 "$left" "$python" "$here/$1.py" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --within $((left - 15)) ${MORE:-} >"$work/$1.log" 2>&1
     echo "$1: exit $? after $((SECONDS - began)) s"
 }
 

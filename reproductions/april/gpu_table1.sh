@@ -39,29 +39,27 @@ script() { # LOG NAME ARGUMENTS...: one script, with as many seconds as are left
     echo "$log: exit $status after $((SECONDS - began)) s"
 }
 
-cells() { # DATASET ATTACK...: cells of the table, where the stage has them
-    local set=$1 attack
-    shift
-    case $stage in all) ;; imagenet) [ "$set" = imagenet ] || return ;; *) [ "$set" != imagenet ] || return ;; esac
-    if [ "$set" = imagenet ] && [ ! -f "$data/imagenet.npz" ]; then echo "imagenet: waits for imagenet.npz"; return; fi
-    for attack in "$@"; do script "${set}_$attack" table1 --datasets "$set" --attacks "$attack" ${PIECE:+--piece "$PIECE"}; done
+cells() { # ATTACK: its cells of the table, as the stage says
+    if [ "$stage" != imagenet ]; then script "small_$1" table1 --datasets mnist,cifar10 --attacks "$1"; fi
+    if [ "$stage" = small ]; then return; fi
+    if [ ! -f "$data/imagenet.npz" ]; then echo "imagenet_$1: waits for imagenet.npz"; return; fi
+    script "imagenet_$1" table1 --datasets imagenet --attacks "$1" ${PIECE:+--piece "$PIECE"}
 }
 
 studies() {
     [ "$stage" != imagenet ] || return
-    if ls "$data"/cifar10_train_a.zip "$data"/data_batch_1.bin >/dev/null 2>&1; then script width width; else echo "width: waits for CIFAR-10's training images"; fi
+    local training=yes
+    [ -f "$data/cifar10_train_a.zip" ] || [ -f "$data/data_batch_1.bin" ] || training=
+    if [ "$training" ]; then script width width; else echo "width: waits for CIFAR-10's training images"; fi
     script batches batches
     script why_batches why_batches
-    if ls "$data"/cifar10_train_a.zip "$data"/data_batch_1.bin >/dev/null 2>&1; then cells cifar10_trained april dlg tag ig; fi
+    if [ "$training" ]; then script trained table1 --datasets cifar10_trained; else echo "trained: waits for CIFAR-10's training images"; fi
 }
 
 {
     trap mps_stop EXIT
     mps_start "$python"
-    { cells cifar10 april; cells imagenet april; } &
-    { cells cifar10 dlg; cells imagenet dlg; } &
-    { cells cifar10 tag; cells imagenet tag; } &
-    { cells mnist ig; cells cifar10 ig; cells imagenet ig; } &
+    for attack in april dlg tag ig; do cells "$attack" & done
     studies &
     wait
     mps_stop

@@ -61,7 +61,7 @@ DATA_SETS = {
 
 def trained(model: nn.Module, options: Options, *, epochs: int) -> float:
     """Trains the model in place on CIFAR-10 (AdamW, one cycle, batches of 500) and returns its test accuracy."""
-    data = study.objects(options, 500 if options.quick else 50_000, train=True)
+    data = study.objects(options, 2_000 if options.quick else 50_000, train=True)
     test = study.objects(options, 100 if options.quick else 10_000)
     x, y = data.x.to(options.device), data.y.to(options.device)
     model.to(options.device).train()
@@ -110,7 +110,8 @@ def table(rows: list[Row]) -> str:
         "| data | model | images | attack | paper: MSE, SSIM | MSE ± sd | SSIM ± sd | label right |",
         "|---|" + "---|" * 7,
     ]
-    for r in rows:
+    cells = [(data_set, attack) for data_set in DATA_SETS for attack in PAPER["mnist"]]
+    for r in sorted(rows, key=lambda r: cells.index((r["data_set"], r["attack"]))):
         own = common([other for other in rows if other["data_set"] == r["data_set"]])
         errors, alike = (chosen(r, key, own) for key in ("each_mse", "each_ssim"))
         wanted = r.get("wanted", r["images"])

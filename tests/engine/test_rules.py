@@ -1,20 +1,24 @@
 """Every layer rule equals autograd, restart by restart, over shapes, strides, padding, dilation, groups and dtypes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakgauge.channels import Gradient
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Observed, Reference
+from leakgauge.engine.fast import SMALL
 from leakgauge.engine.rules.constant import convolved
 from leakgauge.engine.rules.convolution import by_patches
 from leakgauge.engine.rules.patches import patches
 from leakgauge.engine.rules.twice import gelu, normalised, softmax
-from leakgauge.engine.rules.use import row_square
+from leakgauge.engine.rules.use import row_absolute, row_square
 
 SIZES = st.integers(1, 3)
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
@@ -261,6 +265,48 @@ def test_sum_of_squares_of_each_row_and_its_derivative():
     values = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(row_square(values), values.square().sum(1))
     assert torch.autograd.gradcheck(row_square, values)
+
+
+def test_sums_of_absolute_values_row_by_row():
+    values = torch.tensor([[1.0, -2.0, 0.0], [-0.5, 0.25, 3.0]], dtype=torch.float64, requires_grad=True)
+    slope = torch.tensor([2.0, -1.0], dtype=torch.float64)
+    assert row_absolute(values).tolist() == [3.0, 3.75]
+    (found,) = torch.autograd.grad((row_absolute(values) * slope).sum(), values)
+    assert found.tolist() == [[2.0, -2.0, 0.0], [1.0, -1.0, -1.0]]  # at zero none of the slopes is preferred
+    many = torch.randn(2, 500_000, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(row_absolute(many).double(), many.double().abs().sum(1), rtol=1e-6, atol=0)
+    on_a_gpu = torch.empty(2, 5, device="meta", requires_grad=True)
+    assert torch.autograd.grad(row_absolute(on_a_gpu).sum(), on_a_gpu)[0].shape == (2, 5)
+
+
+class Subtracted(TorchDispatchMode):
+    """Counts the differences of large tensors that are formed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.large += func.overloadpacket is torch.ops.aten.sub and result[0].numel() > SMALL
+        return result
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_large_differences_are_formed_once_for_two_distances(own):
+    """TAG asks for squares and absolute values with other weights; three layers are large, their biases and the last one are not."""
+    wide = nn.Sequential(
+        nn.Linear(6, 200), nn.Linear(200, 200), nn.Linear(200, 200), nn.Linear(200, 180), nn.Linear(180, 3)
+    )
+    fast = agree(wide, (6,), rows=2, batch=1, own=own)
+    again = replace(fast, _subtracted={})
+    weights = dict.fromkeys(again.names, 1.0)
+    decaying = {name: 1 / (1 + i) for i, name in enumerate(again.names)}
+    with Subtracted() as counted:
+        again.l2(weights)
+        assert counted.large == 3
+        again.l1(decaying)
+    assert counted.large == 3
 
 
 @QUICK

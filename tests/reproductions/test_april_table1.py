@@ -154,7 +154,8 @@ def test_attacks_are_compared_on_the_images_that_all_have(run):
     rows = [made_up_row("april", [0, 1, 2, 3]), made_up_row("ig", [0, 1, 4, 5]), made_up_row("tag", [0, 1, 2, 3, 4, 5])]
     text = table1.table(rows).splitlines()
     assert [line.split(" | ")[2] for line in text[2:5]] == ["2 of 6"] * 3
-    assert [line.split(" | ")[5] for line in text[2:5]] == ["5.00e+00 ± 7.1e+00", *["5.00e-01 ± 7.1e-01"] * 2]
+    assert [line.split(" | ")[3] for line in text[2:5]] == ["ig", "tag", "april"]
+    assert [line.split(" | ")[5] for line in text[2:5]] == [*["5.00e-01 ± 7.1e-01"] * 2, "5.00e+00 ± 7.1e+00"]
     assert [line.split(" | ")[-1] for line in text[2:5]] == ["50% |"] * 3
     assert "imagenet dlg" in text[-1]
     assert "To go on: imagenet april (4 of 6 images), imagenet ig (4 of 6 images)." in text[-1]

@@ -17,7 +17,7 @@ from leakgauge.core import Victim
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.reference import Replay, Weights, capturing
 from leakgauge.engine.rules import Use
-from leakgauge.engine.rules.use import row_dot, row_square
+from leakgauge.engine.rules.use import row_absolute, row_dot, row_square
 from leakgauge.engine.tape import Tape
 
 SMALL = 2**15
@@ -37,6 +37,7 @@ class Recorded:
     _formed: dict[str, Tensor] = field(default_factory=dict)
     _numbers: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     _laid_out: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
+    _subtracted: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,16 +108,28 @@ class Recorded:
         )
 
     def l2(self, weights: Weights) -> Tensor:
-        return _total([_times(w, row_square(g - t)) for w, g, t in self._all(weights)])
+        return _total([_times(w, row_square(d)) for w, d in self._differences(weights)])
 
     def l1(self, weights: Weights) -> Tensor:
-        return _total([_times(w, (g - t).abs().sum(1)) for w, g, t in self._all(weights)])
+        return _total([_times(w, row_absolute(d)) for w, d in self._differences(weights)])
 
-    def _all(self, weights: Weights) -> list[tuple[float, Tensor, Tensor]]:
-        alike: dict[float, list[str]] = {}
+    def _differences(self, weights: Weights) -> list[tuple[float, Tensor]]:
+        """g − g* with its weight, each (R, k): large tensors by themselves, small ones of one weight end to end."""
+        found: list[tuple[float, Tensor]] = []
+        small: dict[float, list[str]] = {}
         for name, weight in weights.items():
-            alike.setdefault(weight, []).append(name)
-        return [(w, *piece) for w, names in alike.items() for piece in self._pieces(names)]
+            if self.observed.entries(name) > SMALL:
+                found.append((weight, self._difference(name)))
+            else:
+                small.setdefault(weight, []).append(name)
+        return found + [(w, g - t) for w, names in small.items() for g, t in self._pieces(names)]
+
+    def _difference(self, name: str) -> Tensor:
+        """Of a large tensor, formed once however many distances ask for it."""
+        if name not in self._subtracted:
+            ((gradient, target),) = self._pieces([name])
+            self._subtracted[name] = gradient - target
+        return self._subtracted[name]
 
     def observed_square(self, weights: Weights) -> Tensor:
         return self.observed.square(weights)

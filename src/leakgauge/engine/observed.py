@@ -33,6 +33,11 @@ class Observed:
         """Σ_n w_n ‖g*_n‖², a scalar, or (R,) where each row has its own."""
         return torch.stack([w * self.squares[n] for n, w in weights.items()]).sum(0)
 
+    def entries(self, name: str) -> int:
+        """Numbers in one row's tensor of this name."""
+        tensor = self.signal[name]
+        return tensor.numel() // len(tensor) if self.per_row else tensor.numel()
+
     def take(self, rows: Sequence[int] | slice | Tensor) -> Observed:
         """The observation of some rows."""
         if not self.per_row:

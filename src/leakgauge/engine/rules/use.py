@@ -87,6 +87,30 @@ class _RowSquare(torch.autograd.Function):
         return values * (2 * grads[0]).unsqueeze(1)
 
 
+def row_absolute(values: Tensor) -> Tensor:
+    """Σ |v| of every row of (R, k), shape (R,)."""
+    return _RowAbsolute.apply(values)
+
+
+class _RowAbsolute(torch.autograd.Function):
+    """Autograd would write the absolute values down, and multiply the signs by an expanded slope into a third tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        if (
+            values.device.type == "cpu"
+        ):  # where the norm adds one value after another and loses four digits of a large tensor
+            return values.abs().sum(1)
+        return torch.linalg.vector_norm(values, 1, dim=1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (values,) = ctx.saved_tensors
+        return values.sgn().mul_(grads[0].unsqueeze(1))
+
+
 def two_numbers(a: Tensor, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """⟨δ_rᵀ a_r, t⟩ and ‖δ_rᵀ a_r‖², each (R,), without forming the products.
 
