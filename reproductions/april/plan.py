@@ -25,8 +25,8 @@ from study import Row
 from why_batches import ATTACKED, ON_A_GPU
 
 SMALL_PACE = {"april": 62.0 / 400, "dlg": 61.4 / 400, "tag": 80.0 / 400, "ig": 62.0 / 400}
-"""ms for an image and a step of the small model: seconds for 400,000 of them. IG was not measured: it forms no gradients, so not more. TAG took
-98 s when its two distances still formed the differences twice; now half of what it moves beyond DLG is left."""
+"""ms for an image and a step of the small model: seconds for 400,000 of them. IG was not measured: it forms no gradients, so not more.
+TAG took 98 s when its two distances still formed the differences twice; now half of what it moves beyond DLG is left."""
 BASE_PACE = {"april": 4.05, "dlg": 4.05, "tag": 4.6, "ig": 3.06}
 """The same for ViT-Base in TF32. IG: the cosine of the benchmark. Squared distance: 8.66 − 7.68 ms more, its difference in float32. TAG: as
 much more than DLG as on the small model, by the number of parameters (86.4 to 7.1 million)."""
