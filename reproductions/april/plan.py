@@ -72,7 +72,7 @@ def cells(work: Path) -> Iterator[Part]:
 def studies(work: Path, training_images: int) -> Iterator[Part]:
     found = study.Results(read(work / "batches.jsonl"))
     for size in batches.SIZES:
-        if not found.has(model="CIFAR model", batch=size, rule=batches.RULE):
+        if not found.has(model="CIFAR model", batch=size, rule=batches.RULE, steps=1500):
             yield Part("small", f"batches, CIFAR model {size}", 12.0, "1500 steps")
     for size, milliseconds in BATCH_STEP.items():
         done = [

@@ -67,7 +67,8 @@ class Results:
     seconds: float = 0.0
     """What earlier runs took."""
     devices: tuple[str, ...] = ()
-    """Where earlier runs ran."""
+    torch: tuple[str, ...] = ()
+    """Where earlier runs ran, and with which torch."""
     waiting: list[str] = field(default_factory=list)
     """What there was no time for."""
 
@@ -361,7 +362,8 @@ def earlier(name: str, options: Options) -> Results:
     if (facts.get("quick"), facts.get("seed")) != (options.quick, options.seed):
         return Results()
     print(f"{len(rows)} rows in {path} are kept; to measure them anew give another folder with --out", flush=True)
-    return Results(rows, load(path.with_suffix(".npz")), facts["seconds"], tuple(facts["device"].split(", ")))
+    devices, versions = (tuple(facts[key].split(", ")) for key in ("device", "torch"))
+    return Results(rows, load(path.with_suffix(".npz")), facts["seconds"], devices, versions)
 
 
 def recorded(name: str, run: Run, options: Options, before: Results | None = None) -> None:
@@ -374,7 +376,8 @@ def recorded(name: str, run: Run, options: Options, before: Results | None = Non
     finally:
         facts = {"study": name, "seed": options.seed, "quick": options.quick, "complete": complete}
         devices = dict.fromkeys([*results.devices, device_name(options.device)])
-        facts |= {"device": ", ".join(devices), "torch": torch.__version__}
+        facts |= {"device": ", ".join(devices)}
+        facts |= {"torch": ", ".join(dict.fromkeys([*results.torch, torch.__version__]))}
         facts |= {"seconds": round(results.seconds + time.perf_counter() - began, 1)}
         write(options.out / f"{name}.jsonl", [facts, *results.rows])
         save(options.out / f"{name}.npz", results.pictures)

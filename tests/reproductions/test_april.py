@@ -158,7 +158,9 @@ def batch_rows(steps: int = 600, rule: str = "less the chances on noise", **more
 def test_a_shorter_run_is_not_called_a_contradiction(folder_on_path):
     import claims
 
-    assert "shorter run" in claims.batches(batch_rows())[0].line()
+    assert "shorter run | 600 and 600 steps of 5000" in claims.batches(batch_rows())[0].line()
+    assert "shorter run" in claims.batches(batch_rows(model="CIFAR model", of_steps=1500))[0].line()
+    assert "shorter run" not in claims.batches(batch_rows(model="CIFAR model", of_steps=600))[0].line()
     whole = claims.batches(batch_rows(steps=5000))[0].line()
     assert "does not reproduce" in whole
     assert "all labels are right, the loss ends at 2e-03 for 4" in whole
@@ -227,7 +229,7 @@ def test_a_study_on_another_device_adds_to_what_is_there(tmp_path, folder_on_pat
 
     study.write(
         tmp_path / "it.jsonl",
-        [{"quick": True, "seed": 0, "complete": True, "device": "abacus", "seconds": 5.0}, {"n": 1}],
+        [{"quick": True, "seed": 0, "complete": True, "device": "abacus", "torch": "2", "seconds": 5.0}, {"n": 1}],
     )
     options = study.Options(True, torch.device("cpu"), 0, None, tmp_path, None)
 
@@ -240,6 +242,7 @@ def test_a_study_on_another_device_adds_to_what_is_there(tmp_path, folder_on_pat
     facts, rows = study.read(tmp_path / "it.jsonl")
     assert rows == [{"n": 1}, {"n": 2}]
     assert facts["device"] == "abacus, cpu"
+    assert facts["torch"] == f"2, {torch.__version__}"
     assert facts["seconds"] >= 5
     other = study.Options(True, torch.device("cpu"), 1, None, tmp_path, None)
     assert study.earlier("it", other).rows == []
