@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # What Table 1, the widths and the batches still lack, on one GPU: bash reproductions/april/gpu_table1.sh OUT DATA [small|imagenet|all]
 # DATA holds mnist.npz, CIFAR-10 and imagenet.npz (see README.md); what lacks its data waits. Lanes run side by side: one for each attack,
-# first on MNIST and CIFAR-10 (stage small), then on ImageNet (stage imagenet), five images at a time, so that a stopped run has all attacks on
-# the same images; and one with the widths, the batches and the trained model (stage small). A call takes at most LIMIT (560) seconds.
+# first on MNIST and CIFAR-10 (stage small), then on ImageNet (stage imagenet), five images at a time, so that a stopped run has all
+# attacks on the same images; and one with the widths, the batches and the trained model (stage small). A call takes at most LIMIT (560) s.
 # Call it as often as needed: it goes on where it was, in the midst of an attack too. Results are kept in WORK (/tmp/april_table1), and
 # those under results/ are taken up: on another machine unpack the archive of the call before into results/, and put its states (*.pt)
-# into DATA. Writes OUT/april_table1_results.tar.gz (numbers, figures), OUT/april_table1_pictures.tar.gz, OUT/april_table1.log and the states of
-# attacks on ImageNet that were stopped. PLAN=1 prints only what is left and its seconds; PIECE is the number of images at a time;
-# MORE is given to every script, such as --quick; FRESH=1 begins without the results of full-size runs, as a quick try must.
+# into DATA. Writes OUT/april_table1_results.tar.gz (numbers, figures), OUT/april_table1_pictures.tar.gz, OUT/april_table1.log and the
+# states of attacks that were stopped, as far as they are small (not the batch of 24, nor those on the trained model, which stays in WORK).
+# PLAN=1 prints only what is left and its seconds; PIECE is the number of ImageNet images at a time; MORE is given to every script, such
+# as --quick; FRESH=1 begins without the results of full-size runs, as a quick try must.
 set -u
 out=${1:?give the folder for the results} data=${2:?give the folder with MNIST, CIFAR-10 and ImageNet} stage=${3:-all}
 case $stage in small | imagenet | all) ;; *) echo "the stage is small, imagenet or all, got $stage" >&2; exit 2 ;; esac
@@ -22,7 +23,7 @@ if [ -z "${FRESH:-}" ]; then
             [ -f "$file" ] && [ ! -f "$work/$(basename "$file")" ] && cp "$file" "$work"
         done
     done
-    for file in "$data"/table1_*.pt; do
+    for file in "$data"/*.[0-9].pt; do
         [ -f "$file" ] && [ ! -f "$work/$(basename "$file")" ] && cp "$file" "$work"
     done
 fi
@@ -67,5 +68,5 @@ studies() {
 for log in "$work"/*.log; do printf '\n== %s\n' "$(basename "$log")"; tail -n 60 "$log" | cut -c1-400; done >>"$out/april_table1.log"
 (cd "$work" && tar -czf "$out/april_table1_results.tar.gz" $(ls | grep -E '\.(jsonl|svg|png)$'))
 (cd "$work" && pictures=$(ls | grep '\.npz$' | grep -v part) && [ "$pictures" ] && tar -czf "$out/april_table1_pictures.tar.gz" $pictures)
-find "$work" -maxdepth 1 -name 'table1_imagenet_*.pt' -size -16M -exec cp {} "$out" \;
+find "$work" -maxdepth 1 -name '*.[0-9].pt' ! -name '*_trained_*' -size -16M -exec cp {} "$out" \;
 ls -l "$out"

@@ -88,7 +88,7 @@ def attack(options: Options, results: Results, size: int) -> None:
         **study.measured([found], images, space),
     )  # fmt: skip
     results.keep(f"{size} original", images.x)
-    results.keep(f"{size}, found", study.in_order(space.decode(found.x), images.x))
+    results.keep(f"{size}, found", study.in_order(space.decode(found.x.cpu()), images.x))
 
 
 def run(options: Options, results: Results) -> None:

@@ -213,6 +213,26 @@ def test_batches_go_on_where_they_stopped(tmp_path, monkeypatch, folder_on_path,
     assert not list(out.glob("*.pt"))
 
 
+def test_a_batch_without_its_state_does_not_replace_a_row_of_more_steps(tmp_path, monkeypatch, folder_on_path):
+    import batches
+    import resumable
+    import study
+
+    class Brief(study.Clock):
+        def allows(self, seconds):
+            return seconds > 0
+
+    monkeypatch.setattr(resumable, "LOOK", 6)
+    options = study.Options(True, torch.device("cpu"), 0, None, tmp_path, None, Brief())
+    case = batches.cases(options)[-1]
+    for steps, kept in ((7, 7), (5, 6)):
+        results = study.Results([case.key | {"steps": steps}])
+        batches.attack(options, results, case)
+        assert [row["steps"] for row in results.rows] == [kept]
+        assert results.waiting == ["ViT-Base, batch of 2, 6 of 12 steps"]
+        (tmp_path / "batches_vit-base_2.0.pt").unlink()
+
+
 def test_without_time_no_batch_is_begun(tmp_path, monkeypatch, folder_on_path, capsys):
     import batches
     import study

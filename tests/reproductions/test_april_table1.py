@@ -3,7 +3,9 @@
 import io
 import json
 import math
+import os
 import runpy
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -279,6 +281,20 @@ def test_the_plan_shrinks_as_work_is_done(tmp_path, run, capsys, monkeypatch):
     assert after["batches, ViT-Base 4"] == pytest.approx(6 + 1000 * plan.BATCH_STEP[4] / 1000)
     assert before["batches, ViT-Base 4"] == pytest.approx(6 + 5000 * plan.BATCH_STEP[4] / 1000)
     assert all(seconds > 0 for seconds in after.values())
+
+
+def test_the_script_for_the_gpu_tells_its_plan(tmp_path):
+    def script(*given: str) -> subprocess.CompletedProcess:
+        settings = os.environ | {"PLAN": "1", "PYTHON": sys.executable, "WORK": str(tmp_path / "work")}
+        command = ["bash", str(FOLDER / "gpu_table1.sh"), str(tmp_path / "out"), str(tmp_path), *given]
+        return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+
+    told = script("all")
+    assert told.returncode == 0, told.stderr
+    assert "imagenet  together" in told.stdout
+    wrong = script("large")
+    assert wrong.returncode == 2
+    assert "small, imagenet or all, got large" in wrong.stderr
 
 
 def test_the_trained_network_is_trained_once(tmp_path, run, monkeypatch):
