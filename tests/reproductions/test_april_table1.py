@@ -287,7 +287,7 @@ def test_the_script_for_the_gpu_tells_its_plan(tmp_path):
     def script(*given: str) -> subprocess.CompletedProcess:
         settings = os.environ | {"PLAN": "1", "PYTHON": sys.executable, "WORK": str(tmp_path / "work")}
         command = ["bash", str(FOLDER / "gpu_table1.sh"), str(tmp_path / "out"), str(tmp_path), *given]
-        return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+        return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
 
     told = script("all")
     assert told.returncode == 0, told.stderr
