@@ -150,7 +150,8 @@ class Training:
         on_gpu = self.device.type == "cuda"
         self.rows = torch.zeros(self.batch, dtype=torch.long, device=self.device)
         self.rate = torch.tensor(recipe.rate, device=self.device)
-        options: dict[str, Any] = {"capturable": True, "fused": True} if on_gpu else {"foreach": False}
+        # not the fused one: it refuses gradients of 1×1 convolutions, whose layout is ambiguous
+        options: dict[str, Any] = {"capturable": True, "foreach": True} if on_gpu else {"foreach": False}
         self.optimizer = torch.optim.Adam(
             model.parameters(), lr=self.rate, weight_decay=recipe.weight_decay, **options
         )  # fmt: skip

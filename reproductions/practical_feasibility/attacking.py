@@ -21,7 +21,7 @@ from torch import Tensor
 
 from leakgauge.attacks import feasibility
 from leakgauge.audit.scoring import Scores, score_images, trivial_baseline
-from leakgauge.audit.tune import PAPER, LogUniform
+from leakgauge.audit.tune import PAPER, LogUniform, Space
 from leakgauge.channels import Gradient
 from leakgauge.core import Labels, Observation, Reveal, Size, Targets, Victim, share
 from leakgauge.engine import TF32
@@ -38,38 +38,38 @@ DEFAULTS = {"tv": 0.01, "statistics": 0.1, "lr": 0.1}
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard a case is tried. ``seconds`` is turned into steps before the first trial; ``least`` is the fewest of a final run.
+    """How hard a case is tried. ``seconds`` is turned into steps before the first trial; ``least`` is the fewest of the final run.
 
     ``until`` (of ``time.perf_counter``) is when it has to be done, whatever it was given.
     """
 
     restarts: int
-    trials: int
+    rounds: int
     seconds: float
     quick: bool
     least: int = 400
     until: float = math.inf
 
     def steps(self, per_step: float, spent: float) -> Steps:
-        """Of a trial and of a final run, when a step takes ``per_step`` seconds and the preparation has taken ``spent``.
+        """Of a round of trials and of the final run, when a step takes ``per_step`` seconds and the preparation has taken ``spent``.
 
-        A third of what is left goes to the trials; the rest to the two final runs (the adversary's settings, the oracle's) and
-        the null run. Fewer steps than the least tell nothing, so those are taken even where they take longer than planned.
+        A fifth of what is left goes to the trials; the rest to the final run and the null run. Fewer steps than the least tell
+        nothing, so those are taken even where they take longer than planned.
         """
         if self.quick:
             return Steps(2, 4, True)
         left = self.seconds - spent - AROUND
-        trial = max(LEAST_TRIAL, min(MOST_TRIAL, int(left / 3 / (self.trials * per_step))))
-        final = self.final(per_step, left - trial * self.trials * per_step)
+        trial = max(LEAST_TRIAL, min(MOST_TRIAL, int(left / 5 / (self.rounds * per_step))))
+        final = self.final(per_step, left - trial * self.rounds * per_step)
         return Steps(trial, final, self.needed(per_step, trial, final) <= left)
 
     def final(self, per_step: float, left: float) -> int:
-        """Steps of a final run, when ``left`` seconds are there for two of them and the null run."""
-        return max(self.least, min(MOST, int(left / (2 * per_step + NULL_STEP))))
+        """Steps of the final run, when ``left`` seconds are there for it and the null run."""
+        return max(self.least, min(MOST, int(left / (per_step + NULL_STEP))))
 
     def needed(self, per_step: float, trial: int, final: int) -> float:
-        """Seconds of all trials, two final runs and the null run."""
-        return trial * self.trials * per_step + final * (2 * per_step + NULL_STEP)
+        """Seconds of all trials, the final run and the null run."""
+        return trial * self.rounds * per_step + final * (per_step + NULL_STEP)
 
     def require_time(self, seconds: float) -> None:
         """Raises ``NoTimeLeft`` where a case would be cut off in its middle, which would leave nothing of it."""
@@ -80,8 +80,10 @@ class Effort:
             )
 
 
-LEAST_TRIAL, MOST_TRIAL, MOST = 60, 300, 4800
-"""Steps of a trial, at least and at most, and of a final run at most: as many as the library's default has."""
+SIDE_BY_SIDE, FINALISTS = 4, 2
+"""Settings in a round of trials, and in the final run, which gives each of them all restarts: the adversary's and the oracle's."""
+LEAST_TRIAL, MOST_TRIAL, MOST = 60, 500, 12_000
+"""Steps of a trial, at least and at most, and of the final run at most."""
 AROUND, NULL_STEP = 8.0, 1e-3
 """Seconds of what is no step (the null run's preparation, judging, scores), and of a step of the null run, on an H200."""
 
@@ -95,33 +97,39 @@ class Steps:
     in_time: bool
 
 
-def propose(tried: Sequence[tuple[Mapping[str, float], float]], *, seed: int) -> dict[str, float]:
-    """The next setting: the defaults, then draws from the paper's space; Optuna's TPE draws where it is installed.
+def propose(
+    tried: Sequence[tuple[Mapping[str, float], float]], *, seed: int, space: Space = PAPER
+) -> list[dict[str, float]]:
+    """The settings of the next round: the defaults and draws from ``space``; then Optuna's TPE draws where it is installed.
 
-    It depends on what was tried and on the seed alone, so a search that was stopped goes on as it would have.
+    They depend on what was tried and on the seed alone, so a search that was stopped goes on as it would have.
     """
+    texts = [f"{seed}/{len(tried) + i}" for i in range(SIDE_BY_SIDE)]
+    numbers = [int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) for text in texts]
     if not tried:
-        return dict(DEFAULTS)
-    number = int(hashlib.sha256(f"{seed}/{len(tried)}".encode()).hexdigest()[:8], 16)
+        return [dict(DEFAULTS), *(_drawn(number, space) for number in numbers[1:])]
     try:
         import optuna
     except ModuleNotFoundError:
-        return _drawn(number)
+        return [_drawn(number, space) for number in numbers]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     floats, choice = optuna.distributions.FloatDistribution, optuna.distributions.CategoricalDistribution
-    space: dict[str, Any] = {
-        n: floats(c.low, c.high, log=True) if isinstance(c, LogUniform) else choice(c.values) for n, c in PAPER.items()
+    known: dict[str, Any] = {
+        n: floats(c.low, c.high, log=True) if isinstance(c, LogUniform) else choice(c.values) for n, c in space.items()
     }
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=number, n_startup_trials=4))
-    for options, value in tried[1:]:  # the defaults are not in the space
-        study.add_trial(optuna.trial.create_trial(params=dict(options), distributions=space, value=value))
-    return dict(study.ask(space).params)
+    found: list[dict[str, float]] = []
+    for number in numbers:
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=number, n_startup_trials=SIDE_BY_SIDE - 1))
+        for options, value in tried[1:]:  # the defaults are not in the space
+            study.add_trial(optuna.trial.create_trial(params=dict(options), distributions=known, value=value))
+        found.append(dict(study.ask(known).params))
+    return found
 
 
-def _drawn(number: int) -> dict[str, float]:
+def _drawn(number: int, space: Space = PAPER) -> dict[str, float]:
     rng = torch.Generator().manual_seed(number)
     found: dict[str, float] = {}
-    for name, choice in PAPER.items():
+    for name, choice in space.items():
         at = float(torch.rand((), generator=rng))
         if isinstance(choice, LogUniform):
             found[name] = math.exp(math.log(choice.low) + at * math.log(choice.high / choice.low))
@@ -149,14 +157,15 @@ def attacked(
     pool: Tensor,
     reveal: Sequence[Reveal] = (),
     make: Make = feasibility,
+    space: Space = PAPER,
     seed: int = 0,
-    tune: bool = True,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Numbers of one case, and the pictures: truth, what the adversary would keep, what the oracle would, the null run, each
     reconstruction beside the image it is paired with.
 
-    Labels and batch size are given, as in the paper. ``pool`` holds other images in [0, 1] for re-identification.
-    The steps of the final runs are planned anew after the trials, at the pace these had: several processes share the GPU, and
+    Labels and batch size are given, as in the paper. Settings come from ``space``. ``pool`` holds other images in [0, 1] for
+    re-identification.
+    The steps of the final run are planned anew after the trials, at the pace these had: several processes share the GPU, and
     what the others do changes. Raises ``NoTimeLeft`` where not even the fewest steps fit before ``effort.until``.
     """
     began = time.perf_counter()
@@ -166,55 +175,57 @@ def attacked(
     seen = share(victim, Gradient(), x, y, reveal=[Size(), Labels(), *reveal], seed=seed)
     truths = victim.space.decode(x)
 
-    rehearsal = Rehearsal(make(**DEFAULTS, restarts=effort.restarts), victim, [seen], seed=seed)
+    rehearsal = Rehearsal(make(**DEFAULTS, restarts=FINALISTS * effort.restarts), victim, [seen], seed=seed)
     per_step = 0.0 if effort.quick else rehearsal.seconds_per_step()
     planned = effort.steps(per_step, time.perf_counter() - began)
     effort.require_time(AROUND / 2 + effort.needed(per_step, planned.trial, effort.least))
     running = 0.0
     tried: list[tuple[dict[str, float], float]] = []
     trials: list[dict[str, Any]] = []
-    for _ in range(effort.trials if tune else 0):
-        options = propose(tried, seed=seed)
+    for _ in range(effort.rounds):
+        settings = propose(tried, seed=seed, space=space)
         started = time.perf_counter()
-        try:
-            found = rehearsal.run(options, planned.trial, exactly=False)
-        except Inapplicable as refusal:  # a setting whose objective is never a number has no score
-            trials.append({**options, "refused": str(refusal)})
-            tried.append((options, 2.0))
-            continue
-        finally:
-            running += time.perf_counter() - started
-        tried.append((options, mismatch(victim, seen, found.x, y)))
-        best = max(_mean_ssim(victim, one, truths) for one in found.candidates)
-        trials.append({**options, "mismatch": tried[-1][1], "best_ssim": best})
-    if trials and not effort.quick:
+        runs = rehearsal.run(settings, planned.trial, exactly=False)
+        running += time.perf_counter() - started
+        for options, run in zip(settings, runs, strict=True):
+            if not torch.isfinite(run.losses).any():
+                trials.append({**options, "refused": "its objective was never a number"})
+                tried.append((options, 2.0))  # more than 1 − cos can be
+                continue
+            tried.append((options, mismatch(victim, seen, run.x, y)))
+            best = max(_mean_ssim(victim, one, truths) for one in run.candidates)
+            trials.append({**options, "mismatch": tried[-1][1], "best_ssim": best})
+    judged = [trial for trial in trials if "best_ssim" in trial]
+    if not judged:
+        raise Inapplicable("the objective was never finite with any of the settings")
+    if not effort.quick:
         now = time.perf_counter()
-        per_step = running / (len(trials) * planned.trial)
+        per_step = running / (effort.rounds * planned.trial)
         left = min(effort.seconds - (now - began), effort.until - now) - AROUND
         final = effort.final(per_step, left)
         planned = replace(planned, final=final, in_time=effort.needed(per_step, 0, final) <= left)
         effort.require_time(AROUND / 2 + effort.needed(per_step, 0, effort.least))
-    seeing = min(tried, key=lambda one: one[1])[0] if tried else dict(DEFAULTS)
-    judged = [trial for trial in trials if "best_ssim" in trial]
-    oracle = max(judged, key=lambda trial: trial["best_ssim"]) if judged else DEFAULTS
+    seeing, second = (options for options, _ in sorted(tried, key=lambda one: one[1])[:2])
+    oracle = max(judged, key=lambda trial: trial["best_ssim"])
     oracle = {name: oracle[name] for name in DEFAULTS}
-    found = rehearsal.run(seeing, planned.final)
-    other = found if oracle == seeing else rehearsal.run(oracle, planned.final)
+    alike = oracle == seeing  # then the adversary's second choice gets the oracle's rows, and the adversary has both
+    finalists = [seeing, second if alike else oracle]
+    runs = rehearsal.run(finalists, planned.final)
+    own = runs if alike else runs[:1]
+    off = [mismatch(victim, seen, run.x, y) for run in own]
+    found, seeing = own[off.index(min(off))], finalists[off.index(min(off))]
     blind = configured(make, seeing, steps=planned.final, restarts=effort.restarts).blind()
     null = blind(victim, seen, seed=seed)
     every = [_mean_ssim(victim, one, truths) for one in found.candidates]
-    upper = [_mean_ssim(victim, one, truths) for one in other.candidates]
-    best = (
-        other.candidates[upper.index(max(upper))]
-        if max(upper) >= max(every)
-        else found.candidates[every.index(max(every))]
-    )
+    candidates = torch.cat([run.candidates for run in runs])
+    upper = [_mean_ssim(victim, one, truths) for one in candidates]
+    best = candidates[upper.index(max(upper))]
     show = victim.space.decode
     numbers = {
         "mode": victim.mode, "batch": len(x), "steps": planned.final, "trial_steps": planned.trial, "restarts": effort.restarts,
         "ms_per_step": 1000 * per_step, "planned_seconds": effort.seconds, "steps_fit": planned.in_time,
         "settings": seeing, "oracle_settings": oracle, "trials": trials,
-        "mismatch": mismatch(victim, seen, found.x, y),
+        "mismatch": min(off),
         "attack": asdict(score_images(show(found.x), truths, pool=pool)),
         "oracle": asdict(score_images(show(best), truths, pool=pool)),
         "null": asdict(score_images(show(null.x), truths)),

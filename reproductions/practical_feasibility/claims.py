@@ -102,11 +102,13 @@ def _in_order(rows: list[Row], beside: Beside) -> Finding:
     words = "SSIM " + ", ".join(f"{value:.3f}" for value in values) + " (paired)"
     worst = max(after - before for before, after in pairwise(values))
     over = spread(rows)
-    if worst <= over:
+    if not any(row["settings"]["statistics"] for row in rows):
+        why = "the settings that match the gradient best give statistics no weight: nothing is compared"
+    elif worst <= over:
         why = f"out of order by {worst:.3f}, less than restarts differ (standard deviation {over:.3f})"
     else:
         why = "; ".join(beside.miss(row) for row in rows[:-1] if ssim(row) < max(values))
-    return Finding(words, worst <= 0, why)
+    return Finding(words, worst < 0, why)
 
 
 def _from_any_start(rows: list[Row], beside: Beside) -> Finding:

@@ -2,7 +2,8 @@
 
 Before its first step an attack proves its replay, finds the statistics, warms up and records the step as a CUDA graph: seconds on a
 GPU, where the step itself takes milliseconds. A search over settings would pay that for every setting. Here the settings (weights of
-the priors, learning rate) are numbers that live on the device, and one recorded step serves all runs.
+the priors, learning rate) are numbers that live on the device, one for each row, and one recorded step serves all runs. Small networks
+leave most of a GPU idle, so several settings are run side by side.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from leakgauge.inversion import Adam, Descent, Guided, Matching, NormStatistics,
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.known_targets import structured, with_known_targets
 from leakgauge.inversion.labels import batch_size, class_labels
-from leakgauge.inversion.search import Problem, Search, require_finite
+from leakgauge.inversion.search import Problem, Search
 from leakgauge.inversion.solvers import Schedule
 from leakgauge.inversion.terms import Candidate, Sum, Term
 
@@ -32,7 +33,7 @@ WARM, TIMED = 12, 20
 
 @dataclass(frozen=True, eq=False)
 class Dialled(Term):
-    """A term times a number on the device, which may change after the step was recorded."""
+    """A term times numbers on the device, one for each row, which may change after the step was recorded."""
 
     term: Term
     weight: Tensor
@@ -44,22 +45,37 @@ class Dialled(Term):
         return self.term.captures(victim)
 
 
+class RowAdam:
+    """Adam whose step is stretched by a rate of each row's own: x ← x + rate · (Adam(x) − x); Adam's own rate is the schedule's."""
+
+    def __init__(self, variables: list[Tensor], rates: Tensor) -> None:
+        (self.x,), self.adam = variables, Adam(1.0).make(variables)
+        self.rates = rates.view(-1, *[1] * (self.x.dim() - 1))
+        self.param_groups, self.state = self.adam.param_groups, self.adam.state
+
+    def step(self) -> None:
+        before = self.x.detach().clone()
+        self.adam.step()
+        with torch.no_grad():
+            self.x.copy_(torch.lerp(before, self.x, self.rates))
+
+
 class Rate:
-    """Adam and the attack's schedule in one, with a learning rate and a number of steps that can be set anew."""
+    """Optimizer and schedule of the attack in one, with a learning rate for each row and a number of steps that can be set anew."""
 
     lr = 1.0
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule, self.base, self.steps = schedule, 1.0, 1
-        self.optimizer: torch.optim.Optimizer | None = None
+    def __init__(self, schedule: Schedule, rows: int, device: torch.device) -> None:
+        self.schedule, self.steps, self.rates = schedule, 1, torch.ones(rows, device=device)
+        self.optimizer: RowAdam | None = None
 
     def make(self, variables: list[Tensor]) -> torch.optim.Optimizer:
-        self.optimizer = Adam(self.lr).make(variables)
-        return self.optimizer
+        self.optimizer = RowAdam(variables, self.rates)
+        return self.optimizer  # pyright: ignore[reportReturnType]  # all that a descent asks of an optimizer
 
     def __call__(self, progress: float, /) -> float:
         """A solver of one step asks at progress 0, 1, 2, …, which is the number of the step."""
-        return self.base * self.schedule(progress / self.steps)
+        return self.schedule(progress / self.steps)
 
     def forget(self) -> None:
         """What Adam has gathered, in place: the recorded step reads these tensors."""
@@ -85,9 +101,10 @@ class Run:
 class Rehearsal:
     """``attack``, one that descends by Adam as ``feasibility`` and ``huang`` do, prepared for any of its settings.
 
-    Each run gives what the attack with these settings would give. Several observations are attacked side by side, then without
-    statistics. Raises ``Inapplicable`` where the attack would. Where the candidates do not fit into memory together it runs out of memory,
-    which is no refusal: others may have been using the GPU, and another time there may be room.
+    Each run gives what the attack with these settings would give. Its restarts are the rows that the settings of a run share, of
+    each observation where there are several: those are attacked side by side, without statistics. Raises ``Inapplicable`` where the
+    attack would. Where the candidates do not fit into memory together it runs out of memory, which is no refusal: others may have
+    been using the GPU, and another time there may be room.
     """
 
     def __init__(self, attack: Guided, victim: Victim, seen: Sequence[Observation], *, seed: int = 0) -> None:
@@ -98,20 +115,22 @@ class Rehearsal:
             victim = without_dropout(victim)
         matching, self.device = attack.matching, victim.device
         assert isinstance(matching.solver, Descent)
-        self.tv, self.weight = (torch.zeros((), device=self.device) for _ in range(2))
-        parts = [part for part in matching.objective.parts() if part[1].reads_signal]
-        objective = Sum(tuple(parts)) + Dialled(TotalVariation(), self.tv)
+        self.observations, rows = len(seen), matching.restarts * len(seen)
+        self.tv, self.weight = (torch.zeros(rows, device=self.device) for _ in range(2))
+        self._parts = tuple(part for part in matching.objective.parts() if part[1].reads_signal)
         self._notes: tuple[str, ...] = ()
+        self._statistics: Term | None = None
         if len(seen) == 1 and attack.weight:
             rng = torch.Generator().manual_seed(seed)
             labels = class_labels(matching.labels, victim, seen[0], rng=rng)
             known = attack.statistics(victim, seen[0], labels, rng=rng)
             self._notes = (known.note,)
             if known.moments:
-                objective = objective + Dialled(NormStatistics(known.moments), self.weight)
+                self._statistics = NormStatistics(known.moments)
+        objective = self._objective(slice(None))
         self.problem, self.start = _problem(replace(matching, objective=objective), victim, seen, seed)
         self.x = self.start.clone().requires_grad_()
-        self.rate = Rate(matching.solver.schedule)
+        self.rate = Rate(matching.solver.schedule, rows, self.device)
         with TF32().inside(self.device):
             self.search = Search(self.problem, self.x, None, together=True)
             fitting = self.search.fitting(self.x, None)
@@ -119,6 +138,11 @@ class Rehearsal:
             raise torch.OutOfMemoryError(f"{len(self.x)} candidates do not fit into memory together, only {fitting} do")
         solver = replace(matching.solver, optimizer=self.rate, schedule=self.rate, steps=1)
         self.move = solver.begin(self.x, None, self.search.losses, victim.space, self.problem.draws)
+
+    def _objective(self, rows: slice) -> Term:
+        """Of some rows: what compares gradients, and the priors with these rows' weights."""
+        objective = Sum(self._parts) + Dialled(TotalVariation(), self.tv[rows])
+        return objective if self._statistics is None else objective + Dialled(self._statistics, self.weight[rows])
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -128,36 +152,43 @@ class Rehearsal:
     def seconds_per_step(self) -> float:
         """Measured where the step is already recorded; a run forgets what this did."""
         warm, timed = (WARM, TIMED) if self.device.type == "cuda" else (1, 2)
-        self._set({"tv": 0.01, "statistics": 0.01, "lr": 0.1}, warm + timed)
+        self._set([{"tv": 0.01, "statistics": 0.01, "lr": 0.1}], warm + timed)
         self._go(0, warm)
         began = self._now()
         self._go(warm, timed)
         return max(1e-5, (self._now() - began) / timed)
 
-    def run(self, settings: Mapping[str, float], steps: int, *, exactly: bool = True) -> Run:
-        """``settings`` names ``tv``, ``statistics`` and ``lr``. Raises ``Inapplicable`` if the objective is never a number.
+    def run(self, settings: Sequence[Mapping[str, float]], steps: int, *, exactly: bool = True) -> list[Run]:
+        """One run for each of the settings, which name ``tv``, ``statistics`` and ``lr`` and get equally many rows, from the same starts.
 
-        Unless ``exactly``, restarts are compared as they were judged on the way, which spares a pass for each of them.
+        With several observations the rows of a run are ordered by observation.
+        Unless ``exactly``, restarts are compared as they were judged on the way, which spares a pass for each of them. The losses
+        of settings whose objective is never a number are infinite.
         """
         self._set(settings, steps)
         self._go(0, steps)
         with torch.no_grad(), TF32().inside(self.device):
             self.move.judge()  # the last step's image has not been judged yet
         found = self.search.best_x.clone()
-        losses = self._judged(found) if exactly else self.search.best.cpu()
-        require_finite(losses)
-        return Run(found, losses)
+        losses = (self._judged(found) if exactly else self.search.best.cpu()).nan_to_num(nan=torch.inf)
+        sets = [part.unflatten(0, (self.observations, len(settings), -1)).unbind(1) for part in (found, losses)]
+        return [Run(*(part.flatten(0, 1) for part in of)) for of in zip(*sets, strict=True)]
 
-    def _set(self, settings: Mapping[str, float], steps: int) -> None:
+    def _set(self, settings: Sequence[Mapping[str, float]], steps: int) -> None:
         """The settings of the next run, and everything else as it was before the first."""
-        self.tv.fill_(settings["tv"])
-        self.weight.fill_(settings["statistics"])
-        self.rate.base, self.rate.steps = settings["lr"], steps
+        restarts = len(self.x) // self.observations
+        each, rest = divmod(restarts, len(settings))
+        assert not rest, f"{restarts} rows cannot be shared by {len(settings)} settings"
+        for name, numbers in (("tv", self.tv), ("statistics", self.weight), ("lr", self.rate.rates)):
+            values = torch.tensor([float(of[name]) for of in settings])
+            numbers.copy_(values.repeat_interleave(each).repeat(self.observations))
+        self.rate.steps = steps
         self.rate.forget()
         with torch.no_grad():
-            self.x.copy_(self.start)
+            starts = self.start.unflatten(0, (self.observations, restarts))[:, :each]
+            self.x.copy_(torch.cat([starts] * len(settings), 1).flatten(0, 1))
             self.search.best.fill_(torch.inf)
-            self.search.best_x.copy_(self.start)
+            self.search.best_x.copy_(self.x)
 
     def _go(self, first: int, count: int) -> None:
         with TF32().inside(self.device):
@@ -171,9 +202,12 @@ class Rehearsal:
 
     def _judged(self, x: Tensor) -> Tensor:
         """In float32 and row by row, so that a coarse replay does not choose by its own rounding."""
+        losses: list[Tensor] = []
         with torch.no_grad(), Exact().inside(self.device):
-            exact = Search(self.problem, x, None, together=False)
-            return torch.cat([exact.objective(x[r : r + 1], None, slice(r, r + 1)) for r in range(len(x))]).cpu()
+            for row in (slice(r, r + 1) for r in range(len(x))):
+                alone = replace(self.problem.take(row), objective=self._objective(row))
+                losses.append(Search(alone, x[row], None, together=False).objective(x[row], None, slice(None)))
+        return torch.cat(losses).cpu()
 
 
 def _problem(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: int) -> tuple[Problem, Tensor]:

@@ -52,10 +52,9 @@ class Options:
     until: float = math.inf
 
     def effort(self, seconds: float, *, least: int = 400) -> Effort:
-        """At least 8 restarts and 8 trials; two of each in quick runs. ``least`` is the fewest steps of a final run."""
-        count = 2 if self.quick else 8
-        seconds *= self.scale
-        return Effort(restarts=count, trials=count, seconds=seconds, quick=self.quick, least=least, until=self.until)
+        """8 restarts and two rounds of 4 trials; fewer in quick runs. ``least`` is the fewest steps of a final run."""
+        restarts, rounds = (2, 1) if self.quick else (8, 2)
+        return Effort(restarts, rounds, seconds * self.scale, self.quick, least=least, until=self.until)
 
     def require_time(self, case: str, seconds: float) -> None:
         """Raises ``NoTimeLeft`` where a case would be cut off in its middle; the next call begins with it."""

@@ -130,3 +130,17 @@ def test_a_gpu_learns_as_well_and_its_decoder_runs_anywhere():
     here, there = fit_on(features, images, **options), fit_on(features.cuda(), images.cuda(), **options)
     assert there.history.held_out_mse == pytest.approx(here.history.held_out_mse, rel=0.3)
     torch.testing.assert_close(there.decode(features), there.decode(features.cuda()).cpu(), atol=0.03, rtol=0.03)
+
+
+def test_gradients_in_the_other_layout_of_a_small_kernel_are_taken(like_a_gpu):
+    """The fused Adam wants gradients that lie as their weights do, which those of 1×1 convolutions need not on a GPU."""
+    for shape, fused in (((4, 8, 3, 3), True), ((4, 8), True), ((4, 8, 1, 1), False), ((4, 1, 3, 3), False)):
+        weight = nn.Parameter(torch.rand(shape).contiguous())
+        optimizer = Plateau().begin([nn.Parameter(torch.ones(3)), weight], 10).optimizer
+        assert bool(optimizer.param_groups[0]["fused"]) == fused
+        if not fused:
+            strides = torch.empty(shape).contiguous(memory_format=torch.channels_last).stride()
+            weight.grad = torch.empty_strided(shape, strides).copy_(torch.ones(shape))
+            before = weight.detach().clone()
+            optimizer.step()
+            assert (weight.detach() < before).all()

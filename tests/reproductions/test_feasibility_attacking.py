@@ -10,10 +10,11 @@ def test_settings_start_with_the_defaults_and_stay_in_the_papers_space(folder_on
     import attacking
 
     tried = []
-    for number in range(6):
-        options = attacking.propose(tried, seed=3)
-        assert options == attacking.propose(tried, seed=3)
-        tried.append((options, 1.0 - 0.1 * number))
+    for number in range(2):
+        round_ = attacking.propose(tried, seed=3)
+        assert round_ == attacking.propose(tried, seed=3)
+        assert len(round_) == attacking.SIDE_BY_SIDE
+        tried += [(options, 1.0 - 0.1 * number - 0.01 * i) for i, options in enumerate(round_)]
     assert tried[0][0] == attacking.DEFAULTS
     drawn = [options for options, _ in tried[1:]] + [attacking._drawn(n) for n in range(20)]
     for options in drawn:
@@ -67,22 +68,22 @@ def test_one_preparation_serves_every_setting(shared, mode, batch, recorded, mon
     seen = share(victim, Gradient(), images[:batch], torch.tensor([3, 5])[:batch], reveal=reveal)
     untouched = {name: value.clone() for name, value in model.state_dict().items()}
     monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: AdamInTensors(variables, self.lr))
-    prepared = Rehearsal(make(restarts=2), victim, [seen], seed=1)
+    prepared = Rehearsal(make(restarts=4), victim, [seen], seed=1)
     assert prepared.seconds_per_step() > 0
     if recorded:
         prepared.move._captured = recordable.PlayedBack(prepared.move._move)
-        prepared.run({"tv": 1.0, "statistics": 1.0, "lr": 1.0}, 4)
+        prepared.run([{"tv": 1.0, "statistics": 1.0, "lr": 1.0}], 4)
         assert prepared.move._captured.operations
-    for options in (
-        {"tv": 0.01, "statistics": 0.1, "lr": 0.1},
-        {"tv": 1e-4, "statistics": 0.0, "lr": 0.5},
-        {"tv": 0.01, "statistics": 0.1, "lr": 0.1},
-    ):
-        ours = prepared.run(options, 5)
-        theirs = configured(make, options, steps=5, restarts=2)(victim, seen, seed=1)
-        assert torch.allclose(ours.candidates, theirs.candidates, atol=1e-4)
-        assert torch.allclose(ours.losses, theirs.losses, atol=1e-4)
-        assert torch.equal(ours.x, ours.candidates[int(theirs.losses.argmin())])
+    usual, other = {"tv": 0.01, "statistics": 0.1, "lr": 0.1}, {"tv": 1e-4, "statistics": 0.0, "lr": 0.5}
+    two = [configured(make, options, steps=5, restarts=4)(victim, seen, seed=1) for options in (usual, other)]
+    for settings, attacks in (([usual, other], two), ([usual], two[:1]), ([other, usual], two[::-1])):
+        rows = 4 // len(settings)  # the first starts serve each of the settings
+        for ours, theirs in zip(prepared.run(settings, 5), attacks, strict=True):
+            assert torch.allclose(ours.candidates, theirs.candidates[:rows], atol=1e-4)
+            assert torch.allclose(ours.losses, theirs.losses[:rows], rtol=2e-4)
+            assert torch.equal(ours.x, ours.candidates[int(theirs.losses[:rows].argmin())])
+    with pytest.raises(AssertionError, match="cannot be shared"):
+        prepared.run([usual] * 3, 5)
     assert any("statistics" in note for note in prepared.notes)
     assert all(torch.equal(untouched[name], value) for name, value in model.state_dict().items())
 
@@ -102,15 +103,19 @@ def test_several_observations_share_one_preparation(folder_on_path):
     victim, images = Victim(model, space, mode="train"), space.encode(photographs(32)[:2])
     seen = [
         share(victim, Gradient(), images[i : i + 1], torch.tensor([i]), reveal=[Size(), Labels(), NoisyCopy(p)], seed=i)
-        for p in (0.0, 0.5)
+        for p in (0.2, 0.5)  # not 0: at the truth the gradient's signs are those of rounding
         for i in range(2)
     ]
-    prepared = Rehearsal(feasibility(restarts=1), victim, seen, seed=3)
-    attack = configured(feasibility, DEFAULTS, steps=5, restarts=1).matching
+    prepared = Rehearsal(feasibility(restarts=2), victim, seen, seed=3)
+    settings = [DEFAULTS, {**DEFAULTS, "lr": 0.01}]
     for _ in range(2):
-        found = prepared.run(DEFAULTS, 5, exactly=False).candidates
-        for own, one in zip(found, seen, strict=True):
-            assert torch.allclose(own, attack(victim, one, seed=3).x, atol=1e-4)
+        for options, found in zip(settings, prepared.run(settings, 5, exactly=False), strict=True):
+            attack = configured(feasibility, options, steps=5, restarts=1).matching
+            for own, loss, one in zip(found.candidates, found.losses, seen, strict=True):
+                alone = attack(victim, one, seed=3)
+                off = (own - alone.x).abs() > 1e-4  # a sign of almost nothing may turn in rounding
+                assert float(off.float().mean()) < 1e-3
+                assert float(loss) == pytest.approx(alone.loss, rel=2e-3)
 
 
 def test_a_full_gpu_is_no_refusal(tmp_path, monkeypatch, folder_on_path):
@@ -132,15 +137,15 @@ def test_a_full_gpu_is_no_refusal(tmp_path, monkeypatch, folder_on_path):
 def test_steps_are_planned_into_the_seconds_left(folder_on_path):
     from attacking import AROUND, LEAST_TRIAL, NULL_STEP, Effort
 
-    effort = Effort(restarts=8, trials=8, seconds=60, quick=False)
-    for per_step in (0.004, 0.008, 0.012):
+    effort = Effort(restarts=8, rounds=2, seconds=60, quick=False)
+    for per_step in (0.008, 0.016, 0.024):
         planned = effort.steps(per_step, spent=5.0)
-        taken = per_step * (8 * planned.trial + 2 * planned.final) + NULL_STEP * planned.final + AROUND + 5.0
+        taken = per_step * (2 * planned.trial + planned.final) + NULL_STEP * planned.final + AROUND + 5.0
         assert planned.in_time
         assert 50 < taken <= 60
     slow = effort.steps(0.5, spent=5.0)
     assert (slow.trial, slow.final, slow.in_time) == (LEAST_TRIAL, effort.least, False)
-    assert effort.steps(1e-5, spent=0.0).final == 4800
+    assert effort.steps(1e-5, spent=0.0).final == 12_000
 
 
 class SlowerAndSlower:
@@ -161,7 +166,7 @@ class SlowerAndSlower:
         self.steps.append(steps)
         CLOCK[0] += 0.03 * steps
         x = torch.rand(2, 1, 3, 32, 32, generator=torch.Generator().manual_seed(steps))
-        return Run(x, torch.tensor([1.0, 2.0]))
+        return [Run(x, torch.tensor([1.0, 2.0])) for _ in settings]
 
 
 CLOCK = [0.0]
@@ -185,7 +190,7 @@ def slow_case(monkeypatch, until: float):
     )
     model, space, _ = Network("resnet18_post").made(classes=10, seed=0, quick=True)
     x = photographs(32)[:8]
-    effort = attacking.Effort(restarts=2, trials=8, seconds=100.0, quick=False, least=100, until=until)
+    effort = attacking.Effort(restarts=2, rounds=2, seconds=100.0, quick=False, least=100, until=until)
     row, _ = attacking.attacked(
         Victim(model, space, mode="train"), space.encode(x[:1]), torch.tensor([0]), effort=effort, pool=x
     )
@@ -194,9 +199,10 @@ def slow_case(monkeypatch, until: float):
 
 def test_a_gpu_that_becomes_slower_gets_fewer_final_steps(monkeypatch, folder_on_path):
     row, steps = slow_case(monkeypatch, math.inf)
-    trials, finals = steps[:8], steps[8:]
-    assert CLOCK[0] == pytest.approx(100, abs=20)  # at the first pace the final runs would have taken 190 seconds
-    assert row["steps"] == finals[0] < 1500
+    trials, finals = steps[:2], steps[2:]
+    assert CLOCK[0] == pytest.approx(100, abs=20)  # at the first pace the final run would have taken 190 seconds
+    assert [row["steps"]] == finals
+    assert finals[0] < 3000
     assert row["ms_per_step"] == pytest.approx(30)
     assert len(set(trials)) == 1
 
@@ -208,8 +214,8 @@ def test_a_case_that_cannot_be_done_in_time_is_left(monkeypatch, folder_on_path)
         slow_case(monkeypatch, 5.0)
     assert CLOCK[0] == 0.0  # known before the first trial
     with pytest.raises(NoTimeLeft, match="at the measured pace"):
-        slow_case(monkeypatch, 80.0)
-    assert CLOCK[0] < 80.0  # found out after the trials
+        slow_case(monkeypatch, 35.0)
+    assert CLOCK[0] < 35.0  # found out after the trials
 
 
 def test_the_mean_over_all_pairs_punishes_a_perfect_batch(folder_on_path):

@@ -133,3 +133,20 @@ def test_networks_compared_by_accuracy_get_equally_many_epochs(tmp_path, folder_
     assert list(accuracy.PLAN) == list(accuracy.NETWORKS)
     assert {accuracy.given_epochs(net, ledger) for net in accuracy.NETWORKS.values() if net.name == "vit_b"} == {3}
     assert max(accuracy.PLAN.values()) <= 180  # the most an architecture is given
+
+
+def test_of_several_learning_rates_the_one_that_learns_is_taken(folder_on_path):
+    from dataclasses import replace
+
+    import training
+    from networks import Network
+
+    from leakgauge.data.embedded import photographs
+
+    model, space, _ = Network("swin_t").made(classes=10, seed=0, quick=True)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    x, y = space.encode(photographs(32)), torch.arange(8)
+    recipe = replace(training.SWIN, lr=(1e4, 1e-3, 1e-9), batch=8)
+    assert training._best_rate(model, recipe, x, y, torch.contiguous_format, seed=0) == 1e-3
+    assert training._best_rate(model, replace(recipe, lr=7.0), x, y, torch.contiguous_format, seed=0) == 7.0
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

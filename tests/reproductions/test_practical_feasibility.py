@@ -50,7 +50,8 @@ def test_a_quick_part_gives_sensible_rows_and_a_table(name, tmp_path, monkeypatc
             if isinstance(row.get(kind), dict):
                 assert all(-1 <= value <= 1 for value in row[kind]["ssim"])
         if isinstance(row.get("attack"), dict):
-            assert len(row["trials"]) == len(row["restart_ssim"]) == 2
+            assert len(row["trials"]) == 4
+            assert len(row["restart_ssim"]) == 2
             assert sum(row["oracle"]["ssim"]) >= sum(row["attack"]["ssim"]) - 1e-4
             assert any(kind == "diagnostic" for _, kind in row["assumptions"])  # labels were given
     table = [line for line in module["table"](cases).splitlines() if line.startswith("|")]
@@ -110,15 +111,18 @@ def test_full_size_results_are_not_replaced(tmp_path, monkeypatch, folder_on_pat
 
 def test_attacks_do_not_begin_without_trained_networks(tmp_path):
     """On a machine that has lost them, hours of attacks would be on untrained ones."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "accuracy.jsonl").write_text("{}")
+    (kept / "large.jsonl").write_text("{}")
     found = subprocess.run(
-        ["/bin/bash", str(FOLDER / "gpu.sh"), str(tmp_path / "out"), str(tmp_path), "2"],
-        capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "WORK": str(tmp_path / "work"), "PYTHON": "/bin/false"}, check=False,
+        ["/bin/bash", str(FOLDER / "gpu.sh"), str(tmp_path / "out"), str(tmp_path), "large", "small"], capture_output=True, text=True,
+        env={"PATH": "/usr/bin:/bin", "WORK": str(tmp_path / "work"), "KEPT": str(kept), "PYTHON": "/bin/false"}, check=False,
     )  # fmt: skip
     assert found.returncode == 1
-    assert "run stage 1 on this machine first" in found.stderr
-    kept = {path.name for path in (tmp_path / "work").iterdir()}
-    assert "thresholds.json" in kept
-    assert "accuracy.jsonl" not in kept  # its weights are not there, so it would have to be trained again
+    assert "run accuracy before small" in found.stderr
+    # accuracies are not taken up: their weights are not there, so that the networks would have to be trained again
+    assert {path.name for path in (tmp_path / "work").iterdir()} == {"thresholds.json", "large.jsonl"}
 
 
 def planned_seconds(name: str, monkeypatch, capsys) -> float:
@@ -126,14 +130,15 @@ def planned_seconds(name: str, monkeypatch, capsys) -> float:
     return float(capsys.readouterr().out.splitlines()[-1].split()[-2])
 
 
-def test_the_attacks_fit_into_two_calls_of_four_lanes(monkeypatch, capsys, folder_on_path):
-    """The lanes of gpu.sh; a case not begun at the end of the first call leaves at most its own seconds unused."""
+def test_everything_fits_into_six_calls(monkeypatch, capsys, folder_on_path):
+    """A case not begun at the end of a call leaves at most its own seconds unused; accuracies and what needs them fit into three."""
+    seconds = {name: planned_seconds(name, monkeypatch, capsys) for name in PARTS}
     script = (FOLDER / "gpu.sh").read_text("utf-8")
-    lanes = re.findall(r"^    lane (.+) &$", script, re.MULTILINE)
-    assert sorted(name for lane in lanes for name in lane.split()) == sorted(PARTS)
-    for lane in lanes:  # of accuracy a rest, if any
-        parts = [name for name in lane.split() if name != "accuracy"]
-        assert sum(planned_seconds(name, monkeypatch, capsys) for name in parts) < 2 * 555 - 160
+    named = re.search(r"set -- (.+)$", script, re.MULTILINE)
+    assert named
+    assert sorted(named[1].split()) == sorted(PARTS)
+    assert sum(seconds[name] for name in ("accuracy", "small", "controlled")) < 3 * (555 - 30)
+    assert sum(seconds.values()) < 6 * (555 - 30)
 
 
 @pytest.mark.parametrize("works", [True, False])

@@ -137,5 +137,12 @@ def _recordable(parameters: list[nn.Parameter], lr: float, *, fused: bool = Fals
     """Settings with which Adam can be recorded. Fused it is one kernel, but takes β₁ as a number, which then must not change."""
     if not _recorded(parameters):
         return {"lr": lr}
-    kind = {"fused": True} if fused else {"foreach": False}
+    kind = {"fused": True} if fused and not any(map(_ambiguous, parameters)) else {"foreach": fused}
     return {"lr": torch.tensor(lr, device=parameters[0].device), "capturable": True, **kind}
+
+
+def _ambiguous(parameter: Tensor) -> bool:
+    """Whether two layouts in memory are the same for it, as of a 1×1 convolution's: its gradient may come in the other one, which the
+    fused Adam refuses.
+    """
+    return parameter.dim() > 2 and 1 in parameter.shape
