@@ -11,6 +11,7 @@ of an attack; until that is done its row says after how many steps it was.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -117,11 +118,11 @@ def attack(options: Options, results: Results, case: Case) -> None:
 
 
 def run(options: Options, results: Results) -> None:
-    for case in cases(options):
+    for number, case in enumerate(cases(options)):
         drawn = f"{case.model} {case.size} found" in results.pictures
         if drawn and results.has(**case.key, steps=case.steps):
             continue
-        if options.clock.allows(SET_UP):
+        if options.clock.allows(SET_UP) and number < (options.first or math.inf):
             attack(options, results, case)
         else:
             results.wait(f"{case}")

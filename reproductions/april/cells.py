@@ -12,6 +12,7 @@ import study
 import torch
 from pieces import Clock, Pieces, alone, longest
 from resumable import Resumable
+from side_by_side import RowPaces
 from study import Images, Options, Row
 from torch import Tensor
 
@@ -40,7 +41,7 @@ class DataSet:
     model: study.Make
     precision: Precision
     epochs: int = 0
-    piece: int = 100
+    piece: int = 250
     tried: int = 8
     shorter: int = 4
 
@@ -102,9 +103,6 @@ class Cell:
     def matching(self, steps: int, setting: Setting) -> Matching:
         return replace(attack_of(self.attack, steps, setting), precision=self.kind.precision)
 
-    def attacked(self, attack: Matching, images: Images) -> list[Reconstruction]:
-        return attack.many(self.victim, study.observed(self.victim, images), seed=self.options.seed)
-
     def late(self, part: str, seconds: float) -> bool:
         """Whether there are fewer seconds left, which is said."""
         if self.clock.allows(seconds):
@@ -114,22 +112,40 @@ class Cell:
 
     def tuned(self) -> list[Row] | None:
         """Mean error of every setting on images of the adversary's own, with fewer steps; None where there was no time for all."""
-        settings = SETTINGS[self.attack][: 1 if self.options.quick else None]
+        settings = SETTINGS[self.attack][: 2 if self.options.quick else None]
         before = self.pieces.done(part="setting", data_set=self.data_set)
         own = {row["setting"]: row for row in before if row["attack"] == self.attack and self._is_mine(row)}
-        for setting in settings:
-            if repr(setting) in own:
-                continue
-            if self.late("setting", max(SET_UP, longest(list(own.values()) or before, len(self.own.x)))):
+        missing = [setting for setting in settings if repr(setting) not in own]
+        for group in (
+            [missing] if self.attack != "ig" else [[one] for one in missing]
+        ):  # IG's differ in what is minimised
+            if not group:
+                break
+            amount = len(group) * len(self.own.x)
+            if self.late("setting", max(SET_UP, longest(list(own.values()) or before, amount))):
                 return None
             began = time.perf_counter()
-            attack = self.matching(max(1, self.steps // self.kind.shorter), setting)
-            error = float(mse(pictures(self.attacked(attack, self.own), self.victim), self.own.x).mean())
-            own[repr(setting)] = self.pieces.add(
-                part="setting", setting=repr(setting), mse=float(f"{error:.4g}"), amount=len(self.own.x),
-                seconds=round(time.perf_counter() - began, 1), **self.key,
-            )  # fmt: skip
+            errors = self.tried(group)
+            seconds = (time.perf_counter() - began) / len(group)
+            for setting, error in zip(group, errors, strict=True):
+                own[repr(setting)] = self.pieces.add(
+                    part="setting", setting=repr(setting), mse=float(f"{error:.4g}"), amount=len(self.own.x),
+                    seconds=round(seconds, 1), **self.key,
+                )  # fmt: skip
         return [own[repr(setting)] for setting in settings]
+
+    def tried(self, settings: Sequence[Setting]) -> list[float]:
+        """The mean error of each setting; several learn side by side, from the same starts."""
+        attack = self.matching(max(1, self.steps // self.kind.shorter), settings[0])
+        seen = study.observed(self.victim, self.own)
+        if len(settings) > 1:
+            assert isinstance(attack.solver, Descent)
+            assert isinstance(attack.solver.optimizer, Adam | AdamW)
+            paces = RowPaces(attack.solver.optimizer, [(s.lr, s.schedule) for s in settings for _ in seen])
+            attack = replace(attack, solver=replace(attack.solver, optimizer=paces, schedule=paces))
+        found = attack.many(self.victim, [one for _ in settings for one in seen], seed=self.options.seed)
+        errors = mse(pictures(found, self.victim), self.own.x.repeat(len(settings), 1, 1, 1))
+        return errors.view(len(settings), -1).mean(1).tolist()
 
     def _is_mine(self, row: Row) -> bool:
         return all(row.get(key) == value for key, value in self.key.items())
@@ -142,7 +158,8 @@ class Cell:
         key = self.pieces.run | self.key | {"first": first, "setting": repr(setting), "steps": self.steps}
         solver = Resumable(attack.solver, self.options.out / name, self.clock, key)
         began = time.perf_counter()
-        found = self.attacked(replace(attack, solver=solver), images)
+        seen = study.observed(self.victim, images)
+        found = replace(attack, solver=solver).many(self.victim, seen, seed=self.options.seed)
         seconds = solver.seconds_before + time.perf_counter() - began
         if solver.reached < solver.steps:
             print(f"{name}: {solver.reached} of {solver.steps} steps, to go on later", flush=True)
@@ -167,22 +184,20 @@ class Cell:
         done = self.done()
         return [i for i in range(len(self.table.x)) if i not in done]
 
-    def run(self, size: int, each: Callable[[int, Tensor], None]) -> None:
-        """Goes on with the cell as far as time allows. ``each`` gets the first image and the pictures of every piece that is done."""
+    def advance(self, size: int) -> tuple[int, Tensor] | None:
+        """One more piece, after the settings were tried: its first image and its pictures, or None if nothing was done."""
+        missing = self.missing()
+        if not missing:
+            return None
         tried = self.tuned()
-        if tried is None:
-            return
+        if tried is None or self.late("piece", SET_UP):
+            return None
         best = min(range(len(tried)), key=lambda i: tried[i]["mse"])
-        while missing := self.missing():
-            first = missing[0]
-            last = next((i for i in range(first, first + size) if i not in missing), first + size)
-            if self.late("piece", SET_UP):
-                return
-            images = replace(self.table, x=self.table.x[first:last], y=self.table.y[first:last])
-            found = self.piece(first, images, SETTINGS[self.attack][best])
-            if found is None:
-                return
-            each(first, found)
+        first = missing[0]
+        last = next((i for i in range(first, first + size) if i not in missing), first + size)
+        images = replace(self.table, x=self.table.x[first:last], y=self.table.y[first:last])
+        found = self.piece(first, images, SETTINGS[self.attack][best])
+        return None if found is None else (first, found)
 
     def row(self) -> Row:
         """The cell's row from the pieces that are done: ``images`` of the ``wanted`` ones, which ``which`` names."""

@@ -2,10 +2,9 @@
 
     python reproductions/april/plan.py [--work FOLDER] [--training-images 25000]
 
-Reads what is done in FOLDER (results/ by default). Seconds are those of each part by itself, one after another; lanes side by side take
-less as far as a part does not fill the GPU. Sources of the paces: ``results/table1.jsonl`` (MNIST cells of 500 images and 800 steps),
-``benchmarks/results/engine_h200.jsonl`` (ViT-B/16), ``results/batches.jsonl`` (three lanes that took turns, so a third of its seconds).
-What was never measured says so.
+Reads what is done in FOLDER (results/ by default). Parts run one after another. Sources of the paces: ``results/table1.jsonl`` (MNIST cells
+of 500 images and 800 steps), ``benchmarks/results/engine_h200.jsonl`` (ViT-B/16), ``results/batches.jsonl`` (three processes that took
+turns, so a third of its seconds). What was never measured says so.
 """
 
 from __future__ import annotations
@@ -61,12 +60,19 @@ def cells(work: Path) -> Iterator[Part]:
                 continue
             key = {"data_set": data_set, "attack": attack}
             done = sum(row["amount"] for row in pieces.done(part="piece", **key))
-            settings = len(SETTINGS[attack]) - len(pieces.done(part="setting", **key))
-            trial = SET_UP[size] + kind.steps // kind.shorter * max(LATENCY[size], kind.tried * pace) / 1000
-            piece = SET_UP[size] + kind.steps * max(LATENCY[size], kind.piece * pace) / 1000
-            seconds = settings * trial + (kind.count - done) / kind.piece * piece
-            stage = "imagenet" if size == "base" else "small"
+            tried = {row["setting"] for row in pieces.done(part="setting", **key)}
+            settings = [one for one in SETTINGS[attack] if repr(one) not in tried]
+            groups = [len(settings)] if attack != "ig" else [1] * len(settings)  # IG's are tried one after another
+            seconds = sum(run(size, kind.steps // kind.shorter, n * kind.tried * pace) for n in groups if n)
+            for first in range(done, kind.count, kind.piece):
+                seconds += run(size, kind.steps, min(kind.piece, kind.count - first) * pace)
+            stage = {"imagenet": "imagenet", "cifar10_trained": "rest"}.get(data_set, "small")
             yield Part(stage, f"{data_set} {attack}", seconds, f"{kind.count - done} of {kind.count} images")
+
+
+def run(size: str, steps: int, milliseconds: float) -> float:
+    """Seconds of one attack whose step takes so long where it fills the GPU."""
+    return SET_UP[size] + steps * max(LATENCY[size], milliseconds) / 1000
 
 
 def studies(work: Path, training_images: int) -> Iterator[Part]:
@@ -81,11 +87,11 @@ def studies(work: Path, training_images: int) -> Iterator[Part]:
         left = 5000 - max(done, default=0)
         if left:
             seconds = SET_UP["base"] + left * milliseconds / 1000
-            yield Part("small", f"batches, ViT-Base {size}", seconds, f"{left} steps")
+            yield Part("small" if size == 4 else "rest", f"batches, ViT-Base {size}", seconds, f"{left} steps")
     found = study.Results(read(work / "why_batches.jsonl"))
     for size in ATTACKED + ON_A_GPU:
         if not found.has(part="attack", batch=size):
-            yield Part("small", f"why_batches, attack on {size}", 12.0, "1500 steps")
+            yield Part("rest", f"why_batches, attack on {size}", 12.0, "1500 steps")
     found = study.Results(read(work / "width.jsonl"))
     missing = [w for a in "BA" for w in width.CIFAR_WIDTHS if not found.has(part="accuracy", architecture=a, width=w)]
     if missing:
@@ -105,7 +111,7 @@ def main() -> None:
     parser.add_argument("--training-images", type=int, default=25_000)
     given = parser.parse_args()
     parts = [*cells(given.work), *studies(given.work, given.training_images)]
-    for stage in ("small", "imagenet"):
+    for stage in ("small", "imagenet", "rest"):
         own = [part for part in parts if part.stage == stage]
         for part in own:
             print(f"{stage:9} {part.name:32} {part.seconds:5.0f} s  {part.left}")

@@ -49,6 +49,7 @@ class Options:
     out: Path
     images: int | None
     clock: Clock = field(default_factory=Clock)
+    first: int | None = None
 
     def count(self, full: int, quick: int = 2) -> int:
         """How many images: as asked for, else the study's own number."""
@@ -344,12 +345,13 @@ def main(name: str, run: Run, draw: Draw, about: str | None, *, goes_on: bool = 
     parser.add_argument("--images", type=int, help="how many images, instead of the study's own number")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results and figures")
     parser.add_argument("--within", type=float, help="seconds, after which studies that go on begin nothing more")
+    parser.add_argument("--first", type=int, help="only so many cases; the others wait (batches.py)")
     parser.add_argument("--draw", action="store_true", help="only draw the figures, from the results in --out")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if not given.draw:
         clock, device = Clock.within(given.within), torch.device(given.device)
-        options = Options(given.quick, device, given.seed, given.data, given.out, given.images, clock)
+        options = Options(given.quick, device, given.seed, given.data, given.out, given.images, clock, given.first)
         recorded(name, run, options, earlier(name, options) if goes_on else None)
     _, rows = read(given.out / f"{name}.jsonl")
     draw(rows, load(given.out / f"{name}.npz"), given.out)

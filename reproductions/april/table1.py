@@ -6,8 +6,8 @@ The paper's budgets: Adam, 800 steps for MNIST, 1500 for CIFAR-10, 5000 for Imag
 one batch (`Matching.many`), one restart each; every image starts from the same seed, so the result does not depend on the pieces.
 The paper gives no learning rates; each attack gets the best of a few settings, tried with fewer steps on images that are not among
 those of the table. What is done is kept in ``table1_pieces.jsonl``, the state of a piece that was stopped in ``table1_*.pt``: the same
-command goes on where it was, and several processes may work on different cells. With ``--within SECONDS`` it stops by itself. Rows of
-cells that lack images are written too; the table compares the attacks of a data set on the images that all of them have. ImageNet is read
+command goes on where it was. With ``--within SECONDS`` it stops by itself. The attacks take turns, a piece each, and rows of cells that
+lack images are written too; the table compares the attacks of a data set on the images that all of them have. ImageNet is read
 from ``imagenet.npz`` in FOLDER: x uint8, (N, 224, 224, 3) or (N, 3, 224, 224), and y; where it holds fewer images, fewer are attacked.
 """
 
@@ -55,7 +55,7 @@ DATA_SETS = {
     "mnist": DataSet(study.digits, 500, 800, study.small_model, Exact()),
     "cifar10": DataSet(study.objects, 500, 1500, study.small_model, Exact()),
     "cifar10_trained": DataSet(study.objects, 100, 1500, study.small_model, Exact(), epochs=10),
-    "imagenet": DataSet(photographs_224, 30, 5000, study.base_model, TF32(), piece=5, tried=2, shorter=10),
+    "imagenet": DataSet(photographs_224, 30, 5000, study.base_model, TF32(), piece=6, tried=2, shorter=10),
 }
 
 
@@ -178,19 +178,24 @@ def main() -> None:
         victim = study.victim_of(model, images, options.device)
         own = replace(images, x=images.x[count:], y=images.y[count:])
         table.keep(f"{data_set}_truth", 0, images.first(count).x)
-        for name in missing:
-            cell = Cell(data_set, name, kind, victim, images.first(count), own, options, pieces, clock)
-
-            def put(first: int, x: Tensor | None, cell: Cell = cell, more: Row = accuracy) -> None:
-                if x is not None:
-                    table.keep(f"{cell.data_set}_{cell.attack}", first, x)
-                row = cell.row() | more
-                print({k: v for k, v in row.items() if k != "which" and not k.startswith("each")}, flush=True)
-                table.put(row)
-
-            cell.run(given.piece or kind.piece, put)
-            if not cell.missing() and not table.has(data_set, name):  # killed after the last piece, before its row
-                put(0, None)
+        cells = [
+            Cell(data_set, name, kind, victim, images.first(count), own, options, pieces, clock) for name in missing
+        ]
+        for cell in cells:
+            if not cell.missing():  # killed after the last piece, before its row
+                table.put(cell.row() | accuracy)
+        while (
+            cells
+        ):  # the attack with the fewest images first, so that a stopped run has all attacks on the same images
+            cell = min(cells, key=lambda cell: len(cell.done()))
+            done = cell.advance(given.piece or kind.piece)
+            if done is None:
+                cells.remove(cell)
+                continue
+            table.keep(f"{data_set}_{cell.attack}", *done)
+            row = cell.row() | accuracy
+            print({k: v for k, v in row.items() if k != "which" and not k.startswith("each")}, flush=True)
+            table.put(row)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ STUDIES = (
     "without_encoder",
 )  # fmt: skip
 HELPERS = (
-    "table1", "cells", "resumable", "pieces", "files", "study", "drawing", "training", "make_tables", "claims", "attention_variants",
+    "table1", "cells", "resumable", "side_by_side",
+    "pieces", "files", "study", "drawing", "training", "make_tables", "claims", "attention_variants",
     *STUDIES,
 )  # fmt: skip
 
@@ -242,6 +243,13 @@ def test_without_time_no_batch_is_begun(tmp_path, monkeypatch, folder_on_path, c
     batches.run(options, results)
     assert results.waiting == ["CIFAR model, batch of 2", "CIFAR model, batch of 3", "ViT-Base, batch of 2"]
     assert not results.rows
+
+
+def test_the_largest_batch_can_wait(tmp_path, monkeypatch, folder_on_path):
+    run_study("batches", tmp_path, monkeypatch, "--first", "2")
+    facts, *rows = [json.loads(line) for line in (tmp_path / "batches.jsonl").read_text("utf-8").splitlines()]
+    assert not facts["complete"]
+    assert [row["model"] for row in rows] == ["CIFAR model", "CIFAR model"]
 
 
 def test_a_study_on_another_device_adds_to_what_is_there(tmp_path, folder_on_path):

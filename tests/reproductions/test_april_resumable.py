@@ -1,4 +1,4 @@
-"""An attack of the APRIL studies that was stopped in its midst ends where it would have ended without the stop."""
+"""Attacks of the APRIL studies end where they would have ended, although they were stopped in their midst or ran beside others."""
 
 import sys
 from dataclasses import replace
@@ -18,7 +18,7 @@ STEPS = 9
 def folder_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     yield
-    for name in ("study", "files", "pieces", "cells", "resumable"):
+    for name in ("study", "files", "pieces", "cells", "resumable", "side_by_side"):
         sys.modules.pop(name, None)
 
 
@@ -207,6 +207,58 @@ def test_it_goes_on_where_the_step_is_recorded(case, tmp_path, monkeypatch, reco
     assert all(one.operations for one in recorded)
     for ours, theirs in zip(found, whole, strict=True):
         assert torch.allclose(ours.x, theirs.x, atol=1e-5)
+
+
+def paced(attack, settings, seen):
+    from side_by_side import RowPaces
+
+    paces = RowPaces(attack.solver.optimizer, [(one.lr, one.schedule) for one in settings for _ in seen])
+    return replace(attack, solver=replace(attack.solver, optimizer=paces, schedule=paces))
+
+
+@pytest.mark.parametrize("name", ["april", "dlg", "tag"])
+def test_settings_side_by_side_are_what_they_are_alone(name, case):
+    from cells import SETTINGS, attack_of
+
+    victim, seen, _ = case
+    settings = SETTINGS[name]
+    attack = paced(attack_of(name, STEPS, settings[0]), settings, seen)
+    found = attack.many(victim, [one for _ in settings for one in seen], seed=5)
+    alone = [one for setting in settings for one in attack_of(name, STEPS, setting).many(victim, seen, seed=5)]
+    ends = [(one.x - found[0].x).abs().max() for one in found[2::2]]
+    assert min(ends) > 0.01  # settings matter
+    for ours, theirs in zip(found, alone, strict=True):
+        torch.testing.assert_close(ours.x, theirs.x, rtol=0, atol=2e-4)
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
+
+
+def test_rows_that_do_not_fit_together_cannot_be_paced(case, monkeypatch):
+    from cells import SETTINGS, attack_of
+
+    victim, seen, _ = case
+    monkeypatch.setattr(searching.Search, "fitting", lambda self, x, logits: 3)
+    attack = paced(attack_of("april", STEPS, SETTINGS["april"][0]), SETTINGS["april"], seen)
+    with pytest.raises(RuntimeError, match="8 rows do not fit into memory together"):
+        attack.many(victim, seen * 4, seed=5)
+
+
+def test_paces_change_where_the_step_is_recorded(case, monkeypatch, recordable):
+    from cells import SETTINGS, attack_of
+
+    monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: Momentum(variables, self.lr))
+    victim, seen, _ = case
+    settings = SETTINGS["april"]
+    attack = paced(attack_of("april", STEPS, settings[0]), settings, seen)
+    plain = attack.many(victim, seen * 4, seed=5)
+    init = solvers._DescentMover.__init__
+
+    def recording(self, *given):
+        init(self, *given)
+        self._captured = recordable.PlayedBack(self._move)
+
+    monkeypatch.setattr(solvers._DescentMover, "__init__", recording)
+    for ours, theirs in zip(attack.many(victim, seen * 4, seed=5), plain, strict=True):
+        torch.testing.assert_close(ours.x, theirs.x, rtol=0, atol=1e-5)
 
 
 class Momentum(torch.optim.Optimizer):

@@ -17,7 +17,8 @@ from PIL import Image
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
 HELPERS = (
-    "table1", "cells", "resumable", "pieces", "files", "study", "width", "drawing", "training", "plan", "batches", "why_batches",
+    "table1", "cells", "resumable", "side_by_side",
+    "pieces", "files", "study", "width", "drawing", "training", "plan", "batches", "why_batches",
     "pack", "pack_data",
 )  # fmt: skip
 
@@ -80,12 +81,28 @@ def test_only_the_missing_piece_is_run(tmp_path, run):
     (tmp_path / "table1.jsonl").unlink()
     path = tmp_path / "table1_pieces.jsonl"
     kept = path.read_text("utf-8").splitlines(keepends=True)
-    path.write_text("".join([*kept[:2], kept[3], kept[2][:40]]), "utf-8")  # the second piece was cut off by a kill
+    path.write_text("".join([*kept[:3], kept[4], kept[3][:40]]), "utf-8")  # the second piece was cut off by a kill
     run("table1", tmp_path, *ONE_CELL)
     found = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.endswith("}")]
-    assert [row.get("first") for row in found] == [None, 0, 2, 1]
+    assert [row.get("first") for row in found] == [None, None, 0, 2, 1]
     again = lines(tmp_path / "table1.jsonl")[1]
     assert again["each_mse"] == pytest.approx(whole["each_mse"], rel=1e-3)
+
+
+def test_the_attacks_take_turns_the_one_with_the_fewest_images_first(tmp_path, run):
+    """Also after a stop in the midst of a turn: what is behind comes first."""
+    some = ("--datasets", "mnist", "--images", "3", "--piece", "1")
+    run("table1", tmp_path, *some, "--attacks", "ig,april")
+    path = tmp_path / "table1_pieces.jsonl"
+    assert [(row["attack"], row["first"]) for row in lines(path) if "first" in row] == [
+        ("ig", 0), ("april", 0), ("ig", 1), ("april", 1), ("ig", 2), ("april", 2),
+    ]  # fmt: skip
+    kept = [row for row in lines(path) if row.get("first", 0) < 1 or (row["attack"], row["first"]) == ("ig", 1)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+    (tmp_path / "table1.jsonl").unlink()
+    run("table1", tmp_path, *some, "--attacks", "ig,april")
+    again = [(row["attack"], row["first"]) for row in lines(path) if "first" in row][3:]
+    assert again == [("april", 1), ("ig", 2), ("april", 2)]
 
 
 def test_the_row_is_written_if_only_that_is_missing(tmp_path, run):
@@ -268,15 +285,18 @@ def test_the_plan_shrinks_as_work_is_done(tmp_path, run, capsys, monkeypatch):
     facts = {"quick": False, "seed": 0, "complete": False}
     rows = [made_up_row("april", list(range(30)), wanted=30), made_up_row("tag", list(range(10)), wanted=30)]
     study.write(tmp_path / "table1.jsonl", [facts, *rows])
-    run_facts = {"quick": False, "seed": 0, "data_set": "imagenet", "attack": "tag", "amount": 5}
-    pieces = [run_facts | {"part": "piece", "first": first} for first in (0, 5)] + [run_facts | {"part": "setting"}] * 4
+    run_facts = {"quick": False, "seed": 0, "data_set": "imagenet", "attack": "tag", "amount": 6}
+    pieces = [run_facts | {"part": "piece", "first": first} for first in (0, 6)]
+    pieces += [run_facts | {"part": "setting", "setting": repr(one)} for one in plan.SETTINGS["tag"]]
     (tmp_path / "table1_pieces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pieces), "utf-8")
     study.write(
         tmp_path / "batches.jsonl", [facts, {"model": "ViT-Base", "batch": 4, "rule": plan.batches.RULE, "steps": 4000}]
     )
     after = left()
     assert "imagenet april" not in after
-    assert after["imagenet tag"] == pytest.approx(4 * (6 + 5000 * 5 * plan.BASE_PACE["tag"] / 1000))
+    assert after["imagenet tag"] == pytest.approx(3 * (6 + 5000 * 6 * plan.BASE_PACE["tag"] / 1000))
+    together = 6 + 500 * 8 * plan.BASE_PACE["tag"] / 1000  # four settings on two images
+    assert before["imagenet tag"] == pytest.approx(together + 5 * (6 + 5000 * 6 * plan.BASE_PACE["tag"] / 1000))
     assert after["imagenet ig"] == before["imagenet ig"]
     assert after["batches, ViT-Base 4"] == pytest.approx(6 + 1000 * plan.BATCH_STEP[4] / 1000)
     assert before["batches, ViT-Base 4"] == pytest.approx(6 + 5000 * plan.BATCH_STEP[4] / 1000)
@@ -294,7 +314,7 @@ def test_the_script_for_the_gpu_tells_its_plan(tmp_path):
     assert "imagenet  together" in told.stdout
     wrong = script("large")
     assert wrong.returncode == 2
-    assert "small, imagenet or all, got large" in wrong.stderr
+    assert "small, imagenet, rest or all, got large" in wrong.stderr
 
 
 def test_the_trained_network_is_trained_once(tmp_path, run, monkeypatch):
