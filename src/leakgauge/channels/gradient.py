@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -40,34 +41,52 @@ def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffe
     The graph is kept when x, y or the parameters can be differentiated, so that the result can be too.
     A parameter that the loss does not use gets a gradient of zero.
     """
-    if _inside_transform.get():
-        return _transformed(victim, x, y, parameters=parameters, buffers=buffers)
+
+    def loss(at: dict[str, Tensor]) -> Tensor:
+        with twice_differentiable():
+            return victim.loss(victim(x, parameters=at, buffers=buffers), y)
+
     keep_graph = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *_tensors(y), *parameters.values()))
+    return gradient_at(parameters, loss, keep_graph=keep_graph)
+
+
+def gradient_at(
+    parameters: Signal, loss: Callable[[dict[str, Tensor]], Tensor], *, keep_graph: bool = False
+) -> dict[str, Tensor]:
+    """∂ loss(θ)/∂θ at θ = ``parameters``, zero where the loss does not use a parameter; vmap may map over it."""
+    if _inside_transform.get():
+        return torch.func.grad(loss)(dict(parameters))
     at = {name: p if p.requires_grad else p.detach().requires_grad_() for name, p in parameters.items()}
-    with torch.enable_grad(), twice_differentiable():
-        loss = victim.loss(victim(x, parameters=at, buffers=buffers), y)
-    grads = torch.autograd.grad(loss, list(at.values()), create_graph=keep_graph, allow_unused=True)
+    with torch.enable_grad():
+        value = loss(at)
+    grads = torch.autograd.grad(value, list(at.values()), create_graph=keep_graph, allow_unused=True)
     return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(at.items(), grads, strict=True)}
 
 
 def each_gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffers: Signal) -> dict[str, Tensor]:
-    """The gradients of the single samples, shape (B, *shape), differentiable like :func:`gradient`.
+    """The gradients of the single samples, shape (B, *shape), differentiable like :func:`gradient`."""
+    return for_each_sample(partial(gradient, victim, parameters=parameters, buffers=buffers), x, y)
+
+
+def for_each_sample(
+    gradient_of: Callable[[Tensor, Targets], dict[str, Tensor]], x: Tensor, y: Targets
+) -> dict[str, Tensor]:
+    """``gradient_of`` every sample as a batch of its own, one row of the result for each.
 
     All at once where the model can be mapped, else one after another.
     """
 
     def one(x: Tensor, y: Targets) -> dict[str, Tensor]:
-        alone = y[None] if isinstance(y, Tensor) else {name: value[None] for name, value in y.items()}
-        return gradient(victim, x[None], alone, parameters=parameters, buffers=buffers)
+        return gradient_of(x[None], y[None] if isinstance(y, Tensor) else {name: t[None] for name, t in y.items()})
 
     if not _watched.get():
         try:
             with inside_transform():
                 return torch.vmap(one, randomness="different")(x, y)
         except RuntimeError:  # recurrent layers, values that decide what is run: some models cannot be mapped
-            pass
+            pass  # an error of the model's own is raised again below
     alone = [one(x[i], y[i] if isinstance(y, Tensor) else {n: t[i] for n, t in y.items()}) for i in range(len(x))]
-    return {name: torch.stack([single[name] for single in alone]) for name in parameters}
+    return {name: torch.stack([single[name] for single in alone]) for name in alone[0]}
 
 
 _watched: ContextVar[bool] = ContextVar("watched", default=False)
@@ -97,14 +116,6 @@ def _switched_on(switch: ContextVar[bool]) -> Iterator[None]:
         yield
     finally:
         switch.reset(token)
-
-
-def _transformed(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffers: Signal) -> dict[str, Tensor]:
-    def loss(at: dict[str, Tensor]) -> Tensor:
-        with twice_differentiable():
-            return victim.loss(victim(x, parameters=at, buffers=buffers), y)
-
-    return torch.func.grad(loss)(dict(parameters))
 
 
 def _tensors(y: Targets) -> list[Tensor]:

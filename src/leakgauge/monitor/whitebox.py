@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 
+from leakgauge.channels.gradient import for_each_sample, gradient_at
 from leakgauge.channels.rows import in_rows
-from leakgauge.core import Loss
+from leakgauge.core import Loss, Targets
 from leakgauge.errors import Inapplicable
 from leakgauge.measures.decoding import decode
 from leakgauge.measures.gaussian_channel import membership_information
@@ -136,20 +137,11 @@ def per_sample_gradients(
     fixed = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in names}
     free = {n: p.detach() for n, p in model.named_parameters() if n in names}
 
-    def one(at: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return loss(functional_call(model, {**fixed, **at}, (x[None],)), y[None]).float()
+    def gradient_of(x: Tensor, y: Targets) -> dict[str, Tensor]:
+        return gradient_at(free, lambda at: loss(functional_call(model, {**fixed, **at}, (x,)), y).float())
 
-    def by_itself(i: int) -> tuple[Tensor, ...]:
-        at = {n: p.clone().requires_grad_() for n, p in free.items()}
-        found = torch.autograd.grad(one(at, x[i].detach(), y[i].detach()), list(at.values()), allow_unused=True)
-        return tuple(torch.zeros_like(p) if g is None else g for p, g in zip(at.values(), found, strict=True))
-
-    with quiet(model), untouched_randomness(seed, x.device), torch.enable_grad():
-        try:
-            return vmap(grad(one), in_dims=(None, 0, 0))(free, x.detach(), y.detach())
-        except RuntimeError:  # what is really wrong is raised again below
-            each = zip(*(by_itself(i) for i in range(len(x))), strict=True)
-            return {name: torch.stack(rows) for name, rows in zip(free, each, strict=True)}
+    with quiet(model), untouched_randomness(seed, x.device):
+        return for_each_sample(gradient_of, x.detach(), y.detach())
 
 
 def last_layers(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
