@@ -46,7 +46,7 @@ def main() -> None:
     for name, model, attack, defenses in (
         ("bag of tokens", standard, bag_of_tokens(), []),
         ("both tables", standard, token_positions(), []),
-        ("both tables, 1 % noise", standard, token_positions(), [GaussianNoise(relative=0.01)]),
+        ("both tables, 5 % noise", standard, token_positions(), [GaussianNoise(relative=0.05)]),
         ("both tables, positions withheld", standard, token_positions(), [Withhold(("position_embedding",))]),
         ("APRIL on bare attention", bare, april_text(), [Withhold(("token_embedding",))]),
     ):

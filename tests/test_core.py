@@ -19,10 +19,11 @@ from leakgauge.core import (
     Size,
     Tokens,
     Victim,
-    private_randomness,
     share,
 )
+from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import BadInput
+from leakgauge.randomness import own_stream, private_randomness
 
 # --- Victim ----------------------------------------------------------------------------------------------------------
 
@@ -237,6 +238,45 @@ def test_dropout_follows_the_seed_alone(victim_of, batch_of, same):
     torch.rand(7)
     same(share(victim, Gradient(), x, y, seed=1).signal, first, tolerance=0)
     assert not torch.equal(share(victim, Gradient(), x, y, seed=2).signal["5.weight"], first["5.weight"])
+
+
+def noise_on_the_first_layer(victim, x, y, **seeds):
+    """Noise of deviation 1 that a defense put on a matrix of weights."""
+    clean, noisy = (share(victim, Gradient(), x, y, defenses=d, **seeds).signal for d in ([], [GaussianNoise(std=1.0)]))
+    name = next(iter(clean))
+    return noisy[name] - clean[name]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_a_defense_draws_from_another_stream_than_the_attack(seed, victim_of, batch_of):
+    """What the adversary draws from the same seed, even and normal, tells nothing of the noise."""
+    victim = victim_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 400)))
+    noise = noise_on_the_first_layer(victim, *batch_of(1), seed=seed)
+    drawn = [draw(noise.shape, generator=torch.Generator().manual_seed(seed)) for draw in (torch.randn, torch.rand)]
+    found = torch.corrcoef(torch.stack([noise.flatten(), *(one.flatten() for one in drawn)]))[0, 1:]
+    assert noise.numel() == 14_400
+    assert float(found.abs().max()) < 5 / 120  # five deviations of the correlation of independent draws
+
+
+def test_a_given_secret_is_the_stream_of_the_clients_draws(victim_of, batch_of):
+    victim, (x, y) = victim_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 4))), batch_of(1)
+    noise = noise_on_the_first_layer(victim, x, y, secret=3)
+    torch.testing.assert_close(noise, torch.randn(4, 36, generator=torch.Generator().manual_seed(3)), rtol=0, atol=1e-6)
+    assert torch.equal(noise, noise_on_the_first_layer(victim, x, y, secret=3, seed=5))
+
+
+def test_dropout_masks_come_from_another_stream_than_the_attacks(victim_of, batch_of):
+    victim, (x, y) = victim_of(mode="train", dropout=0.5), batch_of(3)
+    for seed in range(3):
+        with private_randomness(seed, victim.device):
+            guessed = Gradient()(victim, x, y)
+        assert not torch.equal(share(victim, Gradient(), x, y, seed=seed).signal["5.weight"], guessed["5.weight"])
+
+
+def test_streams_of_one_seed_are_apart():
+    """torch's generator on the CPU reads the lower 32 bits of a seed."""
+    seeds = [seed for n in range(1000) for seed in (n, own_stream(n, "client"), own_stream(n, "public images"))]
+    assert len({seed % 2**32 for seed in seeds}) == 3000
 
 
 def test_revealed_buffers_are_those_of_a_plain_forward_pass(tiny, victim_of, batch_of, same):

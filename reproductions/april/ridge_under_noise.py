@@ -66,7 +66,7 @@ def measured(setting: Setting, pictures: Tensor, noise: Sequence[float], seeds: 
             defense = GaussianNoise(relative=relative)
             std = defense.deviation(clean)
             for seed in range(seeds):
-                seen = share(victim, Gradient(), x, label, defenses=[defense], seed=seed)
+                seen = share(victim, Gradient(), x, label, defenses=[defense], secret=seed)
                 attacks = {
                     "plain": april_closed_form(),
                     "ridge, declared": april_closed_form(ridge="auto", noise=std),

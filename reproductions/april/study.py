@@ -258,7 +258,7 @@ def observed(
     """One observation for each ``batch`` images in turn."""
     x, y = victim.space.encode(images.x).to(victim.device), images.y.to(victim.device)
     return [
-        share(victim, Gradient(), x[i : i + batch], y[i : i + batch], defenses=defenses, seed=seed + i)
+        share(victim, Gradient(), x[i : i + batch], y[i : i + batch], defenses=defenses, secret=seed + i)
         for i in range(0, len(x) - batch + 1, batch)
     ]
 

@@ -117,7 +117,7 @@ def measured(name: str, length: int, condition: Condition, count: int) -> Iterat
         y = torch.arange(seed, seed + condition.batch) % CLASSES
         if name.endswith("language model"):
             y = x.roll(-1, 1)  # the next token of each place
-        seen = share(target, condition.channel, x, y, defenses=condition.defenses, seed=seed)
+        seen = share(target, condition.channel, x, y, defenses=condition.defenses, secret=seed)
         for key, attack in ATTACKS:
             try:
                 found = attack(target, seen, seed=seed)

@@ -38,7 +38,7 @@ def attacked(
     space = Pixels((targets[0].shape[1], targets[0].shape[2], targets[0].shape[3]))
     victim = Victim(model.eval(), space)
     chosen = [(targets[0][i : i + 1], targets[1][i : i + 1]) for i in range(len(targets[0]))]
-    seen = [share(victim, Gradient(), x, y, defenses=defenses, seed=seed + i) for i, (x, y) in enumerate(chosen)]
+    seen = [share(victim, Gradient(), x, y, defenses=defenses, secret=seed + i) for i, (x, y) in enumerate(chosen)]
     found = attack.many(victim, seen, seed=seed)
     scores = [score(one, x, y, space=space) for one, (x, y) in zip(found, chosen, strict=True)]
     guesses = torch.cat([space.decode(one.x).detach().cpu() for one in found])

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.randomness import own_stream, private_randomness
 from leakgauge.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
 from leakgauge.spaces import Space
 from leakgauge.spaces import Tokens as Tokens
@@ -278,26 +278,29 @@ def share(
     defenses: Sequence[Defense] = (),
     reveal: Sequence[Reveal] = (Size(),),
     seed: int = 0,
+    secret: int | None = None,
 ) -> Observation:
     """What the adversary gets to see when the client sends ``x, y`` (model space) through ``channel``.
 
     Defenses act in the given order. Whatever is revealed beyond the signal is written into ``assumptions``.
-    Dropout masks of a train-mode victim are drawn from ``seed``; the attack does not know them.
+    What the client draws (a defense's noise, dropout masks of a train-mode victim) comes from the seed ``secret``; where none
+    is given, from a stream of its own that follows from ``seed``, so that an attack with the same seed never draws the same.
     """
     if len(x) == 0:
         raise BadInput("share needs at least one sample, got an empty batch")
     if tuple(x.shape[1:]) != tuple(victim.space.shape):
         raise BadInput(f"share needs samples of shape {victim.space.shape}, got {tuple(x.shape[1:])}")
-    rng = torch.Generator().manual_seed(seed)
-    with private_randomness(seed, victim.device):
+    secret = own_stream(seed, "client") if secret is None else secret
+    with private_randomness(secret, victim.device):
         signal: Signal = {name: value.detach() for name, value in channel(victim, x, y).items()}
-    signal = defended(victim, channel, signal, defenses, rng=rng)
+    signal = defended(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
     seen = Observation(signal=signal, channel=channel)
     updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
     if updates and victim.mode == "eval" and victim.depends_on_mode():
         seen = _told(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
+    rng = torch.Generator().manual_seed(seed)
     for known in reveal:
-        with private_randomness(seed, victim.device):  # the same dropout masks as the signal's
+        with private_randomness(secret, victim.device):  # the same dropout masks as the signal's
             seen = known(seen, victim, x, y, rng=rng)
     return replace(seen, channel=channel.public()) if isinstance(channel, KeepsSecrets) else seen
 
@@ -313,30 +316,6 @@ def defended(
         else:
             signal = bound(signal, rng=rng)
     return signal
-
-
-@contextmanager
-def private_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds torch's global generators for the block (dropout knows no other) and restores them afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        _seed(seed, device)
-        yield
-
-
-def _seed(seed: int, device: torch.device) -> None:
-    """Seeds the generators of the CPU and of ``device``, and no others.
-
-    ``torch.manual_seed`` also seeds devices that are not restored afterwards, and where CUDA is there but not in use yet, or
-    not there at all, it formats a stack for a call that it queues, every time.
-    """
-    if device.type not in ("cpu", "cuda"):
-        torch.manual_seed(seed)
-        return
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
 
 
 @dataclass(frozen=True)

@@ -263,6 +263,20 @@ def test_defenses_known_to_the_adversary_are_trained_through(victim):
     assert noisy.history.held_out_mse > 2 * clean.history.held_out_mse
 
 
+def test_the_adversarys_own_noise_is_not_the_clients(victim):
+    """Both from one seed: a decoder that trained under the client's very noise would know too much."""
+    x, loud = pictures(8), [GaussianNoise(std=1.0)]
+    y = torch.zeros(8, dtype=torch.long)
+    clean, _ = public_features(victim, FirstLayer(), x)
+    own = public_features(victim, FirstLayer(), x, defenses=loud, seed=3)[0] - clean
+    sent = (
+        next(iter(share(victim, FirstLayer(), victim.space.encode(x), y, defenses=loud, seed=3).signal.values()))
+        - clean
+    )
+    assert float(sent.std()) == pytest.approx(1.0, rel=0.1)
+    assert abs(float(torch.corrcoef(torch.stack([own.flatten(), sent.flatten()]))[0, 1])) < 5 / own.numel() ** 0.5
+
+
 def test_classes_without_a_public_image_are_named(victim):
     labels = torch.tensor([0, 2]).repeat(16)
     fitted = fit_decoder(victim, FirstLayer(), (pictures(32), labels), decoder=Deconvolution(), epochs=1)

@@ -14,19 +14,10 @@ from leakgauge.attacks.decoder_recipes import OneCycle, Plateau, Training
 from leakgauge.attacks.decoder_training import CHUNK, History, as_images, chosen, train_decoder
 from leakgauge.attacks.decoders.by_shape import ByShape
 from leakgauge.attacks.decoders.shapes import Decoder, Shape
-from leakgauge.core import (
-    Assumption,
-    Channel,
-    Defense,
-    Observation,
-    Pixels,
-    Reconstruction,
-    Victim,
-    private_randomness,
-    share,
-)
+from leakgauge.core import Assumption, Channel, Defense, Observation, Pixels, Reconstruction, Victim, share
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.labels import batch_size
+from leakgauge.randomness import own_stream, private_randomness
 
 FEW = 500
 """Public images below which the result says that an attacker with more would do better."""
@@ -261,7 +252,7 @@ def public_features(
         y = torch.zeros(len(piece), dtype=torch.long) if labels is None else labels[start : start + CHUNK]
         seen = share(
             victim, channel, _encoded(victim, as_images(piece.to(victim.device))).to(victim.dtype), y.to(victim.device),
-            defenses=defenses, seed=seed + start,
+            defenses=defenses, secret=own_stream(seed + start, "public images"),  # the adversary's noise, not the client's
         )  # fmt: skip
         pieces.append(only_tensor(seen.signal))
         names |= set(seen.signal)

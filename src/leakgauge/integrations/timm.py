@@ -12,10 +12,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from leakgauge.core import Pixels, private_randomness
+from leakgauge.core import Pixels
 from leakgauge.errors import BadInput, MissingExtra
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.torchvision_guest import invite_torchvision
+from leakgauge.randomness import private_randomness
 
 
 def load(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.twice import explaining_once_only
-from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Victim, private_randomness
+from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Victim
 from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
@@ -22,6 +22,7 @@ from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, Start
 from leakgauge.inversion.terms import Sum, Term, couples_restarts
+from leakgauge.randomness import private_randomness
 
 POINTS_IN_TRACE = 200
 SNAPSHOTS = 6
