@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records
+from leakgauge.audit.advice import advise
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.defense_records import DefenseRecord
@@ -190,9 +191,14 @@ def test_a_scan_that_was_refused_at_every_cut_is_no_answer(tmp_path: Path):
 
 
 def trial(
-    *defenses: str, verdict: str | None = HELD, ssim: float = 0.2, cost: float | None = 0.01, **more: object
+    *defenses: str,
+    verdict: str | None = HELD,
+    ssim: float = 0.2,
+    cost: float | None = 0.01,
+    channel: str = "",
+    **more: object,
 ) -> DefenseRecord:
-    case = asdict(Case(mode="train", defenses=defenses, options={"steps": 40}))
+    case = asdict(Case(mode="train", defenses=defenses, channel=channel, options={"steps": 40}))
     found = {"key": "-".join(defenses) or "none", "status": "done" if verdict else "error", "trial": {"case": case, "train_steps": 60},
              "defenses": defenses, "attack": "", "channel": "", "versions": {}, "command": "", "seconds": 2.0, "assumptions": (KNOWN,),
              "verdict": verdict, "metrics": {"ssim": {"mean": ssim}}, "leakage": {"auc": {"value": 0.9, "low": 0.8, "high": 1.0}},
@@ -219,6 +225,30 @@ def test_defenses_are_compared_with_the_trial_without_any(tmp_path: Path):
     assert (withheld.outcome, withheld.status, withheld.reason, withheld.cost) == (None, "error", "no head", None)
     assert (found.steps, found.train_steps, found.seconds) == (40, 60, 8.0)
     assert (found.setting, found.deployable) == ("cnn, train mode, batch 1", (KNOWN["what"],))
+    assert found.clients == 1
+
+
+@pytest.mark.parametrize(
+    ("channel", "clients", "advised"),
+    [
+        ("", 1, "no_cheap_defense"),
+        ("shuffled_fedavg:epochs=2", 1, "no_cheap_defense"),
+        ("aggregate:clients=4", 4, "more_clients"),
+    ],
+)
+def test_nobody_who_adds_up_clients_is_told_to_do_so(tmp_path: Path, channel: str, clients: int, advised: str):
+    for one in [
+        trial(verdict="feasible", ssim=0.9, cost=0.0, channel=channel),
+        trial("prune:0.99", cost=0.5, channel=channel),
+    ]:
+        defense_records.append(tmp_path, one)
+    found = read_findings(tmp_path)
+    assert found.defenses is not None
+    assert found.defenses.clients == clients
+    assert found.defenses.setting == ", ".join(filter(None, ["cnn, train mode, batch 1", channel]))
+    given = {one.rule: one.title for one in advise(found)}
+    assert {"no_cheap_defense", "more_clients"} & set(given) == {advised}
+    assert ("secure aggregation" in given[advised]) == (clients == 1)
 
 
 def test_trials_without_the_undefended_one_cannot_be_compared(tmp_path: Path):

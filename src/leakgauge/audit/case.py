@@ -57,6 +57,17 @@ def protects(channel: str) -> bool:
     return channel.partition(":")[0] in PROTECTING
 
 
+def clients_of(channel: str) -> int:
+    """How many clients a channel, written as in a case, adds up.
+
+    >>> clients_of("aggregate:clients=4"), clients_of("dpsgd:clip=1"), clients_of("")
+    (4, 1, 1)
+    """
+    if channel.partition(":")[0] != AGGREGATE:
+        return 1
+    return made_from(channel, CHANNELS, kind="channel").clients
+
+
 def default_data(model: str) -> str:
     """The embedded data that a model gets when none is named: what it was trained on, or photographs."""
     return "fashion" if model.removeprefix(REARRANGED) in PRETRAINED else "photographs"

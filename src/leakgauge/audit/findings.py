@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records
-from leakgauge.audit.case import accepted_options
+from leakgauge.audit.case import accepted_options, clients_of
 from leakgauge.audit.defense_records import DefenseRecord, worth_having
 from leakgauge.audit.explain import change_in
 from leakgauge.audit.flips import case_of, flips
@@ -228,13 +228,21 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
     return Defenses(
         undefended=each[base.key],
         rows=tuple(each[record.key] for record in found if record.defenses),
-        setting=f"{case.get('model')}, {case.get('mode')} mode, batch {case.get('batch_size')}" if case else "",
+        setting=_setting(case),
+        clients=clients_of(str(case.get("channel") or "")),
         steps=steps if isinstance(steps, int) else None,
         train_steps=base.trial.get("train_steps"),
         seconds=sum(record.seconds for record in found),
         diagnostic=_assumed(base, "diagnostic"),
         deployable=_assumed(base, "deployable"),
     )
+
+
+def _setting(case: Mapping[str, Any]) -> str:
+    if not case:
+        return ""
+    parts = [case.get("model"), f"{case.get('mode')} mode", f"batch {case.get('batch_size')}", case.get("channel")]
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:

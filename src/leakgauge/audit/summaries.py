@@ -177,11 +177,15 @@ class Defended:
 
 @dataclass(frozen=True)
 class Defenses:
-    """``undefended`` is the row that all others are compared with; set-up, attack and training are the same for all rows."""
+    """``undefended`` is the row that all others are compared with; set-up, attack and training are the same for all rows.
+
+    ``clients`` is the number of clients whose updates are added up before anyone sees them; one sends its own.
+    """
 
     undefended: Defended
     rows: tuple[Defended, ...]
     setting: str = ""
+    clients: int = 1
     steps: int | None = None
     train_steps: int | None = None
     seconds: float = 0.0

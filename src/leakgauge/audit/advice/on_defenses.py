@@ -32,6 +32,19 @@ def use_defense(found: Findings) -> Match | None:
 
 
 def no_cheap_defense(found: Findings) -> Match | None:
+    """None is cheap on the update of one client, which a sum over clients would hide."""
+    return none_is_cheap(found) if found.defenses is not None and found.defenses.clients == 1 else None
+
+
+def more_clients(found: Findings) -> Match | None:
+    """None is cheap, and what was attacked is a sum over clients already."""
+    match, clients = none_is_cheap(found), 1 if found.defenses is None else found.defenses.clients
+    if match is None or clients == 1:
+        return None
+    return Match(match.evidence, match.facts | {"clients": clients, "more": 4 * clients})
+
+
+def none_is_cheap(found: Findings) -> Match | None:
     if found.defenses is None or found.defenses.undefended.outcome not in LEAKING or not rows(found):
         return None
     holding = _holding(found)

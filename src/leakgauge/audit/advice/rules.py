@@ -57,12 +57,22 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="no_cheap_defense",
         severity="act",
-        condition="The undefended attack leaks, and no defense makes it infeasible for at most "
+        condition="The undefended attack on the update of one client leaks, and no defense makes it infeasible for at most "
         f"{on_defenses.MOST_POINTS:g} points of accuracy.",
         when=on_defenses.no_cheap_defense,
         title="Plan for secure aggregation, or for training with DP-SGD (Opacus).",
         why="Of {count} tried {best}. What attacks see behind them: audit again with --channel aggregate:clients=4, or with "
         "another dpsgd:clip=…,noise=….",
+    ),
+    Rule(
+        name="more_clients",
+        severity="act",
+        condition="The undefended attack on a sum over clients leaks, and no defense makes it infeasible for at most "
+        f"{on_defenses.MOST_POINTS:g} points of accuracy.",
+        when=on_defenses.more_clients,
+        title="Add up more than {clients} clients, or plan for training with DP-SGD (Opacus).",
+        why="Of {count} tried on the sum {best}. What attacks see of larger sums: audit again with --channel "
+        "aggregate:clients={more} and a batch of at least {more}; of DP-SGD: with --channel dpsgd:clip=…,noise=….",
     ),
     Rule(
         name="defense_did_not_hold",
@@ -288,6 +298,9 @@ EXCLUSIVE: tuple[tuple[str, str, str], ...] = (
     ("only_upper_bound", "no_proof", "something leaks"),
     ("plain_updates_leak", "more_images", "one reconstruction is a proof at any number of images"),
     ("use_defense", "no_cheap_defense", "a cheap defense exists or it does not"),
+    ("use_defense", "more_clients", "a cheap defense exists or it does not"),
+    ("no_cheap_defense", "more_clients", "one speaks of a client's own update, the other of a sum"),
+    ("more_clients", "nothing_to_defend", "nothing leaks that a defense would have to stop"),
     ("use_defense", "nothing_to_defend", "a defense earns something only where the attack succeeds"),
     ("no_cheap_defense", "nothing_to_defend", "nothing leaks that a defense would have to stop"),
     ("use_defense", "no_proof", "the attack succeeds without the defense"),

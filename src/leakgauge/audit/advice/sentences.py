@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from leakgauge.audit.advice.match import interval, number, quality
-from leakgauge.audit.advice.on_defenses import no_cheap_defense, use_defense
+from leakgauge.audit.advice.on_defenses import none_is_cheap, use_defense
 from leakgauge.audit.advice.on_split import whole_on_edge
 from leakgauge.audit.advice.on_training import CONTROL_LIMIT, members_told, unclean
 from leakgauge.audit.findings import Findings
@@ -243,7 +243,7 @@ def _defenses(defenses: Defenses, found: Findings) -> QuestionVerdict:
             f"The attack fails without a defense too{where}, so that none of {plural(len(rows), 'defense')} can show what it buys."
         ]
     else:
-        use, dear = use_defense(found), no_cheap_defense(found)
+        use, dear = use_defense(found), none_is_cheap(found)
         tone, word = ("good", "Defense found") if use else ("bad", "No cheap defense")
         said = [f"{len(held)} of {plural(len(rows), 'defense')} made the attack infeasible within its budget{where}."]
         said += [f"The cheapest one worth having is {use.facts['defense']}, for {use.facts['cost']}."] if use else []
