@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.parse import made_from, option_of, value_of
+from leakgauge.channels import CHANNELS, Features
 from leakgauge.defenses import DEFENSES, Clip, GaussianNoise, LaplacianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import BadInput
 
@@ -29,6 +30,12 @@ from leakgauge.errors import BadInput
 )
 def test_defenses(spec, expected):
     assert made_from(spec, DEFENSES, kind="defense") == expected
+
+
+@pytest.mark.parametrize(("spec", "cut"), [("features:1", "1"), ("features:cut=2.5", "2.5"), ("features:a+b", "a+b")])
+def test_what_is_a_name_stays_text(spec, cut):
+    """Modules of a torch.nn.Sequential are called 0, 1, 2; a sum is called a+b."""
+    assert made_from(spec, CHANNELS, kind="channel") == Features(cut)
 
 
 def test_options_of_an_attack():

@@ -65,7 +65,7 @@ def clients_of(channel: str) -> int:
     """
     if channel.partition(":")[0] != AGGREGATE:
         return 1
-    return made_from(channel, CHANNELS, kind="channel").clients
+    return made_from(channel, {AGGREGATE: Aggregate}, kind="channel").clients
 
 
 def default_data(model: str) -> str:

@@ -28,7 +28,7 @@ from leakgauge.audit.defense_training import Training, accuracy, classified, pri
 from leakgauge.audit.run import attacked, null_run, versions
 from leakgauge.audit.setup import Load, Setup, check_fits
 from leakgauge.channels import DPSGD
-from leakgauge.core import Blindable, Reconstruction
+from leakgauge.core import Blindable, PerSample, Reconstruction
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
 
@@ -100,6 +100,11 @@ def plan_trials(
 
     The attack takes ``steps`` steps, where it takes any. Every defense is built once, so that a wrong one is refused here.
     """
+    if isinstance(case.build_channel(), PerSample):
+        raise Inapplicable(
+            f"defenses are compared on what a training shares, and {case.channel} is sent by inference; try them one by one "
+            "with leakgauge scan --defense"
+        )
     options = {**case.options, "steps": steps} if "steps" in accepted_options(case) else dict(case.options)
     base = replace(case, name="", options=options)
     grid = [spec for spec in GRID if not protects(spec) or _may_be_private(base)]

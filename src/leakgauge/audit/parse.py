@@ -33,7 +33,8 @@ def made_from(
     factory = registry[name]
     parameters = inspect.signature(factory).parameters
     allowed = list(parameters)
-    options = {**_options(written, allowed, spec), **(extra or {})}
+    names = {option for option, parameter in parameters.items() if parameter.annotation in (str, "str")}
+    options = {**_options(written, allowed, spec, names=names), **(extra or {})}
     for option, value in options.items():
         if option not in allowed:
             raise BadInput(f"{kind} {name} has no option {option!r}; it takes {', '.join(allowed) or 'none'}")
@@ -51,7 +52,8 @@ def _given(extra: Mapping[str, Any] | None) -> str:
     return f" with {', '.join(f'{name}={value}' for name, value in extra.items())}" if extra else ""
 
 
-def _options(written: str, allowed: list[str], spec: str) -> dict[str, Any]:
+def _options(written: str, allowed: list[str], spec: str, *, names: set[str]) -> dict[str, Any]:
+    """Options in ``names`` are text whatever they look like: a module may well be called 1."""
     options: dict[str, Any] = {}
     for part in filter(None, written.split(",")):
         key, equals, value = part.partition("=")
@@ -61,7 +63,7 @@ def _options(written: str, allowed: list[str], spec: str) -> dict[str, Any]:
             key, value = allowed[0], part
         if key.strip() in options:
             raise BadInput(f"{spec!r} gives {key.strip()} twice")
-        options[key.strip()] = value_of(value.strip())
+        options[key.strip()] = value.strip() if key.strip() in names else value_of(value.strip())
     return options
 
 

@@ -15,7 +15,7 @@ from leakgauge.audit.run import run_case
 from leakgauge.audit.setup import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import DEFENSES
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.models import ViT
 
 CASE = Case(model="tiny", data="made", options={"tv": 0.01})
@@ -58,6 +58,12 @@ def test_dp_sgd_is_tried_in_place_of_the_plain_channel(setup):
         assert {t.case.channel for t in found} == {case.channel}
         with pytest.raises(BadInput, match="a step is private once, and by itself"):
             plan_trials(setup, case, steps=7, train_steps=5, specs=["dpsgd"])
+
+
+def test_features_are_refused_before_anything_runs(setup):
+    """They are sent by inference: there is no update to defend, and no training to lose accuracy in."""
+    with pytest.raises(Inapplicable, match="features:0 is sent by inference; try them one by one with leakgauge scan"):
+        plan_trials(setup, replace(CASE, channel="features:0"), steps=7, train_steps=5)
 
 
 def test_an_attack_without_steps_gets_none(setup):

@@ -41,7 +41,7 @@ def more_clients(found: Findings) -> Match | None:
     match, clients = none_is_cheap(found), 1 if found.defenses is None else found.defenses.clients
     if match is None or clients == 1:
         return None
-    return Match(match.evidence, match.facts | {"clients": clients, "more": 4 * clients})
+    return Match(match.evidence, {**match.facts, "clients": clients, "more": 4 * clients})
 
 
 def none_is_cheap(found: Findings) -> Match | None:
