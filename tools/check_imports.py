@@ -28,6 +28,7 @@ LEVELS: tuple[frozenset[str], ...] = (
             "console_audit",
             "audit_view",
             "cli_plan",
+            "cli_end",
             "console_init",
             "console_compare",
             "run_folder",

@@ -11,6 +11,7 @@ import click
 import typer
 
 from leakgauge import __version__
+from leakgauge.cli_end import complain, run
 from leakgauge.cli_options import (
     INTERRUPTED,
     AttackOption,
@@ -42,7 +43,7 @@ from leakgauge.cli_options import (
     TrainingOption,
 )  # fmt: skip
 from leakgauge.cli_plan import compare, init
-from leakgauge.errors import BadInput, LeakgaugeError
+from leakgauge.errors import BadInput
 
 app = typer.Typer(
     name="leakgauge",
@@ -324,7 +325,7 @@ def monitor(
             if monitor_records.exists(folder)
             else "nothing was measured"
         )
-        _complain(f"interrupted; {kept}")
+        complain(f"interrupted; {kept}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(code)
 
@@ -358,40 +359,8 @@ def list_() -> None:
 
 
 def main() -> None:
-    """Runs the command line; a user's mistake is one sentence and exit code 2, Ctrl-C is exit code 130."""
-    try:
-        code = app(standalone_mode=False, prog_name="leakgauge")
-        if code == INTERRUPTED:  # typer turns Ctrl-C into its exit code
-            raise KeyboardInterrupt
-    except click.exceptions.NoArgsIsHelpError as asked:
-        asked.show()  # the help itself
-        sys.exit(asked.exit_code)
-    except click.ClickException as mistake:
-        _complain(_in_one_sentence(mistake))
-        sys.exit(mistake.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted; finished cases are kept, go on with: leakgauge audit (or scan) --resume --out FOLDER")
-        sys.exit(INTERRUPTED)
-    except LeakgaugeError as mistake:
-        _complain(str(mistake))
-        sys.exit(2)
-    except OSError as trouble:
-        _complain(
-            f"{trouble.strerror or trouble}: {trouble.filename or 'output'}; finished cases are kept, free space or choose another --out"
-        )
-        sys.exit(2)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _in_one_sentence(mistake: click.ClickException) -> str:
-    """What the parser refuses, as every other mistake is told, and where to look."""
-    context = getattr(mistake, "ctx", None)
-    path = context.command_path if context is not None else "leakgauge"
-    return f"{' '.join(mistake.format_message().split()).rstrip('.')}; see {path} --help"
-
-
-def _complain(sentence: str) -> None:
-    typer.echo(f"leakgauge: {sentence}", err=True)
+    """Runs the command line."""
+    run(app)
 
 
 __all__ = ["app", "main"]
