@@ -79,8 +79,8 @@ NARROW: dict[str, set[str]] = {
 NARROW_OUTSIDE: dict[str, set[str]] = {"measures": {"torch", "numpy", "scipy", "safetensors"}}
 """Packages from outside the standard library that a narrow part may use."""
 
-CORE = {"torch", "numpy", "scipy", "PIL", "safetensors", "rich", "typer", "click", "jinja2", "markupsafe"}
-"""What every installation has: the requirements, click (of typer) and markupsafe (of jinja2)."""
+CORE = {"torch", "numpy", "scipy", "PIL", "safetensors", "rich", "typer", "jinja2", "markupsafe"}
+"""What every installation has: the requirements, and markupsafe (of jinja2)."""
 
 
 @dataclass(frozen=True)

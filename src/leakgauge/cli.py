@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from leakgauge import __version__
-from leakgauge.cli_end import complain, run
+from leakgauge.cli_end import SUGGESTS, complain, run
 from leakgauge.cli_options import (
     INTERRUPTED,
     AttackOption,
@@ -47,9 +46,9 @@ from leakgauge.errors import BadInput
 
 app = typer.Typer(
     name="leakgauge",
-    no_args_is_help=True,
     add_completion=False,
-    suggest_commands=False,  # click suggests them already
+    suggest_commands=not SUGGESTS,
+    subcommand_metavar="COMMAND [ARGS]...",
     rich_markup_mode="markdown",
     help="Gauges how much private data leaks from what a neural network shares.",
     epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in two to three minutes).",
@@ -62,13 +61,17 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def common(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
     """Gauges how much private data leaks from what a neural network shares: gradients and weight updates."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 @app.command(
@@ -77,6 +80,7 @@ def common(
     "--resume --out leakgauge-runs/audit**"
 )
 def audit(
+    context: typer.Context,
     model: ModelArgument = None,
     data: DataOption = None,
     only: OnlyOption = None,
@@ -143,7 +147,7 @@ def audit(
     cases, steps = None, base.options.get("steps")
     if written is not None and written.cases is not None:
         cases = plan_file.settled(
-            written, base, given=_given(), mode=mode, batch_size=batch_size, defenses=defense or ()
+            written, base, given=_given(context), mode=mode, batch_size=batch_size, defenses=defense or ()
         )  # fmt: skip
         steps = steps or plan_file.steps_of(cases)
     request = console_audit.request_of(
@@ -274,11 +278,11 @@ def scan(
     raise typer.Exit(code)
 
 
-def _given() -> set[str]:
+def _given(context: typer.Context) -> set[str]:
     """Fields of a case that stand on the command line, also where they say what would hold anyway."""
-    context = click.get_current_context()
     fields = ("local_steps", "local_lr", "channel", "attack", "reveal", "classes", "resize", "device", "seed")
-    return {name for name in fields if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    sources = {name: context.get_parameter_source(name) for name in fields}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 @app.command(

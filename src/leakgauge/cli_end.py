@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import click
 import typer
 
 from leakgauge.cli_options import INTERRUPTED
 from leakgauge.errors import LeakgaugeError
+
+UsageError: Any = typer.BadParameter.__base__
+"""What the parser refuses is of this class: click's own, or that of the copy of click which newer versions of typer hold."""
+SUGGESTS = not UsageError.__module__.startswith("typer.")
+"""Whether the parser suggests a command by itself, as click's own does; the copy inside typer leaves it to typer."""
 
 
 def run(app: typer.Typer) -> NoReturn:
@@ -18,13 +22,10 @@ def run(app: typer.Typer) -> NoReturn:
         code = app(standalone_mode=False, prog_name="leakgauge")
         if code == INTERRUPTED:  # typer turns Ctrl-C into its exit code
             raise KeyboardInterrupt
-    except click.exceptions.NoArgsIsHelpError as asked:
-        asked.show()  # the help itself
-        sys.exit(asked.exit_code)
-    except click.ClickException as mistake:
+    except UsageError as mistake:
         complain(_in_one_sentence(mistake))
         sys.exit(mistake.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         complain("interrupted; finished cases are kept, go on with: leakgauge audit (or scan) --resume --out FOLDER")
         sys.exit(INTERRUPTED)
     except LeakgaugeError as mistake:
@@ -38,10 +39,9 @@ def run(app: typer.Typer) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _in_one_sentence(mistake: click.ClickException) -> str:
+def _in_one_sentence(mistake: Any) -> str:
     """What the parser refuses, as every other mistake is told, and where to look."""
-    context = getattr(mistake, "ctx", None)
-    path = context.command_path if context is not None else "leakgauge"
+    path = mistake.ctx.command_path if mistake.ctx is not None else "leakgauge"
     return f"{' '.join(mistake.format_message().split()).rstrip('.')}; see {path} --help"
 
 
