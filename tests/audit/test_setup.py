@@ -70,7 +70,7 @@ class Refuses(nn.Linear):
         (
             nn.Sequential(nn.Flatten(), nn.Linear(35, 4)),
             [0, 1],
-            "does not take images of shape 1x6x6: RuntimeError: mat1",
+            "does not take images of shape 1x6x6: RuntimeError: .*mat1",
         ),
         (nn.Conv2d(1, 4, 3), [0, 1], r"class scores of shape \(batch, classes\), it returned \(2, 4, 4, 4\)"),
         (Pair(1, 1), [0, 1], "it returned tuple"),
