@@ -6,7 +6,7 @@ A real round of Flower's own engine, which runs on Ray: the server sends the wei
 one step on one image each (in eval mode: fine-tuning with frozen batch norm), FedAvg averages. ``capture`` is a client mod; it
 saves update = reply - request as it leaves. The second client adds noise by Flower's LocalDpMod. Then each file is attacked by
 what ``leakgauge attack --update`` calls. Look at the mismatch (1 - cosine of the reconstruction's own update and the captured
-one; all that an adversary sees) and at the pictures. About 28 s, quick 15 to 17 s, on one core.
+one; all that an adversary sees) and at the pictures. About 28 s, quick 15 to 19 s, on one core.
 """
 
 from __future__ import annotations
