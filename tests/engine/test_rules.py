@@ -18,7 +18,7 @@ from leakgauge.engine.rules.constant import convolved
 from leakgauge.engine.rules.convolution import by_patches
 from leakgauge.engine.rules.patches import patches
 from leakgauge.engine.rules.twice import gelu, normalised, softmax
-from leakgauge.engine.rules.use import row_absolute, row_square
+from leakgauge.engine.rules.use import row_absolute, row_dot, row_square
 
 SIZES = st.integers(1, 3)
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
@@ -265,6 +265,22 @@ def test_sum_of_squares_of_each_row_and_its_derivative():
     values = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(row_square(values), values.square().sum(1))
     assert torch.autograd.gradcheck(row_square, values)
+
+
+def test_long_sums_keep_their_digits():
+    """A CPU's own norm of 1.5 million values is off by 4e-5, its product of a row with itself by 1e-4: more than a cosine may be."""
+    many = torch.randn(2, 1_500_123, generator=torch.Generator().manual_seed(0))
+    squares = many.double().square().sum(1)
+    torch.testing.assert_close(row_square(many).double(), squares, rtol=1e-6, atol=0)
+    torch.testing.assert_close(row_dot(many, many[1])[1].double(), squares[1], rtol=1e-6, atol=0)
+    torch.testing.assert_close(row_dot(many, many).double(), squares, rtol=1e-6, atol=0)
+
+
+def test_product_of_rows_and_its_derivative():
+    rows = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    for target in (torch.randn(3, 5, dtype=torch.float64), torch.randn(2, 3, 5, dtype=torch.float64)):
+        torch.testing.assert_close(row_dot(rows, target), (rows * target).flatten(1).sum(1))
+        assert torch.autograd.gradcheck(lambda v, t=target: row_dot(v, t), rows)
 
 
 def test_sums_of_absolute_values_row_by_row():
