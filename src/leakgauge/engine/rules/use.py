@@ -70,10 +70,10 @@ def row_dot(gradient: Tensor, target: Tensor) -> Tensor:
     flat = in_rows(gradient)
     if target.dim() == gradient.dim():
         return (flat * in_rows(target)).sum(1)
-    piece = (
-        LONG if flat.device.type == "cpu" else flat.shape[1]
-    )  # as in _in_pieces: of two million values four digits would be lost
-    return torch.stack([g @ t for g, t in zip(flat.split(piece, 1), target.flatten().split(piece), strict=True)]).sum(0)
+    if flat.device.type != "cpu" or flat.shape[1] <= LONG:
+        return flat @ target.flatten()
+    # as in _in_pieces: of two million values a single product would lose four digits
+    return torch.stack([g @ t for g, t in zip(flat.split(LONG, 1), target.flatten().split(LONG), strict=True)]).sum(0)
 
 
 def row_square(values: Tensor) -> Tensor:
