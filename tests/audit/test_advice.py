@@ -300,3 +300,16 @@ def test_questions_without_an_answer_are_named_with_the_reason():
 
 def test_every_field_of_findings_is_a_question_or_what_is_missing():
     assert {field.name for field in fields(Findings)} == {*QUESTIONS, "unanswered"}
+
+
+def test_a_verdict_that_turns_on_a_hair_recommends_no_defense():
+    """SSIM 0.12 in place of 0.13 is chance, although the verdict of one row is another."""
+    close = replace(BASE, ssim=0.17)
+    found = defenses(undefended=close)
+    rules = {one.rule for one in advise(found)}
+    assert "use_defense" not in rules
+    assert "no_cheap_defense" in rules
+    (said,) = [one for one in advise(found) if one.rule == "no_cheap_defense"]
+    assert "none lowered the SSIM by 0.05" in said.why
+    assert "use_defense" in {one.rule for one in advise(defenses(undefended=replace(BASE, ssim=0.19)))}
+    assert "use_defense" in {one.rule for one in advise(defenses(rows=(replace(ROW, ssim=None),)))}

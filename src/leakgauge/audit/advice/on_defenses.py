@@ -13,6 +13,9 @@ from leakgauge.audit.summaries import HELD, LEAKING, Defended
 MOST_POINTS = 2.0
 """Points of accuracy that a defense may cost and still be called cheap: a convention, which your own tolerance may replace."""
 
+LEAST_DROP = 0.05
+"""By how much the SSIM must fall for a defense to have done anything: as much as an attack must beat its null run by."""
+
 
 def use_defense(found: Findings) -> Match | None:
     """The undefended attack leaks, and a row makes it infeasible at a small price: on the Pareto front, then the cheapest."""
@@ -51,11 +54,12 @@ def none_is_cheap(found: Findings) -> Match | None:
     if any(map(_cheap, holding)):
         return None
     cheapest = min(holding, key=lambda row: math.inf if row.cost is None else row.cost, default=None)
-    best = (
-        "none made the attack infeasible"
-        if cheapest is None
-        else f"the cheapest that made the attack infeasible is {cheapest.defense}, for {_points(cheapest)}"
-    )
+    if cheapest is not None:
+        best = f"the cheapest that made the attack infeasible is {cheapest.defense}, for {_points(cheapest)}"
+    elif any(row.outcome == HELD for row in rows(found)):
+        best = f"none lowered the SSIM by {LEAST_DROP:g} and made the attack infeasible"
+    else:
+        best = "none made the attack infeasible"
     return Match((DEFENSES,), {"count": plural(len(rows(found)), "defense"), "best": best})
 
 
@@ -88,10 +92,16 @@ def rows(found: Findings) -> tuple[Defended, ...]:
 
 
 def _holding(found: Findings) -> list[Defended]:
-    """Rows that made a leaking attack infeasible; where the attack fails by itself no row earned anything."""
+    """Rows that made a leaking attack infeasible, and not by a hair; where the attack fails by itself no row earned anything."""
     if found.defenses is None or found.defenses.undefended.outcome not in LEAKING:
         return []
-    return [row for row in found.defenses.rows if row.outcome == HELD]
+    before = found.defenses.undefended.ssim
+    return [row for row in found.defenses.rows if row.outcome == HELD and _earned(before, row.ssim)]
+
+
+def _earned(before: float | None, after: float | None) -> bool:
+    """Unknown for a row that was not scored: then the verdict alone counts."""
+    return before is None or after is None or before - after >= LEAST_DROP
 
 
 def _cheap(row: Defended) -> bool:
