@@ -35,7 +35,7 @@ class RowPaces:
         if any(len(v) != len(self.paces) for v in variables):
             raise RuntimeError(f"{len(self.paces)} rows do not fit into memory together; try fewer settings at once")
         self.rates = self.rates.to(variables[0].device)
-        return _Stretched(self.optimizer.make(variables), variables, self.rates)  # pyright: ignore[reportReturnType]  # all that is asked
+        return Stretched(self.optimizer.make(variables), variables, self.rates)  # pyright: ignore[reportReturnType]  # all that is asked
 
     def __call__(self, progress: float, /) -> float:
         """Asked before every step, outside of what is recorded."""
@@ -43,8 +43,8 @@ class RowPaces:
         return 1.0
 
 
-class _Stretched:
-    """What a descent asks of an optimizer."""
+class Stretched:
+    """An optimizer whose step is stretched row by row, x ← x + rate_r · (inner(x) − x), with as much of one as a descent asks for."""
 
     def __init__(self, inner: torch.optim.Optimizer, variables: list[Tensor], rates: Tensor) -> None:
         self.inner, self.variables, self.rates = inner, variables, rates

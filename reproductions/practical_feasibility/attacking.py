@@ -165,8 +165,8 @@ def attacked(
 
     Labels and batch size are given, as in the paper. Settings come from ``space``. ``pool`` holds other images in [0, 1] for
     re-identification.
-    The steps of the final run are planned anew after the trials, at the pace these had: several processes share the GPU, and
-    what the others do changes. Raises ``NoTimeLeft`` where not even the fewest steps fit before ``effort.until``.
+    The steps of the final run are planned anew after the trials, at the pace these had, which another process on the GPU may
+    have changed. Raises ``NoTimeLeft`` where not even the fewest steps fit before ``effort.until``.
     """
     began = time.perf_counter()
     released(victim.device)

@@ -1,6 +1,7 @@
 """What the paper says, what was measured, and whether the two agree, by rules that are written down here and in ``reasons.py``.
 
 An image counts as *recovered* at SSIM 0.9; two numbers *differ* from 0.05 on in SSIM and from 5 points on in accuracy.
+What *leaks* must also differ from its null run.
 """
 
 from __future__ import annotations
@@ -79,12 +80,13 @@ def _stem_helps(rows: list[Row], beside: Beside) -> Finding:
 
 
 def _above(words: Callable[[list[float]], str], leaking: slice) -> Callable[[list[Row], Beside], Finding]:
-    """The rows of ``leaking`` must lie above all others by what counts as a difference."""
+    """The rows of ``leaking`` must lie above all others, and above their own null runs, by what counts as a difference."""
 
     def judge(rows: list[Row], beside: Beside) -> Finding:
         leaks = rows[leaking]
         safe = [row for row in rows if row not in leaks]
-        holds = min(ssim(row) for row in leaks) > max(ssim(row) for row in safe) + DIFFER
+        shown = all(ssim(row) > ssim(row, "null") + DIFFER for row in leaks)
+        holds = shown and min(ssim(row) for row in leaks) > max(ssim(row) for row in safe) + DIFFER
         alike = len({row["trained"] for row in rows}) == 1
         why = [] if holds else [beside.should_differ(leaks, safe)]
         why += [] if alike else ["trained and untrained networks are not comparable"]

@@ -8,12 +8,17 @@ leave most of a GPU idle, so several settings are run side by side.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+sys.path.append(str(Path(__file__).parents[1] / "april"))  # there rates are tried side by side too
+from side_by_side import Stretched
 
 from leakgauge.channels.dropout import dropping_layers, without_dropout
 from leakgauge.core import Observation, Victim
@@ -45,21 +50,6 @@ class Dialled(Term):
         return self.term.captures(victim)
 
 
-class RowAdam:
-    """Adam whose step is stretched by a rate of each row's own: x ← x + rate · (Adam(x) − x); Adam's own rate is the schedule's."""
-
-    def __init__(self, variables: list[Tensor], rates: Tensor) -> None:
-        (self.x,), self.adam = variables, Adam(1.0).make(variables)
-        self.rates = rates.view(-1, *[1] * (self.x.dim() - 1))
-        self.param_groups, self.state = self.adam.param_groups, self.adam.state
-
-    def step(self) -> None:
-        before = self.x.detach().clone()
-        self.adam.step()
-        with torch.no_grad():
-            self.x.copy_(torch.lerp(before, self.x, self.rates))
-
-
 class Rate:
     """Optimizer and schedule of the attack in one, with a learning rate for each row and a number of steps that can be set anew."""
 
@@ -67,10 +57,10 @@ class Rate:
 
     def __init__(self, schedule: Schedule, rows: int, device: torch.device) -> None:
         self.schedule, self.steps, self.rates = schedule, 1, torch.ones(rows, device=device)
-        self.optimizer: RowAdam | None = None
+        self.optimizer: Stretched | None = None
 
     def make(self, variables: list[Tensor]) -> torch.optim.Optimizer:
-        self.optimizer = RowAdam(variables, self.rates)
+        self.optimizer = Stretched(Adam(self.lr).make(variables), variables, self.rates)
         return self.optimizer  # pyright: ignore[reportReturnType]  # all that a descent asks of an optimizer
 
     def __call__(self, progress: float, /) -> float:

@@ -269,10 +269,8 @@ def test_the_adversarys_own_noise_is_not_the_clients(victim):
     y = torch.zeros(8, dtype=torch.long)
     clean, _ = public_features(victim, FirstLayer(), x)
     own = public_features(victim, FirstLayer(), x, defenses=loud, seed=3)[0] - clean
-    sent = (
-        next(iter(share(victim, FirstLayer(), victim.space.encode(x), y, defenses=loud, seed=3).signal.values()))
-        - clean
-    )
+    seen = share(victim, FirstLayer(), victim.space.encode(x), y, defenses=loud, seed=3)
+    sent = next(iter(seen.signal.values())) - clean
     assert float(sent.std()) == pytest.approx(1.0, rel=0.1)
     assert abs(float(torch.corrcoef(torch.stack([own.flatten(), sent.flatten()]))[0, 1])) < 5 / own.numel() ** 0.5
 

@@ -189,7 +189,7 @@ def test_it_goes_on_where_the_step_is_recorded(case, tmp_path, monkeypatch, reco
     import resumable
 
     monkeypatch.setattr(resumable, "LOOK", 5)
-    monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: Momentum(variables, self.lr))
+    monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: recordable.AdamInTensors(variables, self.lr))
     victim, seen, attack_of = case
     whole = attack_of("dlg").many(victim, seen, seed=5)
     init, recorded = solvers._DescentMover.__init__, []
@@ -245,7 +245,7 @@ def test_rows_that_do_not_fit_together_cannot_be_paced(case, monkeypatch):
 def test_paces_change_where_the_step_is_recorded(case, monkeypatch, recordable):
     from cells import SETTINGS, attack_of
 
-    monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: Momentum(variables, self.lr))
+    monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: recordable.AdamInTensors(variables, self.lr))
     victim, seen, _ = case
     settings = SETTINGS["april"]
     attack = paced(attack_of("april", STEPS, settings[0]), settings, seen)
@@ -259,21 +259,3 @@ def test_paces_change_where_the_step_is_recorded(case, monkeypatch, recordable):
     monkeypatch.setattr(solvers._DescentMover, "__init__", recording)
     for ours, theirs in zip(attack.many(victim, seen * 4, seed=5), plain, strict=True):
         torch.testing.assert_close(ours.x, theirs.x, rtol=0, atol=1e-5)
-
-
-class Momentum(torch.optim.Optimizer):
-    """Keeps its rate and its state in tensors, as torch's capturable optimizers do on GPUs."""
-
-    def __init__(self, variables, lr):
-        super().__init__(variables, {"lr": torch.tensor(lr)})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                if not state:
-                    state.update(step=torch.zeros(()), pace=torch.zeros_like(p))
-                state["step"].add_(1)
-                state["pace"].mul_(0.9).add_(p.grad)
-                p.sub_(group["lr"] * state["pace"] / state["step"].sqrt() / (1 + p.grad.abs().mean()))

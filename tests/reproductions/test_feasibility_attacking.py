@@ -24,26 +24,6 @@ def test_settings_start_with_the_defaults_and_stay_in_the_papers_space(folder_on
     assert len({options["lr"] for options in drawn}) == len(drawn)
 
 
-class AdamInTensors(torch.optim.Optimizer):
-    """Adam with step and rate as tensors, as torch's capturable one keeps them, which it does on GPUs only."""
-
-    def __init__(self, variables, lr):
-        super().__init__(variables, {"lr": torch.tensor(lr)})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                if not state:
-                    state.update(step=torch.zeros(()), first=torch.zeros_like(p), second=torch.zeros_like(p))
-                state["step"].add_(1)
-                state["first"].mul_(0.9).add_(p.grad, alpha=0.1)
-                state["second"].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
-                one, two = (1 - torch.pow(torch.full((), beta), state["step"]) for beta in (0.9, 0.999))
-                p.sub_(group["lr"] * (state["first"] / one) / ((state["second"] / two).sqrt() + 1e-8))
-
-
 @pytest.mark.parametrize(
     ("shared", "mode", "batch", "recorded"),
     [("buffers", "train", 2, True), ("auxiliary", "train", 2, False), ("auxiliary", "eval", 1, True), ("running", "train", 1, True)],
@@ -67,7 +47,7 @@ def test_one_preparation_serves_every_setting(shared, mode, batch, recorded, mon
     reveal = [Size(), Labels(), known]
     seen = share(victim, Gradient(), images[:batch], torch.tensor([3, 5])[:batch], reveal=reveal)
     untouched = {name: value.clone() for name, value in model.state_dict().items()}
-    monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: AdamInTensors(variables, self.lr))
+    monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: recordable.AdamInTensors(variables, self.lr))
     prepared = Rehearsal(make(restarts=4), victim, [seen], seed=1)
     assert prepared.seconds_per_step() > 0
     if recorded:

@@ -95,6 +95,8 @@ def test_claims_that_lack_a_case_say_which(folder_on_path):
     ("one", "two", "why"),
     [
         ({"ssim": 0.9}, {"ssim": 0.1}, None),
+        ({"ssim": 0.3}, {"ssim": 0.1}, None),
+        ({"ssim": 0.3, "null": 0.26}, {"ssim": 0.1}, "the search ended at 1 − cos = 0.30"),  # above the other, not above its null run
         ({"ssim": 0.2, "oracle": 0.6}, {"ssim": 0.18}, "the oracle finds SSIM 0.60"),
         ({"ssim": 0.2, "mismatch": 0.01}, {"ssim": 0.2}, "another image explains the gradient (1 − cos = 0.010)"),
         ({"ssim": 0.2, "mismatch": 0.4}, {"ssim": 0.2}, "the search ended at 1 − cos = 0.40 after 700 steps"),
@@ -107,10 +109,9 @@ def test_claims_that_lack_a_case_say_which(folder_on_path):
 )  # fmt: skip
 def test_the_reason_follows_from_what_was_measured(one, two, why, folder_on_path):
     def row(batch: int, given: dict) -> dict:
-        values = {"oracle": given["ssim"], "baseline": 0.1, **given}
-        scores = {
-            kind: {"ssim": [values["ssim" if kind == "attack" else kind]]} for kind in ("attack", "oracle", "baseline")
-        }
+        values = {"oracle": given["ssim"], "baseline": 0.1, "null": 0.1, **given}
+        kinds = ("attack", "oracle", "null", "baseline")
+        scores = {kind: {"ssim": [values["ssim" if kind == "attack" else kind]]} for kind in kinds}
         facts = {"case": f"swin_t, batch {batch}, train mode", "network": "swin_t", "data": "ImageNet", "steps": 700}
         return {
             **facts,
