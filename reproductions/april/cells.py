@@ -116,11 +116,8 @@ class Cell:
         before = self.pieces.done(part="setting", data_set=self.data_set)
         own = {row["setting"]: row for row in before if row["attack"] == self.attack and self._is_mine(row)}
         missing = [setting for setting in settings if repr(setting) not in own]
-        for group in (
-            [missing] if self.attack != "ig" else [[one] for one in missing]
-        ):  # IG's differ in what is minimised
-            if not group:
-                break
+        together = self.attack != "ig"  # IG's settings differ in what is minimised
+        for group in filter(None, [missing] if together else [[one] for one in missing]):
             amount = len(group) * len(self.own.x)
             if self.late("setting", max(SET_UP, longest(list(own.values()) or before, amount))):
                 return None

@@ -160,7 +160,8 @@ class _Moving:
     def _take_up(self) -> None:
         if not self.path.is_file():
             return
-        state, made = torch.load(self.path, map_location=self.best.device), self.optimizer.made
+        state = torch.load(self.path, map_location=self.best.device, weights_only=True)
+        made = self.optimizer.made
         assert made is not None
         shapes = [v.shape for v in self.variables]
         if state["key"] != self.of.key or [v.shape for v in state["at"]] != shapes:

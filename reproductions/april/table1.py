@@ -133,7 +133,7 @@ def kept_training(model: nn.Module, options: Options, *, epochs: int) -> float:
     path, run = options.out / "table1_trained.pt", {"epochs": epochs, "seed": options.seed, "quick": options.quick}
     with alone(path.with_suffix(".lock")):
         if path.is_file():
-            before = torch.load(path, map_location="cpu")
+            before = torch.load(path, map_location="cpu", weights_only=True)
             if before["run"] == run:
                 model.load_state_dict(before["weights"])
                 model.eval()
