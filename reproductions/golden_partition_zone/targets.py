@@ -212,6 +212,7 @@ class Training:
     def _keep(self, partial: Path) -> None:
         if self.done:
             self.kept = self.seconds
+            print(f"{partial.stem}: {self.done} of {self.epochs} epochs in {self.seconds:.0f} s", flush=True)
             state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
             torch.save({**state, "done": self.done, "seconds": self.seconds}, partial.with_suffix(".new"))
             partial.with_suffix(".new").replace(partial)
