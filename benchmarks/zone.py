@@ -30,7 +30,7 @@ from leakgauge.split.attacker import MARGIN
 from leakgauge.split.cache import cache_features
 from leakgauge.split.zone import Outcome, Zone, bisect, exhaustive, find_zone
 
-SCOUT = 0.4
+SCOUT = 0.1
 """Effort of a scout as a share of the full one."""
 
 
@@ -193,6 +193,7 @@ def compared(
         del ways[name]["decoders"]  # they are in the table of cuts
     line: dict[str, Any] = {"threshold": threshold, **ways}
     reference = line["exhaustive"]["cpu_seconds"]
+    line["at_best"] = reference / least(names, floor, decoders, threshold, epochs, ridge, line["exhaustive"]["cut"])
     for name in list(ways)[1:]:
         line[name] |= {
             "ratio": reference / line[name]["cpu_seconds"],
@@ -202,10 +203,23 @@ def compared(
         f"threshold {threshold:g}: exhaustive {line['exhaustive']['cut']} {reference:.0f} s; "
         + "; ".join(
             f"{n} {line[n]['cut']} {line[n]['cpu_seconds']:.0f} s, {line[n]['ratio']:.1f}x" for n in list(ways)[1:]
-        ),
+        )
+        + f"; at best {line['at_best']:.1f}x",
         flush=True,
     )
     return line
+
+
+def least(
+    names: list[str], floor: dict[str, float], decoders: Decoders, threshold: float, epochs: int, ridge: float,
+    answer: str | None,
+) -> float:  # fmt: skip
+    """CPU seconds of who knows the answer and must show it: ridge, the cut that holds, and what breaks the cut before it."""
+    at = len(names) if answer is None else names.index(answer)
+    seconds = ridge + (0.0 if answer is None else decoders.full(answer, epochs).cpu_seconds)
+    if at and floor[names[at - 1]] >= threshold:
+        seconds += decoders.stopping(names[at - 1], epochs, threshold)[1]
+    return seconds
 
 
 if __name__ == "__main__":

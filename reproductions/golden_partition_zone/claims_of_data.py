@@ -231,7 +231,8 @@ def zone(rows: list[Row]) -> list[Claim]:
         if not way["same_cut"]:
             said.append(f"it names `{way['cut']}`, every cut gives `{row['exhaustive']['cut']}`")
         if way["ratio"] < TEN_TIMES:
-            said.append(f"{way['decoders']} decoders and {way['epochs']} epochs were needed")
+            best = f"; who knows the answer needs {row['at_best']['epochs']}" if "at_best" in row else ""
+            said.append(f"{way['decoders']} decoders and {way['epochs']} epochs were needed{best}")
         words = f"{'the same cut' if way['same_cut'] else 'another cut'}, {way['ratio']:.1f} times as fast"
         made.append(
             Claim(

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The whole study on one GPU: bash reproductions/golden_partition_zone/gpu.sh OUT DATA [collect|run]
+# The whole study on one GPU: bash reproductions/golden_partition_zone/gpu.sh OUT DATA [collect|run [PART…]]
 # DATA holds cifar10_train_a.zip, cifar10_train_b.zip, cifar10_test.zip, kmnist_test.npz, mnist.npz and smile_faces64_4000.zip, or some of
 # them: what is there is copied to WORK (/tmp/golden_partition_zone) and kept, so the files may come one call after the other ('collect'
-# copies and nothing else). 'run' (the default) then works for LIMIT seconds (560) in five lanes side by side and packs what there is. Call it
+# copies and nothing else). 'run' (the default) then works for LIMIT seconds (560) in five lanes side by side and packs what there is; with
+# PARTs it runs these one after another in a single lane, so that their seconds are those of a GPU of their own. Call it
 # again as often as wanted: networks, even half-trained ones, and results are kept in WORK, and nothing is measured twice.
 # A fresh machine goes on from DATA/golden_results.tar.gz and DATA/golden_pictures.tar.gz of an earlier call, if they are there: what they
 # hold is not measured again.
@@ -11,6 +12,7 @@
 # which has a WORK of its own.
 set -u
 out=${1:?give the folder for the results} data=${2:?give the folder with the data} stage=${3:-run}
+shift $(($# < 3 ? $# : 3))
 here=$(cd "$(dirname "$0")" && pwd)
 case " ${MORE:-} " in *" --quick "*) kind=_quick ;; *) kind= ;; esac
 work=${WORK:-/tmp/golden_partition_zone$kind}
@@ -42,6 +44,7 @@ lane() { # NAME PART ...: one process, which leaves by itself when the time is o
 }
 
 {
+    if [ $# -gt 0 ]; then lane alone "$@"; exit; fi
     mps_start "$python"
     # the longest work first; no lane begins with a network that another lane begins with
     lane vgg19 vgg19-curve vgg19-smoothing &

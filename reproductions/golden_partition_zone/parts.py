@@ -24,13 +24,14 @@ STRONG = {"vgg19-curve": (26, 30, 39, 52), "ir152-curve": (8, 40, 50), "auxiliar
 
 def _curve(
     study: Study, part: str, network: str, blocks: tuple[int, ...], splits: Splits, labels: str, seed: int, *,
-    watch: Watch | None = None,
+    watch: Watch | None = None, paper: Attempt | None = None,
 ) -> None:  # fmt: skip
     """All blocks of one trained network: the paper's decoder, a stronger one at a few, and R_c² per dimension."""
+    paper = paper or study.paper
     work = [
         (block, f"{part}/{splits.name}/{labels}/{seed}/{block}", attempt)
         for block in blocks
-        for attempt in (study.paper, *([study.stronger] if seed == 0 and block in STRONG.get(part, ()) else []))
+        for attempt in (paper, *([study.stronger] if seed == 0 and block in STRONG.get(part, ()) else []))
     ]
     if not study.open_ones((key, attempt) for _, key, attempt in work):
         return
@@ -149,12 +150,14 @@ def auxiliary(study: Study) -> None:
     digits = study.grey(study.files.mnist, "mnist", (0.1, 0.8, 0.1))
     if splits is None or digits is None:
         return
-    kinds = {"kmnist": splits.auxiliary, "mnist": digits.auxiliary.first(len(splits.auxiliary.labels))}
+    owned = len(splits.auxiliary.labels)
+    kinds = {"kmnist": splits.auxiliary, "mnist": digits.auxiliary.first(owned)}
+    paper = study.paper_on_few(owned)
     work = [
         (kind, block, f"auxiliary/{kind}/{block}", attempt)
         for kind in kinds
         for block in vgg19.BLOCKS
-        for attempt in (study.paper, *([study.stronger] if block in STRONG["auxiliary"] else ()))
+        for attempt in (paper, *([study.stronger] if block in STRONG["auxiliary"] else ()))
     ]
     if not study.open_ones((key, attempt) for _, _, key, attempt in work):
         return
@@ -173,4 +176,5 @@ def faces(study: Study) -> None:
     """In place of Figs. 10 and 11: faces with two labels (smile or not) and no identities; do they regress to the mean face?"""
     splits = study.grey(study.files.faces, "faces", (0.6, 0.2, 0.2))
     if splits is not None:
-        _curve(study, "faces", "vgg19", vgg19.BLOCKS, splits, "LS+", 0)
+        paper = study.paper_on_few(len(splits.auxiliary.labels))
+        _curve(study, "faces", "vgg19", vgg19.BLOCKS, splits, "LS+", 0, paper=paper)

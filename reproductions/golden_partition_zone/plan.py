@@ -54,9 +54,9 @@ def planned(part: str, *, seeds: int, epochs: int) -> Work:
             (("vgg19", 3 * min(2, seeds), 8_000),), (("deconvolution", 18 * min(2, seeds), epochs, 2_000),)
         ),
         "auxiliary": Work(
-            (("vgg19", 1, 6_000),), (("deconvolution", 14, epochs, 2_000), ("residual", 4, short, 2_000))
+            (("vgg19", 1, 6_000),), (("deconvolution", 14, 5 * epochs, 2_000), ("residual", 4, short, 2_000))
         ),
-        "faces": Work((("vgg19", 1, 2_400),), (("deconvolution", 7, epochs, 800), ("residual", 3, short, 800))),
+        "faces": Work((("vgg19", 1, 2_400),), (("deconvolution", 7, 12 * epochs, 800), ("residual", 3, short, 800))),
         "zone": Work((), (("deconvolution", 21, 100, 10_000), ("deconvolution", 12, 40, 10_000))),
     }
     return plans[part]

@@ -73,6 +73,8 @@ def zone_lines(rows: list[Row]) -> Iterator[str]:
         for name in ("find_zone", "bisection"):
             way = row[name]
             ways.append(f"`{way['cut']}`, {way['seconds']:.0f} s, {way['epochs']} epochs ({way['ratio']:.1f}×)")
+        best = row.get("at_best")  # not in the lines of earlier runs
+        ways.append(f"{best['seconds']:.0f} s, {best['epochs']} epochs ({best['ratio']:.1f}×)" if best else "not measured")
         yield f"| {row['threshold']:g} | {' | '.join(ways)} |"
 
 
@@ -91,7 +93,10 @@ def class_lines(rows: list[Row]) -> Iterator[str]:
         yield f"| {block} | {' | '.join(cells)} |"
 
 
-ZONE_HEAD = ("| threshold | every cut, 100 epochs | find_zone | bisection by depth |", "|---|---|---|---|")
+ZONE_HEAD = (
+    "| threshold | every cut, 100 epochs | find_zone | bisection by depth | at best |",
+    "|---|---|---|---|---|",
+)
 
 TABLES: dict[str, tuple[tuple[str, ...], Callable[[list[Row]], Iterator[str]], Callable[[Row], bool]]] = {
     "curve": (HEAD, curve_lines, lambda row: row.get("part") == "vgg19-curve"),

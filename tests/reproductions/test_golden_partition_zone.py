@@ -231,12 +231,14 @@ def test_the_zone_by_three_ways(scripts, tmp_path):
     curve = [min(1.0, i / 20 + 0.16) for i in range(20)]
     for name, fvu in zip(names, curve, strict=True):
         ledger.add(f"zone/ridge/{name}", {"fvu": fvu, "seconds": 0.5})
-    row = zone_part.compared(names, curve, attacks, 0.52, 100, 25)
+    row = zone_part.compared(names, curve, attacks, 0.54, 100, 25)
     assert row["exhaustive"] == {"cut": "cut11", "decoders": 20, "epochs": 2000, "seconds": 2010.0}
     assert row["find_zone"]["cut"] == row["bisection"]["cut"] == "cut11"
     assert row["find_zone"]["same_cut"]
-    trained = [r for key, r in ledger.done.items() if key.endswith("/0.52")]
+    trained = [r for key, r in ledger.done.items() if key.endswith("/0.54")]
     assert row["find_zone"]["epochs"] == sum(r["trained_epochs"] for r in trained) + 100  # cut11 is that of the table
+    before = ledger.done["zone/decoder/cut10/100/0.54"]["trained_epochs"]
+    assert row["at_best"] == {"epochs": 100 + before, "seconds": 110 + before, "ratio": 2010 / (110 + before)}
     assert row["find_zone"]["ratio"] == pytest.approx(2010 / (row["find_zone"]["epochs"] + 10))
     assert row["find_zone"]["ratio"] > 10 > row["bisection"]["ratio"]
 

@@ -12,7 +12,7 @@ from leakgauge.errors import BadInput
 from leakgauge.inversion import progress
 from leakgauge.split import Attacker, RidgeInverter, cuts, scan
 from leakgauge.split.query import Offer, Wanted, choose, offers, pareto, wanted
-from leakgauge.split.zone import Outcome, bisect, crossing, exhaustive, find_zone
+from leakgauge.split.zone import Outcome, aimed, bisect, crossing, exhaustive, find_zone
 
 NAMES = [f"cut{i:02}" for i in range(20)]
 RUNGS = (1, 3, 12, 50)
@@ -80,14 +80,14 @@ def test_on_any_rising_curve(final, threshold, speed, weaker, ahead, stops):
 
 def test_a_decoder_behind_that_breaks_takes_the_cut_along():
     dip = [*RAMP]
-    dip[15] = 0.5  # better trained than the one before it
+    dip[16] = 0.5  # better trained than the ones before it
     attacked, ridge = attack_on(dip, speed=100.0), RAMP
     reference = exhaustive(NAMES, attacked, threshold=0.69, epochs=50)
-    assert reference.recommended == "cut16"
+    assert reference.recommended == "cut17"
     assert find_zone(NAMES, ridge, attacked, threshold=0.69, rungs=RUNGS).recommended == "cut14"
-    found = find_zone(NAMES, ridge, attacked, threshold=0.69, rungs=RUNGS, confirm=1)
-    assert (found.recommended, found.bracket) == (reference.recommended, ("cut15", "cut16"))
-    assert "FVU 0.80" in found.sentence()
+    found = find_zone(NAMES, ridge, attacked, threshold=0.69, rungs=RUNGS, confirm=2)
+    assert (found.recommended, found.bracket) == (reference.recommended, ("cut16", "cut17"))
+    assert "FVU 0.85" in found.sentence()
 
 
 @settings(max_examples=200, deadline=None)
@@ -100,6 +100,29 @@ def test_confirmed_by_all_cuts_it_is_what_exhaustive_training_finds(final, thres
     assert found.recommended == exhaustive(NAMES, attacked, threshold=threshold, epochs=50).recommended
     full = [trial.cut for trial in found.trials if trial.epochs == RUNGS[-1]]
     assert len(full) == len(set(full))  # no cut gets the full effort twice
+
+
+def test_the_first_decoder_goes_where_the_threshold_is_expected():
+    """By hand: 0.65 ** 1.23 = 0.59 and 0.7 ** 1.23 = 0.64, so 0.6 is expected at cut14; it holds, so does cut13, cut12 breaks."""
+    attacked = stopping(attack_on([value - 0.01 for value in RAMP], speed=10), 0.6)
+    zone = find_zone(NAMES, [*RAMP[:19], 0.99], attacked, threshold=0.6, rungs=(10, 100))
+    assert [(trial.cut, trial.epochs) for trial in zone.trials] == [("cut14", 100), ("cut13", 100), ("cut12", 5)]
+    assert zone.recommended == "cut13"
+    assert zone.spent == 205
+
+
+@pytest.mark.parametrize(
+    ("cheap", "first", "threshold", "expected"),
+    [
+        ([0.1, 0.5, 0.6, 0.7, 0.9], 1, 0.5, 2),  # 0.6 ** 1.23 = 0.53
+        ([0.1, 0.5, 0.5, 0.5, 0.9], 1, 0.5, 1),  # nothing tells them apart
+        ([0.1, 0.5, 0.52, 0.53, 0.9], 1, 0.5, 3),  # the output comes last
+        ([0.1, 0.2, 0.2, 0.2, 0.9], 4, 0.5, 4),  # unless it is all that is left
+        ([0.1, 0.5, float("nan"), 0.7, 0.9], 1, 0.5, 2),  # a failed attack: bounded by the cut behind it
+    ],
+)
+def test_where_a_decoder_is_expected_to_cross(cheap, first, threshold, expected):
+    assert aimed(cheap, first, threshold=threshold) == expected
 
 
 def test_decoders_that_stop_tell_how_far_to_go():

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from leakgauge.errors import BadInput
 from leakgauge.split.envelope import envelope
 
+GAIN = 1.23
+"""A full decoder's FVU is about that of ridge to this power: the middle of 46 decoders at the cuts of the embedded VGG."""
 FAR, NEAR = 0.2, 0.3
 """Shares of the full effort: a decoder that had shown the leak by then is taken to be 4, or 2, cuts before the crossing."""
 
@@ -67,23 +69,38 @@ def crossing(names: Sequence[str], fvu: Sequence[float], *, threshold: float) ->
     return next((i for i, value in enumerate(envelope(fvu)) if value >= threshold), len(names))
 
 
+def aimed(cheap: Sequence[float], first: int, *, threshold: float) -> int:
+    """Index of the cut, ``first`` or behind it, at which a full decoder will cross the threshold by what ``cheap`` tells.
+
+    Of cuts that the cheap attack cannot tell apart, as before and after a flattening, it is the first; the last cut of all,
+    where nothing is left to split, only where no other remains.
+    """
+    curve = envelope(cheap)
+    last = max(first, len(curve) - 2)
+    at = next((i for i in range(first, last) if curve[i] ** GAIN >= threshold), last)
+    while at > first and curve[at] <= curve[at - 1]:
+        at -= 1
+    return at
+
+
 def find_zone(
     names: Sequence[str],
     cheap: Sequence[float],
     attacked: Attacked,
     *,
     threshold: float = 0.7,
-    rungs: Sequence[int] = (20, 50),
+    rungs: Sequence[int] = (5, 50),
     ahead: int | None = None,
     confirm: int = 0,
 ) -> Zone:
     """From the FVU of a cheap attack at every cut (``cheap``, by depth) to the cut that holds against ``rungs[-1]`` epochs.
 
     A cut below the threshold leaks, whatever attack showed it, and so does every shallower one (data processing): the
-    cheap curve rules out all cuts before its crossing without any decoder. What counts from there on is the full effort at
-    the shallowest cut that is left: if it holds, it is the answer. If not, scouts go ahead with the smaller efforts until
-    one holds, and halve the way back, to find where the next full effort is worth its price. The sooner the last decoder had
-    broken its cut, the farther the next scout goes (``FAR``, ``NEAR``); where decoders do not stop early, steps double.
+    cheap curve rules out all cuts before its crossing without any decoder. The first full effort goes where a decoder is
+    expected to cross the threshold, a little behind that (:func:`aimed`). If the cut holds, the one before it is next, until
+    one breaks. If it breaks, scouts go ahead with the smaller efforts until one holds, and halve the way back, to find where
+    the next full effort is worth its price. The sooner the last decoder had broken its cut, the farther the next scout goes
+    (``FAR``, ``NEAR``); where decoders do not stop early, steps double.
     What a scout breaks is broken for good; that it did not break a cut proves nothing. Training refused (NaN) decides
     nothing: the cut stays unproven and is passed over.
 
@@ -107,7 +124,12 @@ def find_zone(
         )
     first = crossing(names, cheap, threshold=threshold)
     search = _Search(names, attacked, threshold, rungs, leaking=first - 1)
-    held = search.by_scouts(first, confirm) if ahead is None else search.by_windows(first, ahead)
+    if first == len(names):
+        held = None
+    elif ahead is None:
+        held = search.by_scouts(aimed(cheap, first, threshold=threshold), confirm)
+    else:
+        held = search.by_windows(first, ahead)
     return _zone(names, held, search.leaking, threshold, search.trials, rungs)
 
 
@@ -122,42 +144,61 @@ class _Search:
     leaking: int
     trials: list[Trial] = field(default_factory=list)
     full: dict[int, float] = field(default_factory=dict)
+    """FVU of every cut that was given the full effort, in that order."""
+    unbroken: set[int] = field(default_factory=set)
+    """Cuts that scouts gave up."""
     share: float | None = None
     """Of the full effort, which the decoder took that broke a cut last; None where decoders do not stop by themselves."""
 
-    def by_scouts(self, start: int, confirm: int) -> int | None:
-        """The shallowest cut from ``start`` on that holds against the full effort, and ``confirm`` cuts behind it too, or None."""
-        unbroken: set[int] = set()
-        while start < len(self.names):
-            broken = start
-            if self._fully(start) >= self.threshold:
-                behind = range(start + 1, min(start + 1 + confirm, len(self.names)))
-                broken = max((cut for cut in behind if self._fully(cut) < self.threshold), default=-1)
-                if broken < 0:
-                    return start
-                unbroken |= {cut for cut, fvu in self.full.items() if fvu >= self.threshold}  # no scout need go there
-            start = self._scouted(broken + 1, unbroken)
-        return None
+    def by_scouts(self, aim: int, confirm: int) -> int | None:
+        """The shallowest cut that holds against the full effort, and ``confirm`` cuts behind it too, or None."""
+        at: int | None = aim
+        while at is not None or not self._confirmed(confirm):
+            if at is not None:
+                self._fully(at)
+            at = self._next()
+        return None if self._wall() == len(self.names) else self._wall()
 
-    def _fully(self, cut: int) -> float:
-        """The FVU after the full effort, which no cut is given twice."""
+    def _confirmed(self, behind: int) -> bool:
+        """Whether the cut that holds still does once ``behind`` cuts after it were given the full effort."""
+        held = self._wall()
+        for cut in range(held + 1, min(held + 1 + behind, len(self.names))):
+            self._fully(cut)
+        return self._wall() == held
+
+    def _wall(self) -> int:
+        """The shallowest cut that held against the full effort and is not known to leak; the end if there is none."""
+        holding = (cut for cut, fvu in self.full.items() if cut > self.leaking and fvu >= self.threshold)
+        return min(holding, default=len(self.names))
+
+    def _left(self) -> list[int]:
+        """Cuts that may be the answer and were not given the full effort."""
+        return [cut for cut in range(self.leaking + 1, self._wall()) if cut not in self.full]
+
+    def _next(self) -> int | None:
+        """The cut that is worth the full effort now; None if all is settled."""
+        if next(reversed(self.full.values())) >= self.threshold:
+            return max(self._left(), default=None)  # is the cut before it broken?
+        self._scout()
+        return min(self._left(), default=None)
+
+    def _fully(self, cut: int) -> None:
+        """Makes the full effort, which no cut is given twice."""
         if cut not in self.full:
             self.full[cut] = self._fvu(cut, self.rungs[-1])
-        return self.full[cut]
 
-    def _scouted(self, start: int, unbroken: set[int]) -> int:
-        """The first cut from ``start`` on that is worth the full effort; ``unbroken`` are those that scouts gave up."""
-        wall, broken = min((cut for cut in unbroken if cut >= start), default=len(self.names)), 1
-        while wall - start > 1:  # a single cut is not worth a scout
+    def _scout(self) -> None:
+        """Small efforts ahead of the cut that was broken last, until the next one is a single cut away."""
+        broken = 1
+        while left := self._left():
+            start, wall = left[0], min((cut for cut in self.unbroken if cut >= left[0]), default=left[-1] + 1)
             at = min(start - 1 + self._stride(broken), (start + wall) // 2)  # the deepest, dearest cuts last
-            if at == start:
+            if at == start:  # a single cut is not worth a scout
                 break
             if self._breaks(at):
-                start, broken = at + 1, broken + 1
+                broken += 1
             else:
-                unbroken.add(at)
-                wall = at
-        return start
+                self.unbroken.add(at)
 
     def _stride(self, broken: int) -> int:
         """How far the crossing may be from the cut that was broken last, the ``broken``-th in a row."""
