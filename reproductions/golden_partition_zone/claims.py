@@ -116,6 +116,7 @@ def four_times(rows: list[Row]) -> list[Claim]:
             said.append(f"shallow blocks give away less: mean error {mean(shallow):.3g}, there below {FAITHFUL}")
         if found.get(block) and mean(found[block]) < (1 - TENTH) * printed:
             said.append(f"deep blocks give away more: {mean(found[block]):.3g} at block {block}, there {printed:.3g}")
+        said += _longer(rows, name, found, part)
         if ceiling < 4:
             said.append(
                 f"no attack can reach it here: the mean picture alone has {ceiling:.1f} times the shallow error"
@@ -130,6 +131,19 @@ def four_times(rows: list[Row]) -> list[Claim]:
             )
         )
     return made
+
+
+def _longer(rows: list[Row], name: str, found: dict[int, list[float]], part: str) -> list[str]:
+    """What the ratio becomes where decoders of 100 epochs take the place of shorter ones."""
+    network = name.replace("-", "").lower()
+    blocks = (*SHALLOW[part], *DEEP[part])
+    hundred = {block: at_hundred_epochs(rows, network, block) for block in blocks}
+    trained = [block for block in blocks if hundred[block] is not None]
+    if not trained or not complete(found, *blocks):
+        return []
+    errors = {block: hundred[block] or mean(found[block]) for block in blocks}
+    ratio = mean(errors[block] for block in DEEP[part]) / mean(errors[block] for block in SHALLOW[part])
+    return [f"100 epochs of a decoder, at blocks {', '.join(map(str, trained))}, make it {ratio:.3g}"]
 
 
 def resistance(rows: list[Row]) -> list[Claim]:
@@ -174,7 +188,7 @@ def vgg19(rows: list[Row]) -> list[Claim]:
     found, made = curve(rows, "vgg19-curve"), list[Claim]()
     if complete(found, 13, 17):
         worst = max(mean(found[13]), mean(found[17]))
-        longer = [at_hundred_epochs(rows, block) for block in (13, 17)]
+        longer = [at_hundred_epochs(rows, "vgg19", block) for block in (13, 17)]
         hundred = max((value for value in longer if value is not None), default=None)
         why = UNKNOWN
         if hundred is not None:

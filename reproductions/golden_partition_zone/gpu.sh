@@ -48,7 +48,7 @@ lane() { # NAME PART ...: one process, which leaves by itself when the time is o
     mps_start "$python"
     # the longest work first; no lane begins with a network that another lane begins with
     lane vgg19 vgg19-curve vgg19-smoothing &
-    lane ir152 ir152-curve predictions &
+    lane ir152 ir152-curve predictions ir152-epochs &
     lane vit vit-curve &
     lane tables classes enhancements attention &
     lane zone faces auxiliary zone &

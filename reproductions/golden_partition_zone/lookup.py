@@ -35,7 +35,14 @@ def by_block(rows: list[Row], column: str, **wanted: object) -> dict[int, list[f
     }
 
 
-def at_hundred_epochs(rows: list[Row], block: int) -> float | None:
-    """The error in the paper's unit of the decoder that the part ``zone`` trains for 100 epochs at this block of VGG19."""
-    found = chosen(rows, "test_mse_paper", key=f"zone/decoder/features.{block - 1}/100/None")
+def at_hundred_epochs(rows: list[Row], network: str, block: int) -> float | None:
+    """The error in the paper's unit of the paper's decoder after 100 epochs at this block, one-hot labels; None if not measured.
+
+    For VGG19 it is trained by the part ``zone``, for IR-152 by ``ir152-epochs``.
+    """
+    keys = {
+        "vgg19": f"zone/decoder/features.{block - 1}/100/None",
+        "ir152": f"ir152-epochs/cifar10/one-hot/0/{block}/{PAPERS_DECODER}",
+    }
+    found = chosen(rows, "test_mse_paper", key=keys[network])
     return found[0] if found else None

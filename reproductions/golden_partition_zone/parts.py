@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 from leaks import Attempt, Leak, features_at, leaks, radius_per_dimension
@@ -94,6 +94,12 @@ def ir152_curve(study: Study) -> None:
     splits = study.cifar()
     for labels in LABELS:
         _curve(study, "ir152-curve", "ir152", ir152.BLOCKS, splits, labels, 0)
+
+
+def ir152_epochs(study: Study) -> None:
+    """The paper's 100 epochs at blocks where its numbers and ours may differ by the epochs alone."""
+    paper = replace(study.paper, epochs=1 if study.quick else 100)
+    _curve(study, "ir152-epochs", "ir152", (25, 40, 48, 50), study.cifar(), "one-hot", 0, paper=paper)
 
 
 def vit_curve(study: Study) -> None:

@@ -43,6 +43,7 @@ def planned(part: str, *, seeds: int, epochs: int) -> Work:
         "ir152-curve": Work(
             (("ir152", 3, full),), (("deconvolution", 24, epochs, 10_000), ("residual", 9, short, 10_000))
         ),
+        "ir152-epochs": Work((), (("deconvolution", 4, 100, 10_000),)),
         "vit-curve": Work(
             (("vit", 2, full),),
             (("deconvolution", 24, epochs, 10_000), ("residual", 4, short, 10_000), ("flattened", 2, epochs, 10_000)),

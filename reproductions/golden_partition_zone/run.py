@@ -36,6 +36,7 @@ WEIGHTS = Path("leakgauge-runs/golden_partition_zone")
 PARTS: dict[str, Callable[[Study], None]] = {
     "vgg19-curve": parts.vgg19_curve,
     "ir152-curve": parts.ir152_curve,
+    "ir152-epochs": parts.ir152_epochs,
     "vit-curve": parts.vit_curve,
     "predictions": decoder_tables.predictions,
     "enhancements": decoder_tables.enhancements,

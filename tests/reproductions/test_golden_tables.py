@@ -81,12 +81,27 @@ def test_four_times_says_which_side_is_to_blame(scripts, full):
     leaky = scaled(full, 0.2, part="vgg19-curve", block=(39, 43, 52))
     first = claims(scripts, "four times", leaky)[0]
     assert not first.holds
-    assert first.why == "deep blocks give away more: 0.0275 at block 39, there 0.137"
+    assert first.why.startswith("deep blocks give away more: 0.0275 at block 39, there 0.137; 100 epochs of a decoder")
     tight = scaled(full, 4.0, part="vgg19-curve", block=(13, 17, 26))
     first = claims(scripts, "four times", tight)[0]
     assert not first.holds
     assert "shallow blocks give away less: mean error 0.0522" in first.why
     assert "the mean picture alone has 3.4 times the shallow error" in first.why
+
+
+def test_four_times_says_what_more_epochs_would_make_of_it(scripts, full):
+    """By hand: shallow errors of 0.02 and deep ones of 0.06 are a ratio of 3; block 40 at 0.01 instead makes it 0.06 / 0.018."""
+    flat = [
+        {**row, "test_mse_paper": 0.02 if row["block"] < 49 else 0.06}
+        if row.get("part") == "ir152-curve" and row["labels"] == "one-hot"
+        else row
+        for row in full
+    ]
+    assert "epochs" not in claims(scripts, "four times", flat)[1].why
+    key = "ir152-epochs/cifar10/one-hot/0/40/deconvolution, paper"
+    found = claims(scripts, "four times", [*flat, {"key": key, "test_mse_paper": 0.01}])[1]
+    assert (found.holds, found.ours) == (False, "3")
+    assert found.why == "100 epochs of a decoder, at blocks 40, make it 3.33"
 
 
 def test_means_over_blocks_wait_for_all_of_them(scripts, full):
@@ -261,7 +276,9 @@ def test_training_and_zone(scripts, full):
     refused = [{**row, "refused": "no"} for row in full if row.get("part") == "training"]
     assert claims(scripts, "training", [{k: v for k, v in row.items() if k != "radius"} for row in refused]) == []
     assert outcomes(scripts, "zone", full) == [True, True, False]
-    assert claims(scripts, "zone", full)[2].why == "4 decoders and 150 epochs were needed; who knows the answer needs 140"
+    assert (
+        claims(scripts, "zone", full)[2].why == "4 decoders and 150 epochs were needed; who knows the answer needs 140"
+    )
 
 
 def line_of(scripts, rows, name, what):
