@@ -33,6 +33,8 @@ DECODERS: dict[str, tuple[Decoder, int]] = {
     "deconvolution, mixed": (Deconvolution("mixed"), 1),
     "residual": (Residual(), 1),
     "deconvolution, prelu, six times as long": (Deconvolution("prelu"), 6),
+    "deconvolution, prelu, calm": (Deconvolution("prelu", start="calm"), 1),
+    "deconvolution, prelu, calm, six times as long": (Deconvolution("prelu", start="calm"), 6),
 }
 """Each decoder and by how much its number of epochs is multiplied."""
 

@@ -182,8 +182,8 @@ def test_class_token_reads_one_token_only():
 
 def test_by_shape_takes_what_fits():
     for feature, same in [
-        ((16, 4, 4), Deconvolution("prelu")),
-        ((17, 8), TokenGrid(Deconvolution("prelu"))),
+        ((16, 4, 4), Deconvolution("prelu", start="calm")),
+        ((17, 8), TokenGrid(Deconvolution("prelu", start="calm"))),
         ((10,), Vector()),
     ]:
         assert count(on_meta(ByShape(), feature)) == count(on_meta(same, feature))
@@ -279,12 +279,13 @@ def test_a_feature_of_another_kind_is_refused(decoder, feature):
     "make",
     [
         lambda: Deconvolution("relu"),
+        lambda: Deconvolution(start="hot"),
         lambda: Vector(activation="relu"),
         lambda: Residual(width=0),
         lambda: Narrowed(values=0),
         lambda: PredictionVector(Logarithm(top=0)),
     ],
-    ids=["deconvolution", "vector", "residual", "narrowed", "logarithm"],
+    ids=["deconvolution", "its start", "vector", "residual", "narrowed", "logarithm"],
 )
 def test_wrong_options_are_refused(make):
     with pytest.raises(BadInput):
@@ -307,3 +308,43 @@ def test_the_prediction_attack_is_not_rounded_by_autocast():
         rounded = made(logits)
     assert rounded.dtype == torch.float32
     assert torch.equal(rounded, made(logits))
+
+
+@pytest.mark.parametrize(
+    ("decoder", "feature"),
+    [(Deconvolution(), (32, 7, 7)), (Residual(width=8), (32, 7, 7)), (ReversedIR(), (32, 7, 7)), (Vector(width=8), (10,))],
+    ids=lambda part: type(part).__name__,
+)
+def test_a_pixel_that_is_far_too_bright_can_come_back_in_bfloat16(decoder, feature):
+    """Of sigmoid(8) = 0.9997 bfloat16 makes 1, whose derivative y(1 − y) is 0."""
+    network = decoder(feature, (1, 28, 28))
+    logits: list[torch.Tensor] = []
+
+    def bright(_module, inputs):
+        logits.append((8 + 0 * inputs[0]).detach().requires_grad_())
+        return (logits[0],)
+
+    network[-1].register_forward_pre_hook(bright)
+    with torch.autocast("cpu", torch.bfloat16):
+        made = network(torch.randn(2, *feature))
+    made.float().square().mean().backward()
+    assert logits[0].dtype == torch.bfloat16
+    assert logits[0].grad is not None
+    assert (logits[0].grad > 0).all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_calm_start_keeps_pixels_off_the_ends(channels):
+    """Its last layer draws from ±1/√(inputs · 9), torch's from ±1/√(outputs · 9)."""
+    feature, image = (32, 7, 7), (channels, 28, 28)
+    z = torch.randn(16, *feature, generator=torch.Generator().manual_seed(0))
+    ends = {}
+    for start in ("torch", "calm"):
+        torch.manual_seed(0)
+        network = Deconvolution("prelu", start=start)(feature, image)
+        last = next(m for m in reversed(list(network.modules())) if isinstance(m, nn.ConvTranspose2d))
+        inputs = last.in_channels if start == "calm" else channels
+        bound = (9 * inputs) ** -0.5
+        assert 0.9 * bound < last.weight.abs().max() <= bound
+        ends[start] = network[:-1](z).abs().max()
+    assert ends["calm"] < 3 < ends["torch"]

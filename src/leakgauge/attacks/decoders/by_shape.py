@@ -14,11 +14,11 @@ from leakgauge.errors import Inapplicable
 
 
 def _map() -> Decoder:
-    return Deconvolution("prelu")
+    return Deconvolution("prelu", start="calm")
 
 
 def _grid() -> Decoder:
-    return TokenGrid(decoder=Deconvolution("prelu"))
+    return TokenGrid(decoder=Deconvolution("prelu", start="calm"))
 
 
 LONG = 4096
@@ -29,7 +29,7 @@ LONG = 4096
 class ByShape:
     """``maps`` for (channels, height, width), ``tokens`` for (tokens, width), ``vector`` or ``long`` for (values,).
 
-    Maps and tokens are deconvolved with PReLU, which gave away most for its time in ``docs/decoders.md``.
+    Maps and tokens are deconvolved with PReLU from a calm start, which gave away most for its time in ``docs/decoders.md``.
     A vector counts as long above 4096 values, such as the tensors of a cut through a residual unit side by side.
     """
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoders.shapes import Resize, Shape, doublings, feature_map, halved_widths
+from leakgauge.attacks.decoders.shapes import Pixels, Resize, Shape, doublings, feature_map, halved_widths
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ReversedIR:
             layers.append(ReversedUnit(channels, width, doubles=True))
             channels = width
         layers += [ReversedUnit(channels, image[0], doubles=False), Resize(*image[1:])]
-        return nn.Sequential(*layers, nn.ConvTranspose2d(image[0], image[0], 3, 1, 1), nn.Sigmoid())
+        return nn.Sequential(*layers, nn.ConvTranspose2d(image[0], image[0], 3, 1, 1), Pixels())
 
 
 class ReversedUnit(nn.Module):

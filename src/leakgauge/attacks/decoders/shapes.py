@@ -68,6 +68,13 @@ def activation(kind: Activation, step: int) -> nn.Module:
     return nn.PReLU()
 
 
+class Pixels(nn.Module):
+    """The last sigmoid, at least in float32: in bfloat16 all above 6 becomes 1 with a derivative of 0, and such a pixel never comes back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.float() if x.dtype.itemsize < 4 else x).sigmoid()
+
+
 class Resize(nn.Module):
     """Bilinear change to the image's size where doubling has missed it; otherwise nothing."""
 

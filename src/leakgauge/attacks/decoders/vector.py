@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from leakgauge.attacks.decoders.shapes import Activation, Decoder, Resize, Shape, activation, doublings
+from leakgauge.attacks.decoders.shapes import Activation, Decoder, Pixels, Resize, Shape, activation, doublings
 from leakgauge.errors import BadInput, Inapplicable
 
 FIRST = 4
@@ -46,7 +46,7 @@ class Vector:
             narrower = image[0] if step == steps - 1 else channels // 2
             layers.append(nn.ConvTranspose2d(channels, narrower, 4, 2, 1))
             channels = narrower
-        return nn.Sequential(*layers, Resize(*image[1:]), nn.Sigmoid())
+        return nn.Sequential(*layers, Resize(*image[1:]), Pixels())
 
 
 @dataclass(frozen=True)
