@@ -131,8 +131,10 @@ def attack(case: Case, *, folder: Path, quiet: bool, judged_by: Gate) -> int:
 def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, folder: Path, quiet: bool) -> int:
     """Attacks a captured update; without the truth there are pictures and the mismatch, but no verdict."""
     victim = captured_victim(case, weights)
-    found = attack_captured(case, victim, captured_observation(victim, update, case, holds=holds), folder=folder)
+    seen = captured_observation(victim, update, case, holds=holds)
+    found = attack_captured(case, victim, seen, folder=folder)
     screen = Console(quiet=quiet)
+    screen.print(f"taken for granted: {'; '.join(a.what for a in seen.assumptions)}", soft_wrap=True, markup=False)
     for name, value in (("reconstruction", found.mismatch), ("null run", found.null_mismatch)):
         if value is not None:
             screen.print(
