@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -39,7 +40,9 @@ class OnRay:
         ray = _ray()
         ours = not ray.is_initialized()
         if ours:
-            ray.init(address=self.address, log_to_driver=False, logging_level="warning", include_dashboard=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of Ray's, on GPUs that a task without any may see one day
+                ray.init(address=self.address, log_to_driver=False, logging_level="warning", include_dashboard=False)
         try:
             task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=self.retries)(_run)
             shared = ray.put(run)
