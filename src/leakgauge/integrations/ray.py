@@ -41,7 +41,9 @@ class OnRay:
         ours = not ray.is_initialized()
         if ours:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # of Ray's, on GPUs that a task without any may see one day
+                warnings.simplefilter(
+                    "ignore", FutureWarning
+                )  # of Ray's, on GPUs that a task without any may see one day
                 ray.init(address=self.address, log_to_driver=False, logging_level="warning", include_dashboard=False)
         try:
             task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=self.retries)(_run)
