@@ -104,6 +104,13 @@ def test_whether_the_mode_matters(tiny):
     assert Victim(tiny(), space).depends_on_mode()
     assert Victim(tiny(norm=False), space).depends_on_mode()  # dropout layer, even with p = 0
     assert not Victim(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), space).depends_on_mode()
+    for layer, matters in (
+        (nn.InstanceNorm2d(1, track_running_stats=True), True),
+        (nn.InstanceNorm2d(1, affine=True), False),
+        (nn.MultiheadAttention(6, 2, dropout=0.1), True),
+        (nn.MultiheadAttention(6, 2), False),
+    ):
+        assert Victim(nn.Sequential(layer, nn.Linear(6, 2)), space).depends_on_mode() == matters
 
 
 @pytest.mark.parametrize(
