@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -62,6 +64,17 @@ def test_the_prior_vanishes_at_the_truth_and_only_there(victim_of, batch_of, val
     there, elsewhere = values_at(prior, victim, seen, torch.stack([x, x.flip(0) * 0.5]))
     assert float(there) < 1e-4
     assert float(elsewhere) > 0.1
+
+
+def test_running_statistics_that_no_batch_can_have_made_are_refused(victim_of, batch_of):
+    """Noise on the buffers, or a momentum that is not the client's, would pass for exact statistics."""
+    victim, (x, y) = victim_of(deep(), mode="train"), batch_of(3)
+    seen = share(victim, Gradient(), x, y, reveal=(Size(), Buffers()))
+    noisy = {**seen.buffers, "4.running_var": seen.buffers["4.running_var"] - 0.3}
+    with pytest.raises(Inapplicable, match="running variances of 4 are of no batch"):
+        ExactStatistics()(victim, replace(seen, buffers=noisy), None, rng=rng())
+    rounded = {n: v.half().to(v) if v.is_floating_point() else v for n, v in seen.buffers.items()}
+    assert ExactStatistics()(victim, replace(seen, buffers=rounded), None, rng=rng()).moments
 
 
 def test_several_steps_on_one_batch_are_an_approximation_and_said_so(victim_of, batch_of):

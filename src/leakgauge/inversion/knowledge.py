@@ -24,6 +24,9 @@ from leakgauge.inversion.statistics import (
     tracking_layers,
 )
 
+ROUNDING = 1e-3
+"""Share of a running variance by which rounding to 32 or 16 bits may put a batch's variance below zero, before 1/(1 − w)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Known:
@@ -69,9 +72,13 @@ class ExactStatistics:
                 raise Inapplicable(f"{name} has momentum 0, so its running statistics tell nothing about the batch")
             tracked = before.get(f"{name}.num_batches_tracked")
             weight = retained_weight(momentum, updates=updates, tracked=0 if tracked is None else int(tracked))
-            found[name] = batch_moments(
-                _running(before, name), _running(seen.buffers, name), retained=weight, n=values[name]
-            )
+            old, new = _running(before, name), _running(seen.buffers, name)
+            found[name] = batch_moments(old, new, retained=weight, n=values[name])
+            if bool((found[name].var < -ROUNDING * (old.var + new.var) / (1 - weight)).any()):
+                raise Inapplicable(
+                    f"the shared running variances of {name} are of no batch (one would be negative): they were rounded, noised or "
+                    "averaged, or the layer's momentum is another"
+                )
         note = f"statistics: exact, of {len(found)} layers"
         if updates > 1:
             note = f"statistics: averaged over {updates} local steps, of {len(found)} layers (an approximation)"
