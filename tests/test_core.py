@@ -120,6 +120,8 @@ def test_whether_the_mode_matters(tiny):
         (nn.Linear(2, 2), {"mode": "test"}, "'train' or 'eval'"),
         (nn.Linear(2, 2).requires_grad_(False), {}, "no trainable parameter"),
         (nn.ReLU(), {}, "no trainable parameter"),
+        (torch.compile(nn.Linear(2, 2)), {}, r"compiled.* model\._orig_mod"),
+        (nn.Sequential(torch.compile(nn.Linear(2, 2))), {}, "compiled"),
     ],
 )
 def test_victim_refuses(model, options, message):

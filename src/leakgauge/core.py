@@ -127,6 +127,10 @@ def _refuse_wrapped(model: nn.Module) -> None:
         raise BadInput(
             "the victim's model is TorchScript, whose weights are fixed; give the nn.Module it was made from"
         )
+    if any(hasattr(m, "_orig_mod") for m in model.modules()):
+        raise BadInput(
+            "the victim's model is compiled, so that it cannot be differentiated twice; give the module inside, model._orig_mod"
+        )
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise BadInput("the victim's model has lazy layers without weights; run one batch through it first")
 

@@ -66,6 +66,31 @@ def test_the_prior_vanishes_at_the_truth_and_only_there(victim_of, batch_of, val
     assert float(elsewhere) > 0.1
 
 
+class PartlyFrozen(nn.Sequential):
+    """Fine-tuning keeps some normalisation layers in eval mode, whatever the mode of the model."""
+
+    frozen: tuple[int, ...] = (1,)
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        for i in self.frozen:
+            self[i].eval()
+        return self
+
+
+def test_layers_held_in_eval_mode_are_left_out(victim_of, batch_of):
+    x, y = batch_of(3)
+    victim = victim_of(PartlyFrozen(*deep()), mode="train")
+    known = ExactStatistics()(victim, share(victim, Gradient(), x, y, reveal=(Size(), Buffers())), None, rng=rng())
+    assert list(known.moments) == ["4"]
+    torch.testing.assert_close(known.moments["4"].mean.float(), entering(victim, x, "4").mean(1), atol=1e-5, rtol=0)
+    model = PartlyFrozen(*deep())
+    model.frozen = (1, 4)
+    victim = victim_of(model, mode="train")
+    with pytest.raises(Inapplicable, match="holds its batch normalisation in eval mode"):
+        ExactStatistics()(victim, share(victim, Gradient(), x, y, reveal=(Size(), Buffers())), None, rng=rng())
+
+
 def test_running_statistics_that_no_batch_can_have_made_are_refused(victim_of, batch_of):
     """Noise on the buffers, or a momentum that is not the client's, would pass for exact statistics."""
     victim, (x, y) = victim_of(deep(), mode="train"), batch_of(3)

@@ -48,7 +48,8 @@ class StatisticsSource(Protocol):
 class ExactStatistics:
     """The batch's own statistics, solved from the running statistics before (public) and after (shared) the update.
 
-    Momentum is read from every layer; momentum None (a plain average) is known too. Several local steps on the one
+    Momentum is read from every layer; momentum None (a plain average) is known too. Layers that the model itself holds in eval
+    mode are left out. Several local steps on the one
     batch give the average of the steps' statistics, which the note says; steps on different minibatches are refused.
 
     Ref: Valadi et al. 2026, section 4.3.2 — exact batch statistic inference via shared running statistics
@@ -59,9 +60,14 @@ class ExactStatistics:
             raise Inapplicable("not shared: running statistics after the update")
         if victim.mode != "train":
             raise Inapplicable("the client runs in eval mode, where running statistics do not move")
-        layers = tracking_layers(victim)
-        if not layers:
+        tracking = tracking_layers(victim)
+        if not tracking:
             raise Inapplicable("the model has no batch normalisation with running statistics")
+        layers = tuple(name for name in tracking if victim.model.get_submodule(name).training)
+        if not layers:
+            raise Inapplicable(
+                "the model holds its batch normalisation in eval mode, so that running statistics do not move"
+            )
         size, updates = _updates(seen)
         values = _values_per_channel(victim, layers, size, rng)
         before = victim.buffers()
