@@ -36,8 +36,10 @@ from leakgauge.report import html
 COLOURS = {"feasible": "bold red", "partial": "yellow", "infeasible_within_budget": "green"}
 
 
-ATTACKED = (records.FILE, unscored.FILE, html.FILE, PICTURES)
+ATTACKED = (records.FILE, unscored.FILE, unscored.IMAGES, html.FILE, PICTURES)
 """What an attack writes into its folder."""
+RESULTS = (records.FILE, unscored.FILE)
+"""By what an attack is known to have been there: that on a captured update has no records."""
 
 
 @dataclass(frozen=True)

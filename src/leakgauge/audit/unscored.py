@@ -17,7 +17,7 @@ from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.inversion.knowledge import gradient_alignment
 
-FILE = "result.json"
+FILE, IMAGES = "result.json", "reconstruction.npz"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def attack_captured(case: Case, victim: Victim, seen: Observation, *, folder: Pa
         "reconstruction": save_strip(folder, "reconstruction", images),
         "null": save_strip(folder, "null", victim.space.decode(nothing.x).cpu()),
     }
-    np.savez_compressed(folder / "reconstruction.npz", images=images.numpy())
+    np.savez_compressed(folder / IMAGES, images=images.numpy())
     labels = None if result.y is None else [int(label) for label in result.y]
     steady = without_dropout(victim) if victim.mode == "train" else victim
     mismatch, null_mismatch = (_mismatch(steady, seen, one) for one in (result, nothing))
