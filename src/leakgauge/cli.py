@@ -340,9 +340,9 @@ def report(
     quiet: QuietOption = False,
 ) -> None:
     """Write the report of a run anew from its records."""
-    from leakgauge.report import html
+    from leakgauge import console
 
-    path = html.write(run)
+    path = console.write_report(run)
     if not quiet:
         typer.echo(f"report: {path}")
 

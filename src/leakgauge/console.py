@@ -147,6 +147,16 @@ def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, 
     return 0
 
 
+def write_report(folder: Path) -> Path:
+    """Writes the page of a run anew; an attack on a captured update has none."""
+    if (folder / unscored.FILE).is_file() and not records.exists(folder):
+        raise BadInput(
+            f"{folder} holds an attack on a captured update, which cannot be scored and has no report; look at {unscored.FILE} "
+            "and the pictures"
+        )
+    return html.write(folder)
+
+
 def _progress(screen: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),

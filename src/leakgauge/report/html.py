@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit import monitor_records, unscored
+from leakgauge.audit import monitor_records
 from leakgauge.audit import records as store
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import read_findings
@@ -29,11 +29,6 @@ def write(folder: Path) -> Path:
     scan = scan_section.context(folder)
     defended = defense_section.context(folder)
     attacked = (monitored is None and scan is None and defended is None) or store.exists(folder)
-    if attacked and not store.exists(folder) and (folder / unscored.FILE).is_file():
-        raise BadInput(
-            f"{folder} holds an attack on a captured update, which cannot be scored and has no report; look at {unscored.FILE} "
-            "and the pictures"
-        )
     kind = "Audit" if attacked or defended is not None else "Monitoring" if scan is None else "Scan"
     page = render(
         store.read(folder) if attacked else [],
