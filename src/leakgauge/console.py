@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit import gate, markdown, records, unscored
+from leakgauge.audit import defense_records, gate, markdown, monitor_records, records, scan_records, unscored
 from leakgauge.audit.case import REVEALS, Case
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import read_findings
@@ -148,8 +148,9 @@ def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, 
 
 
 def write_report(folder: Path) -> Path:
-    """Writes the page of a run anew; an attack on a captured update has none."""
-    if (folder / unscored.FILE).is_file() and not records.exists(folder):
+    """Writes the page of a run anew; an attack on a captured update alone has none."""
+    on_a_page = (records.FILE, monitor_records.FILE, scan_records.FILE, defense_records.FILE)
+    if (folder / unscored.FILE).is_file() and not any((folder / name).is_file() for name in on_a_page):
         raise BadInput(
             f"{folder} holds an attack on a captured update, which cannot be scored and has no report; look at {unscored.FILE} "
             "and the pictures"
