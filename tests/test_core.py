@@ -104,6 +104,13 @@ def test_whether_the_mode_matters(tiny):
     assert Victim(tiny(), space).depends_on_mode()
     assert Victim(tiny(norm=False), space).depends_on_mode()  # dropout layer, even with p = 0
     assert not Victim(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), space).depends_on_mode()
+    for layer, matters in (
+        (nn.InstanceNorm2d(1, track_running_stats=True), True),
+        (nn.InstanceNorm2d(1, affine=True), False),
+        (nn.MultiheadAttention(6, 2, dropout=0.1), True),
+        (nn.MultiheadAttention(6, 2), False),
+    ):
+        assert Victim(nn.Sequential(layer, nn.Linear(6, 2)), space).depends_on_mode() == matters
 
 
 @pytest.mark.parametrize(
@@ -113,6 +120,8 @@ def test_whether_the_mode_matters(tiny):
         (nn.Linear(2, 2), {"mode": "test"}, "'train' or 'eval'"),
         (nn.Linear(2, 2).requires_grad_(False), {}, "no trainable parameter"),
         (nn.ReLU(), {}, "no trainable parameter"),
+        (torch.compile(nn.Linear(2, 2)), {}, r"compiled.* model\._orig_mod"),
+        (nn.Sequential(torch.compile(nn.Linear(2, 2))), {}, "compiled"),
     ],
 )
 def test_victim_refuses(model, options, message):

@@ -216,7 +216,7 @@ def attack(
             "--update brings what the client sent; data, channels, defenses, reveals and verdicts have no place there"
         )
     refusal = "a run; choose another folder with --out"
-    with claimed(folder, console.ATTACKED, replace_old=out is None, refusal=refusal):
+    with claimed(folder, console.ATTACKED, replace_old=out is None, refusal=refusal, marks=console.RESULTS):
         if update is not None:
             code = console.run_captured(case, update, weights, holds=update_holds, folder=folder, quiet=quiet)
         else:
@@ -340,9 +340,9 @@ def report(
     quiet: QuietOption = False,
 ) -> None:
     """Write the report of a run anew from its records."""
-    from leakgauge.report import html
+    from leakgauge import console
 
-    path = html.write(run)
+    path = console.write_report(run)
     if not quiet:
         typer.echo(f"report: {path}")
 

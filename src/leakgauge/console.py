@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit import gate, markdown, records, unscored
+from leakgauge.audit import defense_records, gate, markdown, monitor_records, records, scan_records, unscored
 from leakgauge.audit.case import REVEALS, Case
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import read_findings
@@ -36,8 +36,10 @@ from leakgauge.report import html
 COLOURS = {"feasible": "bold red", "partial": "yellow", "infeasible_within_budget": "green"}
 
 
-ATTACKED = (records.FILE, unscored.FILE, html.FILE, PICTURES)
+ATTACKED = (records.FILE, unscored.FILE, unscored.IMAGES, html.FILE, PICTURES)
 """What an attack writes into its folder."""
+RESULTS = (records.FILE, unscored.FILE)
+"""By what an attack is known to have been there: that on a captured update has no records."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,10 @@ def attack(case: Case, *, folder: Path, quiet: bool, judged_by: Gate) -> int:
 def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, folder: Path, quiet: bool) -> int:
     """Attacks a captured update; without the truth there are pictures and the mismatch, but no verdict."""
     victim = captured_victim(case, weights)
-    found = attack_captured(case, victim, captured_observation(victim, update, case, holds=holds), folder=folder)
+    seen = captured_observation(victim, update, case, holds=holds)
+    found = attack_captured(case, victim, seen, folder=folder)
     screen = Console(quiet=quiet)
+    screen.print(f"taken for granted: {'; '.join(a.what for a in seen.assumptions)}", soft_wrap=True, markup=False)
     for name, value in (("reconstruction", found.mismatch), ("null run", found.null_mismatch)):
         if value is not None:
             screen.print(
@@ -141,6 +145,17 @@ def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, 
     screen.print(f"labels: {found.labels}; no verdict, for the true data is not known here", soft_wrap=True)
     screen.print(f"pictures: {folder / found.pictures['reconstruction']}", soft_wrap=True)
     return 0
+
+
+def write_report(folder: Path) -> Path:
+    """Writes the page of a run anew; an attack on a captured update alone has none."""
+    on_a_page = (records.FILE, monitor_records.FILE, scan_records.FILE, defense_records.FILE)
+    if (folder / unscored.FILE).is_file() and not any((folder / name).is_file() for name in on_a_page):
+        raise BadInput(
+            f"{folder} holds an attack on a captured update, which cannot be scored and has no report; look at {unscored.FILE} "
+            "and the pictures"
+        )
+    return html.write(folder)
 
 
 def _progress(screen: Console) -> Progress:

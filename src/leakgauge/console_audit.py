@@ -29,7 +29,7 @@ from leakgauge.audit.advice import to_do_as_text
 from leakgauge.audit.advice.sentences import verdicts as verdicts_of
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
-from leakgauge.audit.explain import Explanation, as_text, explain, ladder
+from leakgauge.audit.explain import Explanation, as_text, explain, ladder, pointless
 from leakgauge.audit.files import DRAFTS, write_whole
 from leakgauge.audit.findings import Findings, read_findings
 from leakgauge.audit.pictures import FOLDER as PICTURES
@@ -127,7 +127,10 @@ def request_of(
         case.require_fit()
     changes: tuple[Case, ...] = ()
     if "updates" in questions:
-        changes = tuple(ladder(main, images=len(find(main).images), models=smaller(main.model)))
+        setup = find(main)
+        changes = tuple(
+            ladder(main, images=len(setup.images), models=smaller(main.model), without=pointless(setup.victim))
+        )
     if explain:
         grid, changes = changes, ()
     undecided = {"updates": effort.steps, "training": effort.training, "split": effort.epochs}

@@ -97,9 +97,26 @@ class Victim:
             ) from refusal
 
     def depends_on_mode(self) -> bool:
-        """Whether train and eval mode differ for this model (batch statistics or dropout)."""
-        norm = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-        return any(isinstance(m, norm) for m in self.model.modules())
+        """Whether train and eval mode differ for this model (batch statistics, dropout, running statistics of single images)."""
+        kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+        return any(isinstance(m, kinds) or drop_rate(m) > 0 or _keeps_statistics(m) for m in self.model.modules())
+
+
+def drop_rate(module: nn.Module) -> float:
+    """The share that a layer drops in train mode: dropout, dropout inside attention, timm's and torchvision's stochastic depth."""
+    rate = getattr(module, drop_attribute(module), 0.0)
+    return float(rate) if isinstance(rate, int | float) else 0.0
+
+
+def drop_attribute(module: nn.Module) -> str:
+    """Under which name a layer of :func:`drop_rate` holds its rate."""
+    if isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__ == "StochasticDepth":  # torchvision's
+        return "p"
+    return "dropout" if isinstance(module, nn.MultiheadAttention) else "drop_prob"  # as timm and transformers write it
+
+
+def _keeps_statistics(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.running_mean is not None
 
 
 def _refuse_wrapped(model: nn.Module) -> None:
@@ -109,6 +126,10 @@ def _refuse_wrapped(model: nn.Module) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         raise BadInput(
             "the victim's model is TorchScript, whose weights are fixed; give the nn.Module it was made from"
+        )
+    if any(hasattr(m, "_orig_mod") for m in model.modules()):
+        raise BadInput(
+            "the victim's model is compiled, so that it cannot be differentiated twice; give the module inside, model._orig_mod"
         )
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise BadInput("the victim's model has lazy layers without weights; run one batch through it first")

@@ -27,16 +27,19 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def claimed(folder: Path, names: Sequence[str], *, replace_old: bool, refusal: str) -> Iterator[None]:
+def claimed(
+    folder: Path, names: Sequence[str], *, replace_old: bool, refusal: str, marks: Sequence[str] = ()
+) -> Iterator[None]:
     """Inside, ``folder`` is there and free for a new run, which writes the files and folders ``names``.
 
-    It holds an old run if the first of the names is there. That is refused, or with ``replace_old`` replaced. If the block
-    fails before a file of the new run was written, the old one is put back, and folders that were made for nothing go.
+    It holds an old run if one of ``marks`` is there, by default the first of the names. That is refused, or with
+    ``replace_old`` replaced. If the block fails before a file of the new run was written, the old one is put back, and folders
+    that were made for nothing go.
     """
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     make_folder(folder)
     aside, old = folder / ASIDE, [name for name in names if (folder / name).exists()]
-    if names[0] not in old:
+    if not any(mark in old for mark in marks or names[:1]):
         old = []
     elif not replace_old:
         raise BadInput(f"{folder} already holds {refusal}")

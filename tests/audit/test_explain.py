@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import pytest
+from torch import nn
 
 from leakgauge.audit import run_all
 from leakgauge.audit.case import Case
-from leakgauge.audit.explain import RELAXATIONS, RESTRICTIONS, as_text, changes, explain, ladder
+from leakgauge.audit.explain import RELAXATIONS, RESTRICTIONS, as_text, changes, explain, ladder, pointless
 from leakgauge.audit.records import Record
 from leakgauge.channels import Aggregate, FedAvg
+from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput
 
 HARD = Case(mode="train", batch_size=4, local_steps=2, defenses=("prune:0.9",), options={"steps": 7, "tv": 0.2})
@@ -35,6 +37,36 @@ def test_every_change_is_one_thing():
     assert RELAXATIONS["no defense"](HARD).defenses == ()
     guided = RELAXATIONS["running statistics shared"](HARD)
     assert (guided.attack, guided.options) == ("feasibility", {"steps": 7, "tv": 0.2})
+
+
+@pytest.mark.parametrize(
+    ("attack", "options", "expected"),
+    [
+        ("inverting_gradients", {"steps": 7}, {"steps": 7, "tv": 0.1}),
+        ("inverting_gradients:tv=0.3", {"steps": 7}, {"steps": 7, "tv": 0.3}),
+        ("inverting_gradients:0.3", {}, {"tv": 0.3}),
+        ("inverting_gradients", {"tv": 0.01}, {"tv": 0.01}),
+        ("dlg", {"steps": 7}, {"steps": 7}),  # another objective: nothing of it but what was asked for
+    ],
+)
+def test_the_attack_that_can_use_more_is_otherwise_the_same(attack, options, expected):
+    """The weight of total variation alone could flip a verdict; it must not pass for the running statistics."""
+    case = Case(mode="train", attack=attack, options=options)
+    for change in ("running statistics shared", "half of the pixels given"):
+        assert RELAXATIONS[change](case).options == expected
+
+
+def test_changes_that_change_nothing_for_a_model_are_left_out():
+    space = Pixels((1, 4, 4))
+    plain = Victim(nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), space)
+    single = Victim(nn.Sequential(nn.Dropout(0.5), nn.Flatten(), nn.Linear(16, 2)), space)
+    normed = Victim(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(16, 2)), space)
+    assert pointless(plain) == {"eval mode", "train mode", "running statistics shared"}
+    assert pointless(single) == {"running statistics shared"}
+    assert pointless(normed) == set()
+    names = [case.name for case in ladder(HARD, images=99, without=pointless(plain))]
+    assert not any("eval mode)" in name or "statistics" in name for name in names)
+    assert len(names) == len(ladder(HARD, images=99)) - 2
 
 
 def test_changes_go_together_with_the_channel():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -49,6 +50,22 @@ def test_errors_and_refusals():
     assert gate.exit_code([refused, record(PARTIAL)], PARTIAL) == 0
     assert gate.exit_code([refused], PARTIAL) == 3  # nothing was judged: the gate cannot vouch for it
     assert gate.exit_code([refused], None) == 0
+
+
+def test_single_changes_explain_a_verdict_and_are_not_judged():
+    """Half of the pixels given is help that no server has: it says why, but must not fail a build."""
+    change = record(FEASIBLE, number=1)
+    change = replace(change, case={**change.case, "name": "cnn (relaxation: half of the pixels given)"})
+    assert gate.exit_code([record(INFEASIBLE), change], INFEASIBLE) == 0
+    assert [c["over_limit"] for c in gate.summary([record(PARTIAL), change], INFEASIBLE)["cases"]] == [True, False]
+    assert gate.exit_code([change], PARTIAL) == 3  # the set-up itself was not judged
+    assert gate.exit_code([record(PARTIAL), replace(change, verdict=None, status="error")], PARTIAL) == 1
+
+
+def test_a_message_with_colours_of_a_terminal_is_still_xml():
+    shout = replace(record(None, status="error"), reason="\x1b[31mboom\x00", notes=("\x1b[0m",))
+    suite = ElementTree.fromstring(gate.junit([replace(shout, case={"name": "a\x07", "model": "m\ud800"})], None))
+    assert suite.find("testcase/error").get("message") == "\ufffd[31mboom\ufffd"
 
 
 def test_the_words():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakgauge.audit.intervals import interval
+from leakgauge.audit.intervals import POSSIBLE, interval
 
 
 def test_against_scipy():
@@ -31,3 +31,10 @@ def test_too_few_values_have_no_interval():
     assert interval([0.5]) is None
     assert interval([0.5, math.inf]) is None
     assert interval([0.5, math.inf, 0.7]).n == 2
+
+
+def test_no_mean_lies_outside_of_what_is_possible():
+    wide, cut = interval([0.1, 0.4]), interval([0.1, 0.4], within=POSSIBLE["ssim"])
+    assert (wide.low, wide.high) < (-1, 1) < (wide.high, wide.high)
+    assert (cut.low, cut.high, cut.mean) == (-1, 1, wide.mean)
+    assert interval([9.0, 11.0], within=POSSIBLE["psnr"]).low == 0

@@ -101,9 +101,16 @@ def test_steps_for_a_time():
     assert cost.affordable(1e6) == 3000
 
 
-@pytest.mark.parametrize(("pace", "looks"), [(0.01, 6), (1.0, 1)])
-def test_a_trial_tells_the_parts_apart(pace, looks, setup, quick, tmp_path, monkeypatch):
-    """A clock of its own: the start takes 2, a step 0.1, a look 0.7 more; where that are seconds one look is enough."""
+@pytest.mark.parametrize(
+    ("pace", "warming", "looks"),
+    [(0.01, 0.0, 6), (0.01, 3.0, 2), (1.0, 0.0, 2), (4.0, 0.0, 1)],
+    ids=["fast", "slow only at first", "slow", "very slow"],
+)
+def test_a_trial_tells_the_parts_apart(pace, warming, looks, setup, quick, tmp_path, monkeypatch):
+    """A clock of its own: the start takes 2, a step 0.1, a look 0.7 more, and the first look ``warming`` seconds besides.
+
+    What warms up once must not count for every look: it would take the time of all other questions.
+    """
     seen = []
     now = [0.0]
 
@@ -115,7 +122,7 @@ def test_a_trial_tells_the_parts_apart(pace, looks, setup, quick, tmp_path, monk
     def played(setup, plan, folder, *, seed, on_step):
         now[0] += 2.0 * pace
         for done in range(1, plan.steps + 1):
-            now[0] += pace * (0.1 + 0.7 * (done % plan.every == 0))
+            now[0] += pace * (0.1 + 0.7 * (done % plan.every == 0)) + warming * (done == plan.every)
             seen.append(done % plan.every == 0)
             on_step(done, plan.steps)
 

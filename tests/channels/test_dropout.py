@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -22,6 +23,18 @@ class DropPath(nn.Module):
         return x * keep if self.training and self.drop_prob else x
 
 
+class StochasticDepth(nn.Module):
+    """Stochastic depth as torchvision names it."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x):
+        keep = torch.rand(len(x), 1, 1, 1) >= self.p
+        return x * keep if self.training and self.p else x
+
+
 class Attends(nn.Module):
     def __init__(self):
         super().__init__()
@@ -33,12 +46,27 @@ class Attends(nn.Module):
 
 
 def test_which_layers_drop():
-    model = nn.Sequential(nn.Dropout(0.0), nn.Dropout2d(0.2), DropPath(0.1), Attends(), nn.Linear(2, 2))
-    assert dropping_layers(model) == ("1", "2", "3.attention")
+    model = nn.Sequential(
+        nn.Dropout(0.0), nn.Dropout2d(0.2), DropPath(0.1), Attends(), nn.Linear(2, 2), StochasticDepth(0.3)
+    )
+    assert dropping_layers(model) == ("1", "2", "3.attention", "5")
+
+
+def test_torchvisions_own_stochastic_depth_drops():
+    from leakgauge.integrations.torchvision_guest import invite_torchvision
+
+    invite_torchvision()
+    ops = pytest.importorskip("torchvision.ops")
+    assert dropping_layers(nn.Sequential(ops.StochasticDepth(0.2, "row"), ops.StochasticDepth(0.0, "row"))) == ("0",)
 
 
 def test_without_dropout_two_calls_agree_and_the_victim_stays(tiny, victim_of, batch_of, same):
-    for model in (tiny(dropout=0.5), nn.Sequential(DropPath(0.5), tiny(norm=True)), Attends()):
+    for model in (
+        tiny(dropout=0.5),
+        nn.Sequential(DropPath(0.5), tiny(norm=True)),
+        Attends(),
+        nn.Sequential(StochasticDepth(0.5), tiny()),
+    ):
         victim, (x, y) = victim_of(model, mode="train"), batch_of(4)
         first, *others = (Gradient()(victim, x, y) for _ in range(20))  # four images: two draws may well be the same
         assert any((first[n] - other[n]).abs().max() > 1e-6 for other in others for n in first)

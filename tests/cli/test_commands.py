@@ -351,6 +351,10 @@ def test_a_captured_update(leakgauge, tmp_path):
     found = json.loads((tmp_path / "run/result.json").read_text())
     assert found["channel"].startswith("FedAvg(steps=2")
     assert found["verdict"] is None
+    assert "taken for granted: batch size known (2)" in said.out
+    assert "run already holds a run" in leakgauge(*captured, "--local-steps", 2, *FAST, "--out", "run").sentence
+    assert "run already holds a run" in leakgauge("attack", *FAST, "--out", "run").sentence
+    assert "an attack on a captured update, which cannot be scored" in leakgauge("report", "run").sentence
     assert "have no place there" in leakgauge(*captured, "--data", "x").sentence
     assert "--weights belongs to --update" in leakgauge("attack", "--weights", "global.safetensors").sentence
     assert "takes infeasible or partial" in leakgauge("attack", "--fail-over", "never").sentence

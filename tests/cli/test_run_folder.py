@@ -43,6 +43,20 @@ def test_a_new_run_takes_the_place_of_the_old(old):
     assert held(old) == {"records": "new", "of another command": "old"}
 
 
+def test_a_run_is_known_by_any_of_its_marks(old):
+    (old / "records").unlink()
+    with claimed(old, NAMES, replace_old=False, refusal="a run"):
+        pass  # a page alone may be of another command
+    marks = ("records", "page")
+    with (
+        pytest.raises(BadInput, match="already holds a run"),
+        claimed(old, NAMES, replace_old=False, refusal="a run", marks=marks),
+    ):
+        pass
+    with claimed(old, NAMES, replace_old=True, refusal="a run", marks=marks):
+        assert not (old / "page").exists()
+
+
 @pytest.mark.parametrize("error", [BadInput("a mistake"), KeyboardInterrupt(), OSError("full")])
 def test_a_mistake_brings_the_old_run_back(old, error):
     before = held(old)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import collections
+import copy
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from torch import nn
 
 from leakgauge.audit import Case, embedded
 from leakgauge.audit.unscored import attack_captured
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Buffers, Size, share
 from leakgauge.errors import BadInput
-from leakgauge.integrations.captured import captured_observation, captured_victim, read_tensors
+from leakgauge.integrations.captured import captured_observation, captured_victim, own_names, with_weights
+from leakgauge.integrations.tensor_files import read_tensors
 
 CASE = Case(mode="train", batch_size=2, local_lr=0.05, options={"steps": 3}, attack="feasibility")
 
@@ -112,6 +115,12 @@ def test_mistakes_are_told(client, tmp_path):
         ),
         "shape": ({**delta, "head.bias": torch.zeros(3)}, r"head.bias in .* has shape \(3,\), the model's has \(10,\)"),
         "nothing": ({n: torch.zeros_like(v) for n, v in delta.items()}, "changes no trainable parameter"),
+        "whole numbers": ({**delta, "head.bias": torch.ones(10, dtype=torch.int8)}, r"head.bias in .* of type int8"),
+        "weights of NaN": ({**delta, "head.bias": torch.full((10,), torch.nan)}, r"head.bias in .* holds NaN or Inf"),
+        "statistics of NaN": (
+            {n: v * torch.nan if n.endswith("running_var") else v for n, v in delta.items()},
+            r"running_var in .* holds NaN or Inf",
+        ),
     }
     for name, (tensors, complaint) in changed.items():
         save_file(tensors, tmp_path / f"{name}.safetensors")
@@ -166,3 +175,119 @@ def test_a_foreign_update_that_meets_the_embedded_model_is_told_so(client, tmp_p
     save_file({"my.own.weight": torch.zeros(2)}, tmp_path / "foreign.safetensors")
     with pytest.raises(BadInput, match=r"the model is the embedded .*; name your own as MODEL"):
         observed(tmp_path, "foreign.safetensors", "delta")
+
+
+def test_running_statistics_tell_of_another_training(client, tmp_path):
+    """With a wrong number of steps the batch's statistics would be solved wrongly, and nobody would see it."""
+    from dataclasses import replace
+
+    client(steps=3)
+    with pytest.raises(BadInput, match=r"counts 3 batches, where 1 local step\(s\) make 1; give --local-steps 3"):
+        observed(tmp_path, "delta.safetensors", "delta")
+    with pytest.raises(BadInput, match=r"counts 3 batches, where 2 local step\(s\) make 2"):
+        observed(tmp_path, "weights.safetensors", "weights", replace(CASE, name="", local_steps=2))
+    still = replace(CASE, name="", mode="eval", local_steps=3)
+    with pytest.raises(BadInput, match="have counted batches, so that the client computed in train mode"):
+        observed(tmp_path, "delta.safetensors", "delta", still)
+    delta = read_tensors(tmp_path / "delta.safetensors")
+    noisy = {n: v + 0.25 if n.endswith("tracked") else v for n, v in delta.items()}
+    bare = {n: v for n, v in delta.items() if not n.endswith("tracked")}
+    for name, tensors in {"noisy": noisy, "bare": bare}.items():
+        save_file(tensors, tmp_path / f"{name}.safetensors")
+        for case in (CASE, still):  # nothing is known of the steps then
+            assert observed(tmp_path, f"{name}.safetensors", "delta", case)[1].buffers is not None
+
+
+def test_a_layer_that_is_used_twice_counts_two_batches_a_step(tmp_path):
+    (tmp_path / "m.py").write_text(
+        """
+from torch import nn
+from leakgauge import Pixels
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm2d(1), nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.head(self.norm(self.norm(x).sin()).flatten(1))
+
+def make():
+    return Twice(), Pixels((1, 4, 4))
+"""
+    )
+    case = Case(model=f"{tmp_path}/m.py:make", mode="train", batch_size=2)
+    victim = captured_victim(case, None)
+    model, before = copy.deepcopy(victim.model), victim.model.state_dict()
+    F.cross_entropy(model(torch.rand(2, 1, 4, 4)), torch.tensor([0, 1])).backward()
+    torch.optim.SGD(model.parameters(), lr=0.01).step()
+    torch.save({n: v - before[n] for n, v in model.state_dict().items()}, tmp_path / "delta.pt")
+    assert int(captured_observation(victim, tmp_path / "delta.pt", case).buffers["norm.num_batches_tracked"]) == 2
+
+
+def test_a_gradient_has_no_running_statistics(client, tmp_path):
+    client()
+    with pytest.raises(BadInput, match="has no gradient; if the file holds differences of weights drop"):
+        observed(tmp_path, "delta.safetensors", "gradient")
+
+
+def test_an_update_of_some_tensors_says_how_many(client, tmp_path):
+    client()
+    save_file({"head.bias": read_tensors(tmp_path / "delta.safetensors")["head.bias"]}, tmp_path / "one.safetensors")
+    _, seen = observed(tmp_path, "one.safetensors", "delta")
+    assert set(seen.signal) == {"head.bias"}
+    assert any("holds 1 of" in a.what for a in seen.assumptions)
+
+
+def test_wrapped_names_are_the_models_own(client, tmp_path):
+    client()
+    for name in ("delta", "global"):
+        tensors = read_tensors(tmp_path / f"{name}.safetensors")
+        save_file({f"module.{n}": v for n, v in tensors.items()}, tmp_path / f"{name}.safetensors")
+    _, seen = observed(tmp_path, "delta.safetensors", "delta")
+    assert "head.bias" in seen.signal
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    return model
+
+
+def test_one_name_of_a_tied_weight_is_enough():
+    wanted = torch.arange(4.0).view(2, 2)
+    for name in ("0.weight", "1.weight"):
+        found = with_weights(tied(), {name: wanted, "0.bias": torch.zeros(2), "1.bias": torch.zeros(2)}, source="it")
+        torch.testing.assert_close(found[0].weight.detach(), wanted)
+    with pytest.raises(BadInput, match=r"lacks '0.weight' \(2 of 4 names\)"):
+        with_weights(tied(), {"0.bias": torch.zeros(2), "1.bias": torch.zeros(2)}, source="it")
+    assert own_names(tied()) == {"0.weight": "0.weight", "0.bias": "0.bias", "1.weight": "0.weight", "1.bias": "1.bias"}
+
+
+def test_counts_of_batches_may_be_missing_unless_an_average_hangs_on_them():
+    for momentum, complaint in ((0.1, None), (None, "lacks 'num_batches_tracked'")):
+        model = nn.BatchNorm2d(2, momentum=momentum)
+        weights = {n: v + 1 for n, v in model.state_dict().items() if n != "num_batches_tracked"}
+        if complaint is None:
+            assert float(with_weights(model, weights, source="it").running_mean[0]) == 1
+        else:
+            with pytest.raises(BadInput, match=complaint):
+                with_weights(model, weights, source="it")
+
+
+def test_with_dropout_the_mismatch_is_the_same_every_time(tmp_path):
+    (tmp_path / "m.py").write_text(
+        "from torch import nn\nfrom leakgauge import Pixels\n"
+        "def make():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3)), Pixels((1, 8, 8))\n"
+    )
+    case = Case(model=f"{tmp_path}/m.py:make", mode="train", batch_size=2, options={"steps": 2})
+    victim = captured_victim(case, None)
+    seen = share(victim, Gradient(), torch.rand(2, 1, 8, 8), torch.tensor([0, 2]))
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found.append(attack_captured(case, victim, seen, folder=tmp_path))
+    assert found[0].mismatch == found[1].mismatch
+    assert found[0].null_mismatch == found[1].null_mismatch
+    assert found[0].summary["notes"][-1] == "mismatch measured without dropout"

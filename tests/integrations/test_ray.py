@@ -25,8 +25,8 @@ def table(found) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def cluster():
-    """One cluster for all tests of this file: starting it takes seconds."""
-    ray.init(num_cpus=2, log_to_driver=False, logging_level="error", include_dashboard=False)
+    """One cluster for all tests of this file: starting it takes seconds. It believes that it has a GPU."""
+    ray.init(num_cpus=2, num_gpus=1, log_to_driver=False, logging_level="error", include_dashboard=False)
     yield
     ray.shutdown()
 
@@ -39,6 +39,18 @@ def dies(case: Case):
 
 def mistaken(case: Case):
     raise BadInput("a user's mistake")
+
+
+def looking(case: Case):
+    raise BadInput(f"sees GPU {os.environ.get('CUDA_VISIBLE_DEVICES')!r}")
+
+
+@pytest.mark.parametrize(("device", "gpus", "seen"), [("cuda", None, "'0'"), ("cpu", None, "''"), ("cpu", 1, "'0'")])
+def test_a_case_on_a_gpu_is_given_one(device, gpus, seen, cluster, tmp_path, monkeypatch):
+    """A task that asks for no GPU sees none, and ``--ray --device cuda`` could not run."""
+    monkeypatch.setattr(looking, "__module__", "__main__")
+    with pytest.raises(BadInput, match=f"sees GPU {seen}"):
+        run_all([Case(device=device)], load=looking, folder=tmp_path, map=OnRay(gpus=gpus))
 
 
 def test_on_a_real_cluster(cluster, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -62,6 +64,42 @@ def test_the_prior_vanishes_at_the_truth_and_only_there(victim_of, batch_of, val
     there, elsewhere = values_at(prior, victim, seen, torch.stack([x, x.flip(0) * 0.5]))
     assert float(there) < 1e-4
     assert float(elsewhere) > 0.1
+
+
+class PartlyFrozen(nn.Sequential):
+    """Fine-tuning keeps some normalisation layers in eval mode, whatever the mode of the model."""
+
+    frozen: tuple[int, ...] = (1,)
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        for i in self.frozen:
+            self[i].eval()
+        return self
+
+
+def test_layers_held_in_eval_mode_are_left_out(victim_of, batch_of):
+    x, y = batch_of(3)
+    victim = victim_of(PartlyFrozen(*deep()), mode="train")
+    known = ExactStatistics()(victim, share(victim, Gradient(), x, y, reveal=(Size(), Buffers())), None, rng=rng())
+    assert list(known.moments) == ["4"]
+    torch.testing.assert_close(known.moments["4"].mean.float(), entering(victim, x, "4").mean(1), atol=1e-5, rtol=0)
+    model = PartlyFrozen(*deep())
+    model.frozen = (1, 4)
+    victim = victim_of(model, mode="train")
+    with pytest.raises(Inapplicable, match="holds its batch normalisation in eval mode"):
+        ExactStatistics()(victim, share(victim, Gradient(), x, y, reveal=(Size(), Buffers())), None, rng=rng())
+
+
+def test_running_statistics_that_no_batch_can_have_made_are_refused(victim_of, batch_of):
+    """Noise on the buffers, or a momentum that is not the client's, would pass for exact statistics."""
+    victim, (x, y) = victim_of(deep(), mode="train"), batch_of(3)
+    seen = share(victim, Gradient(), x, y, reveal=(Size(), Buffers()))
+    noisy = {**seen.buffers, "4.running_var": seen.buffers["4.running_var"] - 0.3}
+    with pytest.raises(Inapplicable, match="running variances of 4 are of no batch"):
+        ExactStatistics()(victim, replace(seen, buffers=noisy), None, rng=rng())
+    rounded = {n: v.half().to(v) if v.is_floating_point() else v for n, v in seen.buffers.items()}
+    assert ExactStatistics()(victim, replace(seen, buffers=rounded), None, rng=rng()).moments
 
 
 def test_several_steps_on_one_batch_are_an_approximation_and_said_so(victim_of, batch_of):

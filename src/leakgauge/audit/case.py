@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -112,6 +113,8 @@ class Case:
                 raise BadInput(f"the {what} must be at least 1, got {value}")
         if self.first < 0:
             raise BadInput(f"the index of the first image must be at least 0, got {self.first}")
+        if not 0 < self.local_lr < math.inf:  # NaN is refused too
+            raise BadInput(f"local steps need a positive learning rate, got {self.local_lr}")
         if self.seed < 0:
             raise BadInput(f"the seed must be at least 0, got {self.seed}")
         if self.mode not in ("train", "eval"):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from leakgauge.audit.case import Case, accepted_options, restored
+from leakgauge.audit.parse import written_options
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import SEVERITY
-from leakgauge.core import SharesBuffers
+from leakgauge.core import SharesBuffers, Victim
 from leakgauge.errors import BadInput
+from leakgauge.inversion.statistics import tracking_layers
 
 Change = Callable[[Case], Case | None]
 """The changed case, or None where the set-up already is so."""
@@ -26,7 +28,7 @@ def _with(**changes: Any) -> Change:
 
 
 def _revealed(spec: str, *, guided: bool = False) -> Change:
-    """Reveals one more thing; ``guided`` switches to the attack that can use it, with the options they have in common."""
+    """Reveals one more thing; ``guided`` switches to the attack that can use it, which goes on as the attack before did."""
 
     def change(case: Case) -> Case | None:
         if spec.partition(":")[0] in {known.partition(":")[0] for known in case.reveal}:
@@ -34,11 +36,23 @@ def _revealed(spec: str, *, guided: bool = False) -> Change:
         changed = replace(case, name="", reveal=(*case.reveal, spec))
         if guided and case.attack.partition(":")[0] not in ("feasibility", "huang"):
             changed = replace(changed, name="", attack="feasibility", options={})
-            common = {k: v for k, v in case.options.items() if k in accepted_options(changed)}
-            changed = replace(changed, name="", options=common)
+            changed = replace(changed, name="", options=_carried(case, accepted_options(changed)))
         return changed
 
     return change
+
+
+def _carried(case: Case, taken: Mapping[str, object]) -> dict[str, Any]:
+    """The case's options that an attack takes whose own values are ``taken``.
+
+    ``feasibility`` is inverting gradients and a prior more, with another weight of total variation by default. That of the
+    case stays, or the weight would be a second change and could flip a verdict by itself.
+    """
+    name, _, written = case.attack.partition(":")
+    usual = accepted_options(case)
+    given = {**written_options(written, list(usual), case.attack), **case.options}
+    kept = {**usual, **given} if name == "inverting_gradients" else given
+    return {option: v for option, v in kept.items() if option in taken and (option in given or v != taken[option])}
 
 
 def _statistics_shared(case: Case) -> Case | None:
@@ -110,9 +124,17 @@ def change_in(name: str) -> str:
     return found[1] if found else ""
 
 
-def ladder(case: Case, *, images: int, models: Mapping[str, str] | None = None) -> list[Case]:
-    """The case itself, then all its single changes that do with the ``images`` that the data holds."""
-    every = [case, *(changed.case for changed in changes(case, models=models))]
+def pointless(victim: Victim) -> frozenset[str]:
+    """The changes that change nothing for a model: of a mode that it does not know, of running statistics that it does not keep."""
+    names = set[str]() if victim.depends_on_mode() else {"eval mode", "train mode"}
+    return frozenset(names if tracking_layers(victim) else {*names, "running statistics shared"})
+
+
+def ladder(
+    case: Case, *, images: int, models: Mapping[str, str] | None = None, without: Collection[str] = ()
+) -> list[Case]:
+    """The case itself, then all its single changes but those ``without`` that do with the ``images`` that the data holds."""
+    every = [case, *(c.case for c in changes(case, models=models) if c.name not in without)]
     return [one for one in every if one is case or one.first + one.batch_size <= images]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
 from leakgauge.audit.advice.sentences import QuestionVerdict, verdicts
+from leakgauge.audit.explain import change_in
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import SEVERITY
@@ -29,14 +31,19 @@ def limit_of(text: str) -> str:
     return written[text]
 
 
+def judged(records: Sequence[Record]) -> list[Record]:
+    """Records with a verdict of set-ups that were asked for: not refusals, errors, or single changes that explain a verdict."""
+    return [r for r in records if r.verdict is not None and not change_in(r.case["name"])]
+
+
 def over(records: Sequence[Record], limit: str) -> list[Record]:
-    """Records whose verdict leaks more than ``limit``. A refusal or an error has no verdict and is not among them."""
-    return [r for r in records if r.verdict is not None and SEVERITY[r.verdict] > SEVERITY[limit]]
+    """Judged records whose verdict leaks more than ``limit``."""
+    return [r for r in judged(records) if r.verdict is not None and SEVERITY[r.verdict] > SEVERITY[limit]]
 
 
 def exit_code(records: Sequence[Record], limit: str | None) -> int:
     """0 passed; 1 a case failed unexpectedly; 3 a verdict is over the limit, or no case was judged at all."""
-    if limit is not None and (over(records, limit) or not any(r.verdict for r in records)):
+    if limit is not None and (over(records, limit) or not judged(records)):
         return EXIT_CODE
     return 1 if any(r.status == "error" for r in records) else 0
 
@@ -93,15 +100,27 @@ def junit(records: Sequence[Record], limit: str | None, findings: Findings | Non
         properties = ElementTree.SubElement(suite, "properties")
         for verdict in verdicts(findings):
             said = f"{verdict.word}: {' '.join(verdict.sentences)}"
-            ElementTree.SubElement(properties, "property", name=verdict.question, value=said)
+            ElementTree.SubElement(properties, "property", name=verdict.question, value=_printable(said))
     for r in records:
         case = ElementTree.SubElement(
-            suite, "testcase", name=r.case["name"], classname=r.case["model"], time=f"{r.seconds:.3f}"
+            suite,
+            "testcase",
+            name=_printable(r.case["name"]),
+            classname=_printable(r.case["model"]),
+            time=f"{r.seconds:.3f}",
         )
         if r.key in failing:
-            ElementTree.SubElement(case, "failure", message=f"{r.verdict}: {r.rule}").text = r.command
+            ElementTree.SubElement(case, "failure", message=f"{r.verdict}: {r.rule}").text = _printable(r.command)
         elif r.status == "error":
-            ElementTree.SubElement(case, "error", message=r.reason).text = "\n".join(r.notes)
+            ElementTree.SubElement(case, "error", message=_printable(r.reason)).text = _printable("\n".join(r.notes))
         elif r.status == "refused":
-            ElementTree.SubElement(case, "skipped", message=r.reason)
+            ElementTree.SubElement(case, "skipped", message=_printable(r.reason))
     return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+
+
+def _printable(text: str) -> str:
+    """Without the characters that XML 1.0 cannot hold, such as the colours of a terminal in a message."""
+    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+_NOT_IN_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")

@@ -18,10 +18,19 @@ class Interval:
     level: float
 
 
-def interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None:
+ANYWHERE = (-math.inf, math.inf)
+POSSIBLE = {"ssim": (-1.0, 1.0), "psnr": (0.0, math.inf), "lpips": (0.0, math.inf)}
+"""Between what the means of metrics lie, whatever the images in [0, 1]."""
+
+
+def interval(
+    values: Sequence[float], *, level: float = 0.95, within: tuple[float, float] = ANYWHERE
+) -> Interval | None:
     """Student's interval of the mean; None for fewer than two finite values, which say nothing about a spread.
 
         mean ± t_{(1+level)/2, n−1} · s / √n
+
+    It is cut to ``within``, outside of which no mean can lie: of two restarts it would often reach beyond.
 
     >>> found = interval([0.1, 0.2, 0.3])
     >>> round(found.low, 3), round(found.high, 3)
@@ -36,4 +45,4 @@ def interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None
     from scipy.special import stdtrit  # here, because scipy is slow to import
 
     half = float(stdtrit(n - 1, (1 + level) / 2)) * spread / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n, level)
+    return Interval(mean, max(mean - half, within[0]), min(mean + half, within[1]), n, level)

@@ -120,7 +120,7 @@ def comparison_summary(found: Comparison) -> str:
 def _gate(records: Sequence[Record], limit: str | None) -> list[str]:
     if limit is None:
         return []
-    failing, judged = gate.over(records, limit), [r for r in records if r.verdict]
+    failing, judged = gate.over(records, limit), gate.judged(records)
     allowed = limit.replace("_", " ")
     if failing:
         return [f"**Gate failed**: {len(failing)} of {len(judged)} judged set-ups are worse than *{allowed}*."]

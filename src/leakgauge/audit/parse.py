@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from leakgauge.errors import BadInput
@@ -34,7 +34,7 @@ def made_from(
     parameters = inspect.signature(factory).parameters
     allowed = list(parameters)
     names = {option for option, parameter in parameters.items() if parameter.annotation in (str, "str")}
-    options = {**_options(written, allowed, spec, names=names), **(extra or {})}
+    options = {**written_options(written, allowed, spec, names=names), **(extra or {})}
     for option, value in options.items():
         if option not in allowed:
             raise BadInput(f"{kind} {name} has no option {option!r}; it takes {', '.join(allowed) or 'none'}")
@@ -52,8 +52,8 @@ def _given(extra: Mapping[str, Any] | None) -> str:
     return f" with {', '.join(f'{name}={value}' for name, value in extra.items())}" if extra else ""
 
 
-def _options(written: str, allowed: list[str], spec: str, *, names: set[str]) -> dict[str, Any]:
-    """Options in ``names`` are text whatever they look like: a module may well be called 1."""
+def written_options(written: str, allowed: Sequence[str], spec: str, *, names: Collection[str] = ()) -> dict[str, Any]:
+    """The options behind the colon of ``spec``. Those in ``names`` are text whatever they look like: a module may be called 1."""
     options: dict[str, Any] = {}
     for part in filter(None, written.split(",")):
         key, equals, value = part.partition("=")

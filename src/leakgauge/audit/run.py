@@ -20,7 +20,7 @@ from torch import Tensor
 import leakgauge
 from leakgauge.audit import records
 from leakgauge.audit.case import Case
-from leakgauge.audit.intervals import interval
+from leakgauge.audit.intervals import ANYWHERE, POSSIBLE, interval
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Perceptual, Scores, score, score_images, score_images_in_order, trivial_baseline
@@ -163,7 +163,7 @@ def attacked(case: Case, setup: Setup, folder: Path, *, nothing: Reconstruction 
         "baseline": trivial.summary(),
         "start": {} if seen.near is None else _start_scores(seen.near, truths, victim).summary(),
         "restarts": spread,
-        "intervals": {name: asdict(found) for name, values in spread.items() if (found := interval(values))},
+        "intervals": _intervals(spread),
         "verdict": verdict.outcome,
         "rule": f"{verdict.rule} ({verdict.kind})",
         "notes": result.notes,
@@ -198,6 +198,11 @@ def _start_scores(near: Tensor, truths: Tensor, victim: Victim) -> Scores:
 def _spread(result: Reconstruction, truths: Tensor, victim: Victim, lpips: Perceptual | None) -> dict[str, list[float]]:
     every = [score_images(victim.space.decode(x), truths, lpips=lpips).means() for x in result.candidates]
     return {name: [means[name] for means in every] for name in every[0]}
+
+
+def _intervals(spread: Mapping[str, list[float]]) -> dict[str, Any]:
+    found = {name: interval(values, within=POSSIBLE.get(name, ANYWHERE)) for name, values in spread.items()}
+    return {name: asdict(one) for name, one in found.items() if one is not None}
 
 
 def _curve(result: Reconstruction) -> dict[str, Any]:

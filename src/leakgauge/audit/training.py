@@ -33,8 +33,9 @@ SMALLEST_BATCH = 2
 REPORTS = 12
 """Looks at the training, spread evenly over its steps."""
 FEWEST_STEPS, MOST_STEPS = 60, 3000
-TRIAL_STEPS, TRIAL_EVERY, TRIAL_SECONDS = 24, 4, 2.0
-"""Of the trial that tells what a step takes; after so many seconds it ends with its first look."""
+TRIAL_STEPS, TRIAL_EVERY, TRIAL_SECONDS, TRIAL_PATIENCE = 24, 4, 2.0, 8.0
+"""Of the trial that tells what a step takes. After so many seconds it ends with its second look, for the first one also warms up;
+where even the first look took all patience, with that one."""
 SLOW_ATTENTION = "There is a performance drop because we have not yet implemented the batching rule"
 """What torch warns of where the white-box probe takes gradients sample by sample through attention."""
 
@@ -117,7 +118,8 @@ def trial_cost(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int) -> 
         if setup.victim.device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter())
-        if done > TRIAL_EVERY and times[-1] - began > TRIAL_SECONDS:
+        looked, took = (done - 1) // TRIAL_EVERY, times[-1] - began
+        if (looked >= 2 and took > TRIAL_SECONDS) or (looked >= 1 and took > TRIAL_PATIENCE):
             raise _Enough
 
     began = time.perf_counter()

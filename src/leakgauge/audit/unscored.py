@@ -13,10 +13,11 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.run import null_run, versions
+from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.inversion.knowledge import gradient_alignment
 
-FILE = "result.json"
+FILE, IMAGES = "result.json", "reconstruction.npz"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ def attack_captured(case: Case, victim: Victim, seen: Observation, *, folder: Pa
     """Runs the case's attack and its null run on a captured observation and writes pictures, images and ``result.json``.
 
     The images are also kept as ``reconstruction.npz`` in [0, 1]. There is no verdict: a verdict compares with the truth.
+    A client's dropout masks are its own, so that the mismatch is measured without dropout, the mean of the masks.
     """
     attack = case.build_attack()
     result = attack(victim, seen, seed=case.seed)
@@ -43,9 +45,10 @@ def attack_captured(case: Case, victim: Victim, seen: Observation, *, folder: Pa
         "reconstruction": save_strip(folder, "reconstruction", images),
         "null": save_strip(folder, "null", victim.space.decode(nothing.x).cpu()),
     }
-    np.savez_compressed(folder / "reconstruction.npz", images=images.numpy())
+    np.savez_compressed(folder / IMAGES, images=images.numpy())
     labels = None if result.y is None else [int(label) for label in result.y]
-    mismatch, null_mismatch = (_mismatch(victim, seen, one) for one in (result, nothing))
+    steady = without_dropout(victim) if victim.mode == "train" else victim
+    mismatch, null_mismatch = (_mismatch(steady, seen, one) for one in (result, nothing))
     summary = {
         "model": case.model,
         "attack": repr(attack),
@@ -55,7 +58,7 @@ def attack_captured(case: Case, victim: Victim, seen: Observation, *, folder: Pa
         "null_mismatch": null_mismatch,
         "labels": labels,
         "losses": result.losses.tolist(),
-        "notes": list(result.notes),
+        "notes": [*result.notes, *(["mismatch measured without dropout"] if steady is not victim else [])],
         "pictures": pictures,
         "seconds": result.seconds,
         "versions": versions(),

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from torch import nn
 
-from leakgauge.core import Victim
+from leakgauge.core import Victim, drop_attribute, drop_rate
 
 
 def dropping_layers(model: nn.Module) -> tuple[str, ...]:
     """Names of the layers that drop something in train mode: dropout, stochastic depth, dropout inside attention."""
-    return tuple(name for name, module in model.named_modules() if _rate(module))
+    return tuple(name for name, module in model.named_modules() if drop_rate(module))
 
 
 def without_dropout(victim: Victim) -> Victim:
@@ -25,19 +25,6 @@ def without_dropout(victim: Victim) -> Victim:
         return victim
     model = copy.deepcopy(victim.model)
     for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0
-        elif isinstance(module, nn.MultiheadAttention):
-            module.dropout = 0.0
-        elif _rate(module):
-            setattr(module, "drop_prob", 0.0)  # noqa: B010 - torch types attributes as modules
+        if drop_rate(module):
+            setattr(module, drop_attribute(module), 0.0)
     return replace(victim, model=model)
-
-
-def _rate(module: nn.Module) -> float:
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        return module.p
-    if isinstance(module, nn.MultiheadAttention):
-        return module.dropout
-    rate = getattr(module, "drop_prob", 0.0)  # timm's and torchvision's stochastic depth
-    return rate if isinstance(rate, float) else 0.0

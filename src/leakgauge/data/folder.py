@@ -47,6 +47,11 @@ def read_files(files: Sequence[Path], *, shape: Shape | None = None, resize: boo
     return torch.cat(images)
 
 
+def is_flat(path: str | Path) -> bool:
+    """Whether a folder holds its images directly, so that nothing says of which classes they are."""
+    return bool(_images(Path(path)))
+
+
 def _list(path: Path) -> tuple[list[Path], list[int]]:
     flat = _images(path)
     folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))

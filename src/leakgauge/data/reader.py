@@ -14,6 +14,11 @@ from leakgauge.data.standard import read_cifar, read_mnist
 from leakgauge.errors import BadInput
 
 
+def is_image_folder(path: str | Path) -> bool:
+    """Whether a path is read as a folder of images: any folder but that of CIFAR-10's binary files."""
+    return Path(path).is_dir() and not any(Path(path).glob("*_batch*.bin"))
+
+
 def read(path: str | Path, *, shape: Shape | None = None, resize: bool = False) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) in [0, 1] and labels from a folder, an image, an npz, an idx or a CIFAR-10 binary file.
 
@@ -23,7 +28,7 @@ def read(path: str | Path, *, shape: Shape | None = None, resize: bool = False) 
     path = Path(path)
     if not path.exists():
         raise BadInput(f"{path} does not exist; give a folder of images, a .npz file or a dataset's own file")
-    if path.is_dir() and not any(path.glob("*_batch*.bin")):
+    if is_image_folder(path):
         return read_folder(path, shape=shape, resize=resize)
     suffix = path.suffix.lower()
     if suffix == ".npz":

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from leakgauge.audit.case import Case
@@ -19,45 +16,42 @@ from leakgauge.core import Assumption, Observation, Signal, Victim
 from leakgauge.errors import BadInput
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.resolve import load_model
+from leakgauge.integrations.tensor_files import read_tensors, unwrapped
 from leakgauge.models.pretrained import PRETRAINED
 
 Holds = Literal["gradient", "delta", "weights"]
 """What an update file holds: gradients, new minus old weights, or the new weights themselves."""
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors by name of a ``.safetensors`` file, or of a ``.pt`` / ``.pth`` file read without running any code in it."""
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}; give a .safetensors or .pt file of tensors by name")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except SafetensorError as error:
-        raise BadInput(f"{path} is no safetensors file: {error}") from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
-        raise BadInput(
-            f"{path} holds more than tensors, or is damaged; save a state dict with torch.save or safetensors"
-        ) from error
-    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
-        found = found["state_dict"]
-    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()) or not found:
-        raise BadInput(
-            f"{path} must hold tensors by name (a state dict), it holds a {type(found).__name__}; "
-            "tensors by position have no names to check"
-        )
-    return {str(name): value for name, value in found.items()}
+COUNT = "num_batches_tracked"
+"""The buffer in which a normalisation layer counts the batches that it saw."""
 
 
 def with_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str, hint: str = "") -> nn.Module:
-    """The model with the given state; names and shapes must all fit. ``hint`` ends the complaint about a name."""
-    state = model.state_dict()
+    """The model with the given state; names and shapes must all fit. ``hint`` ends the complaint about a name.
+
+    Of the names of one tied weight a file needs one. Counts of batches, which some frameworks leave out, may be missing
+    where nothing hangs on them.
+    """
+    state, own = model.state_dict(), own_names(model)
+    weights = unwrapped(weights, state)
     _check(weights, state, source=source, hint=hint)
-    missing = [name for name in state if name not in weights]
+    told = {own.get(name, name) for name in weights}
+    missing = [name for name in state if own.get(name, name) not in told and not _spare(model, name)]
     if missing:
         raise BadInput(f"{source} lacks {missing[0]!r} ({len(missing)} of {len(state)} names); is it of another model?")
-    model.load_state_dict(dict(weights))
+    model.load_state_dict(dict(weights), strict=False)
     return model
+
+
+def own_names(model: nn.Module) -> dict[str, str]:
+    """The name under which ``named_parameters`` has a parameter, by each name that it has: a tied weight has several."""
+    first: dict[Tensor, str] = {}
+    return {name: first.setdefault(value, name) for name, value in model.named_parameters(remove_duplicate=False)}
+
+
+def _spare(model: nn.Module, name: str) -> bool:
+    """Whether a name counts the batches of a layer whose running statistics are no plain average of them."""
+    layer, _, what = name.rpartition(".")
+    return what == COUNT and getattr(model.get_submodule(layer), "momentum", None) is not None
 
 
 def _hint(case: Case) -> str:
@@ -73,6 +67,15 @@ def _check(given: Mapping[str, Tensor], state: Mapping[str, Tensor], *, source: 
         if value.shape != state[name].shape:
             raise BadInput(
                 f"{name} in {source} has shape {tuple(value.shape)}, the model's has {tuple(state[name].shape)}"
+            )
+        if state[name].is_floating_point() and not value.is_floating_point():
+            kind = str(value.dtype).removeprefix("torch.")
+            raise BadInput(
+                f"{name} in {source} holds numbers of type {kind}, the model's are floating point; undo the quantisation first"
+            )
+        if not bool(value.isfinite().all()):
+            raise BadInput(
+                f"{name} in {source} holds NaN or Inf; the client's training has diverged or the file is damaged"
             )
 
 
@@ -116,18 +119,53 @@ def _refuse_the_other(sent: Signal, known: Signal, holds: str, *, source: str) -
         )
 
 
+def _refuse_another_training(victim: Victim, moved: Signal, case: Case, *, source: str) -> None:
+    """Refuses counts of batches that tell of another training than the case: of train mode, or of other local steps.
+
+    What a batch did to running statistics is solved from the number of steps; a wrong one would give wrong statistics in
+    silence. Counts that are not whole were changed on the way, by noise or averaging, and say nothing.
+    """
+    counted = {name: float(by) for name, by in moved.items() if name.endswith(f".{COUNT}")}
+    if not any(counted.values()) or not all(by >= 0 and by.is_integer() for by in counted.values()):
+        return
+    if victim.mode == "eval":
+        raise BadInput(
+            f"the normalisation layers in {source} have counted batches, so that the client computed in train mode; add --mode train"
+        )
+    before, after, rng = victim.buffers(), victim.buffers(), torch.Generator().manual_seed(case.seed)
+    with torch.no_grad():
+        victim(victim.to_input(victim.space.start(case.batch_size, rng)), buffers=after)
+    for name, batches in counted.items():
+        uses = int(after[name] - before[name])  # a layer that is used twice counts twice
+        if batches != uses * case.local_steps:
+            steps = batches / max(uses, 1)
+            wanted = (
+                f"give --local-steps {steps:g}" if uses and steps >= 1 and steps.is_integer() else "check the model"
+            )
+            raise BadInput(
+                f"{name} in {source} counts {batches:g} batches, where {case.local_steps} local step(s) make "
+                f"{uses * case.local_steps}; {wanted}, or leave that name out if these were no steps"
+            )
+
+
 def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str = "delta") -> Observation:
     """What the server saw, from the file of one client's update.
 
     A single local step of plain SGD is turned into its gradient, Δ / −lr. Running statistics among the names, in a file of
-    deltas or weights, are what the client shared of them.
+    deltas or weights, are what the client shared of them; their counts must fit the case's mode and local steps.
     """
     if holds not in get_args(Holds):
         raise BadInput(f"an update holds {', '.join(get_args(Holds))}, got {holds!r}")
-    given, parameters, buffers = read_tensors(update), victim.parameters(), victim.buffers()
+    parameters, buffers, own = victim.parameters(), victim.buffers(), own_names(victim.model)
     known = {name: value.detach() for name, value in victim.model.state_dict().items()}
+    given = unwrapped(read_tensors(update), known)
     _check(given, known, source=str(update), hint=_hint(case))
-    sent = {name: value.to(victim.device) for name, value in given.items()}
+    sent = {own.get(name, name): value.to(victim.device) for name, value in given.items()}
+    if holds == "gradient" and (without := [name for name in sent if name in buffers]):
+        raise BadInput(
+            f"{update} names {without[0]!r}, which has no gradient; if the file holds differences of weights drop "
+            "--update-holds gradient"
+        )
     if holds in ("weights", "delta"):
         _refuse_the_other({n: v for n, v in sent.items() if n in parameters}, known, holds, source=str(update))
     if holds == "weights":
@@ -141,15 +179,18 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
         signal = {name: value / -case.local_lr for name, value in signal.items()}
     if holds == "gradient" and several:
         raise BadInput("a gradient comes from one step; for several local steps give the weights or their difference")
+    _refuse_another_training(victim, sent, case, source=str(update))
     told = [Assumption(f"batch size known ({case.batch_size})", "deployable")]
+    if len(signal) < len(parameters):
+        told.append(Assumption(f"the update holds {len(signal)} of {len(parameters)} trainable tensors", "deployable"))
     if victim.mode == "eval" and victim.depends_on_mode():
         told.append(Assumption("client is taken to compute in eval mode (real training uses train mode)", "diagnostic"))
-    if shared and holds != "gradient":
+    if shared:
         told.append(Assumption("running statistics shared with the update", "deployable"))
     return Observation(
         signal=signal,
         channel=FedAvg(steps=case.local_steps, lr=case.local_lr) if several else Gradient(),
         size=case.batch_size,
-        buffers={**buffers, **shared} if shared and holds != "gradient" else None,
+        buffers={**buffers, **shared} if shared else None,
         assumptions=tuple(told),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -17,6 +18,8 @@ from leakgauge.errors import BadInput, MissingExtra
 class OnRay:
     """A map for ``run_all``: every case is one Ray task with ``cpus`` and ``gpus``; records come as they are done.
 
+    Ray hides every GPU from a task that asks for none, so without ``gpus`` a case on a GPU asks for one.
+
     Without ``address`` a cluster that is already connected is used, else a local one is started and stopped again. A
     worker that dies is retried by Ray ``retries`` times, then its case becomes an error record. Pictures are written by the
     workers, so the run folder must be one that all nodes see.
@@ -24,26 +27,35 @@ class OnRay:
 
     address: str | None = None
     cpus: float = 1
-    gpus: float = 0
+    gpus: float | None = None
     retries: int = 1
 
     def __post_init__(self) -> None:
-        if self.cpus < 0 or self.gpus < 0 or self.retries < 0:
+        if self.cpus < 0 or (self.gpus or 0) < 0 or self.retries < 0:
             raise BadInput(f"OnRay needs resources and retries that are not negative, got {self}")
 
     def check(self) -> None:
         """Whether Ray is installed, asked before anything is planned."""
         _ray()
 
+    def _gpus_for(self, case: Case) -> float:
+        return float(case.device.startswith("cuda")) if self.gpus is None else self.gpus
+
     def __call__(self, run: Runner, cases: Iterable[Case]) -> Iterator[Record]:
         ray = _ray()
         ours = not ray.is_initialized()
         if ours:
-            ray.init(address=self.address, log_to_driver=False, logging_level="warning", include_dashboard=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", FutureWarning
+                )  # of Ray's, on GPUs that a task without any may see one day
+                ray.init(address=self.address, log_to_driver=False, logging_level="warning", include_dashboard=False)
         try:
-            task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=self.retries)(_run)
+            task = ray.remote(num_cpus=self.cpus, max_retries=self.retries)(_run)
             shared = ray.put(run)
-            under_way: dict[Any, Case] = {task.remote(shared, case): case for case in cases}
+            under_way: dict[Any, Case] = {
+                task.options(num_gpus=self._gpus_for(case)).remote(shared, case): case for case in cases
+            }
             while under_way:
                 done, _ = ray.wait(list(under_way), num_returns=1)
                 case = under_way.pop(done[0])

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.case import REARRANGED, Case
-from leakgauge.audit.setup import Setup, check_fits, embedded
+from leakgauge.audit.setup import Setup, check_fits, embedded, one_of_each_class
 from leakgauge.core import Pixels, Victim
 from leakgauge.data.arrays import from_arrays
 from leakgauge.data.embedded import fashion, photographs
 from leakgauge.data.fit import Shape, fit
-from leakgauge.data.reader import read
+from leakgauge.data.folder import is_flat
+from leakgauge.data.reader import is_image_folder, read
 from leakgauge.errors import BadInput
 from leakgauge.integrations.plan_file import is_function, returned_data
 from leakgauge.integrations.resolve import load_model, rearranged
@@ -52,7 +53,11 @@ def smaller(model: str) -> dict[str, str]:
 
 
 def _data(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor | None]:
-    """Images and labels; None for the labels of photographs, which have no classes of the model's."""
+    """Images and labels; None for the labels of photographs, which have no classes of the model's.
+
+    A folder has no order but that of its names, in which a batch would hold one class and the auxiliary images another; so one
+    image of each class comes first, then the next ones, as in the embedded data.
+    """
     data = case.data if not is_function(case.data) else returned_data(case.data, seed=case.seed)
     if isinstance(data, tuple):
         x, y, source = data
@@ -66,7 +71,13 @@ def _data(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor | None]:
                 "the model does not say which images it takes; return (model, Pixels(shape)) from the factory or give --data"
             )
         return fit(photographs(max(shape[1:])), shape=shape, resize=True, source="the embedded photographs"), None
-    return read(data, shape=shape, resize=case.resize)
+    images, labels = read(data, shape=shape, resize=case.resize)
+    if not is_image_folder(data):
+        return images, labels
+    if is_flat(data):
+        return images, None
+    order = one_of_each_class(labels)
+    return images[order], labels[order]
 
 
 def _made_up(images: Tensor, victim: Victim) -> Tensor:

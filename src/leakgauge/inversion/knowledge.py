@@ -24,6 +24,9 @@ from leakgauge.inversion.statistics import (
     tracking_layers,
 )
 
+ROUNDING = 1e-3
+"""Share of a running variance by which rounding to 32 or 16 bits may put a batch's variance below zero, before 1/(1 − w)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Known:
@@ -45,7 +48,8 @@ class StatisticsSource(Protocol):
 class ExactStatistics:
     """The batch's own statistics, solved from the running statistics before (public) and after (shared) the update.
 
-    Momentum is read from every layer; momentum None (a plain average) is known too. Several local steps on the one
+    Momentum is read from every layer; momentum None (a plain average) is known too. Layers that the model itself holds in eval
+    mode are left out. Several local steps on the one
     batch give the average of the steps' statistics, which the note says; steps on different minibatches are refused.
 
     Ref: Valadi et al. 2026, section 4.3.2 — exact batch statistic inference via shared running statistics
@@ -56,9 +60,14 @@ class ExactStatistics:
             raise Inapplicable("not shared: running statistics after the update")
         if victim.mode != "train":
             raise Inapplicable("the client runs in eval mode, where running statistics do not move")
-        layers = tracking_layers(victim)
-        if not layers:
+        tracking = tracking_layers(victim)
+        if not tracking:
             raise Inapplicable("the model has no batch normalisation with running statistics")
+        layers = tuple(name for name in tracking if victim.model.get_submodule(name).training)
+        if not layers:
+            raise Inapplicable(
+                "the model holds its batch normalisation in eval mode, so that running statistics do not move"
+            )
         size, updates = _updates(seen)
         values = _values_per_channel(victim, layers, size, rng)
         before = victim.buffers()
@@ -69,9 +78,13 @@ class ExactStatistics:
                 raise Inapplicable(f"{name} has momentum 0, so its running statistics tell nothing about the batch")
             tracked = before.get(f"{name}.num_batches_tracked")
             weight = retained_weight(momentum, updates=updates, tracked=0 if tracked is None else int(tracked))
-            found[name] = batch_moments(
-                _running(before, name), _running(seen.buffers, name), retained=weight, n=values[name]
-            )
+            old, new = _running(before, name), _running(seen.buffers, name)
+            found[name] = batch_moments(old, new, retained=weight, n=values[name])
+            if bool((found[name].var < -ROUNDING * (old.var + new.var) / (1 - weight)).any()):
+                raise Inapplicable(
+                    f"the shared running variances of {name} are of no batch (one would be negative): they were rounded, noised or "
+                    "averaged, or the layer's momentum is another"
+                )
         note = f"statistics: exact, of {len(found)} layers"
         if updates > 1:
             note = f"statistics: averaged over {updates} local steps, of {len(found)} layers (an approximation)"

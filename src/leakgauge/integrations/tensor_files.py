@@ -1,0 +1,84 @@
+"""Files of tensors by name, as frameworks of federated learning save them; nothing in them is run."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from leakgauge.errors import BadInput
+
+INSIDE = ("state_dict", "model_state_dict")
+"""Under which names a checkpoint holds the tensors among other things."""
+WRAPPERS = ("module.", "_orig_mod.", "_module.")
+"""What DataParallel, torch.compile and Opacus put before every name."""
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors by name of a ``.safetensors`` file, or of a ``.pt`` / ``.pth`` file read without running any code in it.
+
+    They come dense and in numbers of at least 32 bits, as arithmetic needs them: sparse tensors are filled with zeros,
+    quantised ones are made numbers again by the scale that they carry.
+    """
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}; give a .safetensors or .pt file of tensors by name")
+    return {name: _plain(value) for name, value in _named(_loaded(path), path).items()}
+
+
+def _loaded(path: Path) -> object:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch's own, on how an old or a harmful file was written
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except SafetensorError as error:
+        raise BadInput(f"{path} is no safetensors file: {error}") from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+        raise BadInput(
+            f"{path} holds more than tensors, or is damaged; save a state dict with torch.save or safetensors"
+        ) from error
+
+
+def _named(found: object, path: Path) -> dict[str, Tensor]:
+    """The tensors by name in what a file held, or ``BadInput`` that says what it held instead."""
+    if isinstance(found, Mapping):
+        found = next((found[key] for key in INSIDE if isinstance(found.get(key), Mapping)), found)
+    if not isinstance(found, Mapping):
+        raise BadInput(
+            f"{path} must hold tensors by name (a state dict), it holds a {type(found).__name__}; "
+            "tensors by position have no names to check"
+        )
+    if not found:
+        raise BadInput(f"{path} must hold tensors by name (a state dict), it is empty")
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise BadInput(
+                f"{path} must hold tensors by name (a state dict) and nothing else, its {str(name)!r} is a "
+                f"{type(value).__name__}; save the state dict alone"
+            )
+    return {str(name): value for name, value in found.items()}
+
+
+def _plain(value: Tensor) -> Tensor:
+    value = value.detach()
+    value = value.dequantize() if value.is_quantized else value
+    value = value if value.layout == torch.strided else value.to_dense()
+    return value.float() if value.is_floating_point() and value.element_size() < 4 else value
+
+
+def unwrapped(given: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under the model's own names: without what a wrapper put before all of them, unless the model has it too."""
+    found = dict(given)
+    while found and not any(name in state for name in found):
+        prefix = next((p for p in WRAPPERS if all(name.startswith(p) for name in found)), None)
+        if prefix is None:
+            break
+        found = {name.removeprefix(prefix): value for name, value in found.items()}
+    return found
