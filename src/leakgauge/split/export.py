@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from leakgauge.core import Victim
 from leakgauge.errors import BadInput, Inapplicable, MissingExtra
-from leakgauge.graphs import example_of
+from leakgauge.graphs import example_of, same_draws
 from leakgauge.graphs.captured import OneByOne
 from leakgauge.graphs.hooked import Hooked
 from leakgauge.graphs.subgraph import CloudHalf
@@ -174,7 +174,10 @@ def _checked(victim: Victim, loaded: Sequence[Run], sizes: Sequence[int]) -> flo
     largest = 0.0
     for size in sizes:
         x = example_of(victim, size)
-        found, whole = cloud(*edge(x)), victim(x)
+        with same_draws(victim):
+            found = cloud(*edge(x))
+        with same_draws(victim):
+            whole = victim(x)
         if isinstance(found, tuple) and isinstance(whole, Tensor):  # ONNX knows lists of outputs only
             found = found[0]
         elif isinstance(found, tuple):
