@@ -17,6 +17,7 @@ from leakgauge.audit.scan_run import Asked, ScanRun, parted, placed, plan_scan
 from leakgauge.audit.setup import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.report import html
 
 CASE = Case(model="vgg", seed=3)
 
@@ -63,6 +64,23 @@ def test_images_are_parted_class_by_class(setup):
     assert test.labels.bincount().tolist() == [6, 6, 6]
     together = torch.cat([auxiliary.images, test.images]).flatten(1)
     assert len(together.unique(dim=0)) == 90
+
+
+def test_of_many_images_every_class_is_attacked(setup):
+    labels = torch.arange(10).repeat_interleave(400)  # 80 of each are kept: more than the 500 that are attacked
+    auxiliary, test = parted(Setup(setup.victim, torch.arange(4000.0).view(-1, 1, 1, 1), labels))
+    assert test.labels.bincount().tolist() == [50] * 10
+    assert not set(test.images.flatten().tolist()) & set(auxiliary.images.flatten().tolist())
+    assert torch.equal(test.images.flatten(), test.images.flatten().sort().values)
+
+
+def test_images_without_classes_have_no_accuracy(setup, tmp_path):
+    same = Setup(setup.victim, setup.images, torch.zeros_like(setup.labels))
+    run, found = scanned(same, tmp_path / "run", Asked(threshold=0.4, epochs=0))
+    assert all(record.risk["accuracy"] is None for record in run.known.values())
+    assert any("no classes" in note for note in found.notes)
+    page = html.write(run.folder).read_text()
+    assert "Exact t-SNE of the features of 18 attacked images. Who" in page
 
 
 def test_too_few_images(setup):

@@ -82,19 +82,26 @@ class Keeping:
 
 
 def parted(setup: Setup) -> tuple[Images, Images]:
-    """The adversary's images and those that are attacked: every fifth of each class, whatever the order of the data."""
+    """The adversary's images and those that are attacked: every fifth of each class, whatever the order of the data.
+
+    Of more than enough to attack, all classes give the same share. Where all labels are equal, as of a folder without
+    classes, there are none: what the model says of such images cannot be right or wrong.
+    """
     images, labels = setup.images, setup.labels
     turn = torch.zeros_like(labels)
     for label in labels.unique():
         mine = labels == label
         turn[mine] = torch.arange(int(mine.sum()))
     held = turn % HELD_OUT == HELD_OUT - 1
-    tested = held.nonzero().flatten()[:MOST_TESTED]
+    by_turn = torch.where(held, turn, len(labels)).argsort(stable=True)[: int(held.sum())]
+    tested = by_turn[:MOST_TESTED].sort().values
     if int((~held).sum()) < FEWEST_AUXILIARY or len(tested) < 2:
         raise BadInput(
             f"a scan needs at least {FEWEST_AUXILIARY} images for the adversary to learn from, and every fifth of a class is kept "
-            f"to be attacked; the data holds {len(labels)} images; give more with --data"
+            f"to be attacked; the data holds {len(labels)} images in {len(labels.unique())} classes; give more with --data"
         )
+    if len(labels.unique()) == 1:
+        return Images(images[~held]), Images(images[tested])
     return Images(images[~held], labels[~held]), Images(images[tested], labels[tested])
 
 
@@ -114,6 +121,8 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
     chosen = _chosen(setup, listed, asked)
     missing = sorted(set(range(classes)) - set(auxiliary.labels.tolist())) if auxiliary.labels is not None else []
     notes = [f"{len(missing)} of the model's {classes} classes have no image in the data"] if missing else []
+    if auxiliary.labels is None:
+        notes.append("the images have no classes, so that accuracy and measures by class are left out")
     if len(auxiliary.images) < FEW:
         notes.append(f"only {len(auxiliary.images)} images to learn from: an adversary with more would do better")
     if len(chosen) < len(listed) and not asked.names:
