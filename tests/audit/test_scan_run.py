@@ -83,6 +83,22 @@ def test_images_without_classes_have_no_accuracy(setup, tmp_path):
     assert "Exact t-SNE of the features of 18 attacked images. Who" in page
 
 
+@pytest.mark.parametrize("in_place", [False, True])  # it turns a dropout of the exported graph into a clone
+def test_a_cut_behind_dropout_is_attacked_or_left_out_but_never_taken_for_safe(setup, tmp_path, in_place):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(in_place), nn.Dropout(), nn.Flatten(), nn.Linear(256, 3)
+    )
+    dropping = Setup(Victim(model, setup.victim.space, name="small"), setup.images, setup.labels)
+    run, found = scanned(dropping, tmp_path / "named", Asked(threshold=0.5, epochs=1, names=("2", "4")))
+    assert [key[0] for key in run.known if key[1] == RIDGE] == ["2", "4"]
+    assert found.recommended != "2"
+    run, found = scanned(dropping, tmp_path / "every", Asked(threshold=0.5, epochs=1, every=True))
+    assert [str(cut["name"]) for cut in run.plan.cuts] == ["0", "1", "3", "4"]
+    assert {key[0] for key in run.known if key[1] == RIDGE} == set(run.names)
+    assert "1 of 5 cuts were left out: they send the same numbers as the cut before" in found.notes
+
+
 def test_too_few_images(setup):
     with pytest.raises(BadInput, match=r"at least 50 images .* holds 40"):
         parted(Setup(setup.victim, setup.images[:40], setup.labels[:40]))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.split.envelope import envelope, kinks
 from leakgauge.split.query import Offer, Wanted, choose, pareto, wanted
@@ -80,7 +81,7 @@ def _place(names: Sequence[str], name: str | None) -> int:
 def _budget(plan: ScanPlan, records: Sequence[CutRecord], cut: str | None) -> str:
     ridge = sum(record.attack == RIDGE for record in records)
     trained = [record for record in records if record.attack == DECODER]
-    said = f"ridge regression at {ridge} cuts"
+    said = f"ridge regression at {plural(ridge, 'cut')}"
     if trained:
         here = max((record.epochs for record in trained if record.cut == cut), default=0)
         own = f", at this cut {here}" if here else ", at this cut none: it lies behind one that held" if cut else ""

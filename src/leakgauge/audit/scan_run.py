@@ -31,7 +31,7 @@ from leakgauge.split.cache import cache_features
 from leakgauge.split.cuts import Cut, cut_named, cuts, worthwhile
 from leakgauge.split.inverters import Decode, Inverter, RidgeInverter
 from leakgauge.split.query import wanted
-from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, scan
+from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, distinct, scan
 from leakgauge.split.zone import crossing, find_zone
 
 THRESHOLD = 0.25
@@ -125,9 +125,12 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
         notes.append("the images have no classes, so that accuracy and measures by class are left out")
     if len(auxiliary.images) < FEW:
         notes.append(f"only {len(auxiliary.images)} images to learn from: an adversary with more would do better")
-    if len(chosen) < len(listed) and not asked.names:
+    left_out = len(listed) - len(chosen)
+    if left_out and asked.every:
+        notes.append(f"{left_out} of {len(listed)} cuts were left out: they send the same numbers as the cut before")
+    elif left_out and not asked.names:
         notes.append(
-            f"{len(listed) - len(chosen)} of {len(listed)} cuts were left out: a neighbour with the same work of the edge "
+            f"{left_out} of {len(listed)} cuts were left out: a neighbour with the same work of the edge "
             "sends no more and leaks no more (--every-cut scans them too)"
         )
     first = chosen[0].name  # a defense that cannot stand at a cut is told before anything is written
@@ -169,10 +172,12 @@ def _threshold(asked: Asked) -> float:
 
 
 def _chosen(setup: Setup, listed: tuple[Cut, ...], asked: Asked) -> tuple[Cut, ...]:
+    chosen = listed if asked.every else worthwhile(listed)
     if asked.names:
         names = {cut_named(listed, name, setup.victim).name for name in asked.names}
-        return tuple(cut for cut in listed if cut.name in names)
-    return listed if asked.every else worthwhile(listed)
+        chosen = tuple(cut for cut in listed if cut.name in names)
+    attacked = distinct(setup.victim, chosen)
+    return tuple(cut for cut in chosen if cut.name in attacked)
 
 
 def _cost(cut: Cut, numbers: str) -> dict[str, Any]:

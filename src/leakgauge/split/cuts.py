@@ -125,7 +125,20 @@ def cut_named(found: tuple[Cut, ...], name: str, victim: Victim) -> Cut:
     )
 
 
-RESHAPES = {"dropout", "identity", "flatten", "view", "reshape", "permute", "transpose", "contiguous", "squeeze"}
+RESHAPES = {
+    "dropout",
+    "identity",
+    "flatten",
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "contiguous",
+    "squeeze",
+    "unsqueeze",
+    "clone",
+    "alias",
+}
 """Operations that send on the same numbers; their cuts repeat the one before."""
 
 

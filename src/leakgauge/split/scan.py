@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -29,7 +30,7 @@ from leakgauge.split.inverters import Inverter, RidgeInverter
 FEWEST_AUXILIARY = 50
 SPECTRUM_FROM = 500
 """Samples that the effective rank is estimated from."""
-DOES_NOTHING = {"dropout", "identity"}
+DOES_NOTHING = {"dropout", "identity", "clone", "alias"}
 """Operations that, in eval mode, pass on what they get; their cuts repeat the one before."""
 
 
@@ -108,11 +109,11 @@ def scan(
 
     Features are computed in as few forward passes as memory allows, or once into ``folder``. Rows in ``known`` (of an earlier,
     interrupted scan) are taken over; ``on_cut`` gets each new row at once. A cut where the attack refuses is a row with its
-    reason; the others go on. Cuts behind an operation that does nothing in eval mode are left out.
+    reason; the others go on. A cut behind an operation that does nothing in eval mode is left out where the one before is scanned.
     """
     _check(victim, auxiliary, test)
     inverter = inverter or RidgeInverter()
-    names = list(_names(victim, cuts))
+    names = list(distinct(victim, cuts))
     found = {name: row for name, row in (known or {}).items() if name in names}
     todo = [name for name in names if name not in found]
     per_image = [feature_bytes(victim, [name], 1) for name in todo]
@@ -140,15 +141,21 @@ def scan(
     )
 
 
-def _names(victim: Victim, cuts: Sequence[Cut | str]) -> Iterator[str]:
-    """Names in the order of depth, without the cuts that repeat another."""
+def distinct(victim: Victim, cuts: Sequence[Cut | str]) -> tuple[str, ...]:
+    """Names of the cuts in the order of depth, without those that send the numbers of the cut before, if that is asked for too."""
     traced = trace_of(victim)
     asked = {find(traced, cut if isinstance(cut, str) else cut.name).name for cut in cuts}
     if not asked:
         raise BadInput("a scan needs at least one cut; list them with leakgauge.split.cuts")
-    for name, point in traced.points.items():
-        if name in asked and (point.operation not in DOES_NOTHING or len(asked) == 1):
-            yield name
+    points = list(traced.points.values())
+    repeats = {
+        point.name
+        for before, point in pairwise(points)
+        if point.operation in DOES_NOTHING
+        and before.name in asked
+        and [spec.shape for spec in before.tensors] == [spec.shape for spec in point.tensors]
+    }
+    return tuple(point.name for point in points if point.name in asked and point.name not in repeats)
 
 
 def _groups(names: list[str], sizes: list[int], count: int, limit: int | None) -> Iterator[list[str]]:
