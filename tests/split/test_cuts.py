@@ -173,3 +173,9 @@ def test_bytes_of_pictures():
     assert first.edge_time_share is not None
     with pytest.raises(BadInput, match="fp32, fp16, int8"):
         first.bytes("int4")
+
+
+def test_bytes_of_pictures_are_those_of_all_of_them():
+    flat, noise = torch.zeros(100, 1, 16, 16), torch.rand(100, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    mixed = jpeg_bytes(torch.cat([flat, noise]))
+    assert abs(mixed - (jpeg_bytes(flat) + jpeg_bytes(noise)) / 2) < 5

@@ -134,3 +134,14 @@ def test_envelope_and_kinks():
     assert kinks("abcd", [0.3, 0.1, 0.5, 0.5]) == ("a",)
     assert kinks("ab", [0.1, 0.0999]) == ()
     assert envelope([]) == ()
+
+
+def test_ridge_on_more_images_than_it_takes_sees_all_classes():
+    """Two classes one after the other; the first one's features say nothing about the images of the second."""
+    rng = torch.Generator().manual_seed(0)
+    hidden = torch.rand(400, 4, generator=rng)
+    apart = torch.cat([torch.ones(200, 1), torch.zeros(200, 1)]).expand(-1, 4)
+    features = torch.cat([hidden * apart, hidden * (1 - apart)], 1)
+    images = hidden.view(400, 1, 2, 2)
+    decode = RidgeInverter(most=200)(features, images)
+    assert float((decode(features[-50:]) - images[-50:]).square().mean()) < 1e-4

@@ -94,7 +94,7 @@ def parted(setup: Setup) -> tuple[Images, Images]:
         turn[mine] = torch.arange(int(mine.sum()))
     held = turn % HELD_OUT == HELD_OUT - 1
     by_turn = torch.where(held, turn, len(labels)).argsort(stable=True)[: int(held.sum())]
-    tested = by_turn[:MOST_TESTED].sort().values
+    tested = by_turn[:MOST_TESTED]  # class after class in turn, so that a picture of the first few shows all of them
     if int((~held).sum()) < FEWEST_AUXILIARY or len(tested) < 2:
         raise BadInput(
             f"a scan needs at least {FEWEST_AUXILIARY} images for the adversary to learn from, and every fifth of a class is kept "

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from leakgauge.measures.ridge import fit_ridge
@@ -39,11 +40,14 @@ class RidgeInverter:
     """
 
     most: int | None = None
-    """Auxiliary images used (default: 4000 on a GPU, 1000 elsewhere); time grows with their square, and at last cube."""
+    """Auxiliary images used, drawn by the seed (default: 4000 on a GPU, 1000 elsewhere); time grows with their square, and at last cube."""
 
     def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int = 1, seed: int = 0) -> Decode:
         most = self.most or (4000 if features.device.type == "cuda" else 1000)
-        fitted = fit_ridge(features[:most], images[:most], seed=seed)
+        if len(features) > most:  # drawn, since data often come sorted by class
+            drawn = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))[:most].sort().values
+            features, images = features[drawn.to(features.device)], images[drawn.to(images.device)]
+        fitted = fit_ridge(features, images, seed=seed)
 
         def decode(sent: Tensor) -> Tensor:
             return fitted(sent).clamp(0, 1)
