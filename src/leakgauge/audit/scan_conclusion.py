@@ -124,8 +124,8 @@ def _notes(
     weak = kinks([n for n, _ in usable], [b for _, b in usable])
     if weak:
         notes.append(f"the attack was too weak at {few(weak)}: one on a deeper cut did better, and counts here too")
-    notes += [f"{r.attack} at {r.cut}: {r.risk['refusal']}" for r in records if r.risk.get("refusal")]
-    return notes
+    refused = (f"{r.attack} at {r.cut}: {r.risk['refusal']}" for r in records if r.risk.get("refusal"))
+    return [*notes, *dict.fromkeys(refused)]  # an attack of several efforts refuses with the same words
 
 
 def few(names: Sequence[str]) -> str:

@@ -183,6 +183,8 @@ def _check(victim: Victim, auxiliary: Images, test: Images) -> None:
     for part in (auxiliary, test):
         if part.labels is not None and part.labels.shape != (len(part.images),):
             raise BadInput(f"a scan needs one label per image, got {tuple(part.labels.shape)} for {len(part.images)}")
+    if bool((test.images == test.images[:1]).all()):
+        raise BadInput("the test images are all the same, so that there is nothing to reconstruct; give different ones")
     if auxiliary.labels is not None and test.labels is not None:
         missing = sorted(set(test.labels.tolist()) - set(auxiliary.labels.tolist()))
         if missing:
@@ -202,7 +204,7 @@ def _row(
 ) -> CutRisk:
     began = time.perf_counter()
     try:
-        if not bool(torch.isfinite(sent).all()):
+        if not all(bool(torch.isfinite(rows).all()) for part in (sent, features) for rows in part.split(1024)):
             raise Inapplicable("the features hold NaN or infinity")
         features, sent = (_near(part, victim) for part in (features, sent))
         made = inverter(features, auxiliary.images, epochs=epochs, seed=seed)(sent).detach().cpu().double().clamp(0, 1)
