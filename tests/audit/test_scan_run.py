@@ -99,6 +99,29 @@ def test_a_cut_behind_dropout_is_attacked_or_left_out_but_never_taken_for_safe(s
     assert "1 of 5 cuts were left out: they send the same numbers as the cut before" in found.notes
 
 
+class Skipping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.inner, self.head = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 2, 1), nn.Linear(128, 3)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.head((x + self.inner(x)).flatten(1))
+
+
+def test_a_cut_of_several_tensors_is_scanned_if_it_is_named(setup, tmp_path):
+    torch.manual_seed(0)
+    residual = Setup(Victim(Skipping(), setup.victim.space, name="small"), setup.images, setup.labels)
+    run, _ = scanned(residual, tmp_path / "run", Asked(threshold=0.5, epochs=0, names=("inner", "head")))
+    assert [(cut["name"], cut["shape"], cut["bytes"]) for cut in run.plan.cuts] == [
+        ("inner", [256], 1024), ("head", [3], 12),
+    ]  # fmt: skip
+    assert 0 < run.known["inner", RIDGE, 0].fvu < run.known["head", RIDGE, 0].fvu
+    assert "inner" in html.write(run.folder).read_text()
+    run, _ = scanned(residual, tmp_path / "all", Asked(threshold=0.5, epochs=0, every=True))
+    assert "inner" not in run.names
+
+
 def test_too_few_images(setup):
     with pytest.raises(BadInput, match=r"at least 50 images .* holds 40"):
         parted(Setup(setup.victim, setup.images[:40], setup.labels[:40]))

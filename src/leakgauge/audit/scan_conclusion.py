@@ -85,9 +85,7 @@ def _budget(plan: ScanPlan, records: Sequence[CutRecord], cut: str | None) -> st
     if trained:
         here = max((record.epochs for record in trained if record.cut == cut), default=0)
         own = f", at this cut {here}" if here else ", at this cut none: it lies behind one that held" if cut else ""
-        said += (
-            f" and {sum(r.epochs for r in trained)} epochs of decoders at {len({r.cut for r in trained})} of them{own}"
-        )
+        said += f" and {plural(sum(r.epochs for r in trained), 'epoch')} of decoders at {len({r.cut for r in trained})} of them{own}"
     elif plan.epochs:
         said += "; no decoder was needed"
     else:

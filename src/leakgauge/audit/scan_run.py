@@ -117,8 +117,9 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
     if asked.epochs is not None and asked.budget is not None:
         raise BadInput("give either --epochs or --attack-budget, which decides the number of epochs")
     grey_or_colour = test.images.shape[1] in (1, 3)
-    listed = cuts(setup.victim, images=test.images if grey_or_colour else None)
-    chosen = _chosen(setup, listed, asked)
+    every = cuts(setup.victim, images=test.images if grey_or_colour else None, multi_tensor=True)
+    listed = tuple(cut for cut in every if cut.single)
+    chosen = _chosen(setup, listed, every, asked)
     missing = sorted(set(range(classes)) - set(auxiliary.labels.tolist())) if auxiliary.labels is not None else []
     notes = [f"{len(missing)} of the model's {classes} classes have no image in the data"] if missing else []
     if auxiliary.labels is None:
@@ -171,11 +172,12 @@ def _threshold(asked: Asked) -> float:
     return found
 
 
-def _chosen(setup: Setup, listed: tuple[Cut, ...], asked: Asked) -> tuple[Cut, ...]:
+def _chosen(setup: Setup, listed: tuple[Cut, ...], every: tuple[Cut, ...], asked: Asked) -> tuple[Cut, ...]:
+    """Of the ``listed`` cuts of one tensor; one of several, which are among ``every``, is scanned if it is named."""
     chosen = listed if asked.every else worthwhile(listed)
     if asked.names:
-        names = {cut_named(listed, name, setup.victim).name for name in asked.names}
-        chosen = tuple(cut for cut in listed if cut.name in names)
+        names = {cut_named(every, name, setup.victim).name for name in asked.names}
+        chosen = tuple(cut for cut in every if cut.name in names)
     attacked = distinct(setup.victim, chosen)
     return tuple(cut for cut in chosen if cut.name in attacked)
 
@@ -183,7 +185,7 @@ def _chosen(setup: Setup, listed: tuple[Cut, ...], asked: Asked) -> tuple[Cut, .
 def _cost(cut: Cut, numbers: str) -> dict[str, Any]:
     return {
         "name": cut.name,
-        "shape": list(cut.tensors[0].shape),
+        "shape": list(cut.tensors[0].shape) if cut.single else [cut.elements],
         "bytes": cut.bytes(numbers),
         "edge_flops": cut.edge_flops,
         "edge_share": cut.edge_share,
