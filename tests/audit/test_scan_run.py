@@ -122,6 +122,26 @@ def test_a_cut_of_several_tensors_is_scanned_if_it_is_named(setup, tmp_path):
     assert "inner" not in run.names
 
 
+class Breaking(Skipping):
+    """Has infinite features between two places where they are finite."""
+
+    def forward(self, x):
+        x = self.inner(self.stem(x)) / 0.0
+        return self.head(torch.nan_to_num(x, posinf=1.0, neginf=-1.0).flatten(1))
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_a_cut_where_every_attack_refused_is_not_recommended(setup, tmp_path, epochs):
+    torch.manual_seed(0)
+    breaking = Setup(Victim(Breaking(), setup.victim.space, name="small"), setup.images, setup.labels)
+    asked = Asked(threshold=0.3, epochs=epochs, names=("stem", "div", "head"))
+    run, found = scanned(breaking, tmp_path / "run", asked)
+    assert run.known["div", RIDGE, 0].risk["refusal"]
+    assert run.known["stem", RIDGE, 0].fvu < 0.3 < run.known["head", RIDGE, 0].fvu
+    assert found.recommended == "head"
+    assert "div" not in found.front
+
+
 def test_too_few_images(setup):
     with pytest.raises(BadInput, match=r"at least 50 images .* holds 40"):
         parted(Setup(setup.victim, setup.images[:40], setup.labels[:40]))

@@ -166,6 +166,9 @@ def test_features_that_are_not_finite_refuse_wherever_they_are(place):
     images[place] = 0
     found = scan(Victim(Choking(), Pixels((1, 8, 8))), Images(images[:60]), Images(images[60:]), ["div", "head"])
     assert [bool(row.refusal) for row in found.rows] == [True, False]
+    assert list(found.envelope) == [
+        "head"
+    ]  # nothing was tried at the other, which must not be offered for what this one keeps
 
 
 def test_images_without_any_difference_are_refused(victim):

@@ -22,8 +22,8 @@ def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) ->
     leaking = None if first == 0 else names[first - 1] if zone is None else zone.bracket[0]
     offered = [
         Offer(name, value, int(cut["bytes"]), int(cut["edge_flops"]), float(cut["edge_share"]))
-        for name, value, cut in zip(names, curve, plan.cuts, strict=True)
-        if math.isfinite(value)
+        for name, own, value, cut in zip(names, best, curve, plan.cuts, strict=True)
+        if math.isfinite(own)  # a cut that no attack could be run at is not offered for what deeper ones keep
     ]
     want = replace(wanted(plan.require) if plan.require else Wanted(), fvu=plan.threshold)
     behind = set(names[first:])  # a deeper cut leaks no more: what held here holds there

@@ -78,7 +78,8 @@ class CutRisk:
 @dataclass(frozen=True)
 class Scan:
     """Rows by depth, shallowest first. ``attack`` and the counts say with what effort; ``envelope`` is the FVU that the
-    best attack on this or any deeper cut reaches, and ``kinks`` the cuts whose own attack does worse than that.
+    best attack on this or any deeper cut reaches, without the cuts where the attack refused, for that recommends nothing;
+    ``kinks`` are the cuts whose own attack does worse than that.
     """
 
     rows: tuple[CutRisk, ...]
@@ -136,7 +137,7 @@ def scan(
         auxiliary=len(auxiliary.images),
         tested=len(test.images),
         defenses=tuple(repr(defense) for defense in defenses),
-        envelope=dict(zip(names, envelope(errors), strict=True)),
+        envelope={row.cut: least for row, least in zip(rows, envelope(errors), strict=True) if not row.refusal},
         kinks=kinks(names, errors),
     )
 
