@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from leakgauge.measures.ridge import fit_ridge
+from leakgauge.randomness import drawn
 
 Decode = Callable[[Tensor], Tensor]
 """Features (N, ...) to images (N, C, H, W) in [0, 1]."""
@@ -44,9 +44,9 @@ class RidgeInverter:
 
     def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int = 1, seed: int = 0) -> Decode:
         most = self.most or (4000 if features.device.type == "cuda" else 1000)
-        if len(features) > most:  # drawn, since data often come sorted by class
-            drawn = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))[:most].sort().values
-            features, images = features[drawn.to(features.device)], images[drawn.to(images.device)]
+        if len(features) > most:
+            rows = drawn(len(features), most, seed=seed)
+            features, images = features[rows.to(features.device)], images[rows.to(images.device)]
         fitted = fit_ridge(features, images, seed=seed)
 
         def decode(sent: Tensor) -> Tensor:

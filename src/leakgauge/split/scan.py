@@ -22,6 +22,7 @@ from leakgauge.measures.explained import class_mean_images, mean_image, most_exp
 from leakgauge.measures.image import mse, ssim
 from leakgauge.measures.radius import class_radii
 from leakgauge.measures.reidentification import rank
+from leakgauge.randomness import drawn
 from leakgauge.split.cache import IN_MEMORY, cache_features, feature_bytes
 from leakgauge.split.cuts import Cut
 from leakgauge.split.envelope import envelope, kinks
@@ -29,7 +30,7 @@ from leakgauge.split.inverters import Inverter, RidgeInverter
 
 FEWEST_AUXILIARY = 50
 SPECTRUM_FROM = 500
-"""Samples that the effective rank is estimated from at most, evenly spread."""
+"""Samples that the effective rank is estimated from at most, drawn evenly."""
 DOES_NOTHING = {"dropout", "identity", "clone", "alias"}
 """Operations that, in eval mode, pass on what they get; their cuts repeat the one before."""
 
@@ -234,7 +235,7 @@ def _row(
         accuracy=_accuracy(victim, name, sent, test.labels),
         radius=None if radii is None else radii.mean,
         within=None if radii is None else radii.within,
-        effective_rank=effective_rank(covariance_spectrum(sent[:: -(-len(sent) // SPECTRUM_FROM)])),
+        effective_rank=effective_rank(covariance_spectrum(sent[drawn(len(sent), SPECTRUM_FROM)])),
         feature_entropy_per_dimension=None if radii is None else feature_entropy(radii).nats_per_dimension,
         decision_entropy_per_dimension=None if radii is None else decision_entropy(radii).nats_per_dimension,
         seconds=time.perf_counter() - began,
