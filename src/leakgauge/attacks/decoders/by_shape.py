@@ -50,7 +50,7 @@ class ByShape:
         if len(feature) > 3:
             return nn.Sequential(nn.Flatten(), vector((values,), image))
         if channels_last(feature, image):
-            return nn.Sequential(ChannelsFirst(), self.maps((feature[2], *feature[:2]), image))
+            return nn.Sequential(ChannelsFirst(), self.maps((*feature[-1:], *feature[:-1]), image))
         return {3: self.maps, 2: self.tokens, 1: vector}[len(feature)](feature, image)
 
 
