@@ -229,6 +229,7 @@ def attack(
     "--require 'bytes<=64KiB' --require 'flops<=1G'** · **leakgauge scan --resume --out leakgauge-runs/scan**"
 )
 def scan(
+    context: typer.Context,
     model: ModelArgument = None,
     data: DataOption = None,
     require: Annotated[
@@ -269,6 +270,7 @@ def scan(
 
     folder = out or Path("leakgauge-runs/scan")
     if resume:
+        console_scan.refuse_changes(_on_command_line(context, set(context.params) - {"out", "resume", "quiet"}))
         raise typer.Exit(console_scan.resumed(folder, quiet=quiet))
     code = console_scan.fresh(
         folder, model=model, data=data, cut=cut or (), every_cut=every_cut, require=require or (), threshold=threshold,
@@ -280,8 +282,12 @@ def scan(
 
 def _given(context: typer.Context) -> set[str]:
     """Fields of a case that stand on the command line, also where they say what would hold anyway."""
-    fields = ("local_steps", "local_lr", "channel", "attack", "reveal", "classes", "resize", "device", "seed")
-    sources = {name: context.get_parameter_source(name) for name in fields}
+    fields = {"local_steps", "local_lr", "channel", "attack", "reveal", "classes", "resize", "device", "seed"}
+    return _on_command_line(context, fields)
+
+
+def _on_command_line(context: typer.Context, names: set[str]) -> set[str]:
+    sources = {name: context.get_parameter_source(name) for name in names}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 

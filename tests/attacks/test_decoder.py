@@ -322,6 +322,12 @@ def test_bad_features():
         fit_on(broken, pictures(20))
 
 
+@pytest.mark.parametrize("images", [torch.rand(20, 1, 4, 4) * 255, torch.full((20, 1, 4, 4), torch.nan)])
+def test_images_that_are_none_are_refused(images):
+    with pytest.raises(BadInput, match=r"finite and in \[0, 1\], or bytes, got values from"):
+        fit_on(torch.randn(20, 3), images, epochs=1)
+
+
 def test_refusals_of_the_attack(victim, fitted):
     x = victim.space.encode(pictures(2))
     y = torch.zeros(2, dtype=torch.long)

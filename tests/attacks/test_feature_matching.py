@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import pytest
@@ -62,3 +63,17 @@ def test_what_does_not_fit_is_said():
     broken = dataclasses.replace(seen, signal={"features.2": seen.signal["features.2"] * float("nan")})
     with pytest.raises(BadInput, match="NaN or Inf"):
         attack(victim, broken)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_half_precision_is_no_shelter(kind):
+    plain, x, y = tiny_case("cnn", count=2)
+    half = dataclasses.replace(plain, model=copy.deepcopy(plain.model).to(kind))
+    attack = feature_matching(steps=100)
+    errors = []
+    for victim in (plain, half):
+        found = attack(victim, share(victim, Features("features.0"), x.to(victim.dtype), y))
+        errors.append(float(mse(victim.space.decode(found.x.float()), victim.space.decode(x)).mean()))
+        assert victim.dtype == next(victim.model.parameters()).dtype
+    assert errors[1] < 2 * errors[0] + 1e-3
+    assert any("searched in float32" in note for note in found.notes) == (kind == torch.float16)

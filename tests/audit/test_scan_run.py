@@ -17,6 +17,7 @@ from leakgauge.audit.scan_run import Asked, ScanRun, parted, placed, plan_scan
 from leakgauge.audit.setup import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.report import html
 
 CASE = Case(model="vgg", seed=3)
 
@@ -63,6 +64,82 @@ def test_images_are_parted_class_by_class(setup):
     assert test.labels.bincount().tolist() == [6, 6, 6]
     together = torch.cat([auxiliary.images, test.images]).flatten(1)
     assert len(together.unique(dim=0)) == 90
+
+
+def test_of_many_images_every_class_is_attacked(setup):
+    labels = torch.arange(10).repeat_interleave(400)  # 80 of each are kept: more than the 500 that are attacked
+    auxiliary, test = parted(Setup(setup.victim, torch.arange(4000.0).view(-1, 1, 1, 1), labels))
+    assert test.labels.bincount().tolist() == [50] * 10
+    assert not set(test.images.flatten().tolist()) & set(auxiliary.images.flatten().tolist())
+    assert test.labels[:20].tolist() == [*range(10), *range(10)]
+
+
+def test_images_without_classes_have_no_accuracy(setup, tmp_path):
+    same = Setup(setup.victim, setup.images, torch.zeros_like(setup.labels))
+    run, found = scanned(same, tmp_path / "run", Asked(threshold=0.4, epochs=0))
+    assert all(record.risk["accuracy"] is None for record in run.known.values())
+    assert any("no classes" in note for note in found.notes)
+    page = html.write(run.folder).read_text()
+    assert "Exact t-SNE of the features of 18 attacked images. Who" in page
+
+
+@pytest.mark.parametrize("in_place", [False, True])  # it turns a dropout of the exported graph into a clone
+def test_a_cut_behind_dropout_is_attacked_or_left_out_but_never_taken_for_safe(setup, tmp_path, in_place):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(in_place), nn.Dropout(), nn.Flatten(), nn.Linear(256, 3)
+    )
+    dropping = Setup(Victim(model, setup.victim.space, name="small"), setup.images, setup.labels)
+    run, found = scanned(dropping, tmp_path / "named", Asked(threshold=0.5, epochs=1, names=("2", "4")))
+    assert [key[0] for key in run.known if key[1] == RIDGE] == ["2", "4"]
+    assert found.recommended != "2"
+    run, found = scanned(dropping, tmp_path / "every", Asked(threshold=0.5, epochs=1, every=True))
+    assert [str(cut["name"]) for cut in run.plan.cuts] == ["0", "1", "3", "4"]
+    assert {key[0] for key in run.known if key[1] == RIDGE} == set(run.names)
+    assert "1 of 5 cuts were left out: they send the same numbers as the cut before" in found.notes
+
+
+class Skipping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.inner, self.head = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 2, 1), nn.Linear(128, 3)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.head((x + self.inner(x)).flatten(1))
+
+
+def test_a_cut_of_several_tensors_is_scanned_if_it_is_named(setup, tmp_path):
+    torch.manual_seed(0)
+    residual = Setup(Victim(Skipping(), setup.victim.space, name="small"), setup.images, setup.labels)
+    run, _ = scanned(residual, tmp_path / "run", Asked(threshold=0.5, epochs=0, names=("inner", "head")))
+    assert [(cut["name"], cut["shape"], cut["bytes"]) for cut in run.plan.cuts] == [
+        ("inner", [256], 1024), ("head", [3], 12),
+    ]  # fmt: skip
+    assert 0 < run.known["inner", RIDGE, 0].fvu < run.known["head", RIDGE, 0].fvu
+    assert "inner" in html.write(run.folder).read_text()
+    run, _ = scanned(residual, tmp_path / "all", Asked(threshold=0.5, epochs=0, every=True))
+    assert "inner" not in run.names
+
+
+class Breaking(Skipping):
+    """Has infinite features between two places where they are finite."""
+
+    def forward(self, x):
+        x = self.inner(self.stem(x)) / 0.0
+        return self.head(torch.nan_to_num(x, posinf=1.0, neginf=-1.0).flatten(1))
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_a_cut_where_every_attack_refused_is_not_recommended(setup, tmp_path, epochs):
+    torch.manual_seed(0)
+    breaking = Setup(Victim(Breaking(), setup.victim.space, name="small"), setup.images, setup.labels)
+    asked = Asked(threshold=0.3, epochs=epochs, names=("stem", "div", "head"))
+    run, found = scanned(breaking, tmp_path / "run", asked)
+    assert run.known["div", RIDGE, 0].risk["refusal"]
+    assert run.known["stem", RIDGE, 0].fvu < 0.3 < run.known["head", RIDGE, 0].fvu
+    assert found.recommended == "head"
+    assert "div" not in found.front
 
 
 def test_too_few_images(setup):

@@ -172,3 +172,9 @@ def test_killed_and_resumed(model, data, tmp_path):
     assert cuts[: len(before)] == before
     assert len(cuts) == len(set(cuts)) == 3
     assert done.stdout.count("ridge: FVU") == 3 - len(before)
+
+
+def test_what_a_resumed_scan_cannot_change_is_refused(leakgauge):
+    said = leakgauge("scan", "vgg", "--resume", "--epochs", "3", "--out", "run")
+    assert said.code == 2
+    assert "as it was planned, which --epochs, MODEL cannot change" in said.sentence

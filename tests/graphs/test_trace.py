@@ -9,15 +9,18 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.graphs import Traced, example_of, find, trace, trace_of
+from leakgauge.graphs.counting import counted_flops
 from leakgauge.graphs.exporting import exported
 from leakgauge.graphs.hooked import Hooked, alike
 from leakgauge.graphs.symbolic import symbolic
 from leakgauge.models.seeded import seeded
 from leakgauge.models.vit import ViT
+from leakgauge.split import halves
 from leakgauge.testing import untouched
 
 SPACE = Pixels((1, 8, 8))
@@ -278,3 +281,75 @@ class OneSize(nn.Module):
 def test_hooks_follow_a_model_that_takes_one_batch_size():
     victim = Victim(OneSize(), SPACE)
     assert {"first", "head"} <= set(Hooked(victim.model, example_of(victim, 3)).points)
+
+
+class Forked(Residual):
+    """Goes through ``b`` only if the batch is bright, and asks for a value to know."""
+
+    def forward(self, x):
+        z = self.a(self.stem(x))
+        z = self.b(z) if float(x.detach().mean()) > 0 else z * 2
+        return self.head(z.flatten(1))
+
+
+def test_a_module_that_some_inputs_pass_by_is_no_cut():
+    victim = Victim(Forked(), SPACE)
+    traced = trace(victim)
+    assert "b" not in traced.points  # depends on the input, and what reads the input decides: only the output is left
+    assert list(traced.costs(example_of(victim, 2), repeats=0)) == list(traced.points)
+    with pytest.raises(Inapplicable, match="the module b was not called on these samples"):
+        traced.edge("b")(-torch.ones(2, 1, 8, 8))
+
+
+class Noisy(Residual):
+    """Draws noise in eval mode, as a model does that brings its own defense."""
+
+    def forward(self, x):
+        z = self.a(self.stem(x))
+        return self.head((z + torch.randn_like(z)).flatten(1))
+
+
+def test_a_model_that_draws_random_numbers_is_followed():
+    victim = Victim(Noisy(), SPACE)
+    before = torch.get_rng_state()
+    traced = trace(victim)
+    assert torch.equal(before, torch.get_rng_state())
+    assert traced.how == "torch.export"
+    assert halves(victim, "a").error < 1e-6
+    assert not torch.equal(victim(torch.zeros(1, 1, 8, 8)), victim(torch.zeros(1, 1, 8, 8)))
+
+
+class Fused(nn.Module):
+    """Reads the rows of an image one after the other, then a transformer layer reads what was read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.LSTM(8, 6, num_layers=2, batch_first=True)
+        self.layer = nn.TransformerEncoderLayer(6, 2, 10, batch_first=True)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(self.rows(x.flatten(1, 2))[0]).mean(1))
+
+
+@pytest.mark.parametrize("way", ["any batch", "one sample", "fx", "hooks"])
+def test_costs_inside_fused_kernels(way):
+    steps, width = 8, 6
+    recurrent = steps * 4 * width * (8 + width + 2 * width)
+    attention = steps * 4 * width * width + 2 * steps * steps * width
+    feed_forward = 2 * steps * width * 10
+    costs = ways(Fused())[way].costs(torch.randn(2, 1, 8, 8), repeats=0)
+    assert costs["head"].flops == 2 * (recurrent + attention + feed_forward + width * 3)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_counting_leaves_attention_to_its_kernel():
+    """A graph may view what the kernel lays out: with plain products instead, mobilevit_xxs of timm could not go on."""
+    q, k, v = torch.randn(2, 5, 3, 3, 8).permute(2, 0, 3, 1, 4).unbind(0)
+    attention = nn.functional.scaled_dot_product_attention
+    with counted_flops() as counter:
+        counted = attention(q, k, v)
+    assert counted.stride() == attention(q, k, v).stride()
+    with sdpa_kernel(SDPBackend.MATH):
+        assert attention(q, k, v).stride() != counted.stride()
+    assert counter.get_total_flops() == 2 * 2 * 3 * (5 * 5 * 8 + 5 * 5 * 8)

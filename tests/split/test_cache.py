@@ -11,6 +11,7 @@ from leakgauge.defenses import GaussianNoise, Quantize
 from leakgauge.errors import BadInput
 from leakgauge.graphs import trace_of
 from leakgauge.models.resnet import ResNet18
+from leakgauge.models.seeded import seeded
 from leakgauge.split import cache
 from leakgauge.split.cache import cache_features, feature_bytes, sent_shape
 
@@ -129,3 +130,22 @@ def test_refusals(victim, some, tmp_path):
     next(tmp_path.iterdir()).write_bytes(b"rubbish")
     with pytest.raises(BadInput, match="is damaged"):
         cache_features(victim, images, CUTS[:1], folder=tmp_path)
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        with seeded(0):
+            self.first, self.factor = torch.nn.Linear(64, 4), factor
+
+    def forward(self, x):
+        return self.first(self.factor * x.flatten(1))
+
+
+def test_a_model_of_other_code_and_the_same_weights_has_its_own_file(some, tmp_path):
+    images = some(4).images
+    one, two = (
+        cache_features(Victim(Scaled(factor), Pixels((1, 8, 8))), images, ["first"], folder=tmp_path)["first"]
+        for factor in (1.0, 2.0)
+    )
+    assert not torch.equal(one, two)

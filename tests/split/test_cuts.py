@@ -173,3 +173,12 @@ def test_bytes_of_pictures():
     assert first.edge_time_share is not None
     with pytest.raises(BadInput, match="fp32, fp16, int8"):
         first.bytes("int4")
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_bytes_of_pictures_are_those_of_all_of_them(in_turn):
+    noise = torch.rand(2048, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    which = torch.arange(2048) % 2 == 0 if in_turn else torch.arange(2048) < 1024
+    together = jpeg_bytes(noise * which[:, None, None, None])
+    flat, busy = jpeg_bytes(0 * noise), jpeg_bytes(noise)
+    assert 0.3 < (together - flat) / (busy - flat) < 0.7

@@ -94,3 +94,24 @@ def test_refusals(victim, tmp_path, monkeypatch):
     with pytest.raises(MissingExtra, match=r"pip install 'leakgauge\[split\]'"):
         export_halves(victim, "features.pool1", tmp_path, formats=["onnx"])
     assert list(tmp_path.iterdir()) == []
+
+
+class Spectrum(torch.nn.Module):
+    """Singular values, which ONNX has no operation for."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = torch.nn.Conv2d(1, 2, 3, padding=1), torch.nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(torch.linalg.svdvals(self.stem(x)).flatten(1))
+
+
+def test_what_onnx_does_not_know_is_said_in_one_sentence(tmp_path):
+    with pytest.raises(Inapplicable, match=r"PyTorch cannot write this half as ONNX \(.*svd.*pt2") as caught:
+        export_halves(Victim(Spectrum(), Pixels((1, 8, 8))), "stem", tmp_path, formats=["pt2", "onnx"])
+    assert "\n" not in str(caught.value)
+    double = Victim(torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten()).double(), Pixels((1, 8, 8)))
+    with pytest.raises(Inapplicable, match=r"onnxruntime cannot run this half \(Could not find .*float32"):
+        export_halves(double, "0", tmp_path, formats=["onnx"])
+    assert list(tmp_path.iterdir()) == []

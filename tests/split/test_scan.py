@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import GaussianNoise, MaskChannels
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.measures.explained import mean_image
@@ -134,3 +135,43 @@ def test_envelope_and_kinks():
     assert kinks("abcd", [0.3, 0.1, 0.5, 0.5]) == ("a",)
     assert kinks("ab", [0.1, 0.0999]) == ()
     assert envelope([]) == ()
+
+
+def test_ridge_on_more_images_than_it_takes_sees_all_classes():
+    """Two classes one after the other; the first one's features say nothing about the images of the second."""
+    rng = torch.Generator().manual_seed(0)
+    hidden = torch.rand(400, 4, generator=rng)
+    apart = torch.cat([torch.ones(200, 1), torch.zeros(200, 1)]).expand(-1, 4)
+    features = torch.cat([hidden * apart, hidden * (1 - apart)], 1)
+    images = hidden.view(400, 1, 2, 2)
+    decode = RidgeInverter(most=200)(features, images)
+    assert float((decode(features[-50:]) - images[-50:]).square().mean()) < 1e-4
+
+
+class Choking(torch.nn.Module):
+    """Gives NaN for a black image and goes on without it."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = torch.nn.Conv2d(1, 2, 3, padding=1), torch.nn.Linear(128, 3)
+
+    def forward(self, x):
+        z = self.stem(x) / (x.amax((1, 2, 3), keepdim=True) > 0)
+        return self.head(torch.nan_to_num(z, posinf=0.0, neginf=0.0).flatten(1))
+
+
+@pytest.mark.parametrize("place", range(4))  # among the images that are fitted, and among those held out
+def test_features_that_are_not_finite_refuse_wherever_they_are(place):
+    images = torch.rand(80, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    images[place] = 0
+    found = scan(Victim(Choking(), Pixels((1, 8, 8))), Images(images[:60]), Images(images[60:]), ["div", "head"])
+    assert [bool(row.refusal) for row in found.rows] == [True, False]
+    assert list(found.envelope) == [
+        "head"
+    ]  # nothing was tried at the other, which must not be offered for what this one keeps
+
+
+def test_images_without_any_difference_are_refused(victim):
+    same = torch.ones(60, 1, 8, 8)
+    with pytest.raises(BadInput, match="the test images are all the same"):
+        scan(victim, Images(same), Images(same[:9]), ["head"])

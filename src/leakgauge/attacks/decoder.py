@@ -17,6 +17,7 @@ from leakgauge.attacks.decoders.shapes import Decoder, Shape
 from leakgauge.core import Assumption, Channel, Defense, Observation, Pixels, Reconstruction, Victim, share
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.labels import batch_size
+from leakgauge.measures.image import SLACK
 from leakgauge.randomness import own_stream, private_randomness
 
 FEW = 500
@@ -190,6 +191,10 @@ def fit_on(
         raise BadInput(f"images must be a batch (N, C, H, W), got shape {tuple(images.shape)}")
     if not all(bool(torch.isfinite(piece).all()) for piece in features.split(CHUNK)):
         raise Inapplicable("the features hold NaN or infinity")
+    if images.is_floating_point():
+        low, high = (float(bound) for bound in images.aminmax())
+        if not (low >= -SLACK and high <= 1 + SLACK):
+            raise BadInput(f"images must be finite and in [0, 1], or bytes, got values from {low:g} to {high:g}")
     decoder = decoder or ByShape()
     device = device or features.device
     training = _recipe(paper, epochs=epochs, lr=lr, batch=batch)

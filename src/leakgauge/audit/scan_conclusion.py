@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.split.envelope import envelope, kinks
 from leakgauge.split.query import Offer, Wanted, choose, pareto, wanted
@@ -21,8 +22,8 @@ def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) ->
     leaking = None if first == 0 else names[first - 1] if zone is None else zone.bracket[0]
     offered = [
         Offer(name, value, int(cut["bytes"]), int(cut["edge_flops"]), float(cut["edge_share"]))
-        for name, value, cut in zip(names, curve, plan.cuts, strict=True)
-        if math.isfinite(value)
+        for name, own, value, cut in zip(names, best, curve, plan.cuts, strict=True)
+        if math.isfinite(own)  # a cut that no attack could be run at is not offered for what deeper ones keep
     ]
     want = replace(wanted(plan.require) if plan.require else Wanted(), fvu=plan.threshold)
     behind = set(names[first:])  # a deeper cut leaks no more: what held here holds there
@@ -80,13 +81,11 @@ def _place(names: Sequence[str], name: str | None) -> int:
 def _budget(plan: ScanPlan, records: Sequence[CutRecord], cut: str | None) -> str:
     ridge = sum(record.attack == RIDGE for record in records)
     trained = [record for record in records if record.attack == DECODER]
-    said = f"ridge regression at {ridge} cuts"
+    said = f"ridge regression at {plural(ridge, 'cut')}"
     if trained:
         here = max((record.epochs for record in trained if record.cut == cut), default=0)
         own = f", at this cut {here}" if here else ", at this cut none: it lies behind one that held" if cut else ""
-        said += (
-            f" and {sum(r.epochs for r in trained)} epochs of decoders at {len({r.cut for r in trained})} of them{own}"
-        )
+        said += f" and {plural(sum(r.epochs for r in trained), 'epoch')} of decoders at {len({r.cut for r in trained})} of them{own}"
     elif plan.epochs:
         said += "; no decoder was needed"
     else:
@@ -123,8 +122,8 @@ def _notes(
     weak = kinks([n for n, _ in usable], [b for _, b in usable])
     if weak:
         notes.append(f"the attack was too weak at {few(weak)}: one on a deeper cut did better, and counts here too")
-    notes += [f"{r.attack} at {r.cut}: {r.risk['refusal']}" for r in records if r.risk.get("refusal")]
-    return notes
+    refused = (f"{r.attack} at {r.cut}: {r.risk['refusal']}" for r in records if r.risk.get("refusal"))
+    return [*notes, *dict.fromkeys(refused)]  # an attack of several efforts refuses with the same words
 
 
 def few(names: Sequence[str]) -> str:

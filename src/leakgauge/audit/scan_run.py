@@ -31,7 +31,7 @@ from leakgauge.split.cache import cache_features
 from leakgauge.split.cuts import Cut, cut_named, cuts, worthwhile
 from leakgauge.split.inverters import Decode, Inverter, RidgeInverter
 from leakgauge.split.query import wanted
-from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, scan
+from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, distinct, scan
 from leakgauge.split.zone import crossing, find_zone
 
 THRESHOLD = 0.25
@@ -82,19 +82,26 @@ class Keeping:
 
 
 def parted(setup: Setup) -> tuple[Images, Images]:
-    """The adversary's images and those that are attacked: every fifth of each class, whatever the order of the data."""
+    """The adversary's images and those that are attacked: every fifth of each class, whatever the order of the data.
+
+    Of more than enough to attack, all classes give the same share. Where all labels are equal, as of a folder without
+    classes, there are none: what the model says of such images cannot be right or wrong.
+    """
     images, labels = setup.images, setup.labels
     turn = torch.zeros_like(labels)
     for label in labels.unique():
         mine = labels == label
         turn[mine] = torch.arange(int(mine.sum()))
     held = turn % HELD_OUT == HELD_OUT - 1
-    tested = held.nonzero().flatten()[:MOST_TESTED]
+    by_turn = torch.where(held, turn, len(labels)).argsort(stable=True)[: int(held.sum())]
+    tested = by_turn[:MOST_TESTED]  # class after class in turn, so that a picture of the first few shows all of them
     if int((~held).sum()) < FEWEST_AUXILIARY or len(tested) < 2:
         raise BadInput(
             f"a scan needs at least {FEWEST_AUXILIARY} images for the adversary to learn from, and every fifth of a class is kept "
-            f"to be attacked; the data holds {len(labels)} images; give more with --data"
+            f"to be attacked; the data holds {len(labels)} images in {len(labels.unique())} classes; give more with --data"
         )
+    if len(labels.unique()) == 1:
+        return Images(images[~held]), Images(images[tested])
     return Images(images[~held], labels[~held]), Images(images[tested], labels[tested])
 
 
@@ -110,15 +117,21 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
     if asked.epochs is not None and asked.budget is not None:
         raise BadInput("give either --epochs or --attack-budget, which decides the number of epochs")
     grey_or_colour = test.images.shape[1] in (1, 3)
-    listed = cuts(setup.victim, images=test.images if grey_or_colour else None)
-    chosen = _chosen(setup, listed, asked)
+    every = cuts(setup.victim, images=test.images if grey_or_colour else None, multi_tensor=True)
+    listed = tuple(cut for cut in every if cut.single)
+    chosen = _chosen(setup, listed, every, asked)
     missing = sorted(set(range(classes)) - set(auxiliary.labels.tolist())) if auxiliary.labels is not None else []
     notes = [f"{len(missing)} of the model's {classes} classes have no image in the data"] if missing else []
+    if auxiliary.labels is None:
+        notes.append("the images have no classes, so that accuracy and measures by class are left out")
     if len(auxiliary.images) < FEW:
         notes.append(f"only {len(auxiliary.images)} images to learn from: an adversary with more would do better")
-    if len(chosen) < len(listed) and not asked.names:
+    left_out = len(listed) - len(chosen)
+    if left_out and asked.every:
+        notes.append(f"{left_out} of {len(listed)} cuts were left out: they send the same numbers as the cut before")
+    elif left_out and not asked.names:
         notes.append(
-            f"{len(listed) - len(chosen)} of {len(listed)} cuts were left out: a neighbour with the same work of the edge "
+            f"{left_out} of {len(listed)} cuts were left out: a neighbour with the same work of the edge "
             "sends no more and leaks no more (--every-cut scans them too)"
         )
     first = chosen[0].name  # a defense that cannot stand at a cut is told before anything is written
@@ -159,17 +172,20 @@ def _threshold(asked: Asked) -> float:
     return found
 
 
-def _chosen(setup: Setup, listed: tuple[Cut, ...], asked: Asked) -> tuple[Cut, ...]:
+def _chosen(setup: Setup, listed: tuple[Cut, ...], every: tuple[Cut, ...], asked: Asked) -> tuple[Cut, ...]:
+    """Of the ``listed`` cuts of one tensor; one of several, which are among ``every``, is scanned if it is named."""
+    chosen = listed if asked.every else worthwhile(listed)
     if asked.names:
-        names = {cut_named(listed, name, setup.victim).name for name in asked.names}
-        return tuple(cut for cut in listed if cut.name in names)
-    return listed if asked.every else worthwhile(listed)
+        names = {cut_named(every, name, setup.victim).name for name in asked.names}
+        chosen = tuple(cut for cut in every if cut.name in names)
+    attacked = distinct(setup.victim, chosen)
+    return tuple(cut for cut in chosen if cut.name in attacked)
 
 
 def _cost(cut: Cut, numbers: str) -> dict[str, Any]:
     return {
         "name": cut.name,
-        "shape": list(cut.tensors[0].shape),
+        "shape": list(cut.tensors[0].shape) if cut.single else [cut.elements],
         "bytes": cut.bytes(numbers),
         "edge_flops": cut.edge_flops,
         "edge_share": cut.edge_share,

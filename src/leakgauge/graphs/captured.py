@@ -12,8 +12,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
+from leakgauge.graphs.counting import counted_flops
 from leakgauge.graphs.liveness import live_values, needed
 from leakgauge.graphs.naming import names_of, operation
 from leakgauge.graphs.points import Cost, Point, TensorSpec
@@ -128,8 +128,7 @@ class Captured:
             x = x[:1]
         with torch.no_grad():
             counted = _Recorder(self.module, count=True)
-            with sdpa_kernel(SDPBackend.MATH):  # as plain products, which the counter knows
-                counted.run(x)
+            counted.run(x)
             timed = _Recorder(self.module, time=True)
             for _ in range(repeats + 1 if repeats else 0):  # the first one warms up; the fastest of each node counts
                 timed.run(x)
@@ -181,7 +180,7 @@ class _Recorder(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         began = time.perf_counter()
         if self.count:
-            with FlopCounterMode(display=False) as counter:
+            with counted_flops() as counter:
                 made = super().run_node(n)
             self.flops[n] = counter.get_total_flops()
         else:

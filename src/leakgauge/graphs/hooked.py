@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
+from leakgauge.errors import Inapplicable
+from leakgauge.graphs.counting import counted_flops
 from leakgauge.graphs.points import Cost, Point, TensorSpec
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Any]
@@ -30,6 +30,13 @@ class _Reached(Exception):
     def __init__(self, value: Tensor) -> None:
         super().__init__()
         self.value = value
+
+
+def _not_called(name: str) -> Inapplicable:
+    return Inapplicable(
+        f"the module {name} was not called on these samples: the model's path depends on its input, so that it cannot be "
+        "cut there; cut at a module that every sample goes through"
+    )
 
 
 @contextmanager
@@ -56,7 +63,7 @@ class _Edge(nn.Module):
                 self.model(x)
             except _Reached as at:
                 return (at.value,)
-        raise AssertionError(f"{self.name} was not called")
+        raise _not_called(self.name)
 
 
 class _Cloud(nn.Module):
@@ -73,7 +80,7 @@ class _Cloud(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Hooked:
-    """Cuts behind modules that are called once and whose output, alone, determines what the model returns.
+    """Cuts behind modules that are called once on every input tried and whose output, alone, determines what the model returns.
 
     Whether it does is tried out: the output of the module for one input is put into a run on another input.
     """
@@ -91,13 +98,20 @@ class Hooked:
     def _points(self) -> dict[str, Point]:
         called, whole = self._run(self.example)
         of_more = self._of_more(called)
+        others = [self._run(x)[0] for x in self._other_inputs()]
         found: dict[str, Point] = {}
         for name, outputs in called.items():  # in the order in which the modules finish
             value, more = outputs[0], of_more.get(name, [None])[0]
-            if len(outputs) == 1 and self._sendable(value, more) and self._determines(name, value, whole):
+            always = len(outputs) == 1 and all(len(other.get(name, [])) == 1 for other in others)
+            if always and self._sendable(value, more) and self._determines(name, value, whole):
                 spec = TensorSpec(name, tuple(value.shape[1:]), value.dtype)
                 found[name] = Point(name, (spec,), type(self.model.get_submodule(name)).__name__.lower())
         return found
+
+    def _other_inputs(self) -> list[Tensor]:
+        """Unlike the example and of its size, so that a module which only some inputs go through is noticed."""
+        rows = [self.example[i : i + 1].expand_as(self.example) for i in range(len(self.example))]
+        return [*rows, -self.example, 0 * self.example] if self.example.is_floating_point() else rows
 
     def _of_more(self, called: dict[str, list[Any]]) -> dict[str, list[Any]]:
         """What twice as many samples give, which tells the batch's size from others; for a model of one size, the first
@@ -155,6 +169,9 @@ class Hooked:
 
         with _hooked(self.model, {name: keep(name) for name in names}), suppress(_Reached):
             self.model(x)
+        for name in names:
+            if name not in found:
+                raise _not_called(name)
         return {name: found[name] for name in names}
 
     def costs(self, x: Tensor, *, repeats: int) -> dict[str, Cost]:
@@ -162,8 +179,8 @@ class Hooked:
         found: dict[str, Cost] = {}
         for name in self.points:
             edge = self.edge(name)
-            counter, used = FlopCounterMode(display=False), _Used(self.model)
-            with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter, used:
+            used = _Used(self.model)
+            with torch.no_grad(), counted_flops() as counter, used:
                 edge(x)
             share = min(1.0, _seconds(lambda edge=edge: edge(x), repeats) / whole) if repeats else None
             found[name] = Cost(used.count(), counter.get_total_flops() // len(x), share)

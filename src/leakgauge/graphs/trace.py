@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -17,6 +18,7 @@ from leakgauge.graphs.exporting import exported
 from leakgauge.graphs.hooked import Hooked, alike
 from leakgauge.graphs.points import Point, Traced
 from leakgauge.graphs.symbolic import symbolic
+from leakgauge.randomness import private_randomness
 
 SAMPLES = 3
 """Of the example: an unusual number, so that a dimension of this size is the batch."""
@@ -42,7 +44,7 @@ def trace(victim: Victim) -> Traced:
     x = example_of(victim, SAMPLES)
     model = victim.model
     try:
-        with torch.no_grad():
+        with torch.no_grad(), same_draws(victim):
             whole = victim(x)
     except LeakgaugeError:
         raise
@@ -58,10 +60,12 @@ def trace(victim: Victim) -> Traced:
     for name, way in ways:
         reason = None
         try:
-            found = way()
-            if found.points:
-                last = list(found.points)[-1]
-                with torch.no_grad():
+            with same_draws(victim):
+                found = way()
+                points = list(found.points)
+            if points:
+                last = points[-1]
+                with torch.no_grad(), same_draws(victim):
                     same = alike(found.cloud(last)(*found.edge(last)(x)), whole)
                 if same:
                     return replace(found, how="; ".join([found.how, *failed]))
@@ -72,11 +76,18 @@ def trace(victim: Victim) -> Traced:
             reason = _said(error)
         failed.append(f"{name}: {reason}")
     hooked = Hooked(model, x, "; ".join(["module hooks", *failed]))
-    if not hooked.points:
+    with same_draws(victim):
+        points = hooked.points
+    if not points:
         raise Inapplicable(
             f"{victim.name} cannot be cut: no module's output alone determines the result; {'; '.join(failed)}"
         )
     return hooked
+
+
+def same_draws(victim: Victim) -> AbstractContextManager[None]:
+    """Makes a model that draws random numbers in eval mode (noise of its own, say) draw the same ones in every such block."""
+    return private_randomness(0, victim.device)
 
 
 def example_of(victim: Victim, count: int) -> Tensor:

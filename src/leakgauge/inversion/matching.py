@@ -22,6 +22,7 @@ from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, Start
 from leakgauge.inversion.terms import Sum, Term, couples_restarts
+from leakgauge.inversion.widening import NOTE, too_narrow, widened
 from leakgauge.randomness import private_randomness
 
 POINTS_IN_TRACE = 200
@@ -89,6 +90,8 @@ class Matching:
             return [replace(found, y=None) for found in self.many(victim, [one], seed=seed)]
         if self.halving is not None and len(seen) > 1:
             raise BadInput("successive halving compares the restarts of one observation; attack several one by one")
+        if too_narrow(victim):
+            return [_noted(one) for one in self.many(*widened(victim, seen), seed=seed)]
         rows = _rows(self, victim, seen, seed)
         found: list[_Found] = []
         done, chunk = 0, len(rows.x)
@@ -291,3 +294,7 @@ def _judged_exactly(found: _Found, rows: _Rows, *, at_once: int) -> _Found:
 
 def _evenly(steps: int, count: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(round(i * steps / count) for i in range(count) if round(i * steps / count) < steps))
+
+
+def _noted(found: Reconstruction) -> Reconstruction:
+    return replace(found, notes=(*found.notes, NOTE))

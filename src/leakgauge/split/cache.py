@@ -17,6 +17,7 @@ from leakgauge.channels import Features
 from leakgauge.core import Defense, Victim, defended
 from leakgauge.errors import BadInput
 from leakgauge.graphs import find, trace_of
+from leakgauge.graphs.captured import Captured
 
 IN_MEMORY = 1 << 31
 """Bytes that features may take in memory."""
@@ -136,9 +137,11 @@ def _fill(
 def _fingerprint(
     victim: Victim, images: Tensor, defenses: Sequence[Defense], dtype: torch.dtype, batch: int, seed: int
 ) -> str:
-    """Of everything that the features depend on."""
+    """Of everything that the features depend on: also what the model computes, as far as it could be followed."""
     told = hashlib.sha256(f"{victim.space!r} {tuple(defenses)!r} {dtype} {seed} {batch if defenses else ''}".encode())
-    for name, value in victim.model.state_dict().items():
+    traced = trace_of(victim)
+    told.update(f"{victim.model!r} {traced.module.code if isinstance(traced, Captured) else traced.how}".encode())
+    for name, value in (*victim.model.named_parameters(), *victim.model.named_buffers()):
         told.update(name.encode())
         told.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     told.update(f"{tuple(images.shape)} {images.dtype}".encode())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from leakgauge.core import Pixels, Space, Victim
 from leakgauge.errors import BadInput
 from leakgauge.graphs import Cost, Point, TensorSpec, example_of, find, trace_of
+from leakgauge.randomness import drawn
 
 BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 """Bytes of one number."""
@@ -125,7 +126,20 @@ def cut_named(found: tuple[Cut, ...], name: str, victim: Victim) -> Cut:
     )
 
 
-RESHAPES = {"dropout", "identity", "flatten", "view", "reshape", "permute", "transpose", "contiguous", "squeeze"}
+RESHAPES = {
+    "dropout",
+    "identity",
+    "flatten",
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "contiguous",
+    "squeeze",
+    "unsqueeze",
+    "clone",
+    "alias",
+}
 """Operations that send on the same numbers; their cuts repeat the one before."""
 
 
@@ -157,10 +171,10 @@ def as_victim(model: Victim | nn.Module, space: Space | tuple[int, int, int] | N
 
 
 def jpeg_bytes(images: Tensor, *, quality: int = JPEG_QUALITY, most: int = 64) -> float:
-    """Mean number of bytes of an image (N, C, H, W) in [0, 1] as JPEG, over the first ``most`` of them."""
+    """Mean number of bytes of an image (N, C, H, W) in [0, 1] as JPEG, over at most ``most`` of them, drawn evenly."""
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise BadInput(f"JPEG needs grey or colour images (N, 1 or 3, H, W), got shape {tuple(images.shape)}")
-    pixels = (images[:most].clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    pixels = (images[drawn(len(images), most)].clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
     sizes = []
     for picture in pixels:
         file = io.BytesIO()

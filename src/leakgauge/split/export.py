@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from leakgauge.core import Victim
 from leakgauge.errors import BadInput, Inapplicable, MissingExtra
-from leakgauge.graphs import example_of
+from leakgauge.graphs import example_of, same_draws
 from leakgauge.graphs.captured import OneByOne
 from leakgauge.graphs.hooked import Hooked
 from leakgauge.graphs.subgraph import CloudHalf
@@ -116,9 +116,19 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
         if find_spec(package) is None:
             raise MissingExtra(package, "split")
     with _quiet():
+        _as_onnx(program).save(path, external_data=False)
+
+
+def _as_onnx(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:
+    try:
         made = torch.onnx.export(program, (), dynamo=True, verbose=False)
-        assert made is not None
-        made.save(path, external_data=False)
+    except torch.onnx.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise Inapplicable(
+            f"PyTorch cannot write this half as ONNX ({reason}); choose another cut, or write formats=['pt2'] alone"
+        ) from error
+    assert made is not None
+    return made
 
 
 @contextlib.contextmanager
@@ -146,7 +156,13 @@ def _load_pt2(path: Path) -> Run:
 
 def _load_onnx(path: Path) -> Run:
     runtime = _onnxruntime()
-    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    try:
+        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class for each of its codes and no common one but Exception
+        raise Inapplicable(
+            f"onnxruntime cannot run this half ({str(error).rpartition(' : ')[2]}); it knows few operations in other types "
+            "than float32: give such a model, or write formats=['pt2'] alone"
+        ) from error
     names = [entry.name for entry in session.get_inputs()]
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -174,7 +190,10 @@ def _checked(victim: Victim, loaded: Sequence[Run], sizes: Sequence[int]) -> flo
     largest = 0.0
     for size in sizes:
         x = example_of(victim, size)
-        found, whole = cloud(*edge(x)), victim(x)
+        with same_draws(victim):
+            found = cloud(*edge(x))
+        with same_draws(victim):
+            whole = victim(x)
         if isinstance(found, tuple) and isinstance(whole, Tensor):  # ONNX knows lists of outputs only
             found = found[0]
         elif isinstance(found, tuple):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakgauge.core import Space, Victim
 from leakgauge.errors import BadInput
-from leakgauge.graphs import Point, example_of, find, trace_of
+from leakgauge.graphs import Point, example_of, find, same_draws, trace_of
 from leakgauge.split.cuts import as_victim
 
 
@@ -51,8 +51,10 @@ def halves(
     point = find(traced, cut)
     edge, cloud = traced.edge(point.name), traced.cloud(point.name)
     x = example_of(victim, samples)
-    with torch.no_grad():
-        error = difference(cloud(*edge(x)), victim(x))
+    with torch.no_grad(), same_draws(victim):
+        ours = cloud(*edge(x))
+    with torch.no_grad(), same_draws(victim):
+        error = difference(ours, victim(x))
     if not error <= tolerance:
         raise BadInput(
             f"the halves at {point.name} differ from the model by {error:.1e} of its largest output, more than "

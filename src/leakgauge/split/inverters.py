@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from leakgauge.measures.ridge import fit_ridge
+from leakgauge.randomness import drawn
 
 Decode = Callable[[Tensor], Tensor]
 """Features (N, ...) to images (N, C, H, W) in [0, 1]."""
@@ -39,11 +40,14 @@ class RidgeInverter:
     """
 
     most: int | None = None
-    """Auxiliary images used (default: 4000 on a GPU, 1000 elsewhere); time grows with their square, and at last cube."""
+    """Auxiliary images used, drawn by the seed (default: 4000 on a GPU, 1000 elsewhere); time grows with their square, and at last cube."""
 
     def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int = 1, seed: int = 0) -> Decode:
         most = self.most or (4000 if features.device.type == "cuda" else 1000)
-        fitted = fit_ridge(features[:most], images[:most], seed=seed)
+        if len(features) > most:
+            rows = drawn(len(features), most, seed=seed)
+            features, images = features[rows.to(features.device)], images[rows.to(images.device)]
+        fitted = fit_ridge(features, images, seed=seed)
 
         def decode(sent: Tensor) -> Tensor:
             return fitted(sent).clamp(0, 1)

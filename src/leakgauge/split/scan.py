@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from leakgauge.measures.explained import class_mean_images, mean_image, most_exp
 from leakgauge.measures.image import mse, ssim
 from leakgauge.measures.radius import class_radii
 from leakgauge.measures.reidentification import rank
+from leakgauge.randomness import drawn
 from leakgauge.split.cache import IN_MEMORY, cache_features, feature_bytes
 from leakgauge.split.cuts import Cut
 from leakgauge.split.envelope import envelope, kinks
@@ -28,8 +30,8 @@ from leakgauge.split.inverters import Inverter, RidgeInverter
 
 FEWEST_AUXILIARY = 50
 SPECTRUM_FROM = 500
-"""Samples that the effective rank is estimated from."""
-DOES_NOTHING = {"dropout", "identity"}
+"""Samples that the effective rank is estimated from at most, drawn evenly."""
+DOES_NOTHING = {"dropout", "identity", "clone", "alias"}
 """Operations that, in eval mode, pass on what they get; their cuts repeat the one before."""
 
 
@@ -77,7 +79,8 @@ class CutRisk:
 @dataclass(frozen=True)
 class Scan:
     """Rows by depth, shallowest first. ``attack`` and the counts say with what effort; ``envelope`` is the FVU that the
-    best attack on this or any deeper cut reaches, and ``kinks`` the cuts whose own attack does worse than that.
+    best attack on this or any deeper cut reaches, without the cuts where the attack refused, for that recommends nothing;
+    ``kinks`` are the cuts whose own attack does worse than that.
     """
 
     rows: tuple[CutRisk, ...]
@@ -108,11 +111,11 @@ def scan(
 
     Features are computed in as few forward passes as memory allows, or once into ``folder``. Rows in ``known`` (of an earlier,
     interrupted scan) are taken over; ``on_cut`` gets each new row at once. A cut where the attack refuses is a row with its
-    reason; the others go on. Cuts behind an operation that does nothing in eval mode are left out.
+    reason; the others go on. A cut behind an operation that does nothing in eval mode is left out where the one before is scanned.
     """
     _check(victim, auxiliary, test)
     inverter = inverter or RidgeInverter()
-    names = list(_names(victim, cuts))
+    names = list(distinct(victim, cuts))
     found = {name: row for name, row in (known or {}).items() if name in names}
     todo = [name for name in names if name not in found]
     per_image = [feature_bytes(victim, [name], 1) for name in todo]
@@ -135,20 +138,26 @@ def scan(
         auxiliary=len(auxiliary.images),
         tested=len(test.images),
         defenses=tuple(repr(defense) for defense in defenses),
-        envelope=dict(zip(names, envelope(errors), strict=True)),
+        envelope={row.cut: least for row, least in zip(rows, envelope(errors), strict=True) if not row.refusal},
         kinks=kinks(names, errors),
     )
 
 
-def _names(victim: Victim, cuts: Sequence[Cut | str]) -> Iterator[str]:
-    """Names in the order of depth, without the cuts that repeat another."""
+def distinct(victim: Victim, cuts: Sequence[Cut | str]) -> tuple[str, ...]:
+    """Names of the cuts in the order of depth, without those that send the numbers of the cut before, if that is asked for too."""
     traced = trace_of(victim)
     asked = {find(traced, cut if isinstance(cut, str) else cut.name).name for cut in cuts}
     if not asked:
         raise BadInput("a scan needs at least one cut; list them with leakgauge.split.cuts")
-    for name, point in traced.points.items():
-        if name in asked and (point.operation not in DOES_NOTHING or len(asked) == 1):
-            yield name
+    points = list(traced.points.values())
+    repeats = {
+        point.name
+        for before, point in pairwise(points)
+        if point.operation in DOES_NOTHING
+        and before.name in asked
+        and [spec.shape for spec in before.tensors] == [spec.shape for spec in point.tensors]
+    }
+    return tuple(point.name for point in points if point.name in asked and point.name not in repeats)
 
 
 def _groups(names: list[str], sizes: list[int], count: int, limit: int | None) -> Iterator[list[str]]:
@@ -176,6 +185,8 @@ def _check(victim: Victim, auxiliary: Images, test: Images) -> None:
     for part in (auxiliary, test):
         if part.labels is not None and part.labels.shape != (len(part.images),):
             raise BadInput(f"a scan needs one label per image, got {tuple(part.labels.shape)} for {len(part.images)}")
+    if bool((test.images == test.images[:1]).all()):
+        raise BadInput("the test images are all the same, so that there is nothing to reconstruct; give different ones")
     if auxiliary.labels is not None and test.labels is not None:
         missing = sorted(set(test.labels.tolist()) - set(auxiliary.labels.tolist()))
         if missing:
@@ -195,7 +206,7 @@ def _row(
 ) -> CutRisk:
     began = time.perf_counter()
     try:
-        if not bool(torch.isfinite(sent).all()):
+        if not all(bool(torch.isfinite(rows).all()) for part in (sent, features) for rows in part.split(1024)):
             raise Inapplicable("the features hold NaN or infinity")
         features, sent = (_near(part, victim) for part in (features, sent))
         made = inverter(features, auxiliary.images, epochs=epochs, seed=seed)(sent).detach().cpu().double().clamp(0, 1)
@@ -224,7 +235,7 @@ def _row(
         accuracy=_accuracy(victim, name, sent, test.labels),
         radius=None if radii is None else radii.mean,
         within=None if radii is None else radii.within,
-        effective_rank=effective_rank(covariance_spectrum(sent[:SPECTRUM_FROM])),
+        effective_rank=effective_rank(covariance_spectrum(sent[drawn(len(sent), SPECTRUM_FROM)])),
         feature_entropy_per_dimension=None if radii is None else feature_entropy(radii).nats_per_dimension,
         decision_entropy_per_dimension=None if radii is None else decision_entropy(radii).nats_per_dimension,
         seconds=time.perf_counter() - began,

@@ -24,6 +24,7 @@ from leakgauge.attacks.decoders import (
     Vector,
     WeakToStrong,
 )
+from leakgauge.attacks.decoders.by_shape import channels_last
 from leakgauge.attacks.decoders.residual import ResidualUnit
 from leakgauge.attacks.decoders.reversed_ir import ReversedUnit
 from leakgauge.attacks.decoders.tokens import ToGrid, grid_of
@@ -190,7 +191,7 @@ def test_by_shape_takes_what_fits():
     long = on_meta(ByShape(), (100_000,))
     assert count(long) == 256 * 100_000 + 2 * 256 + count(on_meta(Vector(), (256,)))
     with pytest.raises(Inapplicable, match="no decoder"):
-        ByShape()((2, 3, 4, 5), IMAGE)
+        ByShape()((), IMAGE)
 
 
 def test_reversed_ir_has_the_papers_units():
@@ -312,7 +313,12 @@ def test_the_prediction_attack_is_not_rounded_by_autocast():
 
 @pytest.mark.parametrize(
     ("decoder", "feature"),
-    [(Deconvolution(), (32, 7, 7)), (Residual(width=8), (32, 7, 7)), (ReversedIR(), (32, 7, 7)), (Vector(width=8), (10,))],
+    [
+        (Deconvolution(), (32, 7, 7)),
+        (Residual(width=8), (32, 7, 7)),
+        (ReversedIR(), (32, 7, 7)),
+        (Vector(width=8), (10,)),
+    ],
     ids=lambda part: type(part).__name__,
 )
 def test_a_pixel_that_is_far_too_bright_can_come_back_in_bfloat16(decoder, feature):
@@ -348,3 +354,27 @@ def test_a_calm_start_keeps_pixels_off_the_ends(channels):
         assert 0.9 * bound < last.weight.abs().max() <= bound
         ends[start] = network[:-1](z).abs().max()
     assert ends["calm"] < 3 < ends["torch"]
+
+
+@pytest.mark.parametrize(
+    ("feature", "image", "turned"),
+    [
+        ((7, 7, 96), (3, 28, 28), True),  # Swin's
+        ((4, 6, 32), (1, 32, 48), True),
+        ((96, 7, 7), (3, 28, 28), False),
+        ((8, 8, 8), (3, 32, 32), False),  # both may be meant, and channels come first by custom
+        ((8, 5, 3), (3, 32, 32), False),
+    ],
+)
+def test_channels_that_come_last_are_told_by_the_proportions(feature, image, turned):
+    assert channels_last(feature, image) is turned
+    network = ByShape()(feature, image).eval()
+    z = torch.randn(2, *feature)
+    assert network(z).shape == (2, *image)
+    if turned:
+        first = network[1](z.permute(0, 3, 1, 2))
+        torch.testing.assert_close(network(z), first)
+
+
+def test_more_sizes_than_a_map_has_are_one_vector():
+    assert ByShape()((2, 3, 4, 5), (1, 16, 16))(torch.randn(2, 2, 3, 4, 5)).shape == (2, 1, 16, 16)

@@ -21,7 +21,6 @@ from leakgauge.attacks.decoders.shapes import (
 )
 from leakgauge.errors import BadInput
 
-
 Start = Literal["torch", "calm"]
 """How a decoder's last layer begins."""
 

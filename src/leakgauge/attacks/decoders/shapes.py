@@ -69,7 +69,7 @@ def activation(kind: Activation, step: int) -> nn.Module:
 
 
 class Pixels(nn.Module):
-    """The last sigmoid, at least in float32: in bfloat16 all above 6 becomes 1 with a derivative of 0, and such a pixel never comes back."""
+    """The last sigmoid, at least in float32: in bfloat16 all above 6 becomes 1 with a derivative of 0: such a pixel never comes back."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (x.float() if x.dtype.itemsize < 4 else x).sigmoid()

@@ -1,0 +1,53 @@
+"""Counts the floating-point operations of a run, also inside the fused kernels that PyTorch's counter passes over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+Shape = Sequence[int]
+
+
+def attention_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    """Of softmax(QKᵀ)V: two products for every pair of a query and a key; the softmax is not counted."""
+    *outer, queries, width = query
+    return 2 * math.prod(outer) * queries * key[-2] * (width + value[-1])
+
+
+def _rnn_layer_flops(x: Shape, from_input: Shape, from_state: Shape, *_: Any, **__: Any) -> int:
+    """Of one layer and direction: at every step of every sequence, all weights once."""
+    return 2 * math.prod(x[:-1]) * (math.prod(from_input) + math.prod(from_state))
+
+
+def _rnn_flops(x: Shape, weights: Sequence[Shape], *_: Any, **__: Any) -> int:
+    """Of all layers and directions at once; biases are vectors and cost no product."""
+    return 2 * math.prod(x[:-1]) * sum(math.prod(weight) for weight in weights if len(weight) == 2)
+
+
+FUSED: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_flops,
+    torch.ops.aten.mkldnn_rnn_layer: _rnn_layer_flops,
+    torch.ops.aten._cudnn_rnn: _rnn_flops,
+}
+"""Kernels that PyTorch's counter takes for nothing, and what they compute."""
+
+
+@contextmanager
+def counted_flops() -> Iterator[FlopCounterMode]:
+    """Counts what runs inside, a multiplication and an addition as two.
+
+    Transformer layers run operation by operation meanwhile: their fused fast path would count as nothing. Attention is
+    left to the kernel that the model takes, since another may lay its result out so that the model cannot go on.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with FlopCounterMode(display=False, custom_mapping=FUSED) as counter:
+            yield counter
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
