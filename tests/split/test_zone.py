@@ -103,7 +103,7 @@ def test_confirmed_by_all_cuts_it_is_what_exhaustive_training_finds(final, thres
 
 
 def test_the_first_decoder_goes_where_the_threshold_is_expected():
-    """By hand: 0.65 ** 1.23 = 0.59 and 0.7 ** 1.23 = 0.64, so 0.6 is expected at cut14; it holds, so does cut13, cut12 breaks."""
+    """By hand: 0.65 ** 1.25 = 0.58 and 0.7 ** 1.25 = 0.64, so 0.6 is expected at cut14; it holds, so does cut13, cut12 breaks."""
     attacked = stopping(attack_on([value - 0.01 for value in RAMP], speed=10), 0.6)
     zone = find_zone(NAMES, [*RAMP[:19], 0.99], attacked, threshold=0.6, rungs=(10, 100))
     assert [(trial.cut, trial.epochs) for trial in zone.trials] == [("cut14", 100), ("cut13", 100), ("cut12", 5)]
@@ -114,7 +114,7 @@ def test_the_first_decoder_goes_where_the_threshold_is_expected():
 @pytest.mark.parametrize(
     ("cheap", "first", "threshold", "expected"),
     [
-        ([0.1, 0.5, 0.6, 0.7, 0.9], 1, 0.5, 2),  # 0.6 ** 1.23 = 0.53
+        ([0.1, 0.5, 0.6, 0.7, 0.9], 1, 0.5, 2),  # 0.6 ** 1.25 = 0.53
         ([0.1, 0.5, 0.5, 0.5, 0.9], 1, 0.5, 1),  # nothing tells them apart
         ([0.1, 0.5, 0.52, 0.53, 0.9], 1, 0.5, 3),  # the output comes last
         ([0.1, 0.2, 0.2, 0.2, 0.9], 4, 0.5, 4),  # unless it is all that is left
