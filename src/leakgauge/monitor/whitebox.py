@@ -84,9 +84,7 @@ def probe(
         with quiet(model), untouched_randomness(seed, x.device):
             found = head_products(model, layer, loss, names, signal, x, y)
     if found is None:
-        rows = {n: in_rows(g).float() for n, g in per_sample_gradients(model, loss, names, x, y, seed=seed).items()}
-        gram = torch.stack([r @ r.T for r in rows.values()]).sum(0)
-        found = Products(gram, torch.stack([rows[n] @ signal[n].detach().float().reshape(-1) for n in names]).sum(0))
+        found = products(per_sample_gradients(model, loss, names, x, y, seed=seed), signal)
     gram, cross = found.gram, found.cross
     if protection.clip is not None:
         scale = (protection.clip / gram.diagonal().sqrt().clamp_min(1e-30)).clamp_max(1.0)
@@ -120,6 +118,20 @@ def probe(
         upper_nats=upper,
         notes=tuple(notes),
     )
+
+
+def products(samples: Mapping[str, Tensor], signal: Mapping[str, Tensor]) -> Products:
+    """Inner products of per-sample gradients (n, *shape) with each other and with the ``signal``, over all the named tensors.
+
+    In double precision: candidates whose gradients nearly depend on each other are told apart by the small eigenvalues of the
+    Gram matrix, which single precision buries below 1e-7 of the largest, far above the least ridge of ``decode``.
+    """
+    grams, crosses = [], []
+    for name, gradients in samples.items():  # layer by layer: doubles of all of them at once would be large
+        rows = in_rows(gradients).double()
+        grams.append(rows @ rows.T)
+        crosses.append(rows @ signal[name].detach().double().reshape(-1))
+    return Products(torch.stack(grams).sum(0), torch.stack(crosses).sum(0))
 
 
 COUPLED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
