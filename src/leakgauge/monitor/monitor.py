@@ -79,6 +79,7 @@ class Monitor:
         self._log: Log | None = _writing(log) if isinstance(log, ScalarWriter) else log
         self._sketch: Sketch = SignBucket() if sketch is None else sketch
         self._prober: Prober | None = None
+        self._without_prober: str = "no model to probe"
         self._epsilon: Callable[[], float] | None = None
         self._on_close: Callable[[], None] | None = None
         self._saved: dict[str, Any] | None = None
@@ -279,6 +280,8 @@ class Monitor:
         """Removes all hooks and lets go of all buffers. Reports stay readable."""
         if self._on_close is not None:
             self._on_close()
+        if self._prober is not None:
+            self._without_prober = self._prober.off or "not due yet"
         self._plan, self._stream, self._prober = None, None, None
         self._features = BatchFeatures(self.seed)
 
@@ -310,7 +313,7 @@ class Monitor:
     def _notes(self) -> tuple[str, ...]:
         notes = list(self.guard.said.values())
         if self._whitebox is None:
-            why = "no model to probe" if self._prober is None else self._prober.off or "not due yet"
+            why = self._without_prober if self._prober is None else self._prober.off or "not due yet"
             notes.append(f"white-box probe off: {why}")
         else:
             notes += self._whitebox.notes

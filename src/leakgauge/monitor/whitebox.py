@@ -86,6 +86,8 @@ def probe(
     if found is None:
         found = products(per_sample_gradients(model, loss, names, x, y, seed=seed), signal)
     gram, cross = found.gram, found.cross
+    if not bool(gram.isfinite().all() and cross.isfinite().all()):
+        raise Inapplicable("the gradients at the candidates, or what was released, are not finite")
     if protection.clip is not None:
         scale = (protection.clip / gram.diagonal().sqrt().clamp_min(1e-30)).clamp_max(1.0)
         gram, cross = gram * scale[:, None] * scale, cross * scale
