@@ -68,7 +68,7 @@ def reader(
         private = optimizer
 
         def read_private() -> dict[str, Tensor | None]:
-            over = private.expected_batch_size if private.loss_reduction == "mean" else 1
+            over = _divisor(private)
             return {name: _private(view, p, over) for name, p in parameters.items()}
 
         return read_private
@@ -90,11 +90,21 @@ def protection_of(
     optimizer: torch.optim.Optimizer, *, clip: float | None, noise: float | None, view: View
 ) -> Protection:
     """Clipping and noise of what ``view`` sees: read from Opacus' optimizer, or as the user states them."""
+    over: int | None = None
     if isinstance(optimizer, PrivateOptimizer):
         clip = float(optimizer.max_grad_norm)
-        over = optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1
+        over = _divisor(optimizer)
         noise = float(optimizer.noise_multiplier) * clip / over
-    return Protection(clip=None if view == "raw" else clip, noise=noise if view == "released" else None)
+    return Protection(clip=None if view == "raw" else clip, noise=noise if view == "released" else None, over=over)
+
+
+def _divisor(optimizer: PrivateOptimizer) -> int:
+    """What Opacus divides the noised sum by: the expected batch size times the batches accumulated into the step, or 1."""
+    if optimizer.loss_reduction != "mean":
+        return 1
+    held = [p for part in optimizer.original_optimizer.param_groups for p in part["params"]]
+    samples = [getattr(p, "grad_sample", None) for p in held]
+    return optimizer.expected_batch_size * max([len(s) for s in samples if isinstance(s, list)], default=1)
 
 
 def _private(view: View, parameter: nn.Parameter, over: int) -> Tensor | None:

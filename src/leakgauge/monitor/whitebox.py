@@ -51,10 +51,15 @@ class WhiteBox:
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """What was done to the gradient by way of differential privacy: ``clip`` per sample, ``noise`` per entry of the mean."""
+    """What was done to the gradient by way of differential privacy: ``clip`` per sample, ``noise`` per entry of what is released.
+
+    ``over`` is what the sum of the samples' gradients was divided by; None where it was their number. Under Poisson sampling it
+    is the expected number, whatever was drawn, and 1 where the sum itself is released.
+    """
 
     clip: float | None = None
     noise: float | None = None
+    over: float | None = None
 
 
 def probe(
@@ -109,7 +114,9 @@ def probe(
         notes.append("probe takes batch statistics and dropout in eval mode; one who knows them reads more")
     upper = None
     if protection.noise and complete:
-        upper = membership_information(gram / count**2, rate=count / len(x), noise=protection.noise)
+        upper = membership_information(
+            gram / (protection.over or count) ** 2, rate=count / len(x), noise=protection.noise
+        )
     return WhiteBox(
         step=step,
         auc=auc(weights[:count], weights[count:]),
