@@ -90,6 +90,8 @@ class Monitor:
         self.step: int = 0
         self.looking: bool = True
         """Whether the step under way is looked at: by the stream, which samples steps, or by the probe."""
+        self._differentiated: bool = False  # a backward pass was seen since the last batch of the step
+        self._unsure: bool = False  # a batch came after it: whether both belong to the step is not known yet
         self._plan: Plan | None = None
         self._layers: tuple[str, ...] = ()
         self._features = BatchFeatures(self.seed)
@@ -113,6 +115,11 @@ class Monitor:
 
     def see(self, x: Tensor, *, repeatable: bool = True) -> None:
         """One forward pass's batch; several before a step are one batch in parts."""
+        if self._differentiated:
+            self._differentiated, self._unsure = False, True
+            self._features.mark()
+            if self._prober is not None:
+                self._prober.mark()
         if sampled(self.step + 1):
             self._features.add(x)
         if self._prober is not None and self._prober.wants(self.step + 1):
@@ -122,6 +129,19 @@ class Monitor:
         """The labels of the forward pass, for the white-box probe, where no hook can see them."""
         if self._prober is not None and self._prober.wants(self.step + 1):
             self._prober.see_labels(y)
+
+    def differentiate(self, fresh: Callable[[], bool]) -> bool:
+        """A backward pass begins. Where ``fresh()``, no gradient is there although one was made since the last step.
+
+        Then that one was thrown away, as GradScaler does after an overflow, and so are its batches here; returns whether.
+        """
+        thrown_away = self._unsure and fresh()
+        self._differentiated, self._unsure = True, False
+        if thrown_away:
+            self._features.drop_marked()
+            if self._prober is not None:
+                self._prober.drop_marked()
+        return thrown_away
 
     def skip(self) -> None:
         """Ends a step that is not looked at."""
@@ -170,6 +190,7 @@ class Monitor:
             self._score(self._stream)
 
     def _end_step(self) -> None:
+        self._differentiated = self._unsure = False
         if self.step % self.every == 0:
             self._report_step()
         self.looking = self._looks_at(self.step + 1)

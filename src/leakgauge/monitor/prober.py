@@ -50,6 +50,7 @@ class Prober:
         self._rng = torch.Generator().manual_seed(seed)
         self._x: list[Tensor] = []
         self._y: list[Tensor] = []
+        self._marked = (0, 0)
         self._recent: list[tuple[Tensor, Tensor]] = []
         self._repeatable = True
         self.off = None if loss is not None else "loss was not given"
@@ -70,8 +71,17 @@ class Prober:
     def see_labels(self, y: Tensor) -> None:
         self._y.append(y.detach().clone())
 
+    def mark(self) -> None:
+        """Remembers what was seen so far, for :meth:`drop_marked`."""
+        self._marked = len(self._x), len(self._y)
+
+    def drop_marked(self) -> None:
+        """Forgets the samples before the mark: their gradient was thrown away."""
+        del self._x[: self._marked[0]], self._y[: self._marked[1]]
+        self._marked = (0, 0)
+
     def drop(self) -> None:
-        self._x, self._y, self._repeatable = [], [], True
+        self._x, self._y, self._repeatable, self._marked = [], [], True, (0, 0)
 
     def forget(self) -> None:
         """Drops all samples that are held."""
