@@ -12,6 +12,8 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.monitor.leakage import View
 from leakgauge.monitor.whitebox import Protection
 
+COMPILED = "torch.compile traces through the monitor's hooks; watch the model without compiling it"
+
 
 @runtime_checkable
 class PrivateOptimizer(Protocol):
@@ -51,7 +53,7 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
         raise BadInput("FSDP shards the gradients, so no process holds one to look at; watch an unsharded run instead")
     if "OptimizedModule" in kinds or any(m._compiled_call_impl is not None for m in model.modules()):
-        raise BadInput("torch.compile traces through the monitor's hooks; watch the model without compiling it")
+        raise BadInput(COMPILED)
     if isinstance(optimizer, torch.optim.LBFGS):
         raise BadInput("LBFGS evaluates many gradients at changing weights in one step; watch a first-order optimizer")
 
