@@ -96,6 +96,7 @@ class Monitor:
         self._layers: tuple[str, ...] = ()
         self._features = BatchFeatures(self.seed)
         self._stream: Stream | None = None
+        self._shuffled: bool = True
         self._alarm: Alarm | None = None
         self._window: Ring | None = None
         self._history: Thinning[dict[str, Any]] = Thinning()
@@ -213,6 +214,7 @@ class Monitor:
         self._skipped["not finite"] = stream.not_finite
         if stream.not_finite:
             self.guard.say("finite", "leakgauge monitor: a gradient or input was not finite; such steps are not scored")
+        self._shuffled = stream.shuffled
         if not stream.shuffled:
             self.guard.say("order", f"leakgauge monitor: {NOT_SHUFFLED}")
         if scored is None:
@@ -273,11 +275,12 @@ class Monitor:
         return sum(part.nbytes() for part in parts if part is not None)
 
     def state_dict(self, *, private: bool = False) -> dict[str, Any]:
-        """The step, the alarm and the reports. With ``private`` also sketches and features, which derive from data."""
+        """The step, the alarm, the reports and whether batches came shuffled. With ``private`` also sketches and features, which derive from data."""
         state: dict[str, Any] = {
             "step": self.step,
             "alarm": None if self._alarm is None else self._alarm.state_dict(),
             "records": list(self.records()),
+            "shuffled": self._shuffled,
         }
         if private and self._stream is not None and self._window is not None:
             state["private"] = {"stream": self._stream.state_dict(), "window": self._window.values()}
@@ -316,6 +319,10 @@ class Monitor:
         self._saved = None
         if self._alarm is not None and state["alarm"] is not None:
             self._alarm.load_state_dict(state["alarm"])
+        if self._stream is not None:  # a loader without shuffling stays one: its bets are not taken up again
+            self._stream.shuffled = self._shuffled = bool(state.get("shuffled", True))
+        if self._window is not None:
+            self._window.clear()
         private = state.get("private")
         if private is not None and self._stream is not None and self._window is not None:
             self._stream.load_state_dict(private["stream"])
@@ -333,6 +340,11 @@ class Monitor:
 
     def _notes(self) -> tuple[str, ...]:
         notes = list(self.guard.said.values())
+        if self._stream is not None and self._stream.blocks > 3 and self._window is not None and not len(self._window):
+            notes.append(
+                f"InfoNCE needs {self.choices} steps between two ends of an epoch, and fewer came; "
+                f"give a smaller choices=, or call flush() less often"
+            )
         if self._whitebox is None:
             why = self._without_prober if self._prober is None else self._prober.off or "not due yet"
             notes.append(f"white-box probe off: {why}")
