@@ -20,8 +20,8 @@ def lightning_monitor(**options: Any) -> Any:
 
     Batches come from ``on_train_batch_start``; of a batch (x, y) the labels are taken too. Lightning runs backward
     inside ``optimizer.step(closure)``, and clips there: the gradient is read after the closure, as it is applied. Blocks
-    end with the epoch. A fit resumed from a checkpoint goes on from its step, its alarm and its reports. Without ``log`` the numbers go to the trainer's own logger. Automatic optimisation with one
-    optimizer is needed.
+    end with the epoch. A fit resumed from a checkpoint goes on from its step, its alarm and its reports. Without ``log``
+    the numbers go to the trainer's own logger. Automatic optimisation with one optimizer is needed.
     """
     invite_torchvision()  # torchmetrics, which Lightning brings, imports it
     try:

@@ -275,7 +275,10 @@ class Monitor:
         return sum(part.nbytes() for part in parts if part is not None)
 
     def state_dict(self, *, private: bool = False) -> dict[str, Any]:
-        """The step, the alarm, the reports and whether batches came shuffled. With ``private`` also sketches and features, which derive from data."""
+        """The step, the alarm, the reports and whether batches came shuffled.
+
+        With ``private`` also sketches and features, which derive from data.
+        """
         state: dict[str, Any] = {
             "step": self.step,
             "alarm": None if self._alarm is None else self._alarm.state_dict(),
