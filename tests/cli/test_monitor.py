@@ -191,3 +191,12 @@ def test_a_real_ctrl_c_while_the_page_is_served(tmp_path):
 def test_quiet_prints_nothing_of_its_own(leakgauge, script):
     said = leakgauge("monitor", "-q", script())
     assert (said.code, said.out, said.err) == (0, "", "")
+
+
+def test_a_script_that_ends_by_an_error_of_ours_keeps_what_was_seen(leakgauge, script, tmp_path):
+    """Such as an attack of its own that does not apply."""
+    ours = "if step == 33: raise __import__('leakgauge.errors').errors.Inapplicable('nothing to attack')"
+    said = leakgauge("monitor", "--every", 10, "--out", "run", script(ours))
+    assert (said.code, said.sentence) == (2, "leakgauge: nothing to attack")
+    assert monitor_records.read(tmp_path / "run").end["how"] == "failed"
+    assert "broke off after 34 steps" in (tmp_path / "run/report.html").read_text("utf-8")

@@ -175,7 +175,11 @@ def test_quantize_of_the_smallest_numbers_stays_finite():
     assert np.isfinite(defended(Quantize(8), {"a": torch.tensor([1e-45, 0.0])})["a"]).all()
 
 
-@pytest.mark.parametrize("bits", [1, 0, -8])
+def test_quantize_leaves_a_tensor_without_entries():
+    assert defended(Quantize(4), {"a": torch.zeros(0, 3), "b": torch.ones(2)})["a"].shape == (0, 3)
+
+
+@pytest.mark.parametrize("bits", [1, 0, -8, 4.5])
 def test_quantize_refuses(bits):
     with pytest.raises(BadInput, match="at least 2 bits"):
         Quantize(bits)

@@ -136,3 +136,36 @@ def test_numbers_go_to_the_trainers_logger(tmp_path):
 def test_manual_optimisation_is_refused():
     with pytest.raises(BadInput, match="automatic optimisation"):
         fit(Module(manual=True), [lightning_monitor()])
+
+
+def test_a_resumed_fit_goes_on_from_its_step_and_alarm(tmp_path):
+    callback = lightning_monitor(every=5, strict=True)
+    trainer = fit(Module(), [callback], epochs=2)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    saved = callback.monitor.state_dict()
+    again = lightning_monitor(every=5, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        resumed = lightning.Trainer(
+            max_epochs=3, callbacks=[again], accelerator="cpu", logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        resumed.fit(Module(), loader(), ckpt_path=tmp_path / "half.ckpt")
+    assert saved["step"] == 20
+    assert again.monitor.step == 30
+    assert list(again.monitor.records())[: len(saved["records"])] == saved["records"]
+    assert [record["step"] for record in again.monitor.records()] == [5, 10, 15, 20, 25, 30]
+
+
+def test_hooks_are_removed_after_an_error_in_the_fit():
+    class Broken(Module):
+        def training_step(self, batch, index):
+            if index == 3:
+                raise RuntimeError("in the middle")
+            return super().training_step(batch, index)
+
+    module, callback = Broken(), lightning_monitor(every=5, strict=True)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        fit(module, [callback])
+    assert callback.monitor.step == 3
+    assert not any(p._backward_hooks for p in module.parameters())

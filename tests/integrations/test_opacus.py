@@ -23,7 +23,7 @@ def network() -> nn.Module:
 def private():
     """Makes a model, its private optimizer, a loader and the engine."""
 
-    def make(noise: float = 1.0, *, seed: int = 0):
+    def make(noise: float = 1.0, *, seed: int = 0, reduction: str = "mean", poisson: bool = False):
         rng = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
         model = network()
@@ -37,7 +37,8 @@ def private():
                 data_loader=DataLoader(data, batch_size=BATCH),
                 noise_multiplier=noise,
                 max_grad_norm=CLIP,
-                poisson_sampling=False,
+                poisson_sampling=poisson,
+                loss_reduction=reduction,
                 noise_generator=torch.Generator().manual_seed(seed),
             )
         return model, optimizer, loader, engine
@@ -128,6 +129,39 @@ def test_clip_and_noise_are_read_and_bound_the_information(private):
     found = monitor.compute().whitebox
     # each of 16 candidates adds at most ½ ln(1 + ¼·C²/(2C)²) = ½ ln(1 + 1/16)
     assert 0 < found.upper_nats <= 16 * 0.5 * 0.0607
+
+
+@pytest.mark.parametrize("poisson", [False, True])
+def test_the_bound_does_not_depend_on_what_the_noised_sum_is_divided_by(private, poisson):
+    """A sum with noise tells as much as the same divided by any number, also by another one than was drawn."""
+    bounds = []
+    for reduction in ("mean", "sum"):
+        model, optimizer, loader, _ = private(reduction=reduction, poisson=poisson)
+        criterion = nn.CrossEntropyLoss(reduction=reduction)
+        monitor = watch(model, optimizer, loss=criterion, every=4, strict=True)
+        with torch.no_grad():
+            optimizer.original_optimizer.param_groups[0]["lr"] = 0.0  # the same weights in both
+        steps(model, optimizer, loader, criterion, 4)
+        bounds.append(monitor.compute().whitebox.upper_nats)
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-4)
+    assert bounds[1] > 0.1
+
+
+def test_batches_accumulated_into_a_step_divide_its_noise(private):
+    model, optimizer, loader, _ = private(noise=2.0)
+    monitor = watch(model, optimizer, view="clipped", strict=True)
+    seen, it = signals(monitor), iter(loader)
+    optimizer.zero_grad()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(3):
+            x, y = next(it)
+            nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    protection = protection_of(optimizer, clip=None, noise=None, view="released")
+    assert (protection.noise, protection.over) == (pytest.approx(2.0 * CLIP / (3 * BATCH)), 3 * BATCH)
+    summed = torch.cat([p.summed_grad.flatten() for p in optimizer.params])
+    torch.testing.assert_close(flat(seen[0]), summed / (3 * BATCH))
 
 
 def test_noise_lowers_the_auc(private):

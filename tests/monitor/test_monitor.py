@@ -186,7 +186,7 @@ def test_private_buffers_are_not_in_the_state():
     leaky(monitor, 60)
     state = monitor.state_dict()
     assert not any(isinstance(v, torch.Tensor) for v in state.values())
-    assert set(state) == {"step", "alarm", "records"}
+    assert set(state) == {"step", "alarm", "records", "shuffled"}
     json.dumps(state)
     assert "stream" in monitor.state_dict(private=True)["private"]
 
@@ -230,6 +230,50 @@ def test_a_fixed_order_stops_the_bets():
     found = monitor.compute()
     assert not found.alarmed
     assert any("shuffled" in note for note in found.notes)
+
+
+def test_a_fixed_order_stays_known_over_a_resumption():
+    """The critic of earlier epochs knows what comes next; to bet on it would fire the alarm without any leak."""
+    rows = torch.randn(20, 4, 8, generator=torch.Generator().manual_seed(0))
+
+    def go_round(monitor, rounds):
+        for i in range(20 * rounds):
+            monitor.update(rows[i % 20], None, {"w": rows[i % 20].mean(0)})
+        monitor.flush()
+
+    before, after = Monitor(), Monitor()
+    with pytest.warns(UserWarning, match="same order"):
+        go_round(before, 6)
+    wealth = before.compute().log_wealth
+    after.load_state_dict(before.state_dict(private=True))
+    before.close()
+    assert before.state_dict()["shuffled"] is False
+    with pytest.warns(UserWarning, match="same order"):
+        go_round(after, 1)
+    assert after.compute().log_wealth == pytest.approx(wealth)
+
+
+def test_a_state_loaded_twice_counts_once():
+    monitor = Monitor(strict=True)
+    leaky(monitor, 80)
+    state, pairs = monitor.state_dict(private=True), monitor.compute().pairs
+    monitor.load_state_dict(state)
+    assert monitor.compute().pairs == pairs > 0
+
+
+def test_epochs_too_short_for_infonce_are_told():
+    monitor = Monitor(strict=True)
+    for epoch in range(6):
+        leaky(monitor, 10, seed=epoch)
+        monitor.flush()
+    found = monitor.compute()
+    assert found.infonce is None
+    assert any("InfoNCE needs 16 steps" in note for note in found.notes)
+    fewer = Monitor(strict=True, choices=8)
+    for epoch in range(6):
+        leaky(fewer, 10, seed=epoch)
+        fewer.flush()
+    assert fewer.compute().infonce is not None
 
 
 def test_reset_forgets_all():

@@ -100,6 +100,15 @@ def test_what_the_monitor_refuses_is_said(write, recording):
 
 
 @pytest.mark.parametrize(
+    "compiled", ["torch.compile(model, backend='eager')", "(model.compile(backend='eager'), model)[1]"]
+)
+def test_compiled_models_are_refused_before_they_are_compiled(write, recording, compiled):
+    made, _ = recording()
+    with pytest.raises(BadInput, match=r"torch\.compile traces through the monitor's hooks"):
+        run(made, write(optimizer=f"torch.optim.SGD((model := {compiled}).parameters(), lr=0.1)"), [])
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("raise ValueError('three\\nlines')", r"raised ValueError: three lines in line 1"),

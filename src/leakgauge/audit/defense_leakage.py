@@ -129,7 +129,7 @@ def told_apart(drawn: Releases, defenses: Sequence[Defense], *, seed: int) -> Ma
             length = gram.diagonal().double().sqrt().clamp_min(1e-30)[:, None]
             gram = gram / length / length.T
         cross = torch.stack([_flat(drawn.rows[n]) @ _flat(signals[n]).T for n in names]).sum(0) / length
-        energy = torch.stack([_flat(signals[n]).double().square().sum(1) for n in names]).sum(0)
+        energy = torch.stack([_flat(signals[n]).square().sum(1) for n in names]).sum(0)
         scores.append(decode_each(gram, cross, energy, sum(drawn.rows[n][0].numel() for n in names)))
     weights = torch.cat(scores, 1).T.cpu()  # (releases, candidates)
     if not bool(weights.isfinite().all()):
@@ -207,4 +207,5 @@ def _row_by_row(defense: Defense, signals: Signal, rng: torch.Generator) -> Sign
 
 
 def _flat(rows: Tensor) -> Tensor:
-    return in_rows(rows).float()
+    """Doubles, for the reason that :func:`leakgauge.monitor.whitebox.products` gives."""
+    return in_rows(rows).double()

@@ -24,8 +24,8 @@ class Quantize:
     bits: int
 
     def __post_init__(self) -> None:
-        if self.bits < 2:
-            raise BadInput(f"Quantize needs at least 2 bits (levels -1, 0, 1), got {self.bits}")
+        if self.bits < 2 or self.bits % 1:
+            raise BadInput(f"Quantize needs a whole number of at least 2 bits (levels -1, 0, 1), got {self.bits}")
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         return {name: self._rounded(t[None])[0] for name, t in signal.items()}
@@ -35,7 +35,7 @@ class Quantize:
         return {name: self._rounded(t) for name, t in signal.items()}
 
     def _rounded(self, rows: Tensor) -> Tensor:
-        if self.bits >= 32:
+        if self.bits >= 32 or not rows.numel():
             return rows.clone()
         flat = in_rows(rows)
         steps = column(flat.abs().amax(1) / (2 ** (self.bits - 1) - 1), rows)

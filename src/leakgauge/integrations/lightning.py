@@ -20,8 +20,8 @@ def lightning_monitor(**options: Any) -> Any:
 
     Batches come from ``on_train_batch_start``; of a batch (x, y) the labels are taken too. Lightning runs backward
     inside ``optimizer.step(closure)``, and clips there: the gradient is read after the closure, as it is applied. Blocks
-    end with the epoch. Without ``log`` the numbers go to the trainer's own logger. Automatic optimisation with one
-    optimizer is needed.
+    end with the epoch. A fit resumed from a checkpoint goes on from its step, its alarm and its reports. Without ``log``
+    the numbers go to the trainer's own logger. Automatic optimisation with one optimizer is needed.
     """
     invite_torchvision()  # torchmetrics, which Lightning brings, imports it
     try:
@@ -31,6 +31,7 @@ def lightning_monitor(**options: Any) -> Any:
 
     class LeakageMonitor(lightning.Callback):
         monitor: Monitor | None = None
+        _resumed: dict[str, Any] | None = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             if not pl_module.automatic_optimization or len(trainer.optimizers) != 1:
@@ -42,6 +43,9 @@ def lightning_monitor(**options: Any) -> Any:
             if given.get("log") is None and trainer.logger is not None:
                 given["log"] = trainer.logger.log_metrics
             self.monitor = watch(pl_module, trainer.optimizers[0], batches="given", **given)
+            if self._resumed:
+                self.monitor.load_state_dict(self._resumed)
+                self._resumed = None
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
             if self.monitor is not None and self.monitor.looking:
@@ -62,6 +66,15 @@ def lightning_monitor(**options: Any) -> Any:
 
         def state_dict(self) -> dict[str, Any]:
             return {} if self.monitor is None else self.monitor.state_dict()
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            self._resumed = (
+                state_dict  # Lightning restores callbacks before training starts, when there is no monitor yet
+            )
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            if self.monitor is not None:
+                self.monitor.close()
 
     return LeakageMonitor()
 

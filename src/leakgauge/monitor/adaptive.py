@@ -18,7 +18,7 @@ from leakgauge.errors import BadInput
 from leakgauge.measures.decoding import decode
 from leakgauge.measures.ranking import auc
 from leakgauge.measures.rdp import RDPFilter
-from leakgauge.monitor.whitebox import per_sample_gradients, whole_gradient
+from leakgauge.monitor.whitebox import per_sample_gradients, products, whole_gradient
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,9 @@ class CanaryScore:
         device = next(iter(released.values())).device
         names = whole_gradient({name: g.numel() for name, g in released.items()}, len(x))
         samples = per_sample_gradients(model, self.loss, names, x.to(device), y.to(device), seed=self.seed)
-        rows = torch.cat([in_rows(samples[name]).float() for name in names], 1)
-        signal = torch.cat([released[name].detach().flatten().float() for name in names])
-        return decode(rows @ rows.T, rows @ signal, float(signal.double().square().sum()), len(signal))
+        found = products(samples, released)
+        energy = float(torch.stack([released[name].detach().double().square().sum() for name in names]).sum())
+        return decode(found.gram, found.cross, energy, sum(released[name].numel() for name in names))
 
     def __call__(self, sums: Tensor) -> Released:
         """The AUC of summed shares, inside against outside."""

@@ -22,12 +22,14 @@ class Products:
 
 
 def linear_owner(model: nn.Module, names: tuple[str, ...]) -> nn.Linear | None:
-    """The linear layer that all the named parameters belong to, if there is one."""
+    """The linear layer that all the named parameters belong to, and that shares none of them, if there is one."""
     owners = {name.rpartition(".")[0] for name in names}
     if len(owners) != 1:
         return None
     owner = model.get_submodule(owners.pop())
-    return owner if type(owner) is nn.Linear else None
+    own = {id(p) for p in owner.parameters()}
+    tied = any(id(p) in own for m in model.modules() if m is not owner for p in m._parameters.values())
+    return owner if type(owner) is nn.Linear and not tied else None
 
 
 def head_products(
@@ -65,10 +67,10 @@ def head_products(
     if len(outputs) != 1 or outputs[0].ndim != 2 or not value.requires_grad:
         return None
     (delta,) = torch.autograd.grad(value, outputs)
-    delta, a = delta.float() * len(x), inputs[0].float()
-    weight = next((signal[n].float() for n in names if n.endswith("weight")), None)
-    bias = next((signal[n].float() for n in names if n.endswith("bias")), None)
-    inner, seen = torch.zeros(len(x), len(x), device=x.device), torch.zeros_like(delta)
+    delta, a = delta.double() * len(x), inputs[0].double()  # as in whitebox.products
+    weight = next((signal[n].double() for n in names if n.endswith("weight")), None)
+    bias = next((signal[n].double() for n in names if n.endswith("bias")), None)
+    inner, seen = delta.new_zeros(len(x), len(x)), torch.zeros_like(delta)
     if weight is not None:
         inner, seen = inner + a @ a.T, seen + a @ weight.T
     if bias is not None:

@@ -27,27 +27,42 @@ class BatchFeatures:
         self._seed = seed
         self._plan: Plan | None = None
         self._shape: tuple[int, ...] | None = None
-        self._sum: Tensor | None = None
-        self.size = 0
+        self._parts: list[tuple[Tensor, int]] = []
+        self._marked = 0
 
     def add(self, x: Tensor) -> None:
         """Adds one forward pass's batch (n, …)."""
         x = x.detach()
         summed = self._tokens(x) if _is_tokens(x) else self._pixels(x)
-        self._sum = summed if self._sum is None else self._sum + summed
-        self.size += len(x)
+        self._parts.append((summed, len(x)))
+
+    @property
+    def size(self) -> int:
+        """Samples seen since the last step."""
+        return sum(size for _, size in self._parts)
+
+    def mark(self) -> None:
+        """Remembers what was seen so far, for :meth:`drop_marked`."""
+        self._marked = len(self._parts)
+
+    def drop_marked(self) -> None:
+        """Forgets what was seen before the mark: its gradient was thrown away."""
+        del self._parts[: self._marked]
+        self._marked = 0
 
     def take(self) -> tuple[Tensor, int] | None:
         """Features and number of samples since the last call, or None where no forward pass was seen."""
-        if self._sum is None or self.size == 0:
-            self.drop()
-            return None
-        found = self._sum / self.size, self.size
+        parts, size = self._parts, self.size
         self.drop()
-        return found
+        if size == 0:
+            return None
+        total = parts[0][0]
+        for part, _ in parts[1:]:
+            total = total + part
+        return total / size, size
 
     def drop(self) -> None:
-        self._sum, self.size = None, 0
+        self._parts, self._marked = [], 0
 
     def nbytes(self) -> int:
         return 0 if self._plan is None else self._plan.nbytes()

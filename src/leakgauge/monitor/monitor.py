@@ -79,6 +79,7 @@ class Monitor:
         self._log: Log | None = _writing(log) if isinstance(log, ScalarWriter) else log
         self._sketch: Sketch = SignBucket() if sketch is None else sketch
         self._prober: Prober | None = None
+        self._without_prober: str = "no model to probe"
         self._epsilon: Callable[[], float] | None = None
         self._on_close: Callable[[], None] | None = None
         self._saved: dict[str, Any] | None = None
@@ -89,10 +90,13 @@ class Monitor:
         self.step: int = 0
         self.looking: bool = True
         """Whether the step under way is looked at: by the stream, which samples steps, or by the probe."""
+        self._differentiated: bool = False  # a backward pass was seen since the last batch of the step
+        self._unsure: bool = False  # a batch came after it: whether both belong to the step is not known yet
         self._plan: Plan | None = None
         self._layers: tuple[str, ...] = ()
         self._features = BatchFeatures(self.seed)
         self._stream: Stream | None = None
+        self._shuffled: bool = True
         self._alarm: Alarm | None = None
         self._window: Ring | None = None
         self._history: Thinning[dict[str, Any]] = Thinning()
@@ -112,6 +116,11 @@ class Monitor:
 
     def see(self, x: Tensor, *, repeatable: bool = True) -> None:
         """One forward pass's batch; several before a step are one batch in parts."""
+        if self._differentiated:
+            self._differentiated, self._unsure = False, True
+            self._features.mark()
+            if self._prober is not None:
+                self._prober.mark()
         if sampled(self.step + 1):
             self._features.add(x)
         if self._prober is not None and self._prober.wants(self.step + 1):
@@ -121,6 +130,19 @@ class Monitor:
         """The labels of the forward pass, for the white-box probe, where no hook can see them."""
         if self._prober is not None and self._prober.wants(self.step + 1):
             self._prober.see_labels(y)
+
+    def differentiate(self, fresh: Callable[[], bool]) -> bool:
+        """A backward pass begins. Where ``fresh()``, no gradient is there although one was made since the last step.
+
+        Then that one was thrown away, as GradScaler does after an overflow, and so are its batches here; returns whether.
+        """
+        thrown_away = self._unsure and fresh()
+        self._differentiated, self._unsure = True, False
+        if thrown_away:
+            self._features.drop_marked()
+            if self._prober is not None:
+                self._prober.drop_marked()
+        return thrown_away
 
     def skip(self) -> None:
         """Ends a step that is not looked at."""
@@ -169,6 +191,7 @@ class Monitor:
             self._score(self._stream)
 
     def _end_step(self) -> None:
+        self._differentiated = self._unsure = False
         if self.step % self.every == 0:
             self._report_step()
         self.looking = self._looks_at(self.step + 1)
@@ -191,6 +214,7 @@ class Monitor:
         self._skipped["not finite"] = stream.not_finite
         if stream.not_finite:
             self.guard.say("finite", "leakgauge monitor: a gradient or input was not finite; such steps are not scored")
+        self._shuffled = stream.shuffled
         if not stream.shuffled:
             self.guard.say("order", f"leakgauge monitor: {NOT_SHUFFLED}")
         if scored is None:
@@ -251,11 +275,15 @@ class Monitor:
         return sum(part.nbytes() for part in parts if part is not None)
 
     def state_dict(self, *, private: bool = False) -> dict[str, Any]:
-        """The step, the alarm and the reports. With ``private`` also sketches and features, which derive from data."""
+        """The step, the alarm, the reports and whether batches came shuffled.
+
+        With ``private`` also sketches and features, which derive from data.
+        """
         state: dict[str, Any] = {
             "step": self.step,
             "alarm": None if self._alarm is None else self._alarm.state_dict(),
             "records": list(self.records()),
+            "shuffled": self._shuffled,
         }
         if private and self._stream is not None and self._window is not None:
             state["private"] = {"stream": self._stream.state_dict(), "window": self._window.values()}
@@ -279,6 +307,8 @@ class Monitor:
         """Removes all hooks and lets go of all buffers. Reports stay readable."""
         if self._on_close is not None:
             self._on_close()
+        if self._prober is not None:
+            self._without_prober = self._prober.off or "not due yet"
         self._plan, self._stream, self._prober = None, None, None
         self._features = BatchFeatures(self.seed)
 
@@ -292,6 +322,10 @@ class Monitor:
         self._saved = None
         if self._alarm is not None and state["alarm"] is not None:
             self._alarm.load_state_dict(state["alarm"])
+        if self._stream is not None:  # a loader without shuffling stays one: its bets are not taken up again
+            self._stream.shuffled = self._shuffled = bool(state.get("shuffled", True))
+        if self._window is not None:
+            self._window.clear()
         private = state.get("private")
         if private is not None and self._stream is not None and self._window is not None:
             self._stream.load_state_dict(private["stream"])
@@ -309,8 +343,13 @@ class Monitor:
 
     def _notes(self) -> tuple[str, ...]:
         notes = list(self.guard.said.values())
+        if self._stream is not None and self._stream.blocks > 3 and self._window is not None and not len(self._window):
+            notes.append(
+                f"InfoNCE needs {self.choices} steps between two ends of an epoch, and fewer came; "
+                f"give a smaller choices=, or call flush() less often"
+            )
         if self._whitebox is None:
-            why = "no model to probe" if self._prober is None else self._prober.off or "not due yet"
+            why = self._without_prober if self._prober is None else self._prober.off or "not due yet"
             notes.append(f"white-box probe off: {why}")
         else:
             notes += self._whitebox.notes

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from leakgauge.channels.rows import in_rows
 from leakgauge.core import Loss
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.monitor.whitebox import Protection, WhiteBox, probe, untouched_randomness
@@ -49,6 +50,7 @@ class Prober:
         self._rng = torch.Generator().manual_seed(seed)
         self._x: list[Tensor] = []
         self._y: list[Tensor] = []
+        self._marked = (0, 0)
         self._recent: list[tuple[Tensor, Tensor]] = []
         self._repeatable = True
         self.off = None if loss is not None else "loss was not given"
@@ -69,8 +71,17 @@ class Prober:
     def see_labels(self, y: Tensor) -> None:
         self._y.append(y.detach().clone())
 
+    def mark(self) -> None:
+        """Remembers what was seen so far, for :meth:`drop_marked`."""
+        self._marked = len(self._x), len(self._y)
+
+    def drop_marked(self) -> None:
+        """Forgets the samples before the mark: their gradient was thrown away."""
+        del self._x[: self._marked[0]], self._y[: self._marked[1]]
+        self._marked = (0, 0)
+
     def drop(self) -> None:
-        self._x, self._y, self._repeatable = [], [], True
+        self._x, self._y, self._repeatable, self._marked = [], [], True, (0, 0)
 
     def forget(self) -> None:
         """Drops all samples that are held."""
@@ -99,17 +110,22 @@ class Prober:
             self._keep(members)
             return None
         others = self._non_members(members)
+        missing = self._why_no_others()
+        if self._every == 1:  # no step lies between two probes, so this one's members are the next one's others
+            self._keep(members)
         if others is None:
-            self.off = "no non-members yet: recent batches did not fit into memory or none came before"
+            self.off = missing
             return None
         shared = {name: g for name, g in signal.items() if g is not None}
         if not shared:
             raise Inapplicable("no parameter has a gradient")
         assert self._loss is not None
-        self.off = None
-        return probe(
+        self.off = f"it failed at step {step}"
+        found = probe(
             self._model, self._loss, shared, members, others, protection=self._protection(), step=step, seed=self._seed
         )
+        self.off = None
+        return found
 
     def _keep(self, batch: tuple[Tensor, Tensor]) -> None:
         x, y = batch
@@ -130,6 +146,13 @@ class Prober:
         x, y = x[new.to(x.device)][-wanted:], y[new.to(y.device)][-wanted:]
         return (x.to(members[0].device), y.to(members[1].device)) if len(x) else None
 
+    def _why_no_others(self) -> str:
+        if self._candidates is not None:
+            return "no non-members: the candidates drawn were all in the batch; give candidates from outside"
+        if self._recent:
+            return "no non-members: the batches before held the same samples; give candidates="
+        return "no non-members yet: recent batches did not fit into memory or none came before"
+
     def _drawn(self, count: int) -> tuple[Tensor, Tensor]:
         source = self._candidates
         assert source is not None
@@ -148,7 +171,7 @@ class Prober:
 
 def _same_rows(a: Tensor, b: Tensor) -> Tensor:
     """Which rows of ``a`` are also in ``b``, by a random projection in double precision."""
-    flat = a.flatten(1).double()
+    flat = in_rows(a).double()
     direction = torch.randn(flat.shape[1], generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(flat)
-    ours, theirs = flat @ direction, b.flatten(1).double() @ direction
+    ours, theirs = flat @ direction, in_rows(b).double() @ direction
     return ((ours[:, None] - theirs).abs() <= 1e-12 * theirs.abs().clamp_min(1.0)).any(1)

@@ -87,7 +87,7 @@ class Stream:
         self._past_features = Ring(MEMORY, (features,))
         self._seen: OrderedDict[int, None] = OrderedDict()
         self._again = 0
-        self._blocks = 0
+        self.blocks = 0
         self._log_scores = torch.zeros(layers + 2, len(TEMPERATURES), dtype=torch.float64)
         self.not_finite = 0
         self.shuffled = True
@@ -98,7 +98,7 @@ class Stream:
         self._sketches[at], self._features[at] = sketch, features
         self._steps.append(step)
         self._sizes.append(size)
-        return at + 1 >= BLOCKS[min(self._blocks, len(BLOCKS) - 1)]
+        return at + 1 >= BLOCKS[min(self.blocks, len(BLOCKS) - 1)]
 
     def score(self) -> Scored | None:
         """Scores the block by the critic of the past, then adds it to the past. None when there was nothing to score."""
@@ -108,7 +108,7 @@ class Stream:
         sketches, features = self._sketches[:count].cpu(), self._features[:count].cpu()
         steps, sizes = self._steps, torch.tensor(self._sizes)
         self._steps, self._sizes = [], []
-        self._blocks += 1
+        self.blocks += 1
         finite = sketches.flatten(1).isfinite().all(1) & features.isfinite().all(1)
         self.not_finite += int((~finite).sum())
         keep = (finite & _of_usual_size(sizes)).nonzero().flatten()
@@ -192,7 +192,7 @@ class Stream:
         return {
             "sketches": self._past_sketches.values(),
             "features": self._past_features.values(),
-            "blocks": self._blocks,
+            "blocks": self.blocks,
             "log_scores": self._log_scores.clone(),
             "rng": self._rng.get_state(),
         }
@@ -202,7 +202,7 @@ class Stream:
         self._past_features.clear()
         self._past_sketches.append(state["sketches"])
         self._past_features.append(state["features"])
-        self._blocks, self._log_scores = state["blocks"], state["log_scores"].clone()
+        self.blocks, self._log_scores = state["blocks"], state["log_scores"].clone()
         self._rng.set_state(state["rng"])
 
     def nbytes(self) -> int:

@@ -12,6 +12,8 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.monitor.leakage import View
 from leakgauge.monitor.whitebox import Protection
 
+COMPILED = "torch.compile traces through the monitor's hooks; watch the model without compiling it"
+
 
 @runtime_checkable
 class PrivateOptimizer(Protocol):
@@ -51,7 +53,7 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
         raise BadInput("FSDP shards the gradients, so no process holds one to look at; watch an unsharded run instead")
     if "OptimizedModule" in kinds or any(m._compiled_call_impl is not None for m in model.modules()):
-        raise BadInput("torch.compile traces through the monitor's hooks; watch the model without compiling it")
+        raise BadInput(COMPILED)
     if isinstance(optimizer, torch.optim.LBFGS):
         raise BadInput("LBFGS evaluates many gradients at changing weights in one step; watch a first-order optimizer")
 
@@ -68,7 +70,7 @@ def reader(
         private = optimizer
 
         def read_private() -> dict[str, Tensor | None]:
-            over = private.expected_batch_size if private.loss_reduction == "mean" else 1
+            over = _divisor(private)
             return {name: _private(view, p, over) for name, p in parameters.items()}
 
         return read_private
@@ -90,11 +92,21 @@ def protection_of(
     optimizer: torch.optim.Optimizer, *, clip: float | None, noise: float | None, view: View
 ) -> Protection:
     """Clipping and noise of what ``view`` sees: read from Opacus' optimizer, or as the user states them."""
+    over: int | None = None
     if isinstance(optimizer, PrivateOptimizer):
         clip = float(optimizer.max_grad_norm)
-        over = optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1
+        over = _divisor(optimizer)
         noise = float(optimizer.noise_multiplier) * clip / over
-    return Protection(clip=None if view == "raw" else clip, noise=noise if view == "released" else None)
+    return Protection(clip=None if view == "raw" else clip, noise=noise if view == "released" else None, over=over)
+
+
+def _divisor(optimizer: PrivateOptimizer) -> int:
+    """What Opacus divides the noised sum by: the expected batch size times the batches accumulated into the step, or 1."""
+    if optimizer.loss_reduction != "mean":
+        return 1
+    held = [p for part in optimizer.original_optimizer.param_groups for p in part["params"]]
+    samples = [getattr(p, "grad_sample", None) for p in held]
+    return optimizer.expected_batch_size * max([len(s) for s in samples if isinstance(s, list)], default=1)
 
 
 def _private(view: View, parameter: nn.Parameter, over: int) -> Tensor | None:

@@ -138,6 +138,9 @@ class _Attached:
         self._handles.append(self._step_handle)
         if criterion is not None:
             self._handles.append(criterion.register_forward_pre_hook(self._criterion, with_kwargs=True))
+        if not isinstance(self._optimizer, PrivateOptimizer):  # Opacus keeps what it gathered beside p.grad
+            for parameter in self._parameters.values():
+                self._handles.append(parameter.register_hook(self._differentiate))
         if self._own:
             for name, parameter in self._parameters.items():
                 self._handles.append(parameter.register_hook(self._own_gradient(name, parameter)))
@@ -176,6 +179,18 @@ class _Attached:
         if isinstance(target, Tensor):
             with self._monitor.guard.around("reading the labels", then=self._monitor.close):
                 self._monitor.labels(target)
+
+    def _differentiate(self, gradient: Tensor) -> None:
+        """Called for each parameter in a backward pass, before its gradient is added to what is there."""
+        if self._monitor.looking and self._monitor.differentiate(self._fresh):
+            self._raw = {}
+
+    def _fresh(self) -> bool:
+        """Whether no parameter holds a gradient: None everywhere, or zeros."""
+        with self._monitor.guard.around("reading the gradient", then=self._monitor.close):
+            grads = (p.grad for p in self._parameters.values())
+            return all(g is None or (not g.is_sparse and not bool(g.any())) for g in grads)
+        return False
 
     def _own_gradient(self, name: str, parameter: nn.Parameter) -> Callable[[Tensor], None]:
         """Collects what this process computes, before it is accumulated, averaged over processes or clipped."""

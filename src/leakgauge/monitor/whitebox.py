@@ -51,10 +51,15 @@ class WhiteBox:
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """What was done to the gradient by way of differential privacy: ``clip`` per sample, ``noise`` per entry of the mean."""
+    """What was done to the gradient by way of differential privacy: ``clip`` per sample, ``noise`` per entry of what is released.
+
+    ``over`` is what the sum of the samples' gradients was divided by; None where it was their number. Under Poisson sampling it
+    is the expected number, whatever was drawn, and 1 where the sum itself is released.
+    """
 
     clip: float | None = None
     noise: float | None = None
+    over: float | None = None
 
 
 def probe(
@@ -84,10 +89,10 @@ def probe(
         with quiet(model), untouched_randomness(seed, x.device):
             found = head_products(model, layer, loss, names, signal, x, y)
     if found is None:
-        rows = {n: in_rows(g).float() for n, g in per_sample_gradients(model, loss, names, x, y, seed=seed).items()}
-        gram = torch.stack([r @ r.T for r in rows.values()]).sum(0)
-        found = Products(gram, torch.stack([rows[n] @ signal[n].detach().float().reshape(-1) for n in names]).sum(0))
+        found = products(per_sample_gradients(model, loss, names, x, y, seed=seed), signal)
     gram, cross = found.gram, found.cross
+    if not bool(gram.isfinite().all() and cross.isfinite().all()):
+        raise Inapplicable("the gradients at the candidates, or what was released, are not finite")
     if protection.clip is not None:
         scale = (protection.clip / gram.diagonal().sqrt().clamp_min(1e-30)).clamp_max(1.0)
         gram, cross = gram * scale[:, None] * scale, cross * scale
@@ -109,7 +114,9 @@ def probe(
         notes.append("probe takes batch statistics and dropout in eval mode; one who knows them reads more")
     upper = None
     if protection.noise and complete:
-        upper = membership_information(gram / count**2, rate=count / len(x), noise=protection.noise)
+        upper = membership_information(
+            gram / (protection.over or count) ** 2, rate=count / len(x), noise=protection.noise
+        )
     return WhiteBox(
         step=step,
         auc=auc(weights[:count], weights[count:]),
@@ -120,6 +127,20 @@ def probe(
         upper_nats=upper,
         notes=tuple(notes),
     )
+
+
+def products(samples: Mapping[str, Tensor], signal: Mapping[str, Tensor]) -> Products:
+    """Inner products of per-sample gradients (n, *shape) with each other and with the ``signal``, over all the named tensors.
+
+    In double precision: candidates whose gradients nearly depend on each other are told apart by the small eigenvalues of the
+    Gram matrix, which single precision buries below 1e-7 of the largest, far above the least ridge of ``decode``.
+    """
+    grams, crosses = [], []
+    for name, gradients in samples.items():  # layer by layer: doubles of all of them at once would be large
+        rows = in_rows(gradients).double()
+        grams.append(rows @ rows.T)
+        crosses.append(rows @ signal[name].detach().double().reshape(-1))
+    return Products(torch.stack(grams).sum(0), torch.stack(crosses).sum(0))
 
 
 COUPLED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)

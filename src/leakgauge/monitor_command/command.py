@@ -13,7 +13,7 @@ from rich.console import Console
 from leakgauge.audit import monitor_records
 from leakgauge.audit.recording import Recording, Settings, Show
 from leakgauge.cli_options import INTERRUPTED
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.monitor import MonitorWarning, View
 from leakgauge.monitor.leakage import VIEWS
 from leakgauge.monitor_command import embedded, script
@@ -99,7 +99,7 @@ def _end(recording: Recording, train: Callable[[], None]) -> int:
         how, why = "finished", ""
     except KeyboardInterrupt:
         how, why, code = "interrupted", "Ctrl-C", INTERRUPTED
-    except BadInput as error:
+    except LeakgaugeError as error:
         how, why, mistake = "failed", str(error), error
     recording.finish(how, why)
     if recording.monitor is not None:

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from leakgauge.audit.recording import Recording
 from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.integrations.user_code import one_line
+from leakgauge.monitor.views import COMPILED
 
 HINT = "call leakgauge.monitor.watch(model, optimizer) in the script for the one that counts"
 
@@ -76,6 +77,8 @@ class _Finder:
         self._called, self._losses = {}, {}
 
     def _forward(self, module: nn.Module, inputs: object) -> None:
+        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+            raise Refused(COMPILED)  # here, before it is compiled: the compiler would trace through this very hook
         if self._first is None and torch.is_grad_enabled():
             kind = self._losses if isinstance(module, _Loss) else self._called
             kind.setdefault(id(module), module)

@@ -54,6 +54,17 @@ def test_without_defense_the_member_is_found_and_under_noise_it_is_not(setup_of,
     assert hidden["tpr"]["value"] < 0.3
 
 
+def test_updates_that_differ_in_the_fourth_digit_are_told_apart(setup):
+    """A common part drowns the differences of inner products in single precision, not those of the updates themselves."""
+    drawn = draw_releases(setup, Gradient(), batch=2, candidates=20, releases=30, seed=0)
+    rng = torch.Generator().manual_seed(0)
+    alike = {
+        name: torch.randn(rows.shape[1:], generator=rng) + 1e-4 * torch.randn(rows.shape, generator=rng)
+        for name, rows in drawn.rows.items()
+    }
+    assert told_apart(replace(drawn, rows=alike), (), seed=0)["auc"]["value"] == 1.0
+
+
 def test_dp_sgd_refuses_members_where_the_channel_refuses_the_model(setup_of):
     drawn = draw_releases(setup_of(mode="train"), Gradient(), batch=2, candidates=20, releases=5, seed=0)
     with pytest.raises(Inapplicable, match="normalises over the batch"):

@@ -1,0 +1,78 @@
+"""When the white-box probe runs, on which samples, and what it says where it cannot."""
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.monitor import MonitorWarning, watch
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def steps(model, optimizer, criterion, pairs):
+    for x, y in pairs:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+
+
+def why(monitor):
+    return [note for note in monitor.compute().notes if note.startswith("white-box probe off")]
+
+
+def test_a_probe_at_every_step_takes_the_members_of_the_step_before(model_of, train):
+    model, criterion = model_of(), nn.CrossEntropyLoss()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer, loss=criterion, every=1, strict=True)
+    train(model, optimizer, 1, criterion=criterion)
+    assert "none came before" in why(monitor)[0]
+    train(model, optimizer, 3, criterion=criterion, seed=1)
+    found = monitor.compute().whitebox
+    assert found is not None
+    assert (found.step, found.members, found.others) == (4, 10, 10)
+    assert found.auc.value == 1.0
+
+
+def test_samples_may_be_single_numbers():
+    """Token numbers (n,), as an embedding of words or users takes them."""
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randperm(50, generator=rng), torch.randint(3, (50,), generator=rng)
+    model, criterion = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 3)), nn.CrossEntropyLoss()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer, loss=criterion, every=2, strict=True)
+    steps(model, optimizer, criterion, zip(x.split(10)[:4], y.split(10)[:4], strict=True))
+    found = monitor.compute().whitebox
+    assert found is not None
+    assert (found.members, found.others) == (10, 10)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"), [(True, "candidates drawn were all in the batch"), (False, "batches before held the same")]
+)
+def test_others_that_are_members_are_named_as_the_reason(model_of, data, given, reason):
+    x, y = data[0][:10], data[1][:10]
+    model, criterion = model_of(), nn.CrossEntropyLoss()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer, loss=criterion, every=2, candidates=(x, y) if given else None, strict=True)
+    steps(model, optimizer, criterion, [(x, y)] * 2)
+    assert reason in why(monitor)[0]
+
+
+def test_images_that_are_not_numbers_are_told_in_words(model_of, data):
+    x, y = data[0][:20].clone(), data[1][:20]
+    x[13, 0, 0, 0] = torch.nan
+    model, criterion = model_of(), nn.CrossEntropyLoss()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer, loss=criterion, every=2)
+    with pytest.warns(MonitorWarning, match="not finite"):
+        steps(model, optimizer, criterion, [(x[:10], y[:10]), (x[10:], y[10:])])
+    assert why(monitor) == ["white-box probe off: it failed at step 2"]
+
+
+def test_the_reason_stays_after_closing(model_of):
+    model = model_of()
+    with watch(model, sgd(model)) as monitor:
+        before = why(monitor)
+    assert why(monitor) == before == ["white-box probe off: loss was not given"]
