@@ -142,7 +142,9 @@ def classes(study: Study) -> None:
     """Does the transition come earlier with more classes? VGG19 on 2, 5 and 10 classes, as many images each."""
     whole = study.cifar()
     total = 20 if study.quick else 8000
-    calm = replace(study.paper, decoder=Deconvolution(start="calm"))  # with few images, pixels that start white may stay so
+    calm = replace(
+        study.paper, decoder=Deconvolution(start="calm")
+    )  # with few images, pixels that start white may stay so
     for count in (2, 5, 10):
         splits = of_classes(whole, count, total=total)
         if study.quick:  # a quarter of twenty images is too few to learn from
