@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from leakgauge.channels.twice import twice_differentiable
+from leakgauge.channels.twice import ScaleApart, twice_differentiable
 from leakgauge.core import Signal, Targets, Victim
 
 
@@ -105,7 +105,7 @@ _inside_transform: ContextVar[bool] = ContextVar("inside_transform", default=Fal
 @contextmanager
 def inside_transform() -> Iterator[None]:
     """Inside, gradients are taken with ``torch.func.grad``, the only kind that vmap can map over."""
-    with _switched_on(_inside_transform):
+    with _switched_on(_inside_transform), ScaleApart():
         yield
 
 
