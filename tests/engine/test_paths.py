@@ -84,6 +84,67 @@ def test_a_model_that_moves_the_batch_is_noticed_and_mapped():
     assert choice.note.startswith("replay: vmap; layer rules: ")
 
 
+class OverTheBatch(nn.Module):
+    """Normalises by hand with statistics of all it is given, and so of all restarts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 3, 5, stride=2), nn.Linear(48, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self.conv(x)
+        centred = maps - maps.mean((0, 2, 3), keepdim=True)
+        return self.head((centred / (centred.square().mean((0, 2, 3), keepdim=True) + 1e-5).sqrt()).flatten(1))
+
+
+def test_a_model_that_mixes_restarts_is_noticed_although_all_start_alike():
+    """As they do in ``many``, where every observation gets the starts that it would get alone."""
+    victim = Victim(OverTheBatch(), Pixels((1, 12, 12)))
+    x, y = torch.rand(1, 2, 1, 12, 12).expand(4, -1, -1, -1, -1), torch.tensor([[0, 1]]).expand(4, -1)
+    seen = share(victim, Gradient(), torch.rand(2, 1, 12, 12), y[0])
+    choice = choose(victim, Gradient(), Observed.checked(seen.signal, victim), x, y)
+    assert isinstance(choice.replay, Vmapped), choice.note
+
+
+class Padded(nn.Module):
+    """Attention that leaves out some positions; PyTorch asserts the shape of the mask, which is not the tape's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(12, 2, batch_first=True), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = x[:, 0]
+        hidden = torch.arange(12).expand(len(x), -1) > 8
+        return self.head(self.attention(steps, steps, steps, key_padding_mask=hidden)[0].mean(1))
+
+
+def test_a_model_whose_assertion_fails_on_many_restarts_is_mapped():
+    choice = chosen(Victim(Padded(), Pixels((1, 12, 12))), rows=3, batch=2)
+    assert isinstance(choice.replay, Vmapped)
+    assert "layer rules: AssertionError" in choice.note
+
+
+class Large(nn.Module):
+    """Runs out of memory on more than four images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(144, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 4:
+            raise torch.OutOfMemoryError("full")
+        return self.head(torch.tanh(x.flatten(1)))
+
+
+def test_restarts_that_do_not_fit_into_the_comparison_go_in_chunks_of_the_fast_path():
+    victim = Victim(Large(), Pixels((1, 12, 12)))
+    seen = share(victim, Gradient(), torch.rand(1, 1, 12, 12), torch.tensor([1]))
+    found = inverting_gradients(steps=2, restarts=8)(victim, seen)
+    assert found.notes == ("replay: layer rules", "in 2 chunks of at most 4 rows")
+
+
 class LooksAtValues(nn.Module):
     """Branches on data, which neither rules over all rows nor vmap can follow row by row."""
 
