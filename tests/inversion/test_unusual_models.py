@@ -109,6 +109,19 @@ def test_labels_are_not_optimised_where_the_loss_has_no_place_for_them(head, los
     assert bool(torch.isfinite(dlg(steps=2)(victim, told).losses).all())
 
 
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda out, y: F.cross_entropy(out, y, reduction="none"), r"got shape \(2,\)"),
+        (lambda out, y: (F.cross_entropy(out, y), out), "got tuple"),
+    ],
+)
+def test_a_loss_that_is_no_single_number_is_refused(loss, said, victim_of, batch_of):
+    victim, (x, y) = victim_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), loss=loss), batch_of(2)
+    with pytest.raises(BadInput, match=said):
+        share(victim, Gradient(), x, y)
+
+
 def test_a_single_number_per_sample_has_no_labels_to_read(victim_of, batch_of):
     victim = victim_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 1), nn.Flatten(0)), loss=F.mse_loss)
     x, y = batch_of(2)[0], torch.tensor([0.3, -1.0])
