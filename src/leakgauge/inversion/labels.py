@@ -307,7 +307,7 @@ def is_cross_entropy(loss: object) -> bool:
 def require_positive_features(victim: Victim, *, rng: torch.Generator, rule: str) -> None:
     """Runs noise through the public model and refuses if anything negative enters the head."""
     name, _ = _head(victim)
-    with torch.no_grad(), capturing(victim.model, (name,)) as seen:
+    with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, (name,)) as seen:
         victim(_probe(victim, rng))
     if float(seen[name].min()) < 0:
         raise Inapplicable(f"{rule} needs features without negative values before the head {name}")
