@@ -7,7 +7,6 @@ Only :func:`share` (here) and ``score`` (in :mod:`leakgauge.audit`) ever see the
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.given_model import copied, refuse_wrapped
 from leakgauge.randomness import own_stream, private_randomness
 from leakgauge.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
 from leakgauge.spaces import Space
@@ -55,8 +55,8 @@ class Victim:
             raise BadInput(f"the victim's model must be a torch.nn.Module, got {type(self.model).__name__}")
         if self.mode not in ("train", "eval"):
             raise BadInput(f"the victim's mode must be 'train' or 'eval', got {self.mode!r}")
-        _refuse_wrapped(self.model)
-        model = copy.deepcopy(self.model).train(self.mode == "train")
+        refuse_wrapped(self.model)
+        model = copied(self.model).train(self.mode == "train")
         if not any(p.requires_grad for p in model.parameters()):
             raise BadInput("the victim's model has no trainable parameter; nothing would be shared")
         model.zero_grad(set_to_none=True)
@@ -117,22 +117,6 @@ def drop_attribute(module: nn.Module) -> str:
 
 def _keeps_statistics(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.running_mean is not None
-
-
-def _refuse_wrapped(model: nn.Module) -> None:
-    """Modules that cannot be run on given weights, each with what to give instead."""
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise BadInput(f"the victim's model is wrapped in {type(model).__name__}; give the module inside, model.module")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise BadInput(
-            "the victim's model is TorchScript, whose weights are fixed; give the nn.Module it was made from"
-        )
-    if any(hasattr(m, "_orig_mod") for m in model.modules()):
-        raise BadInput(
-            "the victim's model is compiled, so that it cannot be differentiated twice; give the module inside, model._orig_mod"
-        )
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
-        raise BadInput("the victim's model has lazy layers without weights; run one batch through it first")
 
 
 class Channel(Protocol):

@@ -104,6 +104,22 @@ def test_refusals(model, count, defenses, message):
         linear()(victim, seen)
 
 
+class ChannelsLast(nn.Module):
+    def forward(self, x):
+        return x.permute(0, 3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "before", [nn.LayerNorm((1, 28, 28)), nn.Tanh(), nn.AvgPool2d(3, 1, 1), nn.Dropout(0.5), ChannelsLast()]
+)
+def test_a_layer_that_does_not_see_the_image_itself_is_refused(before):
+    """What it sees would be read off exactly, and would not be the image."""
+    victim = Victim(nn.Sequential(before, nn.Flatten(), nn.Linear(784, 10)), SPACE, mode="train")
+    seen = share(victim, Gradient(), SPACE.encode(fashion("test")[0][:1]), torch.tensor([1]))
+    with pytest.raises(Inapplicable, match="does not see the image as it is"):
+        linear()(victim, seen)
+
+
 def test_a_dead_layer_is_refused():
     with pytest.raises(Inapplicable, match="bias gradient of the first layer is zero"):
         input_of_linear(torch.zeros(3, 4), torch.zeros(3))

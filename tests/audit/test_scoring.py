@@ -37,6 +37,15 @@ def test_a_perfect_shuffled_batch(order):
     assert found.reid == (1.0,) * 5
 
 
+@pytest.mark.parametrize("y", [torch.eye(4), torch.rand(4, 3, generator=torch.Generator().manual_seed(0))])
+def test_targets_that_are_no_single_label_are_not_compared(y):
+    x = SPACE.encode(images(4))
+    for found in (y, y.argmax(1), None):
+        scored = score(reconstruction(x, found), x, y, space=SPACE)
+        assert scored.labels is None
+        assert min(scored.psnr) > 100
+
+
 def test_scores_are_in_the_order_of_the_truth():
     truth = images(4)
     noise = torch.tensor([0.0, 0.02, 0.05, 0.1]).view(-1, 1, 1, 1) * (images(4, seed=2) - 0.5)

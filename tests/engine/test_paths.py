@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from leakgauge import testing
 from leakgauge.attacks import inverting_gradients
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import DPSGD, FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.engine import ByRules, Observed, Reference, Vmapped, choose, memory
 from leakgauge.errors import BadInput, Inapplicable
@@ -84,6 +84,67 @@ def test_a_model_that_moves_the_batch_is_noticed_and_mapped():
     assert choice.note.startswith("replay: vmap; layer rules: ")
 
 
+class OverTheBatch(nn.Module):
+    """Normalises by hand with statistics of all it is given, and so of all restarts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 3, 5, stride=2), nn.Linear(48, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self.conv(x)
+        centred = maps - maps.mean((0, 2, 3), keepdim=True)
+        return self.head((centred / (centred.square().mean((0, 2, 3), keepdim=True) + 1e-5).sqrt()).flatten(1))
+
+
+def test_a_model_that_mixes_restarts_is_noticed_although_all_start_alike():
+    """As they do in ``many``, where every observation gets the starts that it would get alone."""
+    victim = Victim(OverTheBatch(), Pixels((1, 12, 12)))
+    x, y = torch.rand(1, 2, 1, 12, 12).expand(4, -1, -1, -1, -1), torch.tensor([[0, 1]]).expand(4, -1)
+    seen = share(victim, Gradient(), torch.rand(2, 1, 12, 12), y[0])
+    choice = choose(victim, Gradient(), Observed.checked(seen.signal, victim), x, y)
+    assert isinstance(choice.replay, Vmapped), choice.note
+
+
+class Padded(nn.Module):
+    """Attention that leaves out some positions; PyTorch asserts the shape of the mask, which is not the tape's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(12, 2, batch_first=True), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = x[:, 0]
+        hidden = torch.arange(12).expand(len(x), -1) > 8
+        return self.head(self.attention(steps, steps, steps, key_padding_mask=hidden)[0].mean(1))
+
+
+def test_a_model_whose_assertion_fails_on_many_restarts_is_mapped():
+    choice = chosen(Victim(Padded(), Pixels((1, 12, 12))), rows=3, batch=2)
+    assert isinstance(choice.replay, Vmapped)
+    assert "layer rules: AssertionError" in choice.note
+
+
+class Large(nn.Module):
+    """Runs out of memory on more than four images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(144, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 4:
+            raise torch.OutOfMemoryError("full")
+        return self.head(torch.tanh(x.flatten(1)))
+
+
+def test_restarts_that_do_not_fit_into_the_comparison_go_in_chunks_of_the_fast_path():
+    victim = Victim(Large(), Pixels((1, 12, 12)))
+    seen = share(victim, Gradient(), torch.rand(1, 1, 12, 12), torch.tensor([1]))
+    found = inverting_gradients(steps=2, restarts=8)(victim, seen)
+    assert found.notes == ("replay: layer rules", "in 2 chunks of at most 4 rows")
+
+
 class LooksAtValues(nn.Module):
     """Branches on data, which neither rules over all rows nor vmap can follow row by row."""
 
@@ -124,6 +185,77 @@ def test_several_local_steps_are_mapped_and_equal_the_reference(name):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
         ours, theirs = (torch.autograd.grad(v.sum(), at)[0].flatten() for v in (ours, theirs))
         assert F.cosine_similarity(ours, theirs, 0) > 0.999
+
+
+class Normalised(nn.Module):
+    """Both kinds of normalisation whose derivative torch.func gets wrong, with weights that are not one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.batch, self.instance = (
+            nn.Conv2d(1, 4, 5, stride=2),
+            nn.BatchNorm2d(4),
+            nn.InstanceNorm2d(4, affine=True),
+        )
+        self.layer, self.head = nn.LayerNorm((4, 4)), nn.Linear(64, 4)
+        with torch.no_grad():
+            for norm in (self.batch, self.instance, self.layer):
+                norm.weight.copy_(torch.linspace(0.5, 1.5, norm.weight.numel()).view_as(norm.weight))
+                norm.bias.copy_(torch.linspace(-0.5, 0.5, norm.bias.numel()).view_as(norm.bias))
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = torch.tanh(self.batch(self.conv(x)))
+        return self.head(torch.tanh(self.layer(self.instance(maps))).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "channel"),
+    [
+        ("eval", Gradient()),
+        ("eval", DPSGD(clip=0.1)),
+        ("train", Gradient()),
+        ("train", FedAvg(steps=2, lr=0.1)),
+    ],
+)
+def test_the_slope_through_mapped_normalisation_is_that_of_the_loss(mode, channel):
+    """torch.func alone holds mean and deviation for constants where it differentiates the gradient of a norm's weight."""
+    torch.manual_seed(0)
+    victim = double(Victim(Normalised(), Pixels((1, 12, 12)), mode=mode))
+    x, y = torch.rand(2, 2, 1, 12, 12, dtype=torch.float64), torch.tensor([[0, 1], [2, 3]])
+    observed = Observed.checked(share(victim, channel, x[0], y[0]).signal, victim)
+    replay = Vmapped(victim, channel, observed)
+
+    def loss(at: Tensor) -> Tensor:
+        replayed = replay(at, y)
+        return replayed.l2(dict.fromkeys(replayed.names, 1.0)).sum()
+
+    at, along = (x + 0.1).requires_grad_(), torch.randn(x.shape, dtype=torch.float64)
+    (slope,) = torch.autograd.grad(loss(at), at)
+    with torch.no_grad():
+        difference = (loss(at + 1e-5 * along) - loss(at - 1e-5 * along)) / 2e-5
+    torch.testing.assert_close((slope * along).sum(), difference, rtol=1e-6, atol=1e-10)
+
+
+class WritesItsBuffer(nn.Module):
+    """Changes a buffer in each pass and uses it, as spectral normalisation and running codebooks do in train mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(144, 4)
+        self.register_buffer("gain", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.gain.mul_(2)
+        return self.head(torch.tanh(x.flatten(1) * self.gain))
+
+
+def test_every_replay_starts_from_the_buffers_of_the_client():
+    victim = double(Victim(WritesItsBuffer(), Pixels((1, 12, 12)), mode="train"))
+    x, y = torch.rand(3, 1, 1, 12, 12, dtype=torch.float64), torch.tensor([[0], [1], [2]])
+    observed = Observed.checked(share(victim, Gradient(), x[0], y[0]).signal, victim)
+    fast, slow = ByRules(victim, observed), Reference(victim, Gradient(), observed)
+    for _ in range(3):
+        torch.testing.assert_close(fast(x, y).gradient("head.weight"), slow(x, y).gradient("head.weight"))
 
 
 def double(victim: Victim) -> Victim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -283,3 +284,15 @@ def test_if_no_rule_applies_every_reason_is_given():
     of = victim(activation=nn.Tanh, bias=False)
     with pytest.raises(Inapplicable, match=r"reads one label.*; .*negative values.*; not shared: 3\.bias"):
         told(FirstThatApplies((SignRule(), RowSum(), BiasCounts())), of, observed(of, [1, 1], reveal=(Size(),)))
+
+
+@pytest.mark.parametrize("rule", [SignRule(), RowSum(), MinimumEntry(), BiasCounts(), ChanceCounts(), inferred()])
+def test_reading_labels_leaves_the_random_numbers_of_the_user_alone(rule):
+    """The probes of a train-mode model draw dropout masks, which must not come from the global stream."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.ReLU(), nn.Dropout(0.5), nn.Linear(24, 4))
+    dropping = Victim(model, Pixels((1, 6, 6)), mode="train")
+    seen = share(dropping, Gradient(), torch.rand(2, 1, 6, 6), torch.tensor([1, 2]))
+    before = torch.get_rng_state()
+    with contextlib.suppress(Inapplicable):
+        rule(dropping, seen, rng=torch.Generator().manual_seed(0))
+    assert torch.equal(torch.get_rng_state(), before)

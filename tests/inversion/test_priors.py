@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -11,9 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from leakgauge.attacks import inverting_gradients
 from leakgauge.channels import Gradient
+from leakgauge.core import Pixels, Victim, share
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import BatchNormStatistics, Norm, TotalVariation
+from leakgauge.inversion.terms import Candidate
 
 
 def candidates(rows: int, size: int, seed: int = 0):
@@ -29,6 +33,18 @@ def test_total_variation_and_norm(victim_of, batch_of, seen_by, values_at, rows,
     variation = [np.abs(np.diff(p, axis=-1)).mean() + np.abs(np.diff(p, axis=-2)).mean() for p in pixels]
     np.testing.assert_allclose(values_at(TotalVariation(), victim, seen, x), variation, rtol=1e-5)
     np.testing.assert_allclose(values_at(Norm(), victim, seen, x), (pixels**2).mean((1, 2, 3, 4)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 9), (2, 9, 1), (3, 1, 1)])
+def test_images_with_a_side_of_one_pixel_are_attacked_with_their_prior(shape):
+    space = Pixels(shape)
+    torch.manual_seed(0)
+    victim = Victim(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 4)), space)
+    x = torch.rand(1, *shape)
+    found = inverting_gradients(steps=3, restarts=2, tv=0.5)(victim, share(victim, Gradient(), x, torch.tensor([1])))
+    assert bool(torch.isfinite(found.losses).all())
+    variation = torch.diff(x.flatten(2)).abs().mean() if max(shape[1:]) > 1 else torch.tensor(0.0)
+    torch.testing.assert_close(TotalVariation()(Candidate(x[None], victim, None))[0], variation)
 
 
 def test_total_variation_of_known_pictures(victim_of, batch_of, seen_by, values_at):

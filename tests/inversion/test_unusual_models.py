@@ -109,6 +109,39 @@ def test_labels_are_not_optimised_where_the_loss_has_no_place_for_them(head, los
     assert bool(torch.isfinite(dlg(steps=2)(victim, told).losses).all())
 
 
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda out, y: F.cross_entropy(out, y, reduction="none"), r"got shape \(2,\)"),
+        (lambda out, y: (F.cross_entropy(out, y), out), "got tuple"),
+    ],
+)
+def test_a_loss_that_is_no_single_number_is_refused(loss, said, victim_of, batch_of):
+    victim, (x, y) = victim_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), loss=loss), batch_of(2)
+    with pytest.raises(BadInput, match=said):
+        share(victim, Gradient(), x, y)
+
+
+def test_a_single_number_per_sample_has_no_labels_to_read(victim_of, batch_of):
+    victim = victim_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 1), nn.Flatten(0)), loss=F.mse_loss)
+    x, y = batch_of(2)[0], torch.tensor([0.3, -1.0])
+    with pytest.raises(Inapplicable, match="one number per sample"):
+        dlg(steps=2)(victim, share(victim, Gradient(), x, y))
+    told = share(victim, Gradient(), x, y, reveal=(Size(), Labels()))
+    assert bool(torch.isfinite(dlg(steps=2)(victim, told).losses).all())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_model_that_keeps_a_tensor_of_its_last_pass_says_what_to_do():
+    model = nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(36, 4)))
+    model(torch.rand(1, 1, 6, 6))
+    with pytest.raises(BadInput, match=r"inside torch.no_grad\(\) first"):
+        Victim(model, Pixels((1, 6, 6)))
+    with torch.no_grad():
+        model(torch.rand(1, 1, 6, 6))
+    Victim(model, Pixels((1, 6, 6)))
+
+
 def test_reentrant_checkpoints_are_refused_with_what_to_do(victim_of, batch_of):
     victim, (x, y) = victim_of(Checkpointed()), batch_of(1)
     with pytest.raises(Inapplicable, match="use_reentrant=False"):

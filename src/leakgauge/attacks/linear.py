@@ -11,9 +11,17 @@ from torch import Tensor, nn
 
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.engine import Observed
+from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
 from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
+from leakgauge.randomness import private_randomness
+
+PROBES = 4
+"""Samples of noise on which the layer's input is looked at; more than one, for batch normalisation in train mode."""
+
+AGREEMENT = 1e-3
+"""How far, relative to its length, the layer's input may be from the image."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,7 @@ class Linear:
             raise Inapplicable(f"the rows of a shared gradient mix {seen.size} samples; analytic recovery needs one")
         signal = Observed.checked(seen.signal, victim).signal
         name = _first_layer(victim)
+        _require_raw_input(victim, name, seed=seed)
         for needed in (f"{name}.weight", f"{name}.bias"):
             if needed not in signal:
                 raise Inapplicable(f"not shared: {needed}")
@@ -66,13 +75,29 @@ def _first_layer(victim: Victim) -> str:
     return name
 
 
+def _require_raw_input(victim: Victim, name: str, *, seed: int) -> None:
+    """Runs noise through the public model: what enters the layer must be the image itself, value by value."""
+    noise = victim.to_input(victim.space.start(PROBES, torch.Generator().manual_seed(seed)))
+    with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:
+        victim(noise)
+    entered = seen.get(name)
+    if entered is None or entered.numel() != noise.numel():
+        raise Inapplicable(f"the first linear layer {name} does not take one whole image at a time")
+    off = float((entered.reshape(PROBES, -1) - noise.flatten(1)).norm() / noise.norm())
+    if not off < AGREEMENT:
+        raise Inapplicable(
+            f"the first linear layer {name} does not see the image as it is: something, such as a normalisation, dropout or another "
+            "order of the pixels, lies before it"
+        )
+
+
 def linear() -> Linear:
     """Phong et al. 2018: for y = W x + b, row i of ∂W is ∂b_i · x, so x is read off exactly.
 
         x̂ = ∂Wᵀ ∂b / ‖∂b‖²
 
-    Needs a fully connected first layer with a bias, both gradients shared, and one sample. A weight update after one
-    step does as well: its factor −η cancels.
+    Needs a fully connected first layer with a bias that sees the image itself, both gradients shared, and one sample. A weight
+    update after one step does as well: its factor −η cancels.
 
     Deviations: all rows are used by least squares instead of one row's quotient, so a single small ∂b_i does no harm.
 

@@ -21,7 +21,8 @@ Perceptual = Callable[[Tensor, Tensor], Tensor]
 class Scores:
     """One value per true image, in the order of the truth; None where a metric was not measured.
 
-    ``reid`` is the rank of the true image among the pool (1 is best), ``labels`` is 1.0 where the label is right.
+    ``reid`` is the rank of the true image among the pool (1 is best), ``labels`` is 1.0 where the label is right; targets
+    that are no single label (class probabilities, several labels, a vector to regress on) are not compared.
     """
 
     mse: tuple[float, ...]
@@ -80,7 +81,7 @@ def score_images(
     order = torch.argsort(pair(guesses, truths))  # order[j] is the guess paired with truth j
     guesses = guesses[order]
     right = None
-    if labels is not None and truth is not None:
+    if labels is not None and truth is not None and labels.dim() == truth.dim() == 1:
         right = _values((labels.cpu()[order] == truth.cpu()).double())
     return Scores(
         mse=_values(image.mse(guesses, truths)),

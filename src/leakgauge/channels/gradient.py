@@ -11,8 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from leakgauge.channels.twice import twice_differentiable
+from leakgauge.channels.twice import ScaleApart, twice_differentiable
 from leakgauge.core import Signal, Targets, Victim
+from leakgauge.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,17 @@ def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffe
 
     def loss(at: dict[str, Tensor]) -> Tensor:
         with twice_differentiable():
-            return victim.loss(victim(x, parameters=at, buffers=buffers), y)
+            return _one_number(victim.loss(victim(x, parameters=at, buffers=buffers), y))
 
     keep_graph = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *_tensors(y), *parameters.values()))
     return gradient_at(parameters, loss, keep_graph=keep_graph)
+
+
+def _one_number(value: object) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise BadInput(f"the victim's loss must give one number, got {given}; return the mean over the batch alone")
+    return value
 
 
 def gradient_at(
@@ -105,7 +113,7 @@ _inside_transform: ContextVar[bool] = ContextVar("inside_transform", default=Fal
 @contextmanager
 def inside_transform() -> Iterator[None]:
     """Inside, gradients are taken with ``torch.func.grad``, the only kind that vmap can map over."""
-    with _switched_on(_inside_transform):
+    with _switched_on(_inside_transform), ScaleApart():
         yield
 
 

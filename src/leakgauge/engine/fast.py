@@ -169,8 +169,10 @@ class ByRules:
             flat = (x if x.requires_grad else x.detach().requires_grad_()).flatten(0, 1)
             tape = Tape(watched, rows=rows, batch=batch)
             tape.mark_data(flat)
+            # a model may write into its buffers and read them back (spectral normalisation): every replay starts from the client's
+            buffers = {name: value.clone() for name, value in self._buffers.items()}
             with twice_differentiable(), tape:
-                output = self.victim(flat, parameters=self._parameters, buffers=self._buffers)
+                output = self.victim(flat, parameters=self._parameters, buffers=buffers)
             total = summed_loss(self.victim.loss, output, y)
             wanted: list[Any] = [*[use.edge for use in tape.uses], *tape.lifted.values()]
             deltas = torch.autograd.grad(total, wanted, create_graph=keep_graph, allow_unused=True)

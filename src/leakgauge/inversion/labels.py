@@ -265,6 +265,10 @@ def _head(victim: Victim) -> tuple[str, nn.Linear]:
     dense = [n for n, m in victim.model.named_modules() if isinstance(m, nn.Linear)]
     with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, dense) as ran:
         output = victim(_probe(victim, torch.Generator().manual_seed(0)))
+    if isinstance(output, Tensor) and output.dim() < 2:
+        raise Inapplicable(
+            "the model gives one number per sample and no scores of classes, so there are no labels to read; reveal them"
+        )
     if ran and isinstance(output, Tensor):
         wide = [n for n in ran if victim.model.get_submodule(n).out_features == output.shape[1]]
         if not wide:
@@ -303,7 +307,7 @@ def is_cross_entropy(loss: object) -> bool:
 def require_positive_features(victim: Victim, *, rng: torch.Generator, rule: str) -> None:
     """Runs noise through the public model and refuses if anything negative enters the head."""
     name, _ = _head(victim)
-    with torch.no_grad(), capturing(victim.model, (name,)) as seen:
+    with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, (name,)) as seen:
         victim(_probe(victim, rng))
     if float(seen[name].min()) < 0:
         raise Inapplicable(f"{rule} needs features without negative values before the head {name}")

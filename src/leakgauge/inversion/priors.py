@@ -15,13 +15,16 @@ from leakgauge.inversion.terms import Candidate, Term, norm_per_restart, per_res
 class TotalVariation(Term):
     """TV(x) = mean |x_{i,j+1} − x_{i,j}| + mean |x_{i+1,j} − x_{i,j}|: neighbouring pixels are alike.
 
+    Along a side of one pixel (a signal, a row of a table) nothing has a neighbour, and that summand is zero.
+
     Ref: Geiping et al. 2020, Eq. (4) — total variation prior
     """
 
     def __call__(self, at: Candidate, /) -> Tensor:
         across = (at.x[..., :, 1:] - at.x[..., :, :-1]).abs()
         down = (at.x[..., 1:, :] - at.x[..., :-1, :]).abs()
-        return per_restart(across) + per_restart(down)
+        found = [per_restart(steps) for steps in (across, down) if steps.numel()]
+        return sum(found, at.x.new_zeros(len(at.x)))
 
 
 @dataclass(frozen=True)
