@@ -151,11 +151,17 @@ def test_spent_epsilon_is_an_upper_bound_close_to_opacus(noise, rate, steps):
     accountant.history = [(noise, rate, steps)]
     theirs = accountant.get_epsilon(delta=1e-5)
     ours = spent_epsilon(noise=noise, rate=rate, steps=steps, delta=1e-5)
-    assert theirs <= ours <= 1.35 * theirs  # it knows fractional orders and a tighter conversion
+    assert theirs <= ours + 1e-9
+    assert (
+        ours <= 1.1 * theirs
+    )  # it knows fractional orders too, which help most where little noise is spent on few steps
 
 
 def test_spent_epsilon_of_nothing_and_of_bad_input():
-    assert spent_epsilon(noise=1.0, rate=0.1, steps=0, delta=1e-5) == pytest.approx(math.log(1e5) / 127)
+    assert spent_epsilon(noise=1.0, rate=0.1, steps=0, delta=1e-5) == pytest.approx(
+        math.log(511 / 512) + (math.log(1e5) - math.log(512)) / 511
+    )
+    assert spent_epsilon(noise=1.0, rate=0.1, steps=0, delta=0.5) == 0
     with pytest.raises(BadInput, match="delta within"):
         spent_epsilon(noise=1.0, rate=0.1, steps=1, delta=1.0)
     with pytest.raises(BadInput, match="must be positive"):

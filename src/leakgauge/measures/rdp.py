@@ -9,6 +9,9 @@ from functools import lru_cache
 from leakgauge.errors import BadInput, LeakgaugeError
 
 ORDERS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128)
+"""Orders of a filter, whose price grows with their number."""
+FINE = (*range(2, 65), 128, 256, 512)
+"""Orders where they cost nothing: those of an ε that is computed once."""
 
 
 class Overspent(LeakgaugeError):
@@ -46,15 +49,21 @@ def sampled_gaussian(order: int, *, noise: float, rate: float) -> float:
     return max(0.0, moment) / (order - 1)
 
 
-def spent_epsilon(*, noise: float, rate: float, steps: int, delta: float, orders: tuple[int, ...] = ORDERS) -> float:
-    """ε of ``steps`` steps of DP-SGD with one noise multiplier and sampling rate: min over α of steps·ε(α) + ln(1/δ)/(α − 1).
+def spent_epsilon(*, noise: float, rate: float, steps: int, delta: float, orders: tuple[int, ...] = FINE) -> float:
+    """ε of ``steps`` steps of DP-SGD with one noise multiplier and sampling rate, by the best order.
 
-    Ref: Mironov 2017, Proposition 3 — from Rényi to approximate differential privacy
+    ε = min over α of steps·ε(α) + ln((α − 1)/α) − (ln δ + ln α)/(α − 1), and not below 0.
+
+    Ref: Balle et al. 2020, Theorem 21 — from Rényi to approximate differential privacy
     """
     if steps < 0 or not 0 < delta < 1:
         raise BadInput(f"an ε needs a number of steps and a delta within (0, 1), got {steps} and {delta}")
     spent = {order: steps * sampled_gaussian(order, noise=noise, rate=rate) for order in orders}
-    return min(sum_ + math.log(1 / delta) / (order - 1) for order, sum_ in spent.items())
+    least = min(
+        sum_ + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+        for order, sum_ in spent.items()
+    )
+    return max(0.0, least)
 
 
 def joint_multiplier(*multipliers: float) -> float:
