@@ -17,7 +17,7 @@ from leakgauge.attacks.decoder import (
     only_tensor,
     public_features,
 )
-from leakgauge.attacks.decoder_recipes import OneCycle, Plateau
+from leakgauge.attacks.decoder_recipes import OneCycle
 from leakgauge.attacks.decoder_training import History, train_decoder
 from leakgauge.attacks.decoders import Deconvolution, Enhanced, Learned, Normalise, Residual
 from leakgauge.core import Attack, Pixels, Victim, share
@@ -195,39 +195,6 @@ def test_patience_ends_a_training_that_gets_no_better():
     assert len(fitted.history.held_out) == fitted.history.best_epoch + 3
 
 
-def test_paper_recipe():
-    fitted = fit_on(pictures(32), pictures(32), decoder=Deconvolution(), paper=True, epochs=2)
-    assert fitted.training == Plateau(epochs=2)
-    assert Plateau() == Plateau(epochs=100, lr=2e-4, batch=128, betas=(0.5, 0.999))
-    steps = Plateau(patience=0).begin([nn.Parameter(torch.zeros(1))], 1)
-    assert steps.optimizer.defaults["amsgrad"]
-    for loss in (1.0, 1.0, 1.0):
-        steps.after_step()
-        steps.after_epoch(loss)
-    assert steps.optimizer.param_groups[0]["lr"] == pytest.approx(5e-5)
-
-
-def test_one_cycle_ends_at_almost_nothing():
-    steps = OneCycle(epochs=2).begin([nn.Parameter(torch.zeros(1))], 5)
-    rates = []
-    for _ in range(10):
-        rates.append(steps.optimizer.param_groups[0]["lr"])
-        steps.optimizer.step()
-        steps.after_step()
-    assert max(rates) == pytest.approx(2e-3, rel=1e-6)
-    assert rates[-1] < 1e-4
-    assert isinstance(steps.optimizer, torch.optim.AdamW)
-
-
-@pytest.mark.parametrize("total", range(1, 25))
-def test_a_cycle_of_any_length_can_be_run(total):
-    steps = OneCycle(epochs=1).begin([nn.Parameter(torch.zeros(1))], total)
-    for _ in range(total):
-        assert 0 < steps.optimizer.param_groups[0]["lr"] <= 2e-3 + 1e-12
-        steps.optimizer.step()
-        steps.after_step()
-
-
 def test_progress_is_told():
     told = []
     with watching(lambda done, total: told.append((done, total))):
@@ -390,11 +357,6 @@ def test_the_network_is_the_one_that_was_trained(fitted):
     features = torch.rand(300, 6, 6, 6, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         torch.testing.assert_close(network(features), fitted.decode(features), atol=1e-6, rtol=1e-5)
-
-
-def test_recipes_are_parts():
-    check_part(OneCycle())
-    check_part(Plateau())
 
 
 def test_an_inverter_for_scans_is_fit_on_in_short():
