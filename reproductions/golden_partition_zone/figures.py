@@ -155,6 +155,7 @@ def curves(rows: list[Row]) -> dict[str, Figure]:
             (
                 *(paper_line(labels, "ir152-curve", labels=labels) for labels in ("one-hot", "LS+", "LS-")),
                 Series("one-hot, residual decoder", {**strong, "part": "ir152-curve"}),
+                paper_line("one-hot, 100 epochs", "ir152-epochs"),
             ),
             published=IR152_MSE,
         ),

@@ -39,7 +39,7 @@ def why(paper: Error | float, own: list[Row], rows: list[Row]) -> str:
         *_epochs(expected, ours, own, rows),
         *(_fit(paper, ours, own) if isinstance(paper, Error) else ()),
         *_still_falling(expected, ours, own),
-        *_another_network(own),
+        *another_network(own),
     ]
     return "; ".join(said) or UNKNOWN
 
@@ -86,7 +86,8 @@ def _still_falling(expected: float, ours: float, own: list[Row]) -> list[str]:
     return []
 
 
-def _another_network(own: list[Row]) -> list[str]:
+def another_network(own: list[Row]) -> list[str]:
+    """A sentence where the accuracy of the attacked networks is not the paper's."""
     expected = ACCURACY.get((own[0].get("network", ""), own[0].get("labels", "")))
     if expected is None or own[0].get("part") in ("auxiliary", "faces", "classes") or "accuracy" not in own[0]:
         return []

@@ -73,10 +73,8 @@ def zone_lines(rows: list[Row]) -> Iterator[str]:
         for name in ("find_zone", "bisection"):
             way = row[name]
             ways.append(f"`{way['cut']}`, {way['seconds']:.0f} s, {way['epochs']} epochs ({way['ratio']:.1f}×)")
-        best = row.get("at_best")  # not in the lines of earlier runs
-        ways.append(
-            f"{best['seconds']:.0f} s, {best['epochs']} epochs ({best['ratio']:.1f}×)" if best else "not measured"
-        )
+        best = row["at_best"]
+        ways.append(f"{best['seconds']:.0f} s, {best['epochs']} epochs ({best['ratio']:.1f}×)")
         yield f"| {row['threshold']:g} | {' | '.join(ways)} |"
 
 
