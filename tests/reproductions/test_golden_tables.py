@@ -65,12 +65,16 @@ def test_what_is_missing_is_named(scripts, golden_run):
 
 def test_accuracy_within_three_points(scripts, full):
     assert all(outcomes(scripts, "accuracy", full))
-    low = [{**row, "accuracy": 0.85} if row["key"] == "target/vgg19/cifar10/one-hot/0" else row for row in full]
-    (missed,) = [claim for claim in claims(scripts, "accuracy", low) if not claim.holds]
-    assert missed.line() == (
+    low = [{**row, "accuracy": 0.85} if row["key"].startswith("target/vgg19/cifar10/") else row for row in full]
+    missed = [claim for claim in claims(scripts, "accuracy", low) if not claim.holds]
+    assert [claim.paper.split(":")[0] for claim in missed] == ["vgg19, one-hot", "vgg19, LS+"]
+    assert missed[0].line() == (
         "| Table 2 | vgg19, one-hot: accuracy 91.5% | 85.0% | **does not reproduce** | "
         "probably too short: 32 epochs, the paper trains up to 300 |"
     )
+    low = [{**row, "accuracy": 0.8} if row["key"] == "target/ir152/cifar10/LS-/0" else row for row in full]
+    (missed,) = [claim for claim in claims(scripts, "accuracy", low) if not claim.holds]
+    assert missed.why == "not found out; as many epochs are enough with one-hot and LS+"
     high = [{**row, "accuracy": 0.96} if row["key"] == "target/vgg19/cifar10/one-hot/0" else row for row in full]
     (missed,) = [claim for claim in claims(scripts, "accuracy", high) if not claim.holds]
     assert "more accurate" in missed.why
@@ -181,9 +185,8 @@ def test_labels_are_not_judged_by_a_network_of_another_accuracy(scripts, full):
 
     assert deep(full).holds
     own = {"part": "ir152-curve", "labels": "LS-"}
-    poor = [{**row, "accuracy": 0.8} if own.items() <= row.items() else row for row in full]
-    assert (deep(poor).holds, deep(poor).undecided) == (False, True)
-    assert deep(poor).why == "another network: 80.0% accurate, there 90.5%"
+    poor = deep([{**row, "accuracy": 0.8} if own.items() <= row.items() else row for row in full])
+    assert (poor.undecided, poor.why) == (True, "another network: 80.0% accurate, there 90.5%")
 
 
 def test_label_smoothing_is_judged_beyond_the_seeds(scripts, full):
@@ -224,9 +227,8 @@ def test_the_prediction_vector_gives_the_class(scripts, full):
     more = scaled(full, 0.9, part="predictions", decoder="Log")
     assert claims(scripts, "prediction vector", more)[0].why == "more than the class is read"
     plain = scaled(full, 0.9, part="predictions", decoder="Normal")
-    second = claims(scripts, "prediction vector", plain)[1]
-    assert not second.holds
-    assert second.why == "not with LS+, Log, Power: the plain vector reaches the class's mean picture already"
+    why = claims(scripts, "prediction vector", plain)[1].why
+    assert why == "not with LS+, Log, Power: the plain vector reaches the class's mean picture already"
 
 
 def test_the_papers_own_numbers_pass_the_rules(scripts, golden_run):
@@ -280,8 +282,7 @@ def test_auxiliary_data_and_faces(scripts, full):
     near = scaled(full, 0.6, part="auxiliary", owned="mnist", block=13)
     assert claims(scripts, "auxiliary data", near)[0].why == "not at 13"
     early = claims(scripts, "auxiliary data", times(full, 100.0, ["fvu"], part="auxiliary", owned="kmnist"))[1]
-    assert not early.holds
-    assert early.ours.endswith(" at block 13")
+    assert (early.holds, early.ours.split()[-1]) == (False, "13")
     blurred = claims(scripts, "auxiliary data", times(full, 1e-3, ["fvu"], part="auxiliary", owned="kmnist"))[1]
     assert (blurred.holds, blurred.ours) == (False, "the FVU stays below 0.25")
     assert outcomes(scripts, "faces", full) == [True, True]
