@@ -12,7 +12,7 @@ import time
 import pytest
 
 from leakgauge.audit import Case, embedded, records, run_all, whole_plan
-from leakgauge.audit.processes import Processes
+from leakgauge.audit.processes import PRELOADED, Processes
 from leakgauge.errors import BadInput
 from leakgauge.integrations.setups import find
 
@@ -48,6 +48,10 @@ def crashes(case):
 
 def refuses(case):
     raise BadInput("a user's mistake")
+
+
+def asks_the_environment(case):
+    raise RuntimeError(os.environ.get("ASKED_BY_A_WORKER", "nothing"))
 """
 
 
@@ -143,3 +147,24 @@ def test_a_killed_driver_can_be_resumed_and_gives_the_same_table(tmp_path):
     whole = run_all(cases, load=find, folder=tmp_path / "whole")
     assert table(resumed) == table(whole)
     assert table(records.read(tmp_path / "cut")) == table(records.read(tmp_path / "whole"))
+
+
+def test_a_worker_has_the_environment_of_its_start(loads, tmp_path, monkeypatch):
+    for said in ("first", "second"):  # the server of the workers is the same, and older than the second
+        monkeypatch.setenv("ASKED_BY_A_WORKER", said)
+        (tmp_path / said).mkdir()
+        (record,) = run_all(CASES[:1], load=loads.asks_the_environment, folder=tmp_path / said, map=Processes(1))
+        assert record.status == "error"
+        assert said in record.reason
+
+
+def test_what_workers_are_forked_from_never_touched_a_gpu():
+    """A process that was forked after CUDA was asked for anything cannot use it."""
+    script = (
+        "import sys, torch\n"
+        "def touched(*_): raise SystemExit('a GPU was asked for on import')\n"
+        "torch.cuda.is_available = torch.cuda.device_count = torch.cuda.init = torch.cuda._lazy_init = touched\n"
+        "for name in sys.argv[1:]: __import__(name)\n"
+        "assert not torch.cuda.is_initialized()\n"
+    )
+    subprocess.run([sys.executable, "-c", script, *PRELOADED], check=True, timeout=120)

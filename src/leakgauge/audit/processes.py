@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import Runner
 from leakgauge.errors import BadInput
+
+PRELOADED = ["torch", "torch.optim", "leakgauge.audit.run", "leakgauge.attacks"]
+"""What every case needs and what is slow to import. None of them may touch a GPU on import: a fork could not use it then."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +87,9 @@ class _Worker:
 
     @classmethod
     def started(cls, run: Callable[[Case], Record]) -> _Worker:
-        context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads and locks
+        context = _context()
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(run, theirs), daemon=True)
+        process = context.Process(target=_work, args=(run, theirs, dict(os.environ)), daemon=True)
         process.start()
         theirs.close()  # so that a dead worker is an end of file
         return cls(process, ours)
@@ -109,8 +114,22 @@ class _Worker:
         self.process.join()
 
 
-def _work(run: Callable[[Case], Record], pipe: Connection) -> None:
+def _context() -> ForkServerContext | SpawnContext:
+    """Workers are forks of a server that has imported torch and done nothing else, so all but the first start at once.
+
+    A fork of this process would copy torch's threads and locks. Where there is no fork every worker is a new interpreter.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _work(run: Callable[[Case], Record], pipe: Connection, environment: dict[str, str]) -> None:
     """Runs in the worker until the driver is gone. Ctrl-C is the driver's, which ends its workers."""
+    os.environ.clear()  # the server's are those of its start
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
