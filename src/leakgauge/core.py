@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from leakgauge.checkpoints import without_checkpoints
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.given_model import copied, refuse_wrapped
 from leakgauge.randomness import own_stream, private_randomness
@@ -88,7 +89,8 @@ class Victim:
         """Output of the model at ``parameters`` (default: its own). ``buffers``, if given, are updated in place."""
         state = {**(self.buffers() if buffers is None else buffers), **(parameters or {})}
         try:
-            return functional_call(self.model, state, (x,))
+            with without_checkpoints():
+                return functional_call(self.model, state, (x,))
         except ValueError as refusal:
             if "more than 1 value per channel" not in str(refusal):
                 raise

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from leakgauge.attacks import dlg, idlg, inverting_gradients
-from leakgauge.channels import DPSGD, Gradient
+from leakgauge.channels import DPSGD, FedAvg, Gradient
 from leakgauge.core import Labels, Pixels, Size, Victim, share
 from leakgauge.engine import Observed
 from leakgauge.engine.choose import choose
@@ -49,12 +49,19 @@ class Recurrent(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    def __init__(self) -> None:
+    """``reentrant`` is how it checkpoints; None: not at all."""
+
+    def __init__(self, reentrant: bool | None) -> None:
         super().__init__()
-        self.first, self.head = nn.Linear(36, 8), nn.Linear(8, 4)
+        torch.manual_seed(0)
+        self.first, self.head = nn.Sequential(nn.Linear(36, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 4)
+        self.reentrant = reentrant
 
     def forward(self, x):
-        return self.head(checkpoint(self.first, x.flatten(1), use_reentrant=True))
+        x = x.flatten(1)
+        if self.reentrant is None:
+            return self.head(self.first(x))
+        return self.head(checkpoint(self.first, x, use_reentrant=self.reentrant))
 
 
 def taken(kind: str):
@@ -142,10 +149,26 @@ def test_a_model_that_keeps_a_tensor_of_its_last_pass_says_what_to_do():
     Victim(model, Pixels((1, 6, 6)))
 
 
-def test_reentrant_checkpoints_are_refused_with_what_to_do(victim_of, batch_of):
-    victim, (x, y) = victim_of(Checkpointed()), batch_of(1)
-    with pytest.raises(Inapplicable, match="use_reentrant=False"):
-        inverting_gradients(steps=2)(victim, share(victim, Gradient(), x, y))
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints_change_no_number(reentrant, victim_of, batch_of):
+    """Run again after the first local step, a checkpointed layer would find the old weights."""
+    with_checkpoints, plain = victim_of(Checkpointed(reentrant)), victim_of(Checkpointed(None))
+    x, y = batch_of(1)
+    for channel in (Gradient(), FedAvg(steps=3, lr=1.0)):
+        seen, expected = (share(victim, channel, x, y) for victim in (with_checkpoints, plain))
+        for name, value in expected.signal.items():
+            torch.testing.assert_close(seen.signal[name], value)
+        found, wanted = (inverting_gradients(steps=2)(v, s) for v, s in ((with_checkpoints, seen), (plain, expected)))
+        torch.testing.assert_close(found.x, wanted.x)
+
+
+def test_users_own_checkpoints_still_work_afterwards(victim_of, batch_of):
+    usual = torch.utils.checkpoint.CheckpointFunction
+    victim, (x, y) = victim_of(Checkpointed(False)), batch_of(1)
+    share(victim, Gradient(), x, y)
+    with pytest.raises(RuntimeError):
+        victim(x.flatten(1)[:, :5])
+    assert torch.utils.checkpoint.CheckpointFunction is usual
 
 
 @pytest.mark.parametrize(
