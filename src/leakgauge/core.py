@@ -19,7 +19,7 @@ from torch.func import functional_call
 
 from leakgauge.checkpoints import without_checkpoints
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.given_model import copied, refuse_wrapped
+from leakgauge.given_model import at_every_place, copied, refuse_wrapped
 from leakgauge.randomness import own_stream, private_randomness
 from leakgauge.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
 from leakgauge.spaces import Space
@@ -90,7 +90,7 @@ class Victim:
         state = {**(self.buffers() if buffers is None else buffers), **(parameters or {})}
         try:
             with without_checkpoints():
-                return functional_call(self.model, state, (x,))
+                return functional_call(self.model, at_every_place(self.model, state), (x,), tie_weights=False)
         except ValueError as refusal:
             if "more than 1 value per channel" not in str(refusal):
                 raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -169,6 +171,39 @@ def test_users_own_checkpoints_still_work_afterwards(victim_of, batch_of):
     with pytest.raises(RuntimeError):
         victim(x.flatten(1)[:, :5])
     assert torch.utils.checkpoint.CheckpointFunction is usual
+
+
+class Tied(nn.Module):
+    """A layer with normalisation that stands at two places, and an output that has the first layer's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(36, 8)
+        self.one = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.again = self.one
+        self.last = nn.Linear(36, 8)
+        self.last.weight = self.first.weight
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.again(torch.tanh(self.one(torch.tanh(self.first(x))))) + self.last(x)
+
+
+def test_a_module_at_two_places_is_trained_as_torch_does_and_left_as_it_was(victim_of, batch_of):
+    victim, (x, y) = victim_of(Tied(), mode="train"), batch_of(4)
+    before = {name: value.clone() for name, value in victim.model.state_dict().items()}
+    update = share(victim, FedAvg(steps=3, lr=0.5), x, y).signal
+    for name, value in victim.model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(isinstance(p, nn.Parameter) for p in victim.model.parameters())
+    model = copy.deepcopy(victim.model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(3):
+        optimiser.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    for name, trained in model.named_parameters():
+        torch.testing.assert_close(update[name], trained.detach() - before[name])
 
 
 @pytest.mark.parametrize(
