@@ -39,11 +39,16 @@ def without_checkpoints() -> Iterator[None]:
     global _inside
     with _lock:
         _inside += 1
-        vars(torch.utils.checkpoint).update(_INSTEAD)
+        _put(_INSTEAD)
     try:
         yield
     finally:
         with _lock:
             _inside -= 1
             if _inside == 0:  # another thread may still be inside
-                vars(torch.utils.checkpoint).update(_USUAL)
+                _put(_USUAL)
+
+
+def _put(functions: dict[str, Any]) -> None:
+    for name, function in functions.items():
+        setattr(torch.utils.checkpoint, name, function)
