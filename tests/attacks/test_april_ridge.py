@@ -260,3 +260,9 @@ def test_the_bound_is_told_as_a_share_of_the_range_of_pixels():
     seen = share(victim, Gradient(), space.encode(255 * torch.rand(1, 1, 8, 8).double()), torch.tensor([1]))
     notes = april_closed_form(ridge=1e12, noise=0.0)(victim, seen).notes
     assert "root mean square error of the pixels at most 5.0e-01 of their range (for 98 % of such noise)" in notes
+
+
+@pytest.mark.parametrize("options", [{"ridge": True}, {"ridge": math.inf}, {"ridge": 1.0, "noise": "much"}])
+def test_options_that_are_no_sizes_are_refused(options):
+    with pytest.raises(BadInput, match="not negative"):
+        april_closed_form(**options)

@@ -78,9 +78,9 @@ class AprilClosedForm:
     force: bool = False
 
     def __post_init__(self) -> None:
-        if self.ridge not in (None, "auto") and not (isinstance(self.ridge, int | float) and self.ridge >= 0):
+        if self.ridge not in (None, "auto") and not _is_size(self.ridge):
             raise BadInput(f"ridge is None, 'auto' or a number that is not negative, got {self.ridge!r}")
-        if self.noise is not None and (not self.noise >= 0 or self.ridge is None):
+        if self.noise is not None and (not _is_size(self.noise) or self.ridge is None):
             raise BadInput(
                 f"noise is a deviation that is not negative and is used with a ridge; got noise {self.noise!r}, ridge {self.ridge!r}"
             )
@@ -151,6 +151,10 @@ class AprilClosedForm:
             said,
             f"root mean square error of the pixels at most {bound:.1e} of their range (for 98 % of such noise)",
         )
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _position_gradient(signal: Signal, roles: Roles) -> Tensor:
