@@ -213,7 +213,7 @@ def test_formulas_on_numbers_by_hand():
 
 def test_rearranging_needs_attention():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    with pytest.raises(Inapplicable, match="no attention layer"):
+    with pytest.raises(Inapplicable, match="no attention layer that a family knows"):
         attention_first(model, find_roles(model))
 
 

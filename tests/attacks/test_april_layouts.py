@@ -259,6 +259,41 @@ def test_resized_positions_and_dropout_on_them_are_refused_with_the_reason():
         attacked(timm_vit(pos_drop_rate=0.5), (3, 16, 16), mode="train")
 
 
+def test_a_norm_is_the_reason_also_where_the_class_token_has_no_position():
+    model = timm_vit(first=False, no_embed_class=True, reg_tokens=2)
+    with pytest.raises(Inapplicable, match="such as dropout or a normalisation"):
+        attacked(model, (3, 16, 16))
+    assert attacked(model, (3, 16, 16), force=True)[0] < 30
+
+
+def test_siglip_of_hugging_face_rearranged():
+    invite_torchvision()
+    from transformers import SiglipConfig, SiglipForImageClassification
+
+    from leakgauge.integrations.huggingface import Logits
+
+    vision = {"hidden_size": 60, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    config = SiglipConfig(vision_config={**vision, "image_size": 16, "patch_size": 4}, num_labels=5)
+    torch.manual_seed(0)
+    model = Logits(SiglipForImageClassification(config))
+    model = attention_first(model, find_roles(model))
+    nn.init.normal_(model.get_parameter(find_roles(model).position_embedding))
+    quality, predicted = attacked(model, (3, 16, 16))
+    assert predicted == "everything is recovered"
+    assert quality > 100
+
+
+def test_attention_over_windows_cannot_be_rearranged():
+    invite_torchvision()
+    import timm
+
+    model = timm.create_model(
+        "swin_tiny_patch4_window7_224", img_size=16, window_size=2, embed_dim=24, depths=(1, 1), num_heads=(2, 4)
+    )
+    with pytest.raises(Inapplicable, match="the attention of a swin model reads windows"):
+        attention_first(model, find_roles(model))
+
+
 def test_text_is_sent_to_the_attack_for_text():
     victim = Victim(TextTransformer(residual=False, vocab=20, length=5), Tokens(5, 20))
     seen = share(victim, Gradient(), torch.randint(20, (1, 5)), torch.tensor([1]))

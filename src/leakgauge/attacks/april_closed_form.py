@@ -231,10 +231,10 @@ def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Lay
             f"the first attention reads {len(z)} tokens for {patches} patches, and the position embedding has {len(positions)} "
             "rows: positions are resized or shared, or patches are left out"
         )
+    if not close(z[len(known) :], embedded + positions[first:]):
+        return _Layout(known, (), first, broken=BETWEEN)
     before = _sources(victim, roles, known, positions[:first], same=len(z) == len(positions))
     found = _Layout(known, before, first)
-    if not close(z[len(known) :], embedded + positions[first:]):
-        return replace(found, broken=BETWEEN)
     other = _first_input(victim, attention, torch.zeros_like(probe), seed=seed)
     if not close(other[: len(known)], known):
         return replace(found, broken="the tokens before the patches depend on the image, so they are not known")
