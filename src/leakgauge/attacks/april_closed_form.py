@@ -175,7 +175,9 @@ def _parts(victim: Victim, signal: Signal) -> tuple[Roles, PatchGrid]:
         raise Inapplicable("the victim takes token ids; april_text is the closed form for text")
     roles = find_roles(victim.model)
     if not roles.attention:
-        raise Inapplicable("the model has no self-attention that a family knows")
+        raise Inapplicable(
+            "the model has no self-attention that a family knows: linear layers for q, k and v, named as in timm or Hugging Face"
+        )
     if roles.position_embedding is None:
         raise Inapplicable("the model has no learned position embedding, so the gradient of the tokens is not shared")
     if roles.position_embedding not in victim.parameters():
@@ -193,7 +195,8 @@ class _Layout:
     """Which tokens the first attention reads, as the adversary finds with images of its own.
 
     ``known`` (k, width) are the tokens before the patches, the same for every image. ``before`` names the parameter and its
-    row whose gradient is that of each of them, ``first`` the position of the first patch. ``broken`` says why Eq. (8) does not
+    row whose gradient is that of each of them: of its position, or where it has none the learned token itself. ``first`` is the
+    position of the first patch. ``broken`` says why Eq. (8) does not
     hold ("" if it does).
     """
 
@@ -231,10 +234,10 @@ def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Lay
             f"the first attention reads {len(z)} tokens for {patches} patches, and the position embedding has {len(positions)} "
             "rows: positions are resized or shared, or patches are left out"
         )
+    own = tuple((_position(roles), row) for row in range(first)) if len(z) == len(positions) else ()
     if not close(z[len(known) :], embedded + positions[first:]):
-        return _Layout(known, (), first, broken=BETWEEN)
-    before = _sources(victim, roles, known, positions[:first], same=len(z) == len(positions))
-    found = _Layout(known, before, first)
+        return _Layout(known, own, first, broken=BETWEEN)
+    found = _Layout(known, own or _learned_tokens(victim, roles, known, positions[:first]), first)
     other = _first_input(victim, attention, torch.zeros_like(probe), seed=seed)
     if not close(other[: len(known)], known):
         return replace(found, broken="the tokens before the patches depend on the image, so they are not known")
@@ -259,16 +262,11 @@ def _first_input(victim: Victim, attention: Attention, x: Tensor, *, seed: int) 
     raise Inapplicable(f"{attention.name} does not read tokens (1, tokens, width), so its input is not known")
 
 
-def _sources(
-    victim: Victim, roles: Roles, known: Tensor, positions: Tensor, *, same: bool
-) -> tuple[tuple[str, int], ...]:
-    """Parameter and row whose gradient is that of each token before the patches.
+def _learned_tokens(victim: Victim, roles: Roles, known: Tensor, positions: Tensor) -> tuple[tuple[str, int], ...]:
+    """Parameter and row of each token before the patches (class token, registers), where not all of them have a position.
 
-    Where all tokens have a position (``same``), its row. Else the learned token itself (class token, registers), found by its
-    value, alone or with one of the ``positions`` added.
+    They are found by their value, alone or with one of the ``positions`` added.
     """
-    if same:
-        return tuple((_position(roles), row) for row in range(len(known)))
     width = known.shape[1]
     every = victim.model.named_parameters()
     learned = [(n, p.detach().double().cpu()) for n, p in every if p.dim() > 1 and p.shape[-1] == width]
