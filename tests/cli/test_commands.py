@@ -374,7 +374,7 @@ def test_the_closed_form_on_a_captured_update_says_what_it_can_identify(leakgaug
     victim = Victim(rearranged(pretrained("vit")), Pixels((1, 28, 28)))
     save_file(victim.model.state_dict(), tmp_path / "global.safetensors")
     seen = share(victim, Gradient(), torch.rand(1, *victim.space.shape), torch.tensor([3]))
-    save_file({n: g.clone() for n, g in seen.signal.items()}, tmp_path / "client.safetensors")
+    save_file(dict(seen.signal), tmp_path / "client.safetensors")
     words = ("--update", "client.safetensors", "--weights", "global.safetensors", "--update-holds", "gradient")
     said = leakgauge("attack", "attention_first:vit", *words, "--attack", "april_closed_form", "--out", "run")
     assert said.code == 0, said.err
