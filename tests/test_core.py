@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from leakgauge import testing
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import (
     Assumption,
@@ -358,3 +359,17 @@ def test_ids_are_shared_like_images_and_keep_their_type():
         share(victim, Gradient(), x[:, :2], torch.tensor([0, 1]))
     with pytest.raises(BadInput, match="token ids have none"):
         share(victim, Gradient(), x, torch.tensor([0, 1]), reveal=(NoisyCopy(0.5),))
+
+
+def test_a_defense_may_work_in_place():
+    """The gradients of a class token and of its position are the same numbers, but not the same memory."""
+
+    def doubled(signal, *, rng):
+        for value in signal.values():
+            value.mul_(2)
+        return signal
+
+    victim, x, y = testing.tiny_case("vit")
+    plain = share(victim, Gradient(), x, y).signal
+    for name, value in share(victim, Gradient(), x, y, defenses=[doubled]).signal.items():
+        torch.testing.assert_close(value, 2 * plain[name])

@@ -142,6 +142,8 @@ def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, 
             screen.print(
                 f"{name}: its update differs from the captured one by {value:.3f} (1 - cosine)", soft_wrap=True
             )
+    for asked, answer in found.summary["stated"].items():  # before solving; here it is all that is known of the quality
+        screen.print(f"{asked}: {answer}", soft_wrap=True, markup=False)
     screen.print(f"labels: {found.labels}; no verdict, for the true data is not known here", soft_wrap=True)
     screen.print(f"pictures: {folder / found.pictures['reconstruction']}", soft_wrap=True)
     return 0

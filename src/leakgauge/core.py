@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from leakgauge.checkpoints import without_checkpoints
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.given_model import copied, refuse_wrapped
+from leakgauge.given_model import at_every_place, copied, refuse_wrapped
 from leakgauge.randomness import own_stream, private_randomness
 from leakgauge.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
 from leakgauge.spaces import Space
@@ -88,7 +89,8 @@ class Victim:
         """Output of the model at ``parameters`` (default: its own). ``buffers``, if given, are updated in place."""
         state = {**(self.buffers() if buffers is None else buffers), **(parameters or {})}
         try:
-            return functional_call(self.model, state, (x,))
+            with without_checkpoints():
+                return functional_call(self.model, at_every_place(self.model, state), (x,), tie_weights=False)
         except ValueError as refusal:
             if "more than 1 value per channel" not in str(refusal):
                 raise
@@ -297,7 +299,7 @@ def share(
         raise BadInput(f"share needs samples of shape {victim.space.shape}, got {tuple(x.shape[1:])}")
     secret = own_stream(seed, "client") if secret is None else secret
     with private_randomness(secret, victim.device):
-        signal: Signal = {name: value.detach() for name, value in channel(victim, x, y).items()}
+        signal = _apart(channel(victim, x, y))
     signal = defended(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
     seen = Observation(signal=signal, channel=channel)
     updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
@@ -308,6 +310,18 @@ def share(
         with private_randomness(secret, victim.device):  # the same dropout masks as the signal's
             seen = known(seen, victim, x, y, rng=rng)
     return replace(seen, channel=channel.public()) if isinstance(channel, KeepsSecrets) else seen
+
+
+def _apart(signal: Signal) -> Signal:
+    """Each tensor detached and in memory of its own: autograd gives a class token's gradient as a part of its position's, and
+    a defense that works in place would change both."""
+    taken: set[int] = set()
+    found: dict[str, Tensor] = {}
+    for name, value in signal.items():
+        place = value.untyped_storage().data_ptr()
+        found[name] = value.detach().clone() if place in taken else value.detach()
+        taken.add(place)
+    return found
 
 
 def defended(

@@ -10,7 +10,7 @@ from leakgauge.attacks.april import PositionEmbedding
 from leakgauge.channels import Gradient
 from leakgauge.core import share
 from leakgauge.defenses import Withhold
-from leakgauge.errors import Inapplicable
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import L2, Cosine, Joint
 from leakgauge.models.vit import ViT
 
@@ -42,6 +42,24 @@ def test_the_objective_reads_like_its_equation():
 def test_only_the_position_embedding_is_weighted():
     names = ["patch_embed.proj.weight", "pos_embed", "model.vit.embeddings.position_embeddings", "head.bias"]
     assert PositionEmbedding()(names) == {"pos_embed": 1.0, "model.vit.embeddings.position_embeddings": 1.0}
+
+
+@pytest.mark.parametrize("name", ["visual.positional_embedding", "transformer.pos_emb", "encoder.pos_embedding"])
+def test_positions_by_other_names_are_found(name):
+    assert PositionEmbedding()(["conv1.weight", name]) == {name: 1.0}
+
+
+def test_a_weight_below_zero_is_refused():
+    with pytest.raises(BadInput, match="not negative, got -1"):
+        april(alpha=-1)
+
+
+def test_a_signal_with_none_for_a_gradient_is_refused():
+    """What ``{n: p.grad for n, p in model.named_parameters()}`` gives where a parameter took no part."""
+    victim, x, y = testing.tiny_case("vit")
+    seen = share(victim, Gradient(), x, y)
+    with pytest.raises(BadInput, match=r"head\.bias is None and no tensor; leave out what was not shared"):
+        april(steps=2)(victim, replace(seen, signal={**seen.signal, "head.bias": None}))
 
 
 def test_refuses_when_the_position_embedding_is_withheld():

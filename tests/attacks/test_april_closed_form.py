@@ -1,7 +1,5 @@
 """Closed-form APRIL: exact where the paper's conditions hold, refused or predicted to fail where they do not."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,12 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from leakgauge.attacks import april_closed_form
-from leakgauge.attacks.april_closed_form import (
-    AprilClosedForm,
-    Identifiability,
-    pixels_from_patches,
-    tokens_from_attention,
-)
+from leakgauge.attacks.april_closed_form import AprilClosedForm, tokens_from_attention
+from leakgauge.attacks.april_patches import pixels_from_patches
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.data.embedded import photographs
@@ -79,10 +73,10 @@ def test_the_papers_size_in_both_precisions():
 
 
 def test_small_positions_in_float32_are_a_predicted_failure():
-    """Positions of scale 0.02 hardly tell the flat patches of a photograph apart."""
+    """Positions of scale 0.02 hardly tell the flat patches of a photograph apart: 2 % of the range are 34 dB, 27 come out."""
     quality, notes = recovered(papers_size(0.02), (3, 224, 224), images=photographs(224)[:1])
-    assert "tokens are mixed" in notes[0]
-    assert quality < 50
+    assert "rounding or noise in the gradients puts pixels off by about 2 % of their range" in notes[0]
+    assert 24 < quality < 40
 
 
 def test_one_block_read_by_the_class_token_is_a_predicted_failure():
@@ -116,17 +110,17 @@ def test_a_batch_gives_its_mixture_and_says_so():
     result = april_closed_form()(victim, share(victim, Gradient(), x, torch.tensor([0, 1])))
     assert result.x.shape == x.shape
     assert any("mixture" in note for note in result.notes)
+    assert "2 samples share one system" in dict(result.stated)["predicted"]
 
 
-def timm_vit() -> nn.Module:
+def timm_vit(**options) -> nn.Module:
     from leakgauge.integrations.torchvision_guest import invite_torchvision
 
     invite_torchvision()
     import timm
 
-    return timm.create_model(
-        "vit_base_patch16_224", img_size=16, patch_size=4, embed_dim=48, depth=2, num_heads=4, num_classes=5
-    )
+    small = {"img_size": 16, "patch_size": 4, "embed_dim": 48, "depth": 2, "num_heads": 4, "num_classes": 5}
+    return timm.create_model("vit_base_patch16_224", **{**small, **options})
 
 
 def hugging_face_vit() -> nn.Module:
@@ -217,17 +211,9 @@ def test_formulas_on_numbers_by_hand():
     torch.testing.assert_close(pixels_from_patches(values @ weight.T + bias.double(), weight, bias), values)
 
 
-def test_what_is_predicted_follows_from_the_numbers():
-    fine = Identifiability(tokens=4, width=8, patch_values=8, rank=4, condition=10.0, rounding=1e-7)
-    assert fine.lost() == ()
-    for change in ({"width": 3}, {"rank": 3}, {"patch_values": 9}, {"condition": 2e6}):
-        assert len(replace(fine, **change).lost()) >= 1, change
-    assert replace(fine, condition=0.9e6).lost() == ()
-
-
 def test_rearranging_needs_attention():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    with pytest.raises(Inapplicable, match="no attention layer"):
+    with pytest.raises(Inapplicable, match="no attention layer that a family knows"):
         attention_first(model, find_roles(model))
 
 

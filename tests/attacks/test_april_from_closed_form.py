@@ -12,7 +12,7 @@ from leakgauge.attacks import april, april_closed_form, april_from_closed_form
 from leakgauge.channels import Gradient
 from leakgauge.core import share
 from leakgauge.defenses import Withhold
-from leakgauge.errors import Inapplicable
+from leakgauge.errors import BadInput, Inapplicable
 
 
 def observed(name: str, **options):
@@ -52,3 +52,8 @@ def test_what_the_closed_form_needs_must_be_shared():
     victim, seen, _ = observed("vit", defenses=[Withhold(("position_embedding",))])
     with pytest.raises(Inapplicable, match="not shared: pos_embed"):
         april_from_closed_form(steps=1)(victim, seen)
+
+
+def test_a_spread_below_zero_is_refused():
+    with pytest.raises(BadInput, match="not negative, got -1"):
+        april_from_closed_form(spread=-1)

@@ -250,3 +250,19 @@ def test_a_given_ridge_of_zero_is_the_plain_solution():
 def test_the_attack_refuses(options):
     with pytest.raises(BadInput, match="not negative"):
         april_closed_form(**options)
+
+
+def test_the_bound_is_told_as_a_share_of_the_range_of_pixels():
+    """A ridge that leaves nothing but grey is off by at most half of it, whatever the model's scale."""
+    space = Pixels((1, 8, 8), bounds=(0.0, 255.0), mean=(100.0,), std=(50.0,))
+    model = ViT(side=8, patch=4, width=24, heads=2, depth=2, residual=False, position_std=1.0, classes=5).double()
+    victim = Victim(model, space)
+    seen = share(victim, Gradient(), space.encode(255 * torch.rand(1, 1, 8, 8).double()), torch.tensor([1]))
+    notes = april_closed_form(ridge=1e12, noise=0.0)(victim, seen).notes
+    assert "root mean square error of the pixels at most 5.0e-01 of their range (for 98 % of such noise)" in notes
+
+
+@pytest.mark.parametrize("options", [{"ridge": True}, {"ridge": math.inf}, {"ridge": 1.0, "noise": "much"}])
+def test_options_that_are_no_sizes_are_refused(options):
+    with pytest.raises(BadInput, match="not negative"):
+        april_closed_form(**options)

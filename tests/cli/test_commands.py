@@ -361,6 +361,27 @@ def test_a_captured_update(leakgauge, tmp_path):
     assert "no folder nowhere" in leakgauge("attack", "--json", "nowhere/x.json").sentence
 
 
+def test_the_closed_form_on_a_captured_update_says_what_it_can_identify(leakgauge, tmp_path):
+    """Where the truth is not known, what is predicted before solving is all that is known of the quality."""
+    import torch
+    from safetensors.torch import save_file
+
+    from leakgauge.channels import Gradient
+    from leakgauge.core import Pixels, Victim, share
+    from leakgauge.integrations.resolve import rearranged
+    from leakgauge.models.pretrained import pretrained
+
+    victim = Victim(rearranged(pretrained("vit")), Pixels((1, 28, 28)))
+    save_file(victim.model.state_dict(), tmp_path / "global.safetensors")
+    seen = share(victim, Gradient(), torch.rand(1, *victim.space.shape), torch.tensor([3]))
+    save_file(dict(seen.signal), tmp_path / "client.safetensors")
+    words = ("--update", "client.safetensors", "--weights", "global.safetensors", "--update-holds", "gradient")
+    said = leakgauge("attack", "attention_first:vit", *words, "--attack", "april_closed_form", "--out", "run")
+    assert said.code == 0, said.err
+    assert "predicted: everything is recovered" in said.out
+    assert "expected error of a pixel" in json.loads((tmp_path / "run/result.json").read_text())["stated"]
+
+
 def test_the_gate(leakgauge, tmp_path):
     words = ("attack", "cnn", "--option", "tv=0.01", "-q")
     files = ("--json", "gate.json", "--junit", "gate.xml")

@@ -19,6 +19,17 @@ SMALL = {
     "bert": {**BERT, "max_position_embeddings": 20},
     "roberta": {**BERT, "max_position_embeddings": 20},
     "distilbert": {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 48, "max_position_embeddings": 20},
+    "albert": {**BERT, "max_position_embeddings": 20, "embedding_size": 16, "num_hidden_groups": 2},
+    "mpnet": {**BERT, "max_position_embeddings": 20},
+    "gpt_neo": {
+        "hidden_size": 24,
+        "num_layers": 2,
+        "num_heads": 3,
+        "attention_types": [[["global"], 2]],
+        "max_position_embeddings": 20,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+    },
     "gpt2": {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 20, "bos_token_id": 1, "eos_token_id": 1},
 }
 PARTS = {  # token embedding, position embedding, head, first attention, its query (or fused) layer
@@ -42,6 +53,27 @@ PARTS = {  # token embedding, position embedding, head, first attention, its que
         "model.classifier",
         "model.distilbert.transformer.layer.0.attention",
         "model.distilbert.transformer.layer.0.attention.q_lin",
+    ),
+    "albert": (
+        "model.albert.embeddings.word_embeddings",
+        "model.albert.embeddings.position_embeddings.weight",
+        "model.classifier",
+        "model.albert.encoder.albert_layer_groups.0.albert_layers.0.attention",
+        "model.albert.encoder.albert_layer_groups.0.albert_layers.0.attention.query",
+    ),
+    "mpnet": (
+        "model.mpnet.embeddings.word_embeddings",
+        "model.mpnet.embeddings.position_embeddings.weight",
+        "model.classifier.out_proj",
+        "model.mpnet.encoder.layer.0.attention.attn",
+        "model.mpnet.encoder.layer.0.attention.attn.q",
+    ),
+    "gpt_neo": (
+        "model.transformer.wte",
+        "model.transformer.wpe.weight",
+        "model.score",
+        "model.transformer.h.0.attn.attention",
+        "model.transformer.h.0.attn.attention.q_proj",
     ),
     "gpt2": (
         "model.transformer.wte",

@@ -66,3 +66,10 @@ def test_same_seed_same_weights_and_no_global_randomness():
 def test_bad_input(source, length, message):
     with pytest.raises(BadInput, match=message):
         load_text(source, length=length)
+
+
+def test_a_model_without_a_limit_of_positions():
+    small = {"model_type": "xlnet", "d_model": 24, "n_layer": 1, "n_head": 2, "d_inner": 32, "vocab_size": 50}
+    assert load_text(small, length=9)[1].length == 9
+    with pytest.raises(BadInput, match="is wrong: The model xlnet"):
+        load_text({**small, "max_position_embeddings": 20}, length=9)

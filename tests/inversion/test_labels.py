@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -158,6 +159,15 @@ def test_counts_from_constructed_gradients(labels):
     signal = {"3.bias": probabilities - counts / len(labels)}
     seen = Observation(signal=signal, channel=Gradient(), size=len(labels))
     assert told(BiasCounts(), of, seen) == sorted(labels)
+
+
+def test_sign_rule_with_classes_whose_probability_vanished():
+    """A row of zeros, as half precision makes them, says nothing about the others."""
+    of = victim()
+    seen = observed(of, [4])
+    rows = seen.signal["3.weight"].clone()
+    rows[[0, 7]] = 0
+    assert told(SignRule(), of, replace(seen, signal={**seen.signal, "3.weight": rows})) == [4]
 
 
 @pytest.mark.parametrize("rule", [SignRule(), inferred()], ids=["sign", "inferred"])

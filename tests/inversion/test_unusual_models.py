@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from leakgauge.attacks import dlg, idlg, inverting_gradients
-from leakgauge.channels import DPSGD, Gradient
+from leakgauge.channels import DPSGD, FedAvg, Gradient
 from leakgauge.core import Labels, Pixels, Size, Victim, share
 from leakgauge.engine import Observed
 from leakgauge.engine.choose import choose
@@ -49,12 +51,19 @@ class Recurrent(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    def __init__(self) -> None:
+    """``reentrant`` is how it checkpoints; None: not at all."""
+
+    def __init__(self, reentrant: bool | None) -> None:
         super().__init__()
-        self.first, self.head = nn.Linear(36, 8), nn.Linear(8, 4)
+        torch.manual_seed(0)
+        self.first, self.head = nn.Sequential(nn.Linear(36, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 4)
+        self.reentrant = reentrant
 
     def forward(self, x):
-        return self.head(checkpoint(self.first, x.flatten(1), use_reentrant=True))
+        x = x.flatten(1)
+        if self.reentrant is None:
+            return self.head(self.first(x))
+        return self.head(checkpoint(self.first, x, use_reentrant=self.reentrant))
 
 
 def taken(kind: str):
@@ -142,10 +151,59 @@ def test_a_model_that_keeps_a_tensor_of_its_last_pass_says_what_to_do():
     Victim(model, Pixels((1, 6, 6)))
 
 
-def test_reentrant_checkpoints_are_refused_with_what_to_do(victim_of, batch_of):
-    victim, (x, y) = victim_of(Checkpointed()), batch_of(1)
-    with pytest.raises(Inapplicable, match="use_reentrant=False"):
-        inverting_gradients(steps=2)(victim, share(victim, Gradient(), x, y))
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints_change_no_number(reentrant, victim_of, batch_of):
+    """Run again after the first local step, a checkpointed layer would find the old weights."""
+    with_checkpoints, plain = victim_of(Checkpointed(reentrant)), victim_of(Checkpointed(None))
+    x, y = batch_of(1)
+    for channel in (Gradient(), FedAvg(steps=3, lr=1.0)):
+        seen, expected = (share(victim, channel, x, y) for victim in (with_checkpoints, plain))
+        for name, value in expected.signal.items():
+            torch.testing.assert_close(seen.signal[name], value)
+        found, wanted = (inverting_gradients(steps=2)(v, s) for v, s in ((with_checkpoints, seen), (plain, expected)))
+        torch.testing.assert_close(found.x, wanted.x)
+
+
+def test_users_own_checkpoints_still_work_afterwards(victim_of, batch_of):
+    usual = torch.utils.checkpoint.CheckpointFunction
+    victim, (x, y) = victim_of(Checkpointed(False)), batch_of(1)
+    share(victim, Gradient(), x, y)
+    with pytest.raises(RuntimeError):
+        victim(x.flatten(1)[:, :5])
+    assert torch.utils.checkpoint.CheckpointFunction is usual
+
+
+class Tied(nn.Module):
+    """A layer with normalisation that stands at two places, and an output that has the first layer's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(36, 8)
+        self.one = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.again = self.one
+        self.last = nn.Linear(36, 8)
+        self.last.weight = self.first.weight
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.again(torch.tanh(self.one(torch.tanh(self.first(x))))) + self.last(x)
+
+
+def test_a_module_at_two_places_is_trained_as_torch_does_and_left_as_it_was(victim_of, batch_of):
+    victim, (x, y) = victim_of(Tied(), mode="train"), batch_of(4)
+    before = {name: value.clone() for name, value in victim.model.state_dict().items()}
+    update = share(victim, FedAvg(steps=3, lr=0.5), x, y).signal
+    for name, value in victim.model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(isinstance(p, nn.Parameter) for p in victim.model.parameters())
+    model = copy.deepcopy(victim.model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(3):
+        optimiser.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    for name, trained in model.named_parameters():
+        torch.testing.assert_close(update[name], trained.detach() - before[name])
 
 
 @pytest.mark.parametrize(

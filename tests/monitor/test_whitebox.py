@@ -214,6 +214,19 @@ def test_model_and_generators_are_left_as_they_were(case):
     assert any("eval mode" in note for note in result.notes)
 
 
+def test_a_module_at_two_places_keeps_the_users_parameters():
+    """Else the optimiser would go on moving tensors that the model no longer reads."""
+    twice = nn.Linear(6, 6)
+    model = nn.Sequential(twice, nn.Tanh(), twice, nn.Tanh(), nn.Linear(6, 3))
+    before = {name: id(p) for name, p in model.named_parameters()}
+    x, y = torch.rand(4, 6), torch.tensor([0, 1, 2, 0])
+    signal = dict(zip(before, torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters())), strict=True))
+    each = per_sample_gradients(model, F.cross_entropy, ("0.weight",), x, y, seed=0)
+    assert head_products(model, model[4], F.cross_entropy, ("4.weight", "4.bias"), signal, x, y) is not None
+    assert {name: id(p) for name, p in model.named_parameters()} == before
+    torch.testing.assert_close(each["0.weight"].mean(0), signal["0.weight"])
+
+
 def test_hooks_and_modes_come_back_after_an_error(case):
     model, *_ = case
     model.train()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from leakgauge.errors import Inapplicable
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import L2, Adam, Cosine, Descent, Matching, Normal, inferred
 
-POSITION_NAMES = ("pos_embed", "position_embedding")
-"""What learned positions are called in our models, timm's and Hugging Face's."""
+POSITION_NAMES = ("pos_emb", "position_embedding", "positional_embedding")
+"""What learned positions are called in our models, timm's and Hugging Face's, in GPTs written by hand and in CLIP."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,10 @@ class PositionEmbedding:
     def __call__(self, names: Sequence[str], /) -> Mapping[str, float]:
         found = [name for name in names if any(part in name for part in POSITION_NAMES)]
         if not found:
-            raise Inapplicable("not shared: the gradient of a position embedding")
+            known = ", ".join(POSITION_NAMES)
+            raise Inapplicable(
+                f"not shared: the gradient of a position embedding, which has one of {known} in its name"
+            )
         return dict.fromkeys(found, 1.0)
 
 
@@ -31,11 +34,14 @@ def april(*, alpha: float = 1.0, lr: float = 0.1, steps: int = 1500, restarts: i
     The label comes from the sign rule for one image, from the bias gradient's counts for several.
 
     Deviations: the paper writes −cos, which differs by a constant; it gives neither ``alpha`` nor the learning rate, ours
-    are chosen. Its step is plain descent in Algorithm 2 and Adam in the experiments; Adam is used here. Steps: 800 for
+    are chosen. For batches it reads the labels by Yin et al.'s rule, whose features without negative values the head of a
+    vision transformer does not get. Its step is plain descent in Algorithm 2 and Adam in the experiments; Adam is used here. Steps: 800 for
     MNIST, 1500 for CIFAR-10, 5000 for ImageNet in the paper.
 
     Ref: APRIL (Lu et al. 2022), Eq. (12) and Algorithm 2 — optimisation-based attack
     """
+    if not alpha >= 0:
+        raise BadInput(f"april needs a weight alpha of the positions' angle that is not negative, got {alpha!r}")
     return Matching(
         objective=L2() + alpha * Cosine(weights=PositionEmbedding()),
         labels=inferred(),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from leakgauge.attacks.april_identifiability import expected_pixel_error, identifiability
+from leakgauge.attacks.april_patches import Box, PatchGrid, pixels_from_patches
 from leakgauge.attacks.april_ridge import (
     NoisySystem,
     error_bound,
@@ -18,14 +19,16 @@ from leakgauge.attacks.april_ridge import (
     ridge_from_noise,
     std_from_outside,
 )
-from leakgauge.channels import Gradient
 from leakgauge.channels.facts import local_steps
-from leakgauge.core import Observation, Reconstruction, Signal, Victim
+from leakgauge.channels.gradient import gradient, gradient_at
+from leakgauge.channels.twice import twice_differentiable
+from leakgauge.core import Observation, Reconstruction, Signal, Tokens, Victim
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import Attention, Roles, find_roles
 from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
+from leakgauge.randomness import private_randomness
 
 AGREEMENT = 1e-2
 """How well the paper's identity must hold on the adversary's own data before the attack is called applicable."""
@@ -33,65 +36,12 @@ AGREEMENT = 1e-2
 
 BYPASSED = (
     "the gradient of the position embedding is not that of the first attention's input alone: the tokens also "
-    "bypass it, as in a residual connection"
+    "bypass it, as in a residual connection, or the positions are used again"
 )
-
-
-@dataclass(frozen=True)
-class Identifiability:
-    """What the linear systems can and cannot give back, known before they are solved.
-
-    Theorem 3.1 has ``tokens`` unknown rows of ``width`` numbers; it needs width ≥ tokens and ∂l/∂z of full rank. The patch
-    embedding turns ``patch_values`` numbers into ``width``; it needs width ≥ patch_values (None where tokens are looked
-    up). Rounding of relative size ``rounding`` grows by at most ``condition``.
-    """
-
-    tokens: int
-    width: int
-    patch_values: int | None
-    rank: int
-    condition: float
-    rounding: float
-
-    def lost(self) -> tuple[str, ...]:
-        """Predictions, in words; none means that everything comes back."""
-        found: list[str] = []
-        if self.width < self.tokens:
-            found.append(f"{self.tokens} tokens do not follow from a width of {self.width}: tokens are mixed")
-        if self.rank < min(self.tokens, self.width):
-            found.append(f"the gradient of the tokens has rank {self.rank} of {self.tokens}: tokens are mixed")
-        if self.patch_values is not None and self.width < self.patch_values:
-            found.append(
-                f"{self.patch_values} values of a patch do not follow from a width of {self.width}: detail is lost"
-            )
-        if self.condition * self.rounding > 0.1:
-            found.append(f"condition number {self.condition:.1e} lets rounding of {self.rounding:.0e} drown the tokens")
-        return tuple(found)
-
-    def rows(self) -> tuple[tuple[str, str], ...]:
-        """The same as a table: what is asked, and the answer."""
-        enough = {True: "enough", False: "too few"}
-        patches: tuple[tuple[str, str], ...] = ()
-        if self.patch_values is not None:
-            fits = enough[self.width >= self.patch_values]
-            patches = (("values of a patch against width", f"{self.patch_values} against {self.width}: {fits}"),)
-        return (
-            (
-                "unknown tokens against width",
-                f"{self.tokens} against {self.width}: {enough[self.width >= self.tokens]}",
-            ),
-            *patches,
-            ("rank of the tokens' gradient", f"{self.rank} of {min(self.tokens, self.width)}"),
-            ("condition number", f"{self.condition:.1e} (numbers are rounded to {self.rounding:.0e})"),
-            ("predicted", "; ".join(self.lost()) or "everything is recovered"),
-        )
-
-    def __str__(self) -> str:
-        patches = "" if self.patch_values is None else f"{self.patch_values} values a patch, "
-        return (
-            f"identifiability: {self.tokens} unknown tokens, width {self.width}, {patches}"
-            f"rank {self.rank}, condition {self.condition:.1e}; predicted: {', '.join(self.lost()) or 'everything is recovered'}"
-        )
+BETWEEN = (
+    "the first attention does not read the sum of patch and position embedding: something, such as dropout or a "
+    "normalisation, lies between them"
+)
 
 
 def tokens_from_attention(position: Tensor, products: Tensor) -> Tensor:
@@ -118,15 +68,6 @@ def _weights(attention: Attention) -> tuple[str, ...]:
     return tuple(f"{layer}.weight" for layer in layers)
 
 
-def pixels_from_patches(embedded: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Values of each patch (patches, values) from E = W x + b, by the pseudo-inverse of W (width, values).
-
-    Ref: APRIL (Lu et al. 2022), Eq. (11) — patch embedding and its inverse
-    """
-    shifted = embedded if bias is None else embedded - bias.detach().double().cpu()
-    return shifted @ torch.linalg.pinv(weight.detach().double().cpu()).T
-
-
 @dataclass(frozen=True)
 class AprilClosedForm:
     """The attack made by :func:`april_closed_form`."""
@@ -137,9 +78,9 @@ class AprilClosedForm:
     force: bool = False
 
     def __post_init__(self) -> None:
-        if self.ridge not in (None, "auto") and not (isinstance(self.ridge, int | float) and self.ridge >= 0):
+        if self.ridge not in (None, "auto") and not _is_size(self.ridge):
             raise BadInput(f"ridge is None, 'auto' or a number that is not negative, got {self.ridge!r}")
-        if self.noise is not None and (not self.noise >= 0 or self.ridge is None):
+        if self.noise is not None and (not _is_size(self.noise) or self.ridge is None):
             raise BadInput(
                 f"noise is a deviation that is not negative and is used with a ridge; got noise {self.noise!r}, ridge {self.ridge!r}"
             )
@@ -149,29 +90,31 @@ class AprilClosedForm:
         size = batch_size(seen)
         require_one_step(seen)
         signal = Observed.checked(seen.signal, victim).signal
-        roles, patch = _parts(victim, signal)
-        prefix, broken = _check_layout(victim, roles, patch, seed=seed)
-        if broken and not self.force:
-            raise Inapplicable(broken)
-        guessed = (f"a guess, since the theorem's condition fails: {broken}",) if broken else ()
-        unknown, known = _without_prefix(victim, signal, roles, prefix)
-        values = math.prod(patch.weight.shape[1:])
-        stated = identifiability(unknown, values, signal[_position(roles)].dtype)
+        roles, grid = _parts(victim, signal)
+        layout = _layout(victim, roles, grid, seed=seed)
+        if layout.broken and not self.force:
+            raise Inapplicable(layout.broken)
+        guessed = (f"a guess, since the theorem's condition fails: {layout.broken}",) if layout.broken else ()
+        unknown, known = _position_gradient(signal, roles)[layout.first :], layout.known
         products = attention_products(signal, victim.parameters(), roles.attention[0]).cpu()
-        if prefix:  # what the known tokens add to the right side
-            products = products - _position_gradient(signal, roles)[:prefix].T @ known
-        positions = _positions(victim, roles)[prefix:]
-        weight = patch.weight.detach().double().cpu().flatten(1)
+        products = products - layout.gradient_before(signal).T @ known  # what the known tokens add to the right side
+        positions, weight, box = _positions(victim, roles)[layout.first :], grid.weight, Box.of(victim, grid)
+        system = NoisySystem.of(unknown, products, positions + box.tokens, embedding=weight, guess=box.middle)
+        stated = replace(
+            identifiability(unknown, weight.shape[1], signal[_position(roles)].dtype),
+            patch_rank=int(torch.linalg.matrix_rank(weight)),
+            pixel_error=expected_pixel_error(system, rounding=torch.finfo(victim.dtype).eps, span=box.span),
+            unseen=grid.unseen(),
+            samples=size,
+        )
         if self.ridge is None:
             tokens, said = tokens_from_attention(unknown, products), ()
-            flat = pixels_from_patches(tokens - positions, weight, patch.bias)
+            flat = pixels_from_patches(tokens - positions, weight, grid.conv.bias)
         else:
-            box = _Box.of(victim, patch)
-            system = NoisySystem.of(unknown, products, positions + box.tokens, embedding=weight, guess=box.middle)
             own = torch.cat([victim.parameters()[n].double().cpu() for n in _weights(roles.attention[0])])
             largest = float(system.base.norm()) + box.radius * float(torch.linalg.matrix_norm(weight, 2))
-            flat, said = self._regularised(system, own, box.radius, math.hypot(largest, float(known.norm())))
-        x = _assembled(flat, patch, victim.space.shape).to(victim.device, next(iter(signal.values())).dtype)
+            flat, said = self._regularised(system, own, box, math.hypot(largest, float(known.norm())))
+        x = grid.assembled(flat).to(victim.device, next(iter(signal.values())).dtype)
         x = victim.space.project(torch.nan_to_num(x))[None].expand(size, *x.shape).clone()
         mixed = (
             (f"the batch's {size} samples share one linear system: this is their mixture, {size} times",)
@@ -188,7 +131,7 @@ class AprilClosedForm:
         )
 
     def _regularised(
-        self, system: NoisySystem, weights: Tensor, radius: float, largest: float
+        self, system: NoisySystem, weights: Tensor, box: Box, largest: float
     ) -> tuple[Tensor, tuple[str, ...]]:
         """The pixels by ridge, and what is known about their error; ``largest`` ≥ ‖z‖ for every valid image."""
         assert self.ridge is not None
@@ -203,34 +146,15 @@ class AprilClosedForm:
         if self.noise is None:
             return pixels, (said,)
         noise = noise_bound(weights, largest, std=self.noise, width=system.base.shape[1])
-        bound = error_bound(system, ridge, noise=noise, distance=radius) / math.sqrt(pixels.numel())
-        return pixels, (said, f"root mean square error of the pixels at most {bound:.1e} (for 98 % of such noise)")
+        bound = error_bound(system, ridge, noise=noise, distance=box.radius) / math.sqrt(box.pixels) / box.narrowest
+        return pixels, (
+            said,
+            f"root mean square error of the pixels at most {bound:.1e} of their range (for 98 % of such noise)",
+        )
 
 
-@dataclass(frozen=True, eq=False)
-class _Box:
-    """All valid images, cut into patches, lie within ``radius`` (Frobenius) of the grey ``middle`` (tokens, values).
-
-    ``tokens`` (tokens, width) is what the patch embedding makes of the middle.
-    """
-
-    middle: Tensor
-    tokens: Tensor
-    radius: float
-
-    @classmethod
-    def of(cls, victim: Victim, patch: nn.Conv2d) -> _Box:
-        huge = torch.full((1, *victim.space.shape), 1e12, dtype=torch.float64)
-        low, high = victim.space.project(-huge), victim.space.project(huge)
-        grey = (low + high) / 2
-        with torch.no_grad():
-            tokens = patch(grey.to(victim.device, victim.dtype)).flatten(2).transpose(1, 2)[0].double().cpu()
-        return cls(_patches(grey, patch), tokens, float((_patches(high, patch) - _patches(low, patch)).norm()) / 2)
-
-
-def _patches(image: Tensor, patch: nn.Conv2d) -> Tensor:
-    """One image (1, C, H, W) as (patches, values), the inverse of :func:`_assembled`."""
-    return F.unfold(image, patch.kernel_size, stride=patch.stride)[0].T
+def _is_size(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _position_gradient(signal: Signal, roles: Roles) -> Tensor:
@@ -246,10 +170,14 @@ def _positions(victim: Victim, roles: Roles) -> Tensor:
     return victim.parameters()[_position(roles)].double().cpu().flatten(0, -2)
 
 
-def _parts(victim: Victim, signal: Signal) -> tuple[Roles, nn.Conv2d]:
+def _parts(victim: Victim, signal: Signal) -> tuple[Roles, PatchGrid]:
+    if isinstance(victim.space, Tokens):
+        raise Inapplicable("the victim takes token ids; april_text is the closed form for text")
     roles = find_roles(victim.model)
     if not roles.attention:
-        raise Inapplicable("the model has no self-attention that a family knows")
+        raise Inapplicable(
+            "the model has no self-attention that a family knows: linear layers for q, k and v, named as in timm or Hugging Face"
+        )
     if roles.position_embedding is None:
         raise Inapplicable("the model has no learned position embedding, so the gradient of the tokens is not shared")
     if roles.position_embedding not in victim.parameters():
@@ -257,36 +185,135 @@ def _parts(victim: Victim, signal: Signal) -> tuple[Roles, nn.Conv2d]:
     for needed in (roles.position_embedding, *_weights(roles.attention[0])):
         if needed not in signal:
             raise Inapplicable(f"not shared: {needed}")
-    patch = victim.model.get_submodule(roles.patch_embedding or "")
-    if not isinstance(patch, nn.Conv2d) or patch.stride != patch.kernel_size or patch.padding != (0, 0):
-        raise Inapplicable("the patch embedding is no convolution over patches side by side")
-    return roles, patch
+    if roles.patch_embedding is None or roles.first_layer != roles.patch_embedding:
+        raise Inapplicable("the patch embedding has several layers; the closed form inverts a single convolution")
+    return roles, PatchGrid.of(victim.model.get_submodule(roles.patch_embedding), victim.space.shape)
 
 
-def _check_layout(victim: Victim, roles: Roles, patch: nn.Conv2d, *, seed: int) -> tuple[int, str]:
-    """Number of tokens before the patches, and why Eq. (8) does not hold on the adversary's own noise ("" if it does)."""
-    rng = torch.Generator().manual_seed(seed)
-    probe = victim.to_input(victim.space.start(1, rng))
-    attention = roles.attention[0]
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Which tokens the first attention reads, as the adversary finds with images of its own.
+
+    ``known`` (k, width) are the tokens before the patches, the same for every image. ``before`` names the parameter and its
+    row whose gradient is that of each of them: of its position, or where it has none the learned token itself. ``first`` is the
+    position of the first patch. ``broken`` says why Eq. (8) does not
+    hold ("" if it does).
+    """
+
+    known: Tensor
+    before: tuple[tuple[str, int], ...]
+    first: int
+    broken: str = ""
+
+    def gradient_before(self, signal: Signal) -> Tensor:
+        """∂l/∂z of the known tokens, (k, width)."""
+        for name, _ in self.before:
+            if name not in signal:
+                raise Inapplicable(f"not shared: {name}, which holds the gradient of a token before the patches")
+        rows = [signal[name].double().cpu().flatten(0, -2)[row] for name, row in self.before]
+        return torch.stack(rows) if rows else torch.zeros_like(self.known)
+
+
+def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Layout:
+    """Runs images of the adversary's own through the model; refuses one whose tokens are not patches with a position."""
+    attention, name = roles.attention[0], roles.patch_embedding
+    assert name is not None
+    probe = victim.to_input(victim.space.start(1, torch.Generator().manual_seed(seed)))
+    z = _first_input(victim, attention, probe, seed=seed)
+    with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:
+        victim(probe)
+        embedded = grid.conv(probe).flatten(2).transpose(1, 2)[0].double().cpu()
+    if name not in seen or seen[name].shape != probe.shape or not close(seen[name].double(), probe.double()):
+        raise Inapplicable(
+            "the patch embedding does not read the image as the model gets it: something changes it before"
+        )
+    positions, patches = _positions(victim, roles), len(embedded)
+    known, first = z[: len(z) - patches], len(positions) - patches
+    if not patches <= len(positions) <= len(z) or z.shape[1:] != positions.shape[1:]:
+        raise Inapplicable(
+            f"the first attention reads {len(z)} tokens for {patches} patches, and the position embedding has {len(positions)} "
+            "rows: positions are resized or shared, or patches are left out"
+        )
+    own = tuple((_position(roles), row) for row in range(first)) if len(z) == len(positions) else ()
+    if not close(z[len(known) :], embedded + positions[first:]):
+        return _Layout(known, own, first, broken=BETWEEN)
+    found = _Layout(known, own or _learned_tokens(victim, roles, known, positions[:first]), first)
+    other = _first_input(victim, attention, torch.zeros_like(probe), seed=seed)
+    if not close(other[: len(known)], known):
+        return replace(found, broken="the tokens before the patches depend on the image, so they are not known")
+    signal = _probe_gradient(victim, probe, seed=seed)
+    gradient = torch.cat([found.gradient_before(signal), _position_gradient(signal, roles)[first:]])
+    if close(gradient.T @ z, attention_products(signal, victim.parameters(), attention).cpu()):
+        return found
+    again = _used_again(victim, attention, probe, seed=seed)
+    reason = f"the weights of {attention.name} are used more than once, so their gradient mixes several inputs"
+    return replace(found, broken=reason if again else BYPASSED)
+
+
+def _first_input(victim: Victim, attention: Attention, x: Tensor, *, seed: int) -> Tensor:
+    """What the first attention reads for one image, (tokens, width)."""
     layer = attention.qkv or attention.q
     assert layer is not None
-    assert roles.patch_embedding is not None
-    signal = Gradient()(victim, probe, torch.zeros(1, dtype=torch.long, device=victim.device))
-    with torch.no_grad(), capturing(victim.model, (layer,)) as seen:
-        victim(probe)
-        embedded = patch(probe).flatten(2).transpose(1, 2)[0].double().cpu()
-    z, positions = seen[layer][0].double().cpu(), _positions(victim, roles)
-    prefix = len(positions) - len(embedded)
-    between = (
-        "the first attention does not read the sum of patch and position embedding: something, such as a normalisation, "
-        "lies between them"
-    )
-    if prefix < 0 or z.shape != positions.shape:
-        raise Inapplicable(between)
-    if not close(z[prefix:], embedded + positions[prefix:]):
-        return prefix, between
-    products = attention_products(signal, victim.parameters(), attention).cpu()
-    return prefix, "" if close(_position_gradient(signal, roles).T @ z, products) else BYPASSED
+    for name in (layer, attention.name):  # some layers are not called: their weight is used as it is
+        with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:
+            victim(x)
+        if name in seen and seen[name].dim() == 3 and len(seen[name]) == 1:
+            return seen[name][0].double().cpu()
+    raise Inapplicable(f"{attention.name} does not read tokens (1, tokens, width), so its input is not known")
+
+
+def _learned_tokens(victim: Victim, roles: Roles, known: Tensor, positions: Tensor) -> tuple[tuple[str, int], ...]:
+    """Parameter and row of each token before the patches (class token, registers), where not all of them have a position.
+
+    They are found by their value, alone or with one of the ``positions`` added.
+    """
+    width = known.shape[1]
+    every = victim.model.named_parameters()
+    learned = [(n, p.detach().double().cpu()) for n, p in every if p.dim() > 1 and p.shape[-1] == width]
+    short = [(n, t.flatten(0, -2)) for n, t in learned if n != roles.position_embedding and t.numel() <= known.numel()]
+    rows = [((name, row), t[row]) for name, t in short for row in range(len(t))]
+    found: list[tuple[str, int]] = []
+    for token in known:
+        own = [at for at, row in rows for place in (row, *(row + positions)) if close(place, token)]
+        if not own:
+            raise Inapplicable(
+                "a token before the patches has no position of its own and is no learned token, so its gradient is not known"
+            )
+        found.append(next((at for at in own if at not in found), own[0]))
+    return tuple(found)
+
+
+def _probe_gradient(victim: Victim, probe: Tensor, *, seed: int) -> Signal:
+    """A gradient of the adversary's own. The identity holds for any loss, so one is drawn that takes any output."""
+    parameters = victim.parameters()
+
+    def loss(at: dict[str, Tensor]) -> Tensor:
+        with twice_differentiable():
+            output = victim(probe, parameters=at)
+        return (output * torch.randn(output.shape, generator=torch.Generator().manual_seed(seed)).to(output)).sum()
+
+    with private_randomness(seed, victim.device):
+        with torch.no_grad():
+            plain = isinstance(victim(probe), Tensor)
+        if plain:
+            return gradient_at(parameters, loss)
+        label = torch.zeros(1, dtype=torch.long, device=victim.device)
+        return gradient(victim, probe, label, parameters=parameters, buffers=victim.buffers())
+
+
+def _used_again(victim: Victim, attention: Attention, probe: Tensor, *, seed: int) -> bool:
+    """Whether the attention runs several times for one image, or shares a weight with another layer."""
+    calls: list[None] = []
+    layer = victim.model.get_submodule(attention.name)
+    handle = layer.register_forward_pre_hook(lambda *_: calls.append(None), with_kwargs=True)
+    try:
+        with torch.no_grad(), private_randomness(seed, victim.device):
+            victim(probe)
+    finally:
+        handle.remove()
+    own = {id(victim.model.get_parameter(name)) for name in _weights(attention)}
+    names = [name for name, p in victim.model.named_parameters(remove_duplicate=False) if id(p) in own]
+    return len(calls) > 1 or len(names) > len(_weights(attention))
 
 
 def require_identity(gradient: Tensor, z: Tensor, products: Tensor) -> None:
@@ -306,42 +333,6 @@ def close(a: Tensor, b: Tensor) -> bool:
     return bool((a - b).norm() <= AGREEMENT * b.norm())
 
 
-def _without_prefix(victim: Victim, signal: Signal, roles: Roles, prefix: int) -> tuple[Tensor, Tensor]:
-    """∂l/∂z of the patch tokens, and the known tokens before them (class token), (prefix, width)."""
-    gradient = _position_gradient(signal, roles)
-    if prefix == 0:
-        return gradient, gradient[:0]
-    attention = roles.attention[0]
-    layer = attention.qkv or attention.q
-    assert layer is not None
-    blank = victim.space.encode(torch.zeros(1, *victim.space.shape)).to(victim.device, victim.dtype)
-    with torch.no_grad(), capturing(victim.model, (layer,)) as seen:
-        victim(blank)  # these tokens are the same for every image
-    known = seen[layer][0, :prefix].double().cpu()
-    return gradient[prefix:], known
-
-
-def identifiability(gradient: Tensor, values: int | None, dtype: torch.dtype) -> Identifiability:
-    """What ``gradient`` (tokens, width), ∂l/∂z as shared in ``dtype``, lets the system of Theorem 3.1 give back."""
-    singular = torch.linalg.svdvals(gradient)
-    rounding = torch.finfo(dtype).eps
-    # rounding is random over the entries, so it moves singular values by its size times the root of the dimension
-    rank = int((singular > singular[0] * rounding * math.sqrt(max(gradient.shape))).sum())
-    condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
-    tokens, width = gradient.shape
-    return Identifiability(tokens, width, values, rank, condition, rounding)
-
-
-def _assembled(flat: Tensor, patch: nn.Conv2d, shape: tuple[int, ...]) -> Tensor:
-    """Patches (patches, values), row by row, as one image."""
-    height, width = patch.kernel_size
-    channels, rows, columns = shape[0], shape[1] // height, shape[2] // width
-    grid = flat.view(rows, columns, channels, height, width).permute(2, 0, 3, 1, 4)
-    image = flat.new_zeros(shape)
-    image[:, : rows * height, : columns * width] = grid.reshape(channels, rows * height, columns * width)
-    return image
-
-
 def april_closed_form(
     *, ridge: float | Literal["auto"] | None = None, noise: float | None = None, force: bool = False
 ) -> AprilClosedForm:
@@ -351,16 +342,18 @@ def april_closed_form(
 
     Needs a transformer whose first attention reads exactly the sum of patch and position embedding, with nothing around it
     (architecture A; ``families.attention_first`` makes that variant of a model), and the gradients of both shared. What
-    will be lost is said before solving, in the result's notes (:class:`Identifiability`). The adversary tries the identity on
-    noise of its own first, so other layouts are refused with the reason; with ``force=True`` they are solved all the same
-    and the result is a guess, as a note says.
+    will be lost, and how far pixels will be off, is said before solving, in the result's notes
+    (:class:`.april_identifiability.Identifiability`). The adversary tries the identity on noise of its own first, so other
+    layouts are refused with the reason; with ``force=True`` they are solved all the same and the result is a guess, as a note says.
 
     For gradients with noise a ``ridge`` λ pulls the pixels towards grey (:mod:`.april_ridge`): a number, or
     "auto" for λ from the noise. ``noise`` is the deviation of Gaussian noise on each shared entry, if the adversary knows it
     (an assumption; a note then bounds the error); otherwise it is estimated from what no solution explains.
 
-    Deviations: tokens before the patches (class token) are known and moved to the right side, which the paper does not
-    do; all is solved in float64; the ridge is not in the paper.
+    Deviations: tokens before the patches (class token, registers) are known and moved to the right side, which the paper does
+    not do; the gradient of those without a position is that of the learned token itself. The patch embedding is any
+    convolution with zero padding; where patches overlap, their mean is taken. All is solved in float64; the ridge is not in the
+    paper.
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1 — closed-form attack
     """

@@ -9,6 +9,7 @@ from typing import Literal
 from leakgauge.attacks.april import april
 from leakgauge.attacks.april_closed_form import AprilClosedForm, april_closed_form
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.errors import BadInput
 from leakgauge.inversion import Given, Matching
 
 
@@ -52,6 +53,8 @@ def april_from_closed_form(
 
     Ref: APRIL (Lu et al. 2022), Algorithms 1 and 2 — the closed form as the start of the optimisation
     """
+    if not spread >= 0:
+        raise BadInput(f"april_from_closed_form needs a spread of its restarts that is not negative, got {spread!r}")
     return AprilFromClosedForm(
         guess=april_closed_form(ridge=ridge, force=True),
         refine=replace(april(alpha=alpha, lr=lr, steps=steps, restarts=restarts), name="april_from_closed_form"),

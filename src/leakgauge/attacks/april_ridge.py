@@ -132,6 +132,8 @@ def ridge_by_discrepancy(system: NoisySystem, noise: float) -> float:
     if not noise >= 0:
         raise BadInput(f"the size of the noise must not be negative, got {noise!r}")
     largest = float(system.singular.max()) ** 2
+    if largest == 0:  # a gradient of zero: every ridge gives the guess
+        return 0.0
     low, high = math.log(1e-20 * largest), math.log(1e6 * largest)
     if noise <= system.residual(math.exp(low)):
         return 0.0

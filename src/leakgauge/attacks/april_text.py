@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from leakgauge.attacks.april_closed_form import (
     attention_products,
     close,
-    identifiability,
     require_identity,
     require_one_step,
     tokens_from_attention,
 )
+from leakgauge.attacks.april_identifiability import identifiability
 from leakgauge.core import Observation, Reconstruction, Signal, Victim
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable

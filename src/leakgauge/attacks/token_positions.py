@@ -88,7 +88,7 @@ def _notes(model: TextModel, solved: Cover, parts: Tensor, noise: float, output:
     if output is not None:
         found.append(f"{model.token} is also the output layer, whose {output.basis.shape[1]} directions were taken out")
     if silent:
-        why = "no gradient above the noise" if noise else "no gradient: nothing reads them"
+        why = "no gradient above the noise" if noise else "no gradient: nothing reads them, or it was rounded to zero"
         found.append(f"{silent} positions got {why}, and their tokens are not known")
     alike = equal_rows(parts)
     if alike:

@@ -59,6 +59,7 @@ def attack_captured(case: Case, victim: Victim, seen: Observation, *, folder: Pa
         "labels": labels,
         "losses": result.losses.tolist(),
         "notes": [*result.notes, *(["mismatch measured without dropout"] if steady is not victim else [])],
+        "stated": dict(result.stated),
         "pictures": pictures,
         "seconds": result.seconds,
         "versions": versions(),

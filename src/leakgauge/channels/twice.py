@@ -118,11 +118,6 @@ def explaining_once_only() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "use_reentrant=True" in str(error):
-            raise Inapplicable(
-                "the model checkpoints activations in a way that cannot be differentiated twice; switch checkpointing off, "
-                "or set use_reentrant=False"
-            ) from error
         found = _UNDEFINED.search(str(error))
         if found is None:
             raise

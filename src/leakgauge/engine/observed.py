@@ -68,6 +68,11 @@ class Observed:
                 f"the signal names {unknown[0]!r}, which is no {kind} of {victim.name}; does it come from another model?"
             )
         for name, value in signal.items():
+            if not isinstance(value, Tensor):
+                raise BadInput(
+                    f"the signal's {name} is {value!r:.40} and no tensor; leave out what was not shared, such as a parameter without "
+                    "a gradient"
+                )
             if value.shape != expected[name].shape:
                 raise BadInput(
                     f"the signal's {name} has shape {tuple(value.shape)}, the model's has {tuple(expected[name].shape)}"

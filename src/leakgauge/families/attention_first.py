@@ -31,10 +31,17 @@ class AttentionFirst(nn.Module):
 def attention_first(model: nn.Module, roles: Roles) -> nn.Module:
     """A copy of ``model`` (ours, timm's, Hugging Face's) without norm before and residual around its first attention.
 
-    ``roles`` are the model's own, from ``find_roles(model)``. The weights are the model's; only their order changes.
+    ``roles`` are the model's own, from ``find_roles(model)``. The weights are the model's; only their order changes. Scaling
+    (layer scale) and dropped paths of that block are left out. On the command line it is ``attention_first:MODEL``.
     """
     if not roles.attention:
-        raise Inapplicable("the model has no attention layer, so there is no first block to rearrange")
+        raise Inapplicable(
+            "the model has no attention layer that a family knows, so there is no first block to rearrange"
+        )
+    if roles.family not in ("vit", "text"):
+        raise Inapplicable(
+            f"a plain transformer can be rearranged; the attention of a {roles.family} model reads windows"
+        )
     changed = copy.deepcopy(model)
     place, _, attention = roles.attention[0].name.rpartition(".")
     block = changed.get_submodule(place)

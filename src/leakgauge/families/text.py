@@ -1,4 +1,4 @@
-"""Text transformers with learned absolute positions: ours, and Hugging Face's BERT, RoBERTa, DistilBERT and GPT-2."""
+"""Text transformers with learned absolute positions: ours, and Hugging Face's BERT and its kin, DistilBERT, GPT-2 and GPT-Neo."""
 
 from __future__ import annotations
 
@@ -30,9 +30,19 @@ _WORDS, _PLACES = "embeddings.word_embeddings", "embeddings.position_embeddings.
 _LAYOUTS = (
     _Layout("token_embed", "pos_embed", r"blocks\.\d+\.attn", out="proj", qkv="qkv"),  # ours
     _Layout("wte", "wpe.weight", r"h\.\d+\.attn", out="c_proj", qkv="c_attn"),  # GPT-2
+    _Layout(  # GPT-Neo
+        "wte", "wpe.weight", r"h\.\d+\.attn\.attention", out="out_proj", q="q_proj", k="k_proj", v="v_proj",
+    ),
     _Layout(  # BERT, RoBERTa
         _WORDS, _PLACES, r"encoder\.layer\.\d+\.attention", out="output.dense",
         q="self.query", k="self.key", v="self.value",
+    ),
+    _Layout(  # ALBERT, whose one block is used again and again
+        _WORDS, _PLACES, r"encoder\.albert_layer_groups\.\d+\.albert_layers\.\d+\.attention", out="dense",
+        q="query", k="key", v="value",
+    ),
+    _Layout(  # MPNet
+        _WORDS, _PLACES, r"encoder\.layer\.\d+\.attention\.attn", out="o", q="q", k="k", v="v",
     ),
     _Layout(  # DistilBERT
         _WORDS, _PLACES, r"transformer\.layer\.\d+\.attention", out="out_lin", q="q_lin", k="k_lin", v="v_lin",

@@ -1,4 +1,4 @@
-"""Plain vision transformers: ours, timm's (ViT, DeiT, EVA) and Hugging Face's (ViT, DeiT, BEiT, DINOv2).
+"""Plain vision transformers: ours, timm's (ViT, DeiT, EVA) and Hugging Face's (ViT, DeiT, BEiT, DINOv2, SigLIP, CLIP).
 
 Hierarchical ones (Swin and the like) do not match: their blocks lie in stages, and their roles mean other things.
 """
@@ -47,6 +47,16 @@ _LAYOUTS = (
         "embeddings.cls_token",
         r"(layers|encoder\.layers?)\.\d+\.attention",
         out="o_proj",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+    ),
+    _Layout(  # SigLIP and CLIP in transformers
+        "embeddings.patch_embedding",
+        "embeddings.position_embedding.weight",
+        "embeddings.class_embedding",
+        r"encoder\.layers\.\d+\.self_attn",
+        out="out_proj",
         q="q_proj",
         k="k_proj",
         v="v_proj",

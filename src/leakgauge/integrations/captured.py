@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import REARRANGED, Case
 from leakgauge.audit.setup import embedded
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Assumption, Observation, Signal, Victim
 from leakgauge.errors import BadInput
 from leakgauge.families.nearest import nearest
-from leakgauge.integrations.resolve import load_model
+from leakgauge.integrations.resolve import load_model, rearranged
 from leakgauge.integrations.tensor_files import read_tensors, unwrapped
 from leakgauge.models.pretrained import PRETRAINED
 
@@ -81,9 +82,11 @@ def _check(given: Mapping[str, Tensor], state: Mapping[str, Tensor], *, source: 
 
 def captured_victim(case: Case, weights: Path | None) -> Victim:
     """The case's model at the weights that the server sent out; its own where no file is given."""
-    if case.model in PRETRAINED:
-        victim = embedded(case).victim
+    inner = case.model.removeprefix(REARRANGED)
+    if inner in PRETRAINED:
+        victim = embedded(replace(case, model=inner)).victim
         model, space, loss = victim.model, victim.space, victim.loss
+        model = model if inner == case.model else rearranged(model)
     else:
         loaded = load_model(case.model, seed=case.seed, classes=case.classes)
         model, space, loss = loaded.model, loaded.space, loaded.loss

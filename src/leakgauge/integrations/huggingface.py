@@ -106,7 +106,7 @@ def load_text(
     if isinstance(source, str) and source not in architectures and Path(source).exists():
         settings = _read_json(Path(source) / "config.json" if Path(source).is_dir() else Path(source))
     config = _configure(transformers, architectures, settings, source=name, classes=classes, kind_of="text")
-    places = getattr(config, "max_position_embeddings", None)
+    places = config.to_dict().get("max_position_embeddings")  # XLNet's itself says -1
     if places is not None and length > places:
         raise BadInput(f"the configuration {name} has {places} positions, too few for sentences of {length} tokens")
     with private_randomness(seed, torch.device("cpu")):
@@ -191,7 +191,7 @@ def _configure(
     invalid = getattr(errors, "StrictDataclassError", ValueError)  # older versions check nothing
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(dict(settings))
-    except (TypeError, ValueError, invalid) as error:
+    except (TypeError, ValueError, NotImplementedError, invalid) as error:
         raise BadInput(f"the configuration {source} is wrong: {' '.join(str(error).split())}") from error
     if classes is not None:
         config.num_labels = classes

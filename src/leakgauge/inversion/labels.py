@@ -41,7 +41,8 @@ class Joint:
 class SignRule:
     """One sample: row c of ∂W points against all others, ⟨∂W_c, ∂W_j⟩ ≤ 0 for every j ≠ c.
 
-    Rows are (p_i − y_i)·h with the same h, and only p_c − 1 is negative; features of any sign will do.
+    Rows are (p_i − y_i)·h with the same h, and only p_c − 1 is negative; features of any sign will do. A row of zeros, of a
+    class whose probability is too small for the type of numbers, opposes nothing and is not looked at.
 
     Ref: Zhao et al. 2020, Eq. (5) — iDLG's label rule
     """
@@ -50,10 +51,12 @@ class SignRule:
         if batch_size(seen) != 1:
             raise Inapplicable(f"the sign rule reads one label, the batch has {seen.size}")
         rows = head_gradient(victim, seen, "weight")
-        rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+        lengths = rows.norm(dim=1)
+        classes = lengths.nonzero().flatten()
+        rows = rows[classes] / lengths[classes, None]
         agreement = rows @ rows.T
         agreement.fill_diagonal_(-1)
-        found = (agreement < 0).all(1).nonzero().flatten()
+        found = classes[(agreement < 0).all(1)]
         if len(found) != 1:
             raise Inapplicable(
                 f"the sign rule needs exactly one row of the head's gradient that opposes all others, found {len(found)}"

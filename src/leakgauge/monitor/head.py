@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.core import Loss
+from leakgauge.given_model import at_every_place
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,8 @@ def head_products(
     handle = layer.register_forward_hook(cut)
     try:
         with torch.enable_grad():
-            value = loss(functional_call(model, frozen, (x.detach(),)), y)
+            output = functional_call(model, at_every_place(model, frozen), (x.detach(),), tie_weights=False)
+            value = loss(output, y)
     finally:
         handle.remove()
     if len(outputs) != 1 or outputs[0].ndim != 2 or not value.requires_grad:

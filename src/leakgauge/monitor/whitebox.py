@@ -20,6 +20,7 @@ from leakgauge.channels.gradient import for_each_sample, gradient_at
 from leakgauge.channels.rows import in_rows
 from leakgauge.core import Loss, Targets
 from leakgauge.errors import Inapplicable
+from leakgauge.given_model import at_every_place
 from leakgauge.measures.decoding import decode
 from leakgauge.measures.gaussian_channel import membership_information
 from leakgauge.measures.ranking import Rate, auc, true_positive_rate
@@ -159,7 +160,11 @@ def per_sample_gradients(
     free = {n: p.detach() for n, p in model.named_parameters() if n in names}
 
     def gradient_of(x: Tensor, y: Targets) -> dict[str, Tensor]:
-        return gradient_at(free, lambda at: loss(functional_call(model, {**fixed, **at}, (x,)), y).float())
+        def value(at: dict[str, Tensor]) -> Tensor:
+            state = at_every_place(model, {**fixed, **at})
+            return loss(functional_call(model, state, (x,), tie_weights=False), y).float()
+
+        return gradient_at(free, value)
 
     with quiet(model), untouched_randomness(seed, x.device):
         return for_each_sample(gradient_of, x.detach(), y.detach())

@@ -1,0 +1,130 @@
+"""What the linear systems of closed-form APRIL can and cannot give back, said before they are solved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.april_ridge import NoisySystem
+
+SMALL_ERROR = 0.01
+"""Share of their range by which pixels may be off while a picture still counts as recovered: 40 dB."""
+
+LARGE_ERROR = 0.1
+"""Share of their range beyond which a deficient rank shows: 20 dB. Below it, the small singular values are still good enough."""
+
+
+@dataclass(frozen=True)
+class Identifiability:
+    """What the linear systems can and cannot give back, known before they are solved.
+
+    Theorem 3.1 has ``tokens`` unknown rows of ``width`` numbers; it needs width ≥ tokens and ∂l/∂z of full rank. The patch
+    embedding turns ``patch_values`` numbers into ``width``; it needs width ≥ patch_values and full ``patch_rank`` (None where
+    tokens are looked up). Rounding of relative size ``rounding`` grows by at most ``condition``. ``pixel_error`` is what
+    :func:`expected_pixel_error` gives, ``unseen`` counts values of the image in no patch, ``samples`` those of the update.
+    """
+
+    tokens: int
+    width: int
+    patch_values: int | None
+    rank: int
+    condition: float
+    rounding: float
+    patch_rank: int | None = None
+    pixel_error: float | None = None
+    unseen: int = 0
+    samples: int = 1
+
+    def lost(self) -> tuple[str, ...]:
+        """Predictions, in words; none means that everything comes back."""
+        found: list[str] = []
+        if self.samples > 1:
+            found.append(f"{self.samples} samples share one system: their mixture comes back, none of them")
+        if self.width < self.tokens:
+            found.append(f"{self.tokens} tokens do not follow from a width of {self.width}: tokens are mixed")
+        if self.rank < min(self.tokens, self.width) and (self.pixel_error is None or self.pixel_error > LARGE_ERROR):
+            found.append(f"the gradient of the tokens has rank {self.rank} of {self.tokens}: tokens are mixed")
+        if self.patch_values is not None and self.width < self.patch_values:
+            found.append(
+                f"{self.patch_values} values of a patch do not follow from a width of {self.width}: detail is lost"
+            )
+        elif self.patch_values is not None and self.patch_rank is not None and self.patch_rank < self.patch_values:
+            found.append(f"the patch embedding has rank {self.patch_rank} of {self.patch_values}: detail is lost")
+        if self.unseen:
+            found.append(f"{self.unseen} values of the image lie in no patch: they stay unknown")
+        if self.pixel_error is None and self.condition * self.rounding > 0.1:
+            found.append(f"condition number {self.condition:.1e} lets rounding of {self.rounding:.0e} drown the tokens")
+        if self.pixel_error is not None and self.pixel_error > SMALL_ERROR and not found:
+            found.append(
+                f"rounding or noise in the gradients puts pixels off by about {100 * self.pixel_error:.0f} % of their range"
+            )
+        return tuple(found)
+
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """The same as a table: what is asked, and the answer."""
+        enough = {True: "enough", False: "too few"}
+        patches: tuple[tuple[str, str], ...] = ()
+        if self.patch_values is not None:
+            fits = enough[self.width >= self.patch_values]
+            patches = (("values of a patch against width", f"{self.patch_values} against {self.width}: {fits}"),)
+        if self.patch_values is not None and self.patch_rank is not None:
+            most = min(self.patch_values, self.width)
+            patches = (*patches, ("rank of the patch embedding", f"{self.patch_rank} of {most}"))
+        off = (
+            () if self.pixel_error is None else (("expected error of a pixel", f"{self.pixel_error:.1e} of its range"),)
+        )
+        return (
+            (
+                "unknown tokens against width",
+                f"{self.tokens} against {self.width}: {enough[self.width >= self.tokens]}",
+            ),
+            *patches,
+            ("rank of the tokens' gradient", f"{self.rank} of {min(self.tokens, self.width)}"),
+            ("condition number", f"{self.condition:.1e} (numbers are rounded to {self.rounding:.0e})"),
+            *off,
+            ("predicted", "; ".join(self.lost()) or "everything is recovered"),
+        )
+
+    def __str__(self) -> str:
+        patches = "" if self.patch_values is None else f"{self.patch_values} values a patch, "
+        off = "" if self.pixel_error is None else f", pixels off by about {self.pixel_error:.1e} of their range"
+        return (
+            f"identifiability: {self.tokens} unknown tokens, width {self.width}, {patches}"
+            f"rank {self.rank}, condition {self.condition:.1e}{off}; predicted: {', '.join(self.lost()) or 'everything is recovered'}"
+        )
+
+
+def identifiability(gradient: Tensor, values: int | None, dtype: torch.dtype) -> Identifiability:
+    """What ``gradient`` (tokens, width), ∂l/∂z as shared in ``dtype``, lets the system of Theorem 3.1 give back."""
+    singular = torch.linalg.svdvals(gradient)
+    rounding = torch.finfo(dtype).eps
+    # rounding is random over the entries, so it moves singular values by its size times the root of the dimension
+    rank = int((singular > singular[0] * rounding * math.sqrt(max(gradient.shape))).sum())
+    condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
+    tokens, width = gradient.shape
+    return Identifiability(tokens, width, values, rank, condition, rounding)
+
+
+def expected_pixel_error(system: NoisySystem, *, rounding: float, span: float) -> float:
+    """Root mean square error of the plain solution's pixels, as a share of their range ``span``.
+
+        error² = 1/N · (Σ_ij min(ν/σ_ij, span/2)² + (N − k·m) · (span/2)²)
+
+    ν is the root mean square of the right side's entries outside all l_i and p_j, where the truth puts nothing: rounding, noise
+    that a defense added, a loss of digits in a weight update, whatever it comes from. It is taken to be as large inside,
+    where σ_ij of :mod:`.april_ridge` divides it. A direction that is drowned, or not reached at all (N values, k·m
+    directions), is off by half of the range. Where everything is reached, ν is ``rounding`` times the right side.
+
+    Ref: Golub and Van Loan 2013, section 5.3.7 — sensitivity of least squares, with the residual as the size of the noise
+    """
+    every, reached, values = system.side.numel(), system.singular.numel(), system.guess.numel()
+    explained = system.left @ (system.left.T @ system.side @ system.inner) @ system.inner.T
+    if reached < every:
+        noise = float((system.side - explained).norm()) / math.sqrt(every - reached)
+    else:
+        noise = rounding * float(system.side.norm()) / math.sqrt(every)
+    off = torch.where(system.singular > 0, noise / system.singular, math.inf).clamp_max(span / 2)
+    return math.sqrt((float(off.square().sum()) + (values - reached) * (span / 2) ** 2) / values) / span
