@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.given_data import explaining_mistakes, refuse_samples
 from leakgauge.given_model import copied, refuse_wrapped
 from leakgauge.randomness import own_stream, private_randomness
 from leakgauge.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
@@ -291,12 +292,10 @@ def share(
     What the client draws (a defense's noise, dropout masks of a train-mode victim) comes from the seed ``secret``; where none
     is given, from a stream of its own that follows from ``seed``, so that an attack with the same seed never draws the same.
     """
-    if len(x) == 0:
-        raise BadInput("share needs at least one sample, got an empty batch")
-    if tuple(x.shape[1:]) != tuple(victim.space.shape):
-        raise BadInput(f"share needs samples of shape {victim.space.shape}, got {tuple(x.shape[1:])}")
+    refuse_samples(x, victim.space.shape)
     secret = own_stream(seed, "client") if secret is None else secret
-    with private_randomness(secret, victim.device):
+    told = explaining_mistakes(lambda: victim(x), victim.loss, x, y, dtype=victim.dtype)
+    with told, private_randomness(secret, victim.device):
         signal: Signal = {name: value.detach() for name, value in channel(victim, x, y).items()}
     signal = defended(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
     seen = Observation(signal=signal, channel=channel)

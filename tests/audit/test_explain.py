@@ -56,6 +56,36 @@ def test_the_attack_that_can_use_more_is_otherwise_the_same(attack, options, exp
         assert RELAXATIONS[change](case).options == expected
 
 
+@pytest.mark.parametrize("steps", [4, 8])
+def test_fewer_local_steps_are_no_restriction(steps):
+    assert "four local steps" not in {c.name for c in changes(replace(HARD, name="", local_steps=steps))}
+
+
+def test_noise_comes_to_the_defenses_that_are_there():
+    """In place of more noise it would be a relaxation, in place of another defense a second change."""
+    defended = replace(HARD, name="", defenses=("gaussian_noise:relative=100.0",))
+    noised = RESTRICTIONS["noise ten times as long as the gradient"]
+    assert noised(defended).defenses == (*defended.defenses, "gaussian_noise:relative=10.0")
+    assert noised(noised(HARD)) is None
+
+
+@pytest.mark.parametrize(
+    ("case", "spent"),
+    [
+        (Case(attack="feasibility:steps=3"), "; 3 steps, 1 restart(s), 2 s"),
+        (Case(attack="feasibility", options={"restarts": 4}), "; 4800 steps, 4 restart(s), 2 s"),
+        (Case(attack="april_closed_form"), "; deployable; 2 s"),
+    ],
+)
+def test_the_budget_that_was_spent(case, spent):
+    """Not "default": the number counts, wherever it was written, and an attack without steps spends none."""
+    record = Record(
+        key=case.key(), status="done", case=asdict(case), victim={}, attack="", channel="", defenses=(), assumptions=(),
+        versions={}, seed=0, seconds=2.0, peak_bytes=0, verdict="partial",
+    )  # fmt: skip
+    assert explain([record]).described.endswith(spent)
+
+
 def test_changes_that_change_nothing_for_a_model_are_left_out():
     space = Pixels((1, 4, 4))
     plain = Victim(nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), space)

@@ -46,6 +46,13 @@ class DetectionLoss:
             raise BadInput(
                 f"{output.shape[2]} places do not belong to images of {self.side} pixels ({len(points)} places)"
             )
+        known = output.shape[1] - 4 * BINS
+        if (
+            not classes.is_cuda and not 0 <= int(classes.min()) <= int(classes.max()) < known
+        ):  # a GPU is not asked: a step may be recorded
+            raise BadInput(
+                f"classes of boxes must lie in 0..{known - 1}, got {int(classes.min())}..{int(classes.max())}"
+            )
         distances = output[:, : 4 * BINS].transpose(1, 2).unflatten(2, (4, BINS))
         scores = output[:, 4 * BINS :].transpose(1, 2)
         found = boxes_from(distances, points, strides)
@@ -112,6 +119,8 @@ def _first_of_the_largest(values: Tensor, image: Tensor, batch: int) -> Tensor:
 
 def listed(targets: Mapping[str, Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Boxes (N, 4), their classes and images (N,), and whether they are real (N,): without any box there is one that is not."""
+    if not isinstance(targets, Mapping):
+        raise BadInput(f"detection targets are a mapping of boxes, classes and image, got {type(targets).__name__}")
     try:
         boxes, classes, image = (targets[name].to(device) for name in ("boxes", "classes", "image"))
     except KeyError as missing:
