@@ -65,9 +65,11 @@ def test_a_mistake_in_the_users_loss_stays_its_own():
 
 
 def test_wrong_samples():
-    with pytest.raises(BadInput, match="samples as a tensor of shape .* got list"):
+    with pytest.raises(BadInput, match=r"samples as a tensor of shape .* got list"):
         share(victim(), Gradient(), X.tolist(), torch.tensor([0, 1]))  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="takes numbers of torch.float32, the samples are torch.float64; give victim.to"):
+    with pytest.raises(
+        BadInput, match=r"takes numbers of torch.float32, the samples are torch.float64; give victim.to"
+    ):
         share(victim(), Gradient(), X.double(), torch.tensor([0, 1]))
 
 

@@ -31,12 +31,13 @@ class AuxiliaryImages:
             raise BadInput(f"auxiliary needs a number of images of at least 1, got {self.count!r}")
 
 
+AUXILIARY = "auxiliary"
 REVEALS: dict[str, Any] = {
     "size": Size,
     "labels": Labels,
     "buffers": Buffers,
     "noisy_copy": NoisyCopy,
-    "auxiliary": AuxiliaryImages,
+    AUXILIARY: AuxiliaryImages,
 }
 
 

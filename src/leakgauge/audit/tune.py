@@ -56,7 +56,8 @@ class Trial:
 
     ``mismatch`` is 1 − cos between the reconstruction's signal, without dropout, and the observed one: what the adversary
     sees. ``ssim`` is that of the restart the adversary would keep, ``best_ssim`` that of the restart an oracle would. All
-    are None for a trial that the attack refused; ``ended`` says how a trial ended: finished, pruned (after fewer steps) or the reason of the refusal.
+    are None for a trial that the attack refused; ``ended`` says how a trial ended: finished, pruned (after fewer steps) or
+    the reason of the refusal.
     """
 
     options: Mapping[str, float]
