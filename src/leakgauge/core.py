@@ -15,11 +15,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.given_data import explaining_mistakes, refuse_samples
 from leakgauge.given_model import copied, refuse_wrapped
+from leakgauge.given_weights import output_at
 from leakgauge.randomness import own_stream, private_randomness
 from leakgauge.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
 from leakgauge.spaces import Space
@@ -89,7 +89,7 @@ class Victim:
         """Output of the model at ``parameters`` (default: its own). ``buffers``, if given, are updated in place."""
         state = {**(self.buffers() if buffers is None else buffers), **(parameters or {})}
         try:
-            return functional_call(self.model, state, (x,))
+            return output_at(self.model, state, x)
         except ValueError as refusal:
             if "more than 1 value per channel" not in str(refusal):
                 raise

@@ -225,7 +225,7 @@ def test_what_proxies_refuse(tiny, victim_of, batch_of):
         with pytest.raises(Inapplicable, match=reason):
             ProxyStatistics()(victim, seen, labels, rng=rng())
     plain = victim_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)))
-    with pytest.raises(Inapplicable, match="no normalisation layer"):
+    with pytest.raises(Inapplicable, match="no batch, layer or group normalisation"):
         ProxyStatistics()(plain, few, y, rng=rng())
     with pytest.raises(BadInput, match="keep between 1 and all 4"):
         ProxyStatistics(candidates=4, keep=5)

@@ -219,7 +219,9 @@ def with_auxiliary(seen: Observation, victim: Victim, case: Case) -> Observation
         if isinstance(wanted, AuxiliaryImages):
             images = images_for(case, cast(Shape, victim.space.shape))
             if len(images) < wanted.count:
-                raise BadInput(f"the case wants {wanted.count} auxiliary images, but the data holds {len(images)}")
+                raise BadInput(
+                    f"the case wants {wanted.count} auxiliary images, but the data holds {len(images)}; ask for fewer"
+                )
             others = victim.to_input(victim.space.encode(images[: wanted.count]))
             seen = Auxiliary(others)(seen, victim, others, torch.empty(0), rng=torch.Generator())
     return seen

@@ -171,7 +171,9 @@ class ProxyStatistics:
     def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
         layers = normalisation_layers(victim)
         if not layers:
-            raise Inapplicable("the model has no normalisation layer, so there are no statistics to imitate")
+            raise Inapplicable(
+                "the model has no batch, layer or group normalisation, so there are no statistics to imitate"
+            )
         if seen.auxiliary is None:
             raise Inapplicable("no auxiliary images to take proxy statistics from; reveal some")
         if labels is None:
