@@ -170,6 +170,11 @@ def test_a_real_ladder(quick, load, tmp_path):
     assert found.case["mode"] == "train"
 
 
+def test_a_set_up_alone_says_that_nothing_was_tried(quick, load, tmp_path):
+    found = explain(run_all([quick()], load=load, folder=tmp_path))
+    assert as_text(found).splitlines()[-1] == "changes that flip the verdict: none was tried"
+
+
 def test_nothing_to_explain():
     with pytest.raises(BadInput, match="no record to explain"):
         explain([])

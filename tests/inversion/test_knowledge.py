@@ -57,6 +57,13 @@ def test_exact_statistics_of_every_layer(momentum, size, victim_of, batch_of):
     assert known.note == "statistics: exact, of 2 layers"
 
 
+def test_statistics_of_few_bits_are_not_called_exact(victim_of, batch_of):
+    victim, (x, y) = victim_of(deep().bfloat16(), mode="train"), batch_of(4)
+    seen = share(victim, Gradient(), victim.to_input(x), y, reveal=(Size(), Buffers()))
+    known = ExactStatistics()(victim, seen, None, rng=rng())
+    assert known.note == "statistics: exact but for rounding to bfloat16, of 2 layers"
+
+
 def test_the_prior_vanishes_at_the_truth_and_only_there(victim_of, batch_of, values_at):
     victim, (x, y) = victim_of(deep(), mode="train"), batch_of(3)
     seen = share(victim, Gradient(), x, y, reveal=(Size(), Labels(), Buffers()))

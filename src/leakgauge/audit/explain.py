@@ -228,5 +228,6 @@ def as_text(found: Explanation) -> str:
         outcome = (step.outcome or "not judged").replace("_", " ")
         lines.append(f"  {mark}  {step.kind} {step.change}: {outcome} ({step.reason})")
     flipping = [step.change for step in found.steps if step.flips]
-    lines.append(f"changes that flip the verdict: {', '.join(flipping) or 'none of those tried'}")
+    nothing = "none of those tried" if found.steps else "none was tried"
+    lines.append(f"changes that flip the verdict: {', '.join(flipping) or nothing}")
     return "\n".join(lines)

@@ -85,10 +85,17 @@ class ExactStatistics:
                     f"the shared running variances of {name} are of no batch (one would be negative): they were rounded, noised or "
                     "averaged, or the layer's momentum is another"
                 )
-        note = f"statistics: exact, of {len(found)} layers"
+        note = f"statistics: exact{_rounding(seen.buffers, layers)}, of {len(found)} layers"
         if updates > 1:
             note = f"statistics: averaged over {updates} local steps, of {len(found)} layers (an approximation)"
         return Known(found, note)
+
+
+def _rounding(buffers: Signal, layers: tuple[str, ...]) -> str:
+    """Running statistics of few bits, whose rounding grows by one over the momentum, are said to be such."""
+    kinds = {buffers[f"{name}.running_mean"].dtype for name in layers}
+    short = sorted(str(kind).removeprefix("torch.") for kind in kinds if kind.itemsize < 4)
+    return f" but for rounding to {' and '.join(short)}" if short else ""
 
 
 def _updates(seen: Observation) -> tuple[int, int]:
