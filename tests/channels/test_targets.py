@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.attacks import feasibility, inverting_gradients
+from leakgauge.attacks import feasibility, federated_averaging, inverting_gradients
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.channels.targets import of_samples
 from leakgauge.core import Auxiliary, Labels, NoisyCopy, Pixels, Size, Victim, share
@@ -93,6 +93,16 @@ def test_a_replay_with_known_boxes_gives_them_to_the_same_steps(channel, restart
     seen = share(victim, channel, images, BOXES, reveal=[Size(), Labels(), NoisyCopy(0.0)])
     attack = Matching(Cosine(), start=NearTruth(), solver=Descent(steps=1), restarts=restarts)
     assert float(attack(victim, seen).trace.losses[0].max()) < 1e-4
+
+
+def test_secret_epochs_over_images_with_boxes(images):
+    victim = detector()
+    channel = ShuffledFedAvg(epochs=2, lr=0.1, minibatch=1, seed=4)
+    seen = share(victim, channel, images, BOXES, reveal=[Size(), Labels()])
+    found = federated_averaging(steps=2)(victim, seen)
+    assert found.x.shape == images.shape
+    assert found.y is None
+    assert "2 epochs of 2 images" in found.notes[-1]
 
 
 def test_statistics_by_proxy_under_dpsgd_are_of_the_whole_batch():

@@ -19,7 +19,8 @@ TINY = 1e-7
 
 @dataclass(frozen=True)
 class DetectionLoss:
-    """Loss of (B, 4 · BINS + classes, A) outputs of :class:`~leakgauge.models.yolo.YOLO` for images of ``side`` pixels.
+    """Loss of (B, 4 · BINS + classes, A) outputs of :class:`~leakgauge.models.yolo.YOLO` for images of ``side`` pixels,
+    or of (height, width) where the two differ.
 
         L = box · Σ t̂ (1 − CIoU) / T  +  cls · Σ BCE(s, t̂) / T  +  dfl · Σ t̂ DFL / T,    T = max(Σ t̂, 1)
 
@@ -31,7 +32,7 @@ class DetectionLoss:
     Ref: Feng et al. 2021, task alignment learning — task-aligned assignment
     """
 
-    side: int
+    side: int | tuple[int, int]
     places: int = 10
     alpha: float = 0.5
     beta: float = 6.0
@@ -44,7 +45,8 @@ class DetectionLoss:
         points, strides = grid_points(self.side, output.device)
         if output.shape[2] != len(points):
             raise BadInput(
-                f"{output.shape[2]} places do not belong to images of {self.side} pixels ({len(points)} places)"
+                f"{output.shape[2]} places do not belong to images of {self.side} pixels ({len(points)} places); give the loss the "
+                "images' side, or (height, width)"
             )
         known = output.shape[1] - 4 * BINS
         if (
@@ -132,12 +134,13 @@ def listed(targets: Mapping[str, Tensor], device: torch.device) -> tuple[Tensor,
 
 
 @lru_cache(maxsize=16)
-def grid_points(side: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def grid_points(side: int | tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """Centres (A, 2) in pixels, x first, and strides (A, 1) of all places."""
     points, strides = [], []
     for stride in STRIDES:
-        at = (torch.arange(side // stride, device=device) + 0.5) * stride
-        down, across = torch.meshgrid(at, at, indexing="ij")
+        lengths = (side, side) if isinstance(side, int) else side
+        at = [(torch.arange(length // stride, device=device) + 0.5) * stride for length in lengths]
+        down, across = torch.meshgrid(*at, indexing="ij")
         points.append(torch.stack([across, down], 2).flatten(0, 1))
         strides.append(torch.full((len(points[-1]), 1), float(stride), device=device))
     return torch.cat(points), torch.cat(strides)
