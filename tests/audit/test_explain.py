@@ -170,6 +170,11 @@ def test_a_real_ladder(quick, load, tmp_path):
     assert found.case["mode"] == "train"
 
 
+def test_the_defenses_of_a_set_up_are_named(quick, load, tmp_path):
+    case = quick(defenses=("prune:0.5", "quantize:4"))
+    assert ", behind prune:0.5, quantize:4, known to" in explain(run_all([case], load=load, folder=tmp_path)).described
+
+
 def test_a_set_up_alone_says_that_nothing_was_tried(quick, load, tmp_path):
     found = explain(run_all([quick()], load=load, folder=tmp_path))
     assert as_text(found).splitlines()[-1] == "changes that flip the verdict: none was tried"

@@ -205,6 +205,7 @@ def described(record: Record) -> str:
     kind = "diagnostic" if any(a["kind"] == "diagnostic" for a in record.assumptions) else "deployable"
     spent = _spent(restored(dict(case)))
     through = f"through {case['channel']}, " if case.get("channel") else ""
+    through += f"behind {', '.join(case['defenses'])}, " if case["defenses"] else ""
     outcome = (record.verdict or f"{record.status}: {record.reason}").replace("_", " ")
     return (
         f"{outcome}: {case['model']} in {case['mode']} mode, batch of {case['batch_size']}, "
