@@ -10,7 +10,7 @@ from torch import nn
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.errors import BadInput
-from leakgauge.given_data import refuse_targets
+from leakgauge.given_data import explaining_mistakes, refuse_targets
 from leakgauge.models import YOLO, DetectionLoss
 
 X = torch.rand(2, 3, 2, 2, generator=torch.Generator().manual_seed(0))
@@ -50,6 +50,20 @@ def test_right_labels_pass_also_where_they_are_looked_at_beforehand():
     for y in (torch.tensor([0, 4]), torch.tensor([0, -100]), torch.rand(2, 5).softmax(1)):
         refuse_targets(lambda: one(X), one.loss, X, y)
     share(victim(nn.CrossEntropyLoss(ignore_index=-1)), Gradient(), X, torch.tensor([0, -1]))
+
+
+def test_looking_beforehand_tells_the_same_and_changes_nothing():
+    """The way of a GPU, on the CPU: nothing was run when the mistake is told, and right targets pass."""
+    one, ran = victim(), []
+    for y, sentence in ((torch.tensor([0, 5]), "labels must lie in 0..4"), (torch.tensor([0, 1]), None)):
+        told = explaining_mistakes(lambda: one(X), one.loss, X, y, dtype=one.dtype, before=True)
+        if sentence is None:
+            with told:
+                ran.append(y)
+        else:
+            with pytest.raises(BadInput, match=sentence), told:
+                ran.append(y)
+    assert [y.tolist() for y in ran] == [[0, 1]]
 
 
 def test_a_loss_of_the_users_own_may_take_what_it_likes():

@@ -294,12 +294,17 @@ def share(
     """
     refuse_samples(x, victim.space.shape)
     secret = own_stream(seed, "client") if secret is None else secret
-    told = explaining_mistakes(lambda: victim(x), victim.loss, x, y, dtype=victim.dtype)
+    updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
+
+    def outputs() -> Any:
+        with private_randomness(secret, victim.device):
+            return victim(x)
+
+    told = explaining_mistakes(outputs, victim.loss, x, y, dtype=victim.dtype, before=x.is_cuda and updates)
     with told, private_randomness(secret, victim.device):
         signal: Signal = {name: value.detach() for name, value in channel(victim, x, y).items()}
     signal = defended(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
     seen = Observation(signal=signal, channel=channel)
-    updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
     if updates and victim.mode == "eval" and victim.depends_on_mode():
         seen = _told(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
     rng = torch.Generator().manual_seed(seed)

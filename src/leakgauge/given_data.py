@@ -25,14 +25,14 @@ def refuse_samples(x: Any, shape: tuple[int, ...]) -> None:
 
 @contextmanager
 def explaining_mistakes(
-    outputs: Callable[[], Any], loss: Callable[..., Any], x: Tensor, y: Any, *, dtype: torch.dtype
+    outputs: Callable[[], Any], loss: Callable[..., Any], x: Tensor, y: Any, *, dtype: torch.dtype, before: bool
 ) -> Iterator[None]:
     """Turns what PyTorch says of wrong samples and targets into one sentence.
 
-    ``outputs`` gives what the model, whose numbers are of ``dtype``, makes of ``x``. On a GPU, where a label out of range ends the
-    process's use of the device, targets are looked at beforehand.
+    ``outputs`` gives what the model, whose numbers are of ``dtype``, makes of ``x``. ``before``: targets are looked at beforehand, as
+    a GPU needs it, where a label out of range ends the process's use of the device.
     """
-    if x.is_cuda:
+    if before:
         refuse_targets(outputs, loss, x, y)
     try:
         yield

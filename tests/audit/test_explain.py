@@ -152,7 +152,7 @@ def test_flips_are_those_that_leak_more_or_stop_the_leak():
     assert (refused.outcome, refused.reason) == (None, "refused: no such role")
     lines = as_text(found).splitlines()
     assert lines[0] == (
-        "partial: cnn in train mode, batch of 4, 2 local step(s), known to the adversary: size; deployable; "
+        "partial: cnn in train mode, batch of 4, 2 local step(s), behind prune:0.9, known to the adversary: size; deployable; "
         "7 steps, 1 restart(s), 3 s"
     )
     assert "  flips  relaxation eval mode: feasible (rule)" in lines

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakgauge.audit import Case, embedded
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import Aggregate, FedAvg, Gradient
 from leakgauge.core import Auxiliary, Buffers, Labels, Size, share
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
@@ -173,6 +173,11 @@ def test_the_strongest_source_that_applies(victim_of, batch_of):
     ]:
         seen = share(victim, Gradient(), x, y, reveal=reveal)
         assert Strongest()(victim, seen, y, rng=rng()).note.startswith(f"statistics: {expected}")
+    seen = share(victim, Aggregate(), x, y, reveal=(Size(), Buffers(), others))  # shared, and still of no use
+    assert "median" in (note := Strongest()(victim, seen, y, rng=rng()).note)
+    assert note.endswith(
+        ", not exact: the running statistics of several clients were averaged: their batches cannot be told apart"
+    )
 
 
 # --- proxies -----------------------------------------------------------------------------------------------------------

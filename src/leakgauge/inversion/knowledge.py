@@ -247,7 +247,9 @@ class Strongest:
         reasons: list[str] = []
         for source in (ExactStatistics(), self.proxy):
             try:
-                return source(victim, seen, labels, rng=rng)
+                known = source(victim, seen, labels, rng=rng)
+                refused = f", not exact: {reasons[0]}" if reasons and seen.buffers is not None else ""
+                return Known(known.moments, known.note + refused)
             except Inapplicable as reason:
                 reasons.append(str(reason))
         return Known({}, f"statistics: none ({', '.join(reasons)})")

@@ -48,13 +48,7 @@ class DetectionLoss:
                 f"{output.shape[2]} places do not belong to images of {self.side} pixels ({len(points)} places); give the loss the "
                 "images' side, or (height, width)"
             )
-        known = output.shape[1] - 4 * BINS
-        if (
-            not classes.is_cuda and not 0 <= int(classes.min()) <= int(classes.max()) < known
-        ):  # a GPU is not asked: a step may be recorded
-            raise BadInput(
-                f"classes of boxes must lie in 0..{known - 1}, got {int(classes.min())}..{int(classes.max())}"
-            )
+        _refuse_classes(classes, output.shape[1] - 4 * BINS)
         distances = output[:, : 4 * BINS].transpose(1, 2).unflatten(2, (4, BINS))
         scores = output[:, 4 * BINS :].transpose(1, 2)
         found = boxes_from(distances, points, strides)
@@ -98,6 +92,12 @@ class DetectionLoss:
         quality, overlap = quality * chosen, overlap * chosen
         scaled = quality * overlap.amax(1, keepdim=True) / quality.amax(1, keepdim=True).clamp_min(TINY)
         return owner, _largest(scaled, image, len(found))
+
+
+def _refuse_classes(classes: Tensor, known: int) -> None:
+    """Refuses classes that the output does not have; other devices than the CPU are not asked, for a step may be recorded."""
+    if classes.device.type == "cpu" and not 0 <= int(classes.min()) <= int(classes.max()) < known:
+        raise BadInput(f"classes of boxes must lie in 0..{known - 1}, got {int(classes.min())}..{int(classes.max())}")
 
 
 def _largest(values: Tensor, image: Tensor, batch: int) -> Tensor:
