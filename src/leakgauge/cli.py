@@ -192,11 +192,13 @@ def attack(
 ) -> None:
     """Run one attack on one set-up and write its record, pictures and report.
 
-    With --update: attack what a real client sent, as saved by a framework of federated learning.
+    With --update: attack what a real client sent, as saved by a framework of federated learning. --channel says how it
+    was made; --reveal auxiliary:64 with --data gives the server images of its own.
     """
     from dataclasses import replace
 
     from leakgauge import console
+    from leakgauge.integrations.captured import refuse_in_a_file
     from leakgauge.run_folder import claimed
 
     base = console.base_case(
@@ -209,12 +211,10 @@ def attack(
     gate = console.Gate(fail_over, json, junit, markdown)
     if update is None and weights is not None:
         raise BadInput("--weights belongs to --update; to load weights into your model do it in its factory")
-    if update is not None and (
-        data is not None or channel or defense or reveal or first or fail_over or json or junit or markdown
-    ):
-        raise BadInput(
-            "--update brings what the client sent; data, channels, defenses, reveals and verdicts have no place there"
-        )
+    if update is not None:
+        if defense or first or fail_over or json or junit or markdown:
+            raise BadInput("--update brings what the client sent; --first, defenses and verdicts have no place there")
+        refuse_in_a_file(case, data=data)
     refusal = "a run; choose another folder with --out"
     with claimed(folder, console.ATTACKED, replace_old=out is None, refusal=refusal, marks=console.RESULTS):
         if update is not None:

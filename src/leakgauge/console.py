@@ -26,7 +26,7 @@ from leakgauge.audit.whole import OTHER_THAN_ATTACK
 from leakgauge.channels import CHANNELS
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
-from leakgauge.integrations.captured import captured_observation, captured_victim
+from leakgauge.integrations.captured import captured_observation, captured_victim, with_auxiliary
 from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.setups import find
 from leakgauge.inversion import watching
@@ -133,7 +133,7 @@ def attack(case: Case, *, folder: Path, quiet: bool, judged_by: Gate) -> int:
 def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, folder: Path, quiet: bool) -> int:
     """Attacks a captured update; without the truth there are pictures and the mismatch, but no verdict."""
     victim = captured_victim(case, weights)
-    seen = captured_observation(victim, update, case, holds=holds)
+    seen = with_auxiliary(captured_observation(victim, update, case, holds=holds), victim, case)
     found = attack_captured(case, victim, seen, folder=folder)
     screen = Console(quiet=quiet)
     screen.print(f"taken for granted: {'; '.join(a.what for a in seen.assumptions)}", soft_wrap=True, markup=False)

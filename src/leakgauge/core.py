@@ -15,11 +15,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from leakgauge.checkpoints import without_checkpoints
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.given_model import at_every_place, copied, refuse_wrapped
+from leakgauge.given_data import explaining_mistakes, refuse_samples
+from leakgauge.given_model import copied, refuse_wrapped
+from leakgauge.given_weights import output_at
 from leakgauge.randomness import own_stream, private_randomness
 from leakgauge.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
 from leakgauge.spaces import Space
@@ -89,8 +89,7 @@ class Victim:
         """Output of the model at ``parameters`` (default: its own). ``buffers``, if given, are updated in place."""
         state = {**(self.buffers() if buffers is None else buffers), **(parameters or {})}
         try:
-            with without_checkpoints():
-                return functional_call(self.model, at_every_place(self.model, state), (x,), tie_weights=False)
+            return output_at(self.model, state, x)
         except ValueError as refusal:
             if "more than 1 value per channel" not in str(refusal):
                 raise
@@ -293,16 +292,19 @@ def share(
     What the client draws (a defense's noise, dropout masks of a train-mode victim) comes from the seed ``secret``; where none
     is given, from a stream of its own that follows from ``seed``, so that an attack with the same seed never draws the same.
     """
-    if len(x) == 0:
-        raise BadInput("share needs at least one sample, got an empty batch")
-    if tuple(x.shape[1:]) != tuple(victim.space.shape):
-        raise BadInput(f"share needs samples of shape {victim.space.shape}, got {tuple(x.shape[1:])}")
+    refuse_samples(x, victim.space.shape)
     secret = own_stream(seed, "client") if secret is None else secret
-    with private_randomness(secret, victim.device):
+    updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
+
+    def outputs() -> Any:
+        with private_randomness(secret, victim.device):
+            return victim(x)
+
+    told = explaining_mistakes(outputs, victim.loss, x, y, dtype=victim.dtype, before=x.is_cuda and updates)
+    with told, private_randomness(secret, victim.device):
         signal = _apart(channel(victim, x, y))
     signal = defended(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
     seen = Observation(signal=signal, channel=channel)
-    updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
     if updates and victim.mode == "eval" and victim.depends_on_mode():
         seen = _told(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
     rng = torch.Generator().manual_seed(seed)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from leakgauge.errors import BadInput
 
@@ -38,23 +37,3 @@ def refuse_wrapped(model: nn.Module) -> None:
         )
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise BadInput("the victim's model has lazy layers without weights; run one batch through it first")
-
-
-def at_every_place(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``state`` with the further names of tied tensors, one for each module that holds them.
-
-    ``functional_call`` can tie by itself, but takes a module that stands at two places for two: it swaps its tensors twice
-    and leaves the given ones in the model, such as the weights and statistics after a client's last local step.
-    """
-    names: dict[int, list[str]] = {}
-    for prefix, module in model.named_modules():  # every module once
-        for own in (module._parameters, module._buffers):
-            for name, tensor in own.items():
-                if tensor is not None:
-                    names.setdefault(id(tensor), []).append(f"{prefix}.{name}" if prefix else name)
-    found = dict(state)
-    for tied in names.values():
-        given = next((name for name in tied if name in state), None)
-        if given is not None:
-            found.update({name: state[given] for name in tied if name not in state})
-    return found

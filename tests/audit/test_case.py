@@ -49,6 +49,13 @@ def test_a_channel_refuses_what_does_not_go_with_it():
         Case(channel="aggregate:clients=2,of=dpsgd", batch_size=2).build_channel()
 
 
+def test_options_may_stand_behind_the_attacks_name():
+    written = Case(attack="feasibility:0.5,steps=3", options={"steps": 4})
+    assert (written.attack, written.options) == ("feasibility", {"tv": 0.5, "steps": 4})
+    assert written.key() == Case(attack="feasibility", options={"steps": 4, "tv": 0.5}).key()
+    assert Case(attack="unheard_of:steps=3").attack == "unheard_of:steps=3"  # told when the attack is built
+
+
 def test_the_name_says_what_it_is():
     case = Case(model="vit", mode="train", batch_size=4, local_steps=3, defenses=("prune:0.9",), attack="dlg")
     assert case.name == "vit, train mode, batch 4, 3 local steps, prune:0.9, dlg"

@@ -37,6 +37,11 @@ def test_the_table_of_a_run(quick, load, tmp_path):
         assert row.gained == pytest.approx(0, abs=1e-3)
 
 
+def test_the_share_of_noise_may_be_written_with_its_name(quick, load, tmp_path):
+    case = quick(attack="feasibility", reveal=("size", "labels", "noisy_copy:p=0.25"))
+    assert [row.p for row in controlled_table(run_all([case], load=load, folder=tmp_path))] == [0.25]
+
+
 def test_errors_have_no_row(quick, load, tmp_path):
     def breaks(case):
         raise RuntimeError("lost")

@@ -56,6 +56,36 @@ def test_the_attack_that_can_use_more_is_otherwise_the_same(attack, options, exp
         assert RELAXATIONS[change](case).options == expected
 
 
+@pytest.mark.parametrize("steps", [4, 8])
+def test_fewer_local_steps_are_no_restriction(steps):
+    assert "four local steps" not in {c.name for c in changes(replace(HARD, name="", local_steps=steps))}
+
+
+def test_noise_comes_to_the_defenses_that_are_there():
+    """In place of more noise it would be a relaxation, in place of another defense a second change."""
+    defended = replace(HARD, name="", defenses=("gaussian_noise:relative=100.0",))
+    noised = RESTRICTIONS["noise ten times as long as the gradient"]
+    assert noised(defended).defenses == (*defended.defenses, "gaussian_noise:relative=10.0")
+    assert noised(noised(HARD)) is None
+
+
+@pytest.mark.parametrize(
+    ("case", "spent"),
+    [
+        (Case(attack="feasibility:steps=3"), "; 3 steps, 1 restart(s), 2 s"),
+        (Case(attack="feasibility", options={"restarts": 4}), "; 4800 steps, 4 restart(s), 2 s"),
+        (Case(attack="april_closed_form"), "; deployable; 2 s"),
+    ],
+)
+def test_the_budget_that_was_spent(case, spent):
+    """Not "default": the number counts, wherever it was written, and an attack without steps spends none."""
+    record = Record(
+        key=case.key(), status="done", case=asdict(case), victim={}, attack="", channel="", defenses=(), assumptions=(),
+        versions={}, seed=0, seconds=2.0, peak_bytes=0, verdict="partial",
+    )  # fmt: skip
+    assert explain([record]).described.endswith(spent)
+
+
 def test_changes_that_change_nothing_for_a_model_are_left_out():
     space = Pixels((1, 4, 4))
     plain = Victim(nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), space)
@@ -122,7 +152,7 @@ def test_flips_are_those_that_leak_more_or_stop_the_leak():
     assert (refused.outcome, refused.reason) == (None, "refused: no such role")
     lines = as_text(found).splitlines()
     assert lines[0] == (
-        "partial: cnn in train mode, batch of 4, 2 local step(s), known to the adversary: size; deployable; "
+        "partial: cnn in train mode, batch of 4, 2 local step(s), behind prune:0.9, known to the adversary: size; deployable; "
         "7 steps, 1 restart(s), 3 s"
     )
     assert "  flips  relaxation eval mode: feasible (rule)" in lines
@@ -138,6 +168,16 @@ def test_a_real_ladder(quick, load, tmp_path):
         "batch four times as large", "four local steps", "noise ten times as long as the gradient",
     }  # fmt: skip
     assert found.case["mode"] == "train"
+
+
+def test_the_defenses_of_a_set_up_are_named(quick, load, tmp_path):
+    case = quick(defenses=("prune:0.5", "quantize:4"))
+    assert ", behind prune:0.5, quantize:4, known to" in explain(run_all([case], load=load, folder=tmp_path)).described
+
+
+def test_a_set_up_alone_says_that_nothing_was_tried(quick, load, tmp_path):
+    found = explain(run_all([quick()], load=load, folder=tmp_path))
+    assert as_text(found).splitlines()[-1] == "changes that flip the verdict: none was tried"
 
 
 def test_nothing_to_explain():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.across import as_markdown, tune_across, vulnerable_image
+from leakgauge.audit.setup import Setup
 from leakgauge.audit.tune import PAPER, LogUniform, OneOf, Trial, tune
 from leakgauge.errors import BadInput, Inapplicable
 
@@ -48,12 +52,32 @@ def test_the_oracle_looks_at_the_truth(base, load, tmp_path):
 
 def test_the_mismatch_is_that_of_the_reconstruction(base, load, tmp_path):
     """At the truth the signals agree: a search that starts there finds a mismatch of zero."""
-    from dataclasses import replace
-
     there = replace(base, name="", reveal=("size", "labels", "noisy_copy:0.0"))
     found = tune(there, load=load, folder=tmp_path, trials=1, space={"lr": LogUniform(1e-6, 2e-6)})
     assert found.best.mismatch == pytest.approx(0, abs=1e-4)
     assert found.best.ssim == pytest.approx(1, abs=1e-3)
+
+
+def test_a_clients_dropout_adds_no_chance_to_a_search(base, tmp_path, victim_of, batch_of):
+    """The mismatch is without dropout: another mask for each trial would choose among equals, and a resumed search differ."""
+    images, _ = batch_of(20)
+
+    def load(case):
+        return Setup(victim_of(mode=case.mode, dropout=0.5), images, torch.arange(20) % 4)
+
+    case, found = replace(base, name="", mode="train", batch_size=2), []
+    for number in range(2):
+        torch.manual_seed(number)
+        found.append(tune(case, load=load, folder=tmp_path / str(number), trials=2).trials)
+    assert found[0] == found[1]
+
+
+def test_steps_may_stand_behind_the_attacks_name(base, load, tmp_path):
+    written = replace(base, name="", attack="feasibility:steps=8,restarts=2", options={})
+    one, other = (
+        tune(case, load=load, folder=tmp_path / name, trials=2) for name, case in (("a", base), ("b", written))
+    )
+    assert one.trials == other.trials
 
 
 def test_a_killed_search_ends_as_an_undisturbed_one(base, load, tmp_path):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from leakgauge.attacks import feasibility, inverting_gradients
 from leakgauge.channels import Gradient
-from leakgauge.channels.dropout import dropping_layers, without_dropout
+from leakgauge.channels.dropout import draws_at_random, dropping_layers, without_dropout
+from leakgauge.core import share
 from leakgauge.testing import untouched
 
 
@@ -84,3 +87,40 @@ def test_the_rest_is_the_same(tiny, victim_of, batch_of, same):
     same(Gradient()(calm, x, y), Gradient()(never, x, y))
     same(Gradient().buffers(calm, x, y), Gradient().buffers(never, x, y))
     assert without_dropout(never) is never
+
+
+class OwnDropout(nn.Module):
+    """Drops by the function, so that no layer holds a rate."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(36, 4)
+
+    def forward(self, x):
+        return self.head(F.dropout(x.flatten(1), 0.5, self.training))
+
+
+def notes_of(attack, victim, batch_of) -> str:
+    x, y = batch_of(2)
+    return "; ".join(attack(steps=1)(victim, share(victim, Gradient(), x, y)).notes)
+
+
+def test_dropout_that_cannot_be_switched_off_is_told(tiny, victim_of, batch_of):
+    for mode, draws in (("train", True), ("eval", False)):
+        assert (
+            "draws at random in its own forward pass"
+            in notes_of(feasibility, victim_of(OwnDropout(), mode=mode), batch_of)
+        ) == draws
+        assert draws_at_random(victim_of(OwnDropout(), mode=mode)) == draws
+    assert not draws_at_random(victim_of(tiny(), mode="train"))
+    assert not draws_at_random(without_dropout(victim_of(tiny(dropout=0.5), mode="train")))
+
+
+def test_attacks_that_replay_dropout_say_so(tiny, victim_of, batch_of):
+    own, without = "with dropout masks of its own, the client's are unknown (1 layers)", "replayed without dropout"
+    dropping = victim_of(tiny(dropout=0.5), mode="train")
+    assert own in notes_of(inverting_gradients, dropping, batch_of)
+    assert own not in notes_of(inverting_gradients, victim_of(tiny(dropout=0.5), mode="eval"), batch_of)
+    guided = notes_of(feasibility, dropping, batch_of)
+    assert without in guided
+    assert own not in guided

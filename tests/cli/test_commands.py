@@ -355,7 +355,15 @@ def test_a_captured_update(leakgauge, tmp_path):
     assert "run already holds a run" in leakgauge(*captured, "--local-steps", 2, *FAST, "--out", "run").sentence
     assert "run already holds a run" in leakgauge("attack", *FAST, "--out", "run").sentence
     assert "an attack on a captured update, which cannot be scored" in leakgauge("report", "run").sentence
-    assert "have no place there" in leakgauge(*captured, "--data", "x").sentence
+    assert "belong to --reveal auxiliary:64; give both or none" in leakgauge(*captured, "--data", "x").sentence
+    server = ("--data", "fashion", "--reveal", "auxiliary:16", "--attack", "feasibility", "--batch-size", 2)
+    epochs = ("--channel", "shuffled_fedavg:epochs=2,lr=0.01,minibatch=1")
+    said = leakgauge(*captured, *server, *epochs, *FAST, "--out", "own")
+    assert said.code == 0, said.err
+    assert "server holds 16 auxiliary images" in said.out
+    found = json.loads((tmp_path / "own/result.json").read_text())
+    assert found["channel"].startswith("ShuffledFedAvg(epochs=2, lr=0.01, minibatch=1")
+    assert any(note.startswith("statistics: proxy") for note in found["notes"])
     assert "--weights belongs to --update" in leakgauge("attack", "--weights", "global.safetensors").sentence
     assert "takes infeasible or partial" in leakgauge("attack", "--fail-over", "never").sentence
     assert "no folder nowhere" in leakgauge("attack", "--json", "nowhere/x.json").sentence

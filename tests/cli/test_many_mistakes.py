@@ -247,6 +247,13 @@ MISTAKES = {
         ([*PART, "--weights", "part.safetensors"], "part.safetensors lacks"),
         ([*PART, "--update-holds", "gradient", "--local-steps", "3"], "a gradient comes from one step"),
         ([*PART, "--fail-over", "partial"], "have no place there"),
+        ([*PART, "--reveal", "labels"], "labels cannot be revealed, auxiliary:64 can"),
+        ([*PART, "--reveal", "auxiliary:8"], "belong to --reveal auxiliary:64; give both or none"),
+        ([*PART, "--reveal", "auxiliary:999", "--data", "photos"], "wants 999 auxiliary images, but the data holds"),
+        ([*PART, "--channel", "features:1"], "features:1 sends no update"),
+        ([*PART, "--channel", "dpsgd:clip=1"], "dpsgd:clip=1 sends a gradient; save that"),
+        ([*PART, "--channel", "shuffled_fedavg", "--update-holds", "gradient"], "a gradient comes from one step"),
+        ([*PART, "--channel", "aggregate:clients=4"], "needs a batch of at least 4"),
     ],
     "scan": [
         (["--cut", "features.9.nowhere"], "there is no cut 'features.9.nowhere'"),

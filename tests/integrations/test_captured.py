@@ -16,9 +16,17 @@ from leakgauge.audit import Case, embedded
 from leakgauge.audit.unscored import attack_captured
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Buffers, Size, share
+from leakgauge.data.embedded import fashion
 from leakgauge.errors import BadInput
-from leakgauge.integrations.captured import captured_observation, captured_victim, own_names, with_weights
+from leakgauge.integrations.captured import (
+    captured_observation,
+    captured_victim,
+    own_names,
+    with_auxiliary,
+    with_weights,
+)
 from leakgauge.integrations.tensor_files import read_tensors
+from leakgauge.inversion.knowledge import gradient_alignment
 
 CASE = Case(mode="train", batch_size=2, local_lr=0.05, options={"steps": 3}, attack="feasibility")
 
@@ -92,6 +100,68 @@ def test_several_local_steps_stay_an_update(client, tmp_path):
         torch.testing.assert_close(seen.signal[name], value, atol=1e-6, rtol=1e-3)
     with pytest.raises(BadInput, match="a gradient comes from one step"):
         observed(tmp_path, "gradient.safetensors", "gradient", case)
+
+
+def trained(model, x, y, *, epochs: int, momentum: float = 0.0, minibatches=None) -> dict[str, torch.Tensor]:
+    """What a client in plain torch sends after its epochs over x, y: the difference of everything in its state dict."""
+    model = copy.deepcopy(model).train()
+    before = {n: v.clone() for n, v in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
+    for _ in range(epochs):
+        for rows in minibatches or [list(range(len(x)))]:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+    return {n: v - before[n] for n, v in model.state_dict().items()}
+
+
+def at_the_truth(case: Case, tmp_path, delta, x, y) -> float:
+    """1 − cosine of the captured update and what the named channel makes of the true batch."""
+    save_file({n: v.contiguous() for n, v in delta.items()}, tmp_path / "delta.safetensors")
+    victim = captured_victim(case, None)
+    return 1 - float(
+        gradient_alignment(victim, captured_observation(victim, tmp_path / "delta.safetensors", case), x, y)
+    )
+
+
+EPOCHS = "shuffled_fedavg:epochs=3,lr=0.05,momentum=0.9"
+
+
+def test_local_epochs_with_momentum_are_replayed_as_they_were(tmp_path):
+    case = Case(mode="train", batch_size=4, channel=EPOCHS)
+    setup = embedded(case)
+    x, y = setup.private(case)
+    delta = trained(setup.victim.model, x, y, epochs=3, momentum=0.9)
+    assert at_the_truth(case, tmp_path, delta, x, y) < 1e-4
+    plain = Case(mode="train", batch_size=4, local_steps=3, local_lr=0.05)
+    assert at_the_truth(plain, tmp_path, delta, x, y) > 1e-3  # other local steps would not explain it
+    with pytest.raises(
+        BadInput, match=r"counts 3 batches, where 6 local step\(s\) make 6; check shuffled_fedavg:epochs=3"
+    ):
+        at_the_truth(
+            Case(mode="train", batch_size=4, channel=f"{EPOCHS},minibatch=2"), tmp_path, delta, x, y
+        )  # fmt: skip
+
+
+def test_the_mean_of_several_clients_is_replayed_as_such(tmp_path):
+    case = Case(mode="train", batch_size=4, channel="aggregate:clients=2", local_steps=2, local_lr=0.05)
+    setup = embedded(case)
+    x, y = setup.private(case)
+    one, two = (trained(setup.victim.model, x[k::2], y[k::2], epochs=2) for k in range(2))
+    mean = {n: (one[n] + two[n]) / 2 if one[n].is_floating_point() else one[n] for n in one}
+    assert at_the_truth(case, tmp_path, mean, x, y) < 1e-4
+    alone = Case(mode="train", batch_size=4, local_steps=2, local_lr=0.05)
+    assert at_the_truth(alone, tmp_path, mean, x, y) > 1e-3
+
+
+def test_a_server_with_images_of_its_own(client, tmp_path):
+    client()
+    case = Case(mode="train", batch_size=2, local_lr=0.05, reveal=("size", "auxiliary:5"))
+    victim, seen = observed(tmp_path, "delta.safetensors", "delta", case)
+    told = with_auxiliary(seen, victim, case)
+    torch.testing.assert_close(told.auxiliary, victim.space.encode(fashion("test")[0][:5]))
+    assert told.assumptions[-1].what == "server holds 5 auxiliary images of the same kind"
+    assert with_auxiliary(seen, victim, CASE) is seen
 
 
 def test_an_attack_writes_what_can_be_known_without_the_truth(client, tmp_path):

@@ -76,3 +76,13 @@ def test_a_name_that_the_model_itself_has_is_left_alone():
     assert set(unwrapped({"module.weight": state["module.weight"]}, state)) == {"module.weight"}
     other = {"module.weight": torch.zeros(2), "bias": torch.zeros(2)}  # a wrapper stands before every name
     assert set(unwrapped(other, {"w": torch.zeros(2)})) == set(other)
+
+
+def test_any_beginning_goes_that_leaves_the_models_own_names():
+    state = {"body.weight": torch.zeros(2), "head.bias": torch.ones(3)}
+    for prefix in ("model.", "student.net.", "module.model."):
+        assert set(unwrapped({prefix + name: value for name, value in state.items()}, state)) == set(state)
+    other = {"model.body.weight": state["body.weight"], "model.other": state["head.bias"]}
+    assert set(unwrapped(other, state)) == set(other)  # one name is not the model's: nothing is guessed
+    mixed = {"a.body.weight": state["body.weight"], "b.head.bias": state["head.bias"]}
+    assert set(unwrapped(mixed, state)) == set(mixed)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakgauge.audit import Case, embedded
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import Aggregate, FedAvg, Gradient
 from leakgauge.core import Auxiliary, Buffers, Labels, Size, share
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
@@ -55,6 +55,13 @@ def test_exact_statistics_of_every_layer(momentum, size, victim_of, batch_of):
         torch.testing.assert_close(found.mean.float(), values.mean(1), atol=1e-5, rtol=0)
         torch.testing.assert_close(found.var.float(), values.var(1, unbiased=False), atol=1e-5, rtol=0)
     assert known.note == "statistics: exact, of 2 layers"
+
+
+def test_statistics_of_few_bits_are_not_called_exact(victim_of, batch_of):
+    victim, (x, y) = victim_of(deep().bfloat16(), mode="train"), batch_of(4)
+    seen = share(victim, Gradient(), victim.to_input(x), y, reveal=(Size(), Buffers()))
+    known = ExactStatistics()(victim, seen, None, rng=rng())
+    assert known.note == "statistics: exact but for rounding to bfloat16, of 2 layers"
 
 
 def test_the_prior_vanishes_at_the_truth_and_only_there(victim_of, batch_of, values_at):
@@ -166,6 +173,11 @@ def test_the_strongest_source_that_applies(victim_of, batch_of):
     ]:
         seen = share(victim, Gradient(), x, y, reveal=reveal)
         assert Strongest()(victim, seen, y, rng=rng()).note.startswith(f"statistics: {expected}")
+    seen = share(victim, Aggregate(), x, y, reveal=(Size(), Buffers(), others))  # shared, and still of no use
+    assert "median" in (note := Strongest()(victim, seen, y, rng=rng()).note)
+    assert note.endswith(
+        ", not exact: the running statistics of several clients were averaged: their batches cannot be told apart"
+    )
 
 
 # --- proxies -----------------------------------------------------------------------------------------------------------
@@ -225,7 +237,7 @@ def test_what_proxies_refuse(tiny, victim_of, batch_of):
         with pytest.raises(Inapplicable, match=reason):
             ProxyStatistics()(victim, seen, labels, rng=rng())
     plain = victim_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)))
-    with pytest.raises(Inapplicable, match="no normalisation layer"):
+    with pytest.raises(Inapplicable, match="no batch, layer or group normalisation"):
         ProxyStatistics()(plain, few, y, rng=rng())
     with pytest.raises(BadInput, match="keep between 1 and all 4"):
         ProxyStatistics(candidates=4, keep=5)

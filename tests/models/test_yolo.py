@@ -223,3 +223,21 @@ def test_boxes_that_were_not_given_are_not_made_up():
     seen = share(victim, Gradient(), images(), targets(), reveal=[Size()])
     with pytest.raises(Inapplicable, match="no linear head"):
         feasibility(steps=1)(victim, seen)
+
+
+def test_images_that_are_not_square():
+    """Centres by hand, in the order in which the network lays out its cells: row by row of each grid."""
+    points, _ = grid_points((32, 64), torch.device("cpu"))
+    by_hand = [
+        ((column + 0.5) * stride, (row + 0.5) * stride)
+        for stride in (8, 16, 32)
+        for row in range(32 // stride)
+        for column in range(64 // stride)
+    ]
+    assert torch.equal(points, torch.tensor(by_hand))
+    wide = torch.rand(1, 3, 32, 64, generator=torch.Generator().manual_seed(0))
+    victim = Victim(YOLO(classes=3, width=4), Pixels((3, 32, 64)), loss=DetectionLoss((32, 64)))
+    seen = share(victim, Gradient(), wide, targets(), reveal=[Size(), Labels()])
+    assert feasibility(steps=1)(victim, seen).x.shape == wide.shape
+    with pytest.raises(BadInput, match=r"give the loss the images' side, or \(height, width\)"):
+        share(Victim(victim.model, victim.space, loss=DetectionLoss(64)), Gradient(), wide, targets())

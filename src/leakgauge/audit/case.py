@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit.parse import made_from
+from leakgauge.audit.parse import made_from, options_in
 from leakgauge.channels import CHANNELS, Aggregate, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Attack, Buffers, Channel, Defense, Labels, Mode, NoisyCopy, Reveal, Size
 from leakgauge.defenses import DEFENSES
@@ -31,12 +31,13 @@ class AuxiliaryImages:
             raise BadInput(f"auxiliary needs a number of images of at least 1, got {self.count!r}")
 
 
+AUXILIARY = "auxiliary"
 REVEALS: dict[str, Any] = {
     "size": Size,
     "labels": Labels,
     "buffers": Buffers,
     "noisy_copy": NoisyCopy,
-    "auxiliary": AuxiliaryImages,
+    AUXILIARY: AuxiliaryImages,
 }
 
 
@@ -119,7 +120,15 @@ class Case:
             raise BadInput(f"the seed must be at least 0, got {self.seed}")
         if self.mode not in ("train", "eval"):
             raise BadInput(f"the mode must be 'train' or 'eval', got {self.mode!r}")
+        self._settle_attack()
         object.__setattr__(self, "name", self.name or self._described())
+
+    def _settle_attack(self) -> None:
+        """Options behind the attack's name are options like all others, for whoever reads the case."""
+        name, colon, _ = self.attack.partition(":")
+        if colon and name in ATTACKS:
+            object.__setattr__(self, "options", {**options_in(self.attack, ATTACKS[name]), **self.options})
+            object.__setattr__(self, "attack", name)
 
     def _described(self) -> str:
         parts = [self.model, f"{self.mode} mode", f"batch {self.batch_size}"]

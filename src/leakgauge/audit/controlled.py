@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, restored
 from leakgauge.audit.records import Record
+from leakgauge.core import NoisyCopy
 from leakgauge.errors import BadInput
 
 PROBABILITIES = tuple(round(0.1 * i, 1) for i in range(11))
@@ -55,9 +56,10 @@ def controlled_table(records: Sequence[Record]) -> list[Row]:
     """The rows of all records that had a controlled start and were judged; refusals and errors have no row."""
     rows = []
     for record in records:
-        given = [spec for spec in record.case["reveal"] if spec.partition(":")[0] == _REVEAL]
+        known = restored(dict(record.case)).build_reveal()
+        given = [copy.p for copy in known if isinstance(copy, NoisyCopy)]
         if record.status == "done" and given and record.start:
-            p = float(given[0].partition(":")[2])
+            p = float(given[0])
             means = (part["ssim"]["mean"] for part in (record.start, record.null, record.metrics))
             rows.append(Row(record.case["model"], p, *means))
     return rows

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from leakgauge.audit.case import Case, accepted_options, restored
-from leakgauge.audit.parse import written_options
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import SEVERITY
 from leakgauge.core import SharesBuffers, Victim
@@ -48,10 +47,8 @@ def _carried(case: Case, taken: Mapping[str, object]) -> dict[str, Any]:
     ``feasibility`` is inverting gradients and a prior more, with another weight of total variation by default. That of the
     case stays, or the weight would be a second change and could flip a verdict by itself.
     """
-    name, _, written = case.attack.partition(":")
-    usual = accepted_options(case)
-    given = {**written_options(written, list(usual), case.attack), **case.options}
-    kept = {**usual, **given} if name == "inverting_gradients" else given
+    given = dict(case.options)
+    kept = {**accepted_options(case), **given} if case.attack == "inverting_gradients" else given
     return {option: v for option, v in kept.items() if option in taken and (option in given or v != taken[option])}
 
 
@@ -77,11 +74,22 @@ def _larger_batch(case: Case) -> Case:
     return replace(case, name="", batch_size=4 * case.batch_size)
 
 
+def _four_local_steps(case: Case) -> Case | None:
+    """As many or more already would make it an easier one."""
+    return _with(local_steps=4)(case) if case.local_steps < 4 else None
+
+
+def _noised(case: Case) -> Case | None:
+    """Noise after whatever else defends: in its place it would be two changes, and less noise than some."""
+    noise = "gaussian_noise:relative=10.0"
+    return None if noise in case.defenses else _with(defenses=(*case.defenses, noise))(case)
+
+
 RESTRICTIONS: Mapping[str, Change] = {
     "train mode": _with(mode="train"),
     "batch four times as large": _larger_batch,
-    "four local steps": _with(local_steps=4),
-    "noise ten times as long as the gradient": _with(defenses=("gaussian_noise:relative=10.0",)),
+    "four local steps": _four_local_steps,
+    "noise ten times as long as the gradient": _noised,
 }
 """What would make it harder: tried where the verdict is feasible already."""
 
@@ -195,14 +203,22 @@ def described(record: Record) -> str:
     case = record.case
     revealed = ", ".join(case["reveal"]) or "nothing"
     kind = "diagnostic" if any(a["kind"] == "diagnostic" for a in record.assumptions) else "deployable"
-    spent = f"{case['options'].get('steps', 'default')} steps, {case['options'].get('restarts', 1)} restart(s)"
+    spent = _spent(restored(dict(case)))
     through = f"through {case['channel']}, " if case.get("channel") else ""
+    through += f"behind {', '.join(case['defenses'])}, " if case["defenses"] else ""
     outcome = (record.verdict or f"{record.status}: {record.reason}").replace("_", " ")
     return (
         f"{outcome}: {case['model']} in {case['mode']} mode, batch of {case['batch_size']}, "
         f"{case['local_steps']} local step(s), {through}known to the adversary: {revealed}; {kind}; "
-        f"{spent}, {record.seconds:.0f} s"
+        f"{spent}{record.seconds:.0f} s"
     )
+
+
+def _spent(case: Case) -> str:
+    """The steps and restarts of an attack that takes any, its own where the case names none."""
+    options = {**accepted_options(case), **case.options}
+    counted = {"steps": "steps", "restarts": "restart(s)"}
+    return "".join(f"{options[name]} {word}, " for name, word in counted.items() if name in options)
 
 
 def as_text(found: Explanation) -> str:
@@ -213,5 +229,6 @@ def as_text(found: Explanation) -> str:
         outcome = (step.outcome or "not judged").replace("_", " ")
         lines.append(f"  {mark}  {step.kind} {step.change}: {outcome} ({step.reason})")
     flipping = [step.change for step in found.steps if step.flips]
-    lines.append(f"changes that flip the verdict: {', '.join(flipping) or 'none of those tried'}")
+    nothing = "none of those tried" if found.steps else "none was tried"
+    lines.append(f"changes that flip the verdict: {', '.join(flipping) or nothing}")
     return "\n".join(lines)

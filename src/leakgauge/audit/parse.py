@@ -27,14 +27,13 @@ def made_from(
     >>> made_from("gaussian_noise:relative=0.5", DEFENSES, kind="defense")
     GaussianNoise(std=None, relative=0.5, variance_to_norm=None)
     """
-    name, _, written = spec.partition(":")
+    name = spec.partition(":")[0]
     if name not in registry:
         raise BadInput(f"unknown {kind} {name!r}; {nearest(name, registry)}")
     factory = registry[name]
     parameters = inspect.signature(factory).parameters
     allowed = list(parameters)
-    names = {option for option, parameter in parameters.items() if parameter.annotation in (str, "str")}
-    options = {**written_options(written, allowed, spec, names=names), **(extra or {})}
+    options = {**options_in(spec, factory), **(extra or {})}
     for option, value in options.items():
         if option not in allowed:
             raise BadInput(f"{kind} {name} has no option {option!r}; it takes {', '.join(allowed) or 'none'}")
@@ -46,6 +45,13 @@ def made_from(
         raise BadInput(
             f"{kind} {spec!r}{_given(extra)} does not fit: {error}; it takes {', '.join(allowed) or 'no options'}"
         ) from error
+
+
+def options_in(spec: str, factory: Callable[..., object]) -> dict[str, Any]:
+    """The options that ``spec`` gives to its factory."""
+    parameters = inspect.signature(factory).parameters
+    names = {option for option, parameter in parameters.items() if parameter.annotation in (str, "str")}
+    return written_options(spec.partition(":")[2], list(parameters), spec, names=names)
 
 
 def _given(extra: Mapping[str, Any] | None) -> str:

@@ -65,7 +65,8 @@ class Setup:
         others = rows[(rows < case.first) | (rows >= case.first + case.batch_size)]
         if len(others) < count:
             raise BadInput(
-                f"the case wants {count} auxiliary images, but the data holds {len(others)} besides the private ones"
+                f"the case wants {count} auxiliary images, but the data holds {len(others)} besides the private ones; "
+                "give more data or ask for fewer"
             )
         return self.victim.to_input(self.victim.space.encode(self.images[others[-count:]]))
 

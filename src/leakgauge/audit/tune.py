@@ -18,6 +18,7 @@ from typing import Any
 from leakgauge.audit.case import Case, accepted_options
 from leakgauge.audit.scoring import score_images
 from leakgauge.audit.setup import Load
+from leakgauge.channels.dropout import without_dropout
 from leakgauge.errors import BadInput, Inapplicable, MissingExtra
 from leakgauge.inversion.knowledge import gradient_alignment
 
@@ -53,9 +54,10 @@ PAPER: Space = {
 class Trial:
     """One setting and what came of it.
 
-    ``mismatch`` is 1 − cos between the reconstruction's signal and the observed one: what the adversary sees. ``ssim`` is that
-    of the restart the adversary would keep, ``best_ssim`` that of the restart an oracle would. All are None for a trial that
-    the attack refused; ``ended`` says how a trial ended: finished, pruned (after fewer steps) or the reason of the refusal.
+    ``mismatch`` is 1 − cos between the reconstruction's signal, without dropout, and the observed one: what the adversary
+    sees. ``ssim`` is that of the restart the adversary would keep, ``best_ssim`` that of the restart an oracle would. All
+    are None for a trial that the attack refused; ``ended`` says how a trial ended: finished, pruned (after fewer steps) or
+    the reason of the refusal.
     """
 
     options: Mapping[str, float]
@@ -111,6 +113,7 @@ def tune(
     if not space or "steps" not in known:
         raise BadInput(f"the attack {case.attack} has none of the options to search; it takes {', '.join(known)}")
     optuna = _optuna()
+    folder.mkdir(parents=True, exist_ok=True)
     with _quiet(optuna):
         study = optuna.create_study(
             storage=optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / FILE))),
@@ -189,12 +192,13 @@ def _tried(case: Case, options: Mapping[str, float], load: Load, share_of_steps:
     result = attack(victim, seen, seed=case.seed)
     if result.y is None:
         raise Inapplicable(f"{case.attack} tells no labels, so its result cannot be sent through the channel again")
+    steady = without_dropout(victim) if victim.mode == "train" else victim  # another mask each time would be chance
     truths = victim.space.decode(x)
     every = [score_images(victim.space.decode(guess), truths).means()["ssim"] for guess in result.candidates]
     return Trial(
         options=dict(options),
         first=case.first,
-        mismatch=1 - float(gradient_alignment(victim, seen, result.x, result.y)),
+        mismatch=1 - float(gradient_alignment(steady, seen, result.x, result.y)),
         ssim=every[int(result.losses.argmin())],
         best_ssim=max(every),
         ended="finished",

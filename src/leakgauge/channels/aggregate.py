@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakgauge.channels.gradient import Gradient
 from leakgauge.channels.redrawn import redrawn
+from leakgauge.channels.targets import of_samples
 from leakgauge.core import Channel, KeepsSecrets, PerSample, SharesBuffers, Signal, Targets, Victim
 from leakgauge.errors import BadInput
 
@@ -61,7 +62,7 @@ class Aggregate:
         mean: dict[str, Tensor] = {}
         for k in range(self.clients):
             rows = torch.arange(k, len(x), self.clients, device=x.device)
-            mine = y[rows] if isinstance(y, Tensor) else {name: value[rows] for name, value in y.items()}
+            mine = of_samples(y, rows, samples=len(x))
             for name, value in sent(drawn_anew(self.of, k), x[rows], mine).items():
                 if not value.is_floating_point():
                     mean.setdefault(name, value)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from leakgauge.core import Victim, drop_attribute, drop_rate
+from leakgauge.randomness import private_randomness
 
 
 def dropping_layers(model: nn.Module) -> tuple[str, ...]:
@@ -28,3 +31,14 @@ def without_dropout(victim: Victim) -> Victim:
         if drop_rate(module):
             setattr(module, drop_attribute(module), 0.0)
     return replace(victim, model=model)
+
+
+def draws_at_random(victim: Victim) -> bool:
+    """Whether two passes of noise through the model differ: it drops by a function of its own, which has no rate to set."""
+    noise = victim.to_input(victim.space.start(4, torch.Generator().manual_seed(0)))
+    found = []
+    for seed in range(2):
+        with torch.no_grad(), private_randomness(seed, victim.device):
+            found.append([value for value in tree_leaves(victim(noise)) if isinstance(value, Tensor)])
+    pairs = zip(*found, strict=True)  # a GPU may add in another order
+    return any(not torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True) for one, other in pairs)

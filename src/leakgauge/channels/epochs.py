@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.fedavg import FedAvg
+from leakgauge.channels.targets import of_samples
 from leakgauge.core import Signal, Targets, Victim
 from leakgauge.errors import BadInput
 
@@ -35,12 +36,12 @@ class ShuffledFedAvg:
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         rows = self._rows(len(x)).to(x.device)
-        return self.unrolled(len(x))(victim, x[rows], _taken(y, rows))
+        return self.unrolled(len(x))(victim, x[rows], of_samples(y, rows, samples=len(x)))
 
     def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         """Buffers after the last local step."""
         rows = self._rows(len(x)).to(x.device)
-        return self.unrolled(len(x)).buffers(victim, x[rows], _taken(y, rows))
+        return self.unrolled(len(x)).buffers(victim, x[rows], of_samples(y, rows, samples=len(x)))
 
     def public(self) -> ShuffledFedAvg:
         """The channel as the server knows it: without the orders."""
@@ -58,7 +59,3 @@ class ShuffledFedAvg:
             return torch.arange(samples).repeat(self.epochs)
         rng = torch.Generator().manual_seed(self.seed)
         return torch.cat([torch.randperm(samples, generator=rng) for _ in range(self.epochs)])
-
-
-def _taken(y: Targets, rows: Tensor) -> Targets:
-    return y[rows] if isinstance(y, Tensor) else {name: value[rows] for name, value in y.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from leakgauge.channels.aggregate import Aggregate
 from leakgauge.channels.epochs import ShuffledFedAvg
 from leakgauge.channels.fedavg import FedAvg
+from leakgauge.channels.gradient import Gradient
 from leakgauge.core import Channel, KeepsSecrets
 
 
@@ -34,3 +35,10 @@ def local_steps(channel: Channel, size: int) -> int:
 def clients(channel: Channel) -> int:
     """How many clients the signal adds up."""
     return channel.clients * clients(channel.of) if isinstance(channel, Aggregate) else 1
+
+
+def on_all_samples(channel: Channel, size: int) -> bool:
+    """Whether every step of the channel is taken on all ``size`` samples together, as they stand."""
+    if isinstance(channel, FedAvg):
+        return channel.order is None and (channel.minibatch or size) >= size
+    return isinstance(channel, Gradient)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from leakgauge.channels.gradient import gradient
+from leakgauge.channels.targets import of_samples
 from leakgauge.core import Signal, Targets, Victim
 from leakgauge.errors import BadInput
 
@@ -55,7 +56,7 @@ class FedAvg:
         minibatches = self._minibatches(len(x))
         for k in range(self.steps):
             rows = minibatches[k % len(minibatches)]
-            grads = gradient(victim, x[rows], _take(y, rows), parameters=at, buffers=buffers)
+            grads = gradient(victim, x[rows], of_samples(y, rows, samples=len(x)), parameters=at, buffers=buffers)
             velocity = {name: self.momentum * velocity[name] + g for name, g in grads.items()}
             at = {name: p - self.lr * velocity[name] for name, p in at.items()}
         return {name: p - start[name] for name, p in at.items()}, buffers
@@ -66,7 +67,3 @@ class FedAvg:
             raise BadInput(f"FedAvg has an order of {len(order)} samples but the client holds {samples}")
         size = self.minibatch or samples
         return [order[i : i + size] for i in range(0, samples, size)]
-
-
-def _take(y: Targets, rows: list[int]) -> Targets:
-    return y[rows] if isinstance(y, Tensor) else {name: value[rows] for name, value in y.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from leakgauge.channels.targets import IMAGE, of_samples
 from leakgauge.channels.twice import ScaleApart, twice_differentiable
 from leakgauge.core import Signal, Targets, Victim
 from leakgauge.errors import BadInput
@@ -87,13 +88,14 @@ def for_each_sample(
     def one(x: Tensor, y: Targets) -> dict[str, Tensor]:
         return gradient_of(x[None], y[None] if isinstance(y, Tensor) else {name: t[None] for name, t in y.items()})
 
-    if not _watched.get():
+    lists = isinstance(y, Mapping) and IMAGE in y  # any number of objects a sample: nothing that could be mapped over
+    if not _watched.get() and not lists:
         try:
             with inside_transform():
                 return torch.vmap(one, randomness="different")(x, y)
         except RuntimeError:  # recurrent layers, values that decide what is run: some models cannot be mapped
             pass  # an error of the model's own is raised again below
-    alone = [one(x[i], y[i] if isinstance(y, Tensor) else {n: t[i] for n, t in y.items()}) for i in range(len(x))]
+    alone = [gradient_of(x[i : i + 1], of_samples(y, [i], samples=len(x))) for i in range(len(x))]
     return {name: torch.stack([single[name] for single in alone]) for name in alone[0]}
 
 

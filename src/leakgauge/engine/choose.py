@@ -118,7 +118,9 @@ def _disagreement(trial: Replayer, reference: Reference, x: Tensor, y: Tensor) -
             ours = {n: torch.stack([found.dot({n: 1.0}), found.square({n: 1.0})])[:, ends] for n in found.names}
         except LeakgaugeError:
             raise
-        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
+        except (
+            RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError,
+        ) as error:  # fmt: skip
             if isinstance(error, torch.OutOfMemoryError) and len(x) > 1:
                 raise  # nothing is wrong with this path: fewer rows at a time may fit
             return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

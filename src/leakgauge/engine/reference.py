@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from leakgauge.channels.facts import on_all_samples
 from leakgauge.core import Channel, Signal, Victim
 from leakgauge.engine.observed import Observed
 
@@ -103,7 +104,10 @@ class Explicit:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Replays ``channel`` on each row of candidates by itself; ``capture`` names modules whose inputs are wanted."""
+    """Replays ``channel`` on each row of candidates by itself; ``capture`` names modules whose inputs are wanted.
+
+    Those are of all samples together at the public weights, also where the channel deals the samples out to steps or clients.
+    """
 
     victim: Victim
     channel: Channel
@@ -117,9 +121,13 @@ class Reference:
     def rows(self, x: Tensor, y: Tensor, which: Sequence[int] | slice) -> Replay:
         """The same for candidates that are only some (``which``) of the rows that were observed."""
         signals, captured = [], []
+        together = on_all_samples(self.channel, x.shape[1])  # else a pass of the channel sees some of the samples
         for row in range(len(x)):
-            with capturing(self.victim.model, self.capture) as seen:
+            with capturing(self.victim.model, self.capture if together else ()) as seen:
                 signals.append(self.channel(self.victim, x[row], y[row]))
+            if self.capture and not together:
+                with capturing(self.victim.model, self.capture) as seen:
+                    self.victim(x[row])
             captured.append(seen)
         return Explicit(signals, self.observed.take(which), captured)
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from leakgauge.audit.case import REARRANGED, Case
+from leakgauge.audit.case import AUXILIARY, REARRANGED, AuxiliaryImages, Case
 from leakgauge.audit.setup import embedded
-from leakgauge.channels import FedAvg, Gradient
-from leakgauge.core import Assumption, Observation, Signal, Victim
+from leakgauge.channels import DPSGD, ShuffledFedAvg
+from leakgauge.channels.facts import is_weight_update, local_steps, of_a_client, public
+from leakgauge.core import Assumption, Auxiliary, Channel, Observation, PerSample, Signal, Victim
+from leakgauge.data.fit import Shape
 from leakgauge.errors import BadInput
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.resolve import load_model, rearranged
+from leakgauge.integrations.setups import images_for
 from leakgauge.integrations.tensor_files import read_tensors, unwrapped
 from leakgauge.models.pretrained import PRETRAINED
 
@@ -138,27 +141,32 @@ def _refuse_another_training(victim: Victim, moved: Signal, case: Case, *, sourc
     before, after, rng = victim.buffers(), victim.buffers(), torch.Generator().manual_seed(case.seed)
     with torch.no_grad():
         victim(victim.to_input(victim.space.start(case.batch_size, rng)), buffers=after)
+    channel = case.build_channel()
+    told = local_steps(channel, case.batch_size)
     for name, batches in counted.items():
         uses = int(after[name] - before[name])  # a layer that is used twice counts twice
-        if batches != uses * case.local_steps:
+        if batches != uses * told:
             steps = batches / max(uses, 1)
             wanted = (
                 f"give --local-steps {steps:g}" if uses and steps >= 1 and steps.is_integer() else "check the model"
             )
+            if isinstance(of_a_client(channel), ShuffledFedAvg):
+                wanted = f"check {case.channel}"
             raise BadInput(
-                f"{name} in {source} counts {batches:g} batches, where {case.local_steps} local step(s) make "
-                f"{uses * case.local_steps}; {wanted}, or leave that name out if these were no steps"
+                f"{name} in {source} counts {batches:g} batches, where {told} local step(s) make {uses * told}; {wanted}, or leave "
+                "that name out if these were no steps"
             )
 
 
 def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str = "delta") -> Observation:
-    """What the server saw, from the file of one client's update.
+    """What the server saw, from the file of one client's update, or of the sum of several clients' (channel ``aggregate``).
 
     A single local step of plain SGD is turned into its gradient, Δ / −lr. Running statistics among the names, in a file of
     deltas or weights, are what the client shared of them; their counts must fit the case's mode and local steps.
     """
     if holds not in get_args(Holds):
         raise BadInput(f"an update holds {', '.join(get_args(Holds))}, got {holds!r}")
+    channel = _public_channel(case, holds)
     parameters, buffers, own = victim.parameters(), victim.buffers(), own_names(victim.model)
     known = {name: value.detach() for name, value in victim.model.state_dict().items()}
     given = unwrapped(read_tensors(update), known)
@@ -177,11 +185,8 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
     if not any(bool(value.any()) for value in signal.values()):
         raise BadInput(f"{update} changes no trainable parameter; nothing can be read from it")
     shared = {name: buffers[name] + value.to(buffers[name]) for name, value in sent.items() if name in buffers}
-    several = case.local_steps > 1
-    if holds != "gradient" and not several:
+    if holds != "gradient" and not is_weight_update(channel):
         signal = {name: value / -case.local_lr for name, value in signal.items()}
-    if holds == "gradient" and several:
-        raise BadInput("a gradient comes from one step; for several local steps give the weights or their difference")
     _refuse_another_training(victim, sent, case, source=str(update))
     told = [Assumption(f"batch size known ({case.batch_size})", "deployable")]
     if len(signal) < len(parameters):
@@ -192,8 +197,48 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
         told.append(Assumption("running statistics shared with the update", "deployable"))
     return Observation(
         signal=signal,
-        channel=FedAvg(steps=case.local_steps, lr=case.local_lr) if several else Gradient(),
+        channel=channel,
         size=case.batch_size,
         buffers={**buffers, **shared} if shared else None,
         assumptions=tuple(told),
     )
+
+
+def _public_channel(case: Case, holds: str) -> Channel:
+    """How the update was made, as the server knows it; refuses what a file of ``holds`` cannot be."""
+    channel = public(case.build_channel())
+    if isinstance(channel, PerSample):
+        raise BadInput(f"{case.channel} sends no update; a file of one is made by gradients or local training")
+    if holds == "gradient" and is_weight_update(channel):
+        raise BadInput("a gradient comes from one step; for several local steps give the weights or their difference")
+    if holds != "gradient" and isinstance(channel, DPSGD):
+        raise BadInput(f"{case.channel} sends a gradient; save that, and add --update-holds gradient")
+    return channel
+
+
+def with_auxiliary(seen: Observation, victim: Victim, case: Case) -> Observation:
+    """The observation of a server that holds images of its own, those of the case's data, where the case reveals such."""
+    for wanted in case.build_reveal():
+        if isinstance(wanted, AuxiliaryImages):
+            images = images_for(case, cast(Shape, victim.space.shape))
+            if len(images) < wanted.count:
+                raise BadInput(
+                    f"the case wants {wanted.count} auxiliary images, but the data holds {len(images)}; ask for fewer"
+                )
+            others = victim.to_input(victim.space.encode(images[: wanted.count]))
+            seen = Auxiliary(others)(seen, victim, others, torch.empty(0), rng=torch.Generator())
+    return seen
+
+
+def refuse_in_a_file(case: Case, *, data: str | None) -> None:
+    """What a captured update cannot be asked for: the truth is not in it, and of data it needs the server's own alone."""
+    known = {spec.partition(":")[0] for spec in case.reveal} - {"size"}
+    if known - {AUXILIARY}:
+        raise BadInput(
+            f"--update brings what the client sent, running statistics with it; {sorted(known - {AUXILIARY})[0]} cannot be revealed, "
+            "auxiliary:64 can"
+        )
+    if (data is not None) != bool(known):
+        raise BadInput(
+            "with --update, --data are the server's own images and belong to --reveal auxiliary:64; give both or none"
+        )

@@ -44,6 +44,11 @@ def find(case: Case) -> Setup:
     return Setup(victim, images, _made_up(images, victim) if labels is None else labels)
 
 
+def images_for(case: Case, shape: Shape) -> Tensor:
+    """The images of the case's data, in [0, 1] and of ``shape``."""
+    return _data(case, shape)[0]
+
+
 def smaller(model: str) -> dict[str, str]:
     """Relaxations of the network itself, by name: timm's models with a stem for 32×32 images where one is known."""
     name = model.removeprefix("timm:")

@@ -74,11 +74,22 @@ def _plain(value: Tensor) -> Tensor:
 
 
 def unwrapped(given: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under the model's own names: without what a wrapper put before all of them, unless the model has it too."""
+    """The tensors under the model's own names: without what a wrapper put before all of them, unless the model has it too.
+
+    Any other beginning that all names share (Lightning's ``model.``) goes where the rest is a name of the model's for every one.
+    """
     found = dict(given)
     while found and not any(name in state for name in found):
-        prefix = next((p for p in WRAPPERS if all(name.startswith(p) for name in found)), None)
-        if prefix is None:
+        prefix = next((p for p in WRAPPERS if all(name.startswith(p) for name in found)), _before_all(found, state))
+        if not prefix:
             break
         found = {name.removeprefix(prefix): value for name, value in found.items()}
     return found
+
+
+def _before_all(given: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+    """What stands before a name of the model's in all given names alike, or nothing."""
+    first = next(iter(given))
+    ends = [at + 1 for at, letter in enumerate(first) if letter == "."]
+    fitting = (first[:end] for end in ends if all(n[:end] == first[:end] and n[end:] in state for n in given))
+    return next(fitting, "")

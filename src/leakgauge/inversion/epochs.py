@@ -10,6 +10,7 @@ from torch import Tensor
 from leakgauge.channels import ShuffledFedAvg
 from leakgauge.core import Observation, Reconstruction, Space, Trace, Victim
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion.known_targets import structured, with_known_targets
 from leakgauge.inversion.labels import batch_size, class_labels
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.terms import Candidate, Term, per_restart
@@ -51,6 +52,9 @@ class OverEpochs:
         return self.matching.blind()
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        if structured(seen):
+            victim, seen = with_known_targets(victim, seen)
+            return replace(self(victim, seen, seed=seed), y=None)
         channel = seen.channel
         if not isinstance(channel, ShuffledFedAvg) or channel.epochs == 1:
             found = self.matching(victim, seen, seed=seed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from leakgauge.channels.dropout import dropping_layers, without_dropout
+from leakgauge.channels.dropout import draws_at_random, dropping_layers, without_dropout
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.errors import BadInput
 from leakgauge.inversion.knowledge import StatisticsSource
@@ -46,6 +46,11 @@ class Guided:
             victim = without_dropout(victim)
             notes += (
                 f"replayed without dropout ({len(dropping)} layers drop by masks that the adversary does not know)",
+            )
+        if victim.mode == "train" and draws_at_random(victim):
+            notes += (
+                "the model draws at random in its own forward pass, which cannot be switched off: each replay has another draw than "
+                "the client's",
             )
         attack = self.matching
         if self.weight:

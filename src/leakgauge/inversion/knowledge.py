@@ -85,10 +85,17 @@ class ExactStatistics:
                     f"the shared running variances of {name} are of no batch (one would be negative): they were rounded, noised or "
                     "averaged, or the layer's momentum is another"
                 )
-        note = f"statistics: exact, of {len(found)} layers"
+        note = f"statistics: exact{_rounding(seen.buffers, layers)}, of {len(found)} layers"
         if updates > 1:
             note = f"statistics: averaged over {updates} local steps, of {len(found)} layers (an approximation)"
         return Known(found, note)
+
+
+def _rounding(buffers: Signal, layers: tuple[str, ...]) -> str:
+    """Running statistics of few bits, whose rounding grows by one over the momentum, are said to be such."""
+    kinds = {buffers[f"{name}.running_mean"].dtype for name in layers}
+    short = sorted(str(kind).removeprefix("torch.") for kind in kinds if kind.itemsize < 4)
+    return f" but for rounding to {' and '.join(short)}" if short else ""
 
 
 def _updates(seen: Observation) -> tuple[int, int]:
@@ -171,7 +178,9 @@ class ProxyStatistics:
     def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
         layers = normalisation_layers(victim)
         if not layers:
-            raise Inapplicable("the model has no normalisation layer, so there are no statistics to imitate")
+            raise Inapplicable(
+                "the model has no batch, layer or group normalisation, so there are no statistics to imitate"
+            )
         if seen.auxiliary is None:
             raise Inapplicable("no auxiliary images to take proxy statistics from; reveal some")
         if labels is None:
@@ -238,7 +247,9 @@ class Strongest:
         reasons: list[str] = []
         for source in (ExactStatistics(), self.proxy):
             try:
-                return source(victim, seen, labels, rng=rng)
+                known = source(victim, seen, labels, rng=rng)
+                refused = f", not exact: {reasons[0]}" if reasons and seen.buffers is not None else ""
+                return Known(known.moments, known.note + refused)
             except Inapplicable as reason:
                 reasons.append(str(reason))
         return Known({}, f"statistics: none ({', '.join(reasons)})")

@@ -9,19 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leakgauge.channels.facts import on_all_samples
+from leakgauge.channels.targets import of_samples
 from leakgauge.core import Loss, Observation, Victim
 from leakgauge.inversion.labels import batch_size
 
 
 @dataclass(frozen=True, eq=False)
 class OfKnownTargets:
-    """The victim's loss at targets that are known; whatever is passed in their place is not looked at."""
+    """The victim's loss at targets that are known; in their place come the numbers of those ``samples`` that a step is taken on.
+
+    Without ``samples`` every step is taken on all of them in their own order and the numbers are not looked at: a recorded step must
+    not ask the device for values.
+    """
 
     loss: Loss
     targets: Mapping[str, Tensor]
+    samples: int | None = None
 
-    def __call__(self, output: Any, _: Any) -> Tensor:
-        return self.loss(output, self.targets)
+    def __call__(self, output: Any, numbers: Tensor) -> Tensor:
+        if self.samples is None:
+            return self.loss(output, self.targets)
+        return self.loss(output, of_samples(self.targets, numbers.tolist(), samples=self.samples))
 
 
 def structured(seen: Observation) -> bool:
@@ -30,8 +39,9 @@ def structured(seen: Observation) -> bool:
 
 
 def with_known_targets(victim: Victim, seen: Observation) -> tuple[Victim, Observation]:
-    """The same problem with the revealed targets inside the loss, and class labels in their place that mean nothing."""
+    """The same problem with the revealed targets inside the loss, and in place of labels the samples' numbers."""
     assert isinstance(seen.labels, Mapping)
     known = {name: value.to(victim.device) for name, value in seen.labels.items()}
-    nothing = torch.zeros(batch_size(seen), dtype=torch.long, device=victim.device)
-    return replace(victim, loss=OfKnownTargets(victim.loss, known)), replace(seen, labels=nothing)
+    size = batch_size(seen)
+    loss = OfKnownTargets(victim.loss, known, None if on_all_samples(seen.channel, size) else size)
+    return replace(victim, loss=loss), replace(seen, labels=torch.arange(size, device=victim.device))

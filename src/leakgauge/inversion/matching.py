@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from leakgauge.channels.dropout import dropping_layers
 from leakgauge.channels.twice import explaining_once_only
 from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Victim
 from leakgauge.engine import Exact, Observed, Precision
@@ -110,6 +111,7 @@ class Matching:
         if not isinstance(self.precision, Exact):
             every = _judged_exactly(every, rows, at_once=self._at_least)
         seconds = (time.perf_counter() - began) / len(seen)
+        every = replace(every, note="; ".join([every.note, *_of_dropout(victim)]))
         return [self._result(every, rows, i, seconds) for i in range(len(seen))]
 
     def _whole_groups(self, fitting: int, why: Exception | None = None) -> int:
@@ -294,6 +296,13 @@ def _judged_exactly(found: _Found, rows: _Rows, *, at_once: int) -> _Found:
 
 def _evenly(steps: int, count: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(round(i * steps / count) for i in range(count) if round(i * steps / count) < steps))
+
+
+def _of_dropout(victim: Victim) -> list[str]:
+    dropping = dropping_layers(victim.model) if victim.mode == "train" else ()
+    if not dropping:
+        return []
+    return [f"replayed with dropout masks of its own, the client's are unknown ({len(dropping)} layers)"]
 
 
 def _noted(found: Reconstruction) -> Reconstruction:

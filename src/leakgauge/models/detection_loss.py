@@ -19,7 +19,8 @@ TINY = 1e-7
 
 @dataclass(frozen=True)
 class DetectionLoss:
-    """Loss of (B, 4 · BINS + classes, A) outputs of :class:`~leakgauge.models.yolo.YOLO` for images of ``side`` pixels.
+    """Loss of (B, 4 · BINS + classes, A) outputs of :class:`~leakgauge.models.yolo.YOLO` for images of ``side`` pixels,
+    or of (height, width) where the two differ.
 
         L = box · Σ t̂ (1 − CIoU) / T  +  cls · Σ BCE(s, t̂) / T  +  dfl · Σ t̂ DFL / T,    T = max(Σ t̂, 1)
 
@@ -31,7 +32,7 @@ class DetectionLoss:
     Ref: Feng et al. 2021, task alignment learning — task-aligned assignment
     """
 
-    side: int
+    side: int | tuple[int, int]
     places: int = 10
     alpha: float = 0.5
     beta: float = 6.0
@@ -44,8 +45,10 @@ class DetectionLoss:
         points, strides = grid_points(self.side, output.device)
         if output.shape[2] != len(points):
             raise BadInput(
-                f"{output.shape[2]} places do not belong to images of {self.side} pixels ({len(points)} places)"
+                f"{output.shape[2]} places do not belong to images of {self.side} pixels ({len(points)} places); give the loss the "
+                "images' side, or (height, width)"
             )
+        _refuse_classes(classes, output.shape[1] - 4 * BINS)
         distances = output[:, : 4 * BINS].transpose(1, 2).unflatten(2, (4, BINS))
         scores = output[:, 4 * BINS :].transpose(1, 2)
         found = boxes_from(distances, points, strides)
@@ -91,6 +94,12 @@ class DetectionLoss:
         return owner, _largest(scaled, image, len(found))
 
 
+def _refuse_classes(classes: Tensor, known: int) -> None:
+    """Refuses classes that the output does not have; other devices than the CPU are not asked, for a step may be recorded."""
+    if classes.device.type == "cpu" and not 0 <= int(classes.min()) <= int(classes.max()) < known:
+        raise BadInput(f"classes of boxes must lie in 0..{known - 1}, got {int(classes.min())}..{int(classes.max())}")
+
+
 def _largest(values: Tensor, image: Tensor, batch: int) -> Tensor:
     """The largest of the values (N, A), none below zero, of each image and place, (B, A); zero where there is none."""
     rows = image[:, None].expand_as(values)
@@ -112,6 +121,8 @@ def _first_of_the_largest(values: Tensor, image: Tensor, batch: int) -> Tensor:
 
 def listed(targets: Mapping[str, Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Boxes (N, 4), their classes and images (N,), and whether they are real (N,): without any box there is one that is not."""
+    if not isinstance(targets, Mapping):
+        raise BadInput(f"detection targets are a mapping of boxes, classes and image, got {type(targets).__name__}")
     try:
         boxes, classes, image = (targets[name].to(device) for name in ("boxes", "classes", "image"))
     except KeyError as missing:
@@ -123,12 +134,13 @@ def listed(targets: Mapping[str, Tensor], device: torch.device) -> tuple[Tensor,
 
 
 @lru_cache(maxsize=16)
-def grid_points(side: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def grid_points(side: int | tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """Centres (A, 2) in pixels, x first, and strides (A, 1) of all places."""
     points, strides = [], []
     for stride in STRIDES:
-        at = (torch.arange(side // stride, device=device) + 0.5) * stride
-        down, across = torch.meshgrid(at, at, indexing="ij")
+        lengths = (side, side) if isinstance(side, int) else side
+        at = [(torch.arange(length // stride, device=device) + 0.5) * stride for length in lengths]
+        down, across = torch.meshgrid(*at, indexing="ij")
         points.append(torch.stack([across, down], 2).flatten(0, 1))
         strides.append(torch.full((len(points[-1]), 1), float(stride), device=device))
     return torch.cat(points), torch.cat(strides)

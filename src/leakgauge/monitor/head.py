@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from leakgauge.core import Loss
-from leakgauge.given_model import at_every_place
+from leakgauge.given_weights import output_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +61,7 @@ def head_products(
     handle = layer.register_forward_hook(cut)
     try:
         with torch.enable_grad():
-            output = functional_call(model, at_every_place(model, frozen), (x.detach(),), tie_weights=False)
-            value = loss(output, y)
+            value = loss(output_at(model, frozen, x.detach()), y)
     finally:
         handle.remove()
     if len(outputs) != 1 or outputs[0].ndim != 2 or not value.requires_grad:

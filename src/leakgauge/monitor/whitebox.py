@@ -14,13 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from leakgauge.channels.gradient import for_each_sample, gradient_at
 from leakgauge.channels.rows import in_rows
 from leakgauge.core import Loss, Targets
 from leakgauge.errors import Inapplicable
-from leakgauge.given_model import at_every_place
+from leakgauge.given_weights import output_at
 from leakgauge.measures.decoding import decode
 from leakgauge.measures.gaussian_channel import membership_information
 from leakgauge.measures.ranking import Rate, auc, true_positive_rate
@@ -160,11 +159,7 @@ def per_sample_gradients(
     free = {n: p.detach() for n, p in model.named_parameters() if n in names}
 
     def gradient_of(x: Tensor, y: Targets) -> dict[str, Tensor]:
-        def value(at: dict[str, Tensor]) -> Tensor:
-            state = at_every_place(model, {**fixed, **at})
-            return loss(functional_call(model, state, (x,), tie_weights=False), y).float()
-
-        return gradient_at(free, value)
+        return gradient_at(free, lambda at: loss(output_at(model, {**fixed, **at}, x), y).float())
 
     with quiet(model), untouched_randomness(seed, x.device):
         return for_each_sample(gradient_of, x.detach(), y.detach())
