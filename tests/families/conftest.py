@@ -83,6 +83,20 @@ class OwnResnet(nn.Module):
         self.fc = nn.Linear(8, 5)
 
 
+class OwnEncoder(nn.Module):
+    """A vision transformer on torch's own encoder, with names that no library uses; the layer it copies is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.registers = nn.Parameter(torch.zeros(4, 24))
+        self.cut = nn.Conv2d(3, 24, 8, 8)
+        self.where = nn.Parameter(torch.zeros(1, 17, 24))
+        self.summary = nn.Parameter(torch.zeros(1, 1, 24))
+        self.layer = nn.TransformerEncoderLayer(24, 3, 48, batch_first=True)
+        self.stack = nn.TransformerEncoder(self.layer, 2, enable_nested_tensor=False)
+        self.verdict = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 5))
+
+
 def cnn() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
@@ -110,6 +124,13 @@ def hf_model(name: str, **options) -> nn.Module:
     return getattr(transformers, f"{names[name]}ForImageClassification")(config)
 
 
+def torchvision_vit(**options) -> nn.Module:
+    invite_torchvision()
+    from torchvision.models import VisionTransformer
+
+    return VisionTransformer(32, 8, 2, 3, 24, 48, num_classes=5, **options)
+
+
 def hf_deit_with_teacher() -> nn.Module:
     invite_torchvision()
     import transformers
@@ -132,6 +153,10 @@ BUILDERS = {
     "hf-deit-teacher": hf_deit_with_teacher,
     "hf-dinov2": lambda: hf_model("dinov2", **TRANSFORMER),
     "hf-resnet": lambda: hf_model("resnet", **HF_RESNET),
+    "torchvision-vit": torchvision_vit,
+    "torchvision-vit-two-layer-head": lambda: torchvision_vit(representation_size=12),
+    "wrapped-torchvision-vit": lambda: Wrapper(torchvision_vit()),
+    "own-encoder": OwnEncoder,
     "wrapped-timm-vit": lambda: Wrapper(timm_model("vit_tiny_patch16_224", patch_size=8, **TIMM_VIT)),
     "wrapped-hf-vit": lambda: Wrapper(hf_model("vit", **TRANSFORMER)),
     "own-head-on-timm-vit": lambda: Backbone(

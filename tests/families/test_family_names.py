@@ -34,6 +34,28 @@ PARTS = {  # patch embedding, position embedding, class token, head, first atten
         "inner.classifier",
         "inner.vit.layers.0.attention",
     ),
+    "torchvision-vit": (
+        "conv_proj",
+        "encoder.pos_embedding",
+        "class_token",
+        "heads.head",
+        "encoder.layers.encoder_layer_0.self_attention",
+    ),
+    "torchvision-vit-two-layer-head": (
+        "conv_proj",
+        "encoder.pos_embedding",
+        "class_token",
+        "heads.head",
+        "encoder.layers.encoder_layer_0.self_attention",
+    ),
+    "wrapped-torchvision-vit": (
+        "inner.conv_proj",
+        "inner.encoder.pos_embedding",
+        "inner.class_token",
+        "inner.heads.head",
+        "inner.encoder.layers.encoder_layer_0.self_attention",
+    ),
+    "own-encoder": ("cut", "where", "summary", "verdict.1", "stack.layers.0.self_attn"),
     "own-head-on-timm-vit": (
         "trunk.patch_embed.proj",
         "trunk.pos_embed",

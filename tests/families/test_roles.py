@@ -22,6 +22,8 @@ def test_every_name_exists(model):
     assert {name for name in names if name is not None} <= set(modules)
     assert {layer.name for layer in roles.attention} <= set(modules)
     assert {name for name in (roles.position_embedding, roles.class_token) if name is not None} <= set(parameters)
+    assert {name for layer in roles.attention for name in layer.weights} <= set(parameters)
+    assert all(layer.weights for layer in roles.attention)
 
 
 def test_every_role_gives_existing_parameters_or_refuses(model):

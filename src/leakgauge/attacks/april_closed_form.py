@@ -60,12 +60,7 @@ def attention_products(signal: Signal, parameters: Signal, attention: Attention)
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1, line 5 — right side of the linear system
     """
-    return torch.stack([parameters[n].double().T @ signal[n].double() for n in _weights(attention)]).sum(0)
-
-
-def _weights(attention: Attention) -> tuple[str, ...]:
-    layers = [attention.qkv] if attention.qkv is not None else [attention.q, attention.k, attention.v]
-    return tuple(f"{layer}.weight" for layer in layers)
+    return torch.stack([parameters[n].double().T @ signal[n].double() for n in attention.weights]).sum(0)
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,7 @@ class AprilClosedForm:
             tokens, said = tokens_from_attention(unknown, products), ()
             flat = pixels_from_patches(tokens - positions, weight, grid.conv.bias)
         else:
-            own = torch.cat([victim.parameters()[n].double().cpu() for n in _weights(roles.attention[0])])
+            own = torch.cat([victim.parameters()[n].double().cpu() for n in roles.attention[0].weights])
             largest = float(system.base.norm()) + box.radius * float(torch.linalg.matrix_norm(weight, 2))
             flat, said = self._regularised(system, own, box, math.hypot(largest, float(known.norm())))
         x = grid.assembled(flat).to(victim.device, next(iter(signal.values())).dtype)
@@ -176,13 +171,14 @@ def _parts(victim: Victim, signal: Signal) -> tuple[Roles, PatchGrid]:
     roles = find_roles(victim.model)
     if not roles.attention:
         raise Inapplicable(
-            "the model has no self-attention that a family knows: linear layers for q, k and v, named as in timm or Hugging Face"
+            "the model has no self-attention that a family knows: linear layers for q, k and v, named as in timm or "
+            "Hugging Face, or nn.MultiheadAttention after a patch embedding"
         )
     if roles.position_embedding is None:
         raise Inapplicable("the model has no learned position embedding, so the gradient of the tokens is not shared")
     if roles.position_embedding not in victim.parameters():
         raise Inapplicable(f"the position embedding {roles.position_embedding} is fixed, so its gradient is not shared")
-    for needed in (roles.position_embedding, *_weights(roles.attention[0])):
+    for needed in (roles.position_embedding, *roles.attention[0].weights):
         if needed not in signal:
             raise Inapplicable(f"not shared: {needed}")
     if roles.patch_embedding is None or roles.first_layer != roles.patch_embedding:
@@ -252,13 +248,11 @@ def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Lay
 
 def _first_input(victim: Victim, attention: Attention, x: Tensor, *, seed: int) -> Tensor:
     """What the first attention reads for one image, (tokens, width)."""
-    layer = attention.qkv or attention.q
-    assert layer is not None
-    for name in (layer, attention.name):  # some layers are not called: their weight is used as it is
+    for name in (*attention.layers[:1], attention.name):  # some layers are not called: their weight is used as it is
         with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:
             victim(x)
-        if name in seen and seen[name].dim() == 3 and len(seen[name]) == 1:
-            return seen[name][0].double().cpu()
+        if name in seen and seen[name].dim() == 3 and 1 in seen[name].shape[:2]:  # the batch is first or second
+            return seen[name].flatten(0, 1).double().cpu()
     raise Inapplicable(f"{attention.name} does not read tokens (1, tokens, width), so its input is not known")
 
 
@@ -311,9 +305,9 @@ def _used_again(victim: Victim, attention: Attention, probe: Tensor, *, seed: in
             victim(probe)
     finally:
         handle.remove()
-    own = {id(victim.model.get_parameter(name)) for name in _weights(attention)}
+    own = {id(victim.model.get_parameter(name)) for name in attention.weights}
     names = [name for name, p in victim.model.named_parameters(remove_duplicate=False) if id(p) in own]
-    return len(calls) > 1 or len(names) > len(_weights(attention))
+    return len(calls) > 1 or len(names) > len(attention.weights)
 
 
 def require_identity(gradient: Tensor, z: Tensor, products: Tensor) -> None:

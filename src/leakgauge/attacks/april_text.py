@@ -72,17 +72,13 @@ def nearest_rows(embedded: Tensor, table: Tensor, among: Tensor) -> Tensor:
 def _first_attention(victim: Victim, model: TextModel, signal: Signal) -> tuple[Attention, str]:
     """The first attention layer, and the layer in it that reads its input; refuses what cannot be used."""
     attention = model.roles.attention[0]
-    layers = [attention.qkv] if attention.qkv is not None else [attention.q, attention.k, attention.v]
-    for name in layers:
-        assert name is not None
+    for name in attention.layers:
         layer = victim.model.get_submodule(name)
         if not isinstance(layer, nn.Linear):
             raise Inapplicable(f"{name} is a {type(layer).__name__}; the closed form is written for linear layers")
         if f"{name}.weight" not in signal:
             raise Inapplicable(f"not shared: {name}.weight")
-    reads = attention.qkv or attention.q
-    assert reads is not None
-    return attention, reads
+    return attention, attention.layers[0]
 
 
 def _layout(victim: Victim, model: TextModel, attention: Attention, tried: Probe) -> tuple[Tensor, Tensor]:

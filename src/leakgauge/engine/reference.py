@@ -134,16 +134,16 @@ class Reference:
 
 @contextmanager
 def capturing(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """Collects the first input of the named modules while the block runs; the hooks are gone afterwards."""
+    """Collects the first input, given by place or by name, of the named modules while the block runs; the hooks are gone afterwards."""
     seen: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            seen.setdefault(name, inputs[0])
+        def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            seen.setdefault(name, inputs[0] if inputs else next(iter(named.values())))
 
         return hook
 
-    handles = [model.get_submodule(name).register_forward_pre_hook(keep(name)) for name in names]
+    handles = [model.get_submodule(name).register_forward_pre_hook(keep(name), with_kwargs=True) for name in names]
     try:
         yield seen
     finally:

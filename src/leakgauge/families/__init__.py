@@ -12,6 +12,7 @@ from torch import nn
 from leakgauge.families.attention_first import attention_first
 from leakgauge.families.cnn import generic_roles
 from leakgauge.families.hierarchical import hierarchical_roles
+from leakgauge.families.multihead import multihead_roles
 from leakgauge.families.resnet import resnet_roles
 from leakgauge.families.roles import ROLES, Attention, Roles
 from leakgauge.families.text import text_roles
@@ -24,6 +25,7 @@ FAMILIES: dict[str, Callable[[nn.Module], Roles | None]] = {
     "resnet": resnet_roles,
     "text": text_roles,
     "hierarchical": hierarchical_roles,
+    "multihead": multihead_roles,
 }
 """Tried in this order; the generic roles come last and fit everything."""
 

@@ -23,7 +23,8 @@ class Attention:
     """One self-attention layer, by module names: either ``qkv`` is fused, or ``q``, ``k`` and ``v`` are separate.
 
     The rows of a fused ``qkv`` weight are all of q, then all of k, then all of v (its columns, where the layer is the
-    ``Conv1D`` of GPT-2). ``heads`` is None where the model does not say.
+    ``Conv1D`` of GPT-2). ``nn.MultiheadAttention`` keeps the fused weight itself, without a layer for it: ``packed`` is that
+    parameter's name, in place of the others. ``heads`` is None where the model does not say.
     """
 
     name: str
@@ -33,6 +34,17 @@ class Attention:
     k: str | None = None
     v: str | None = None
     out: str | None = None
+    packed: str | None = None
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers that make q, k and v; none where the attention does so itself."""
+        return tuple(name for name in (self.qkv, self.q, self.k, self.v) if name is not None)
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Parameter names of the weights of q, k and v, in this order."""
+        return (self.packed,) if self.packed is not None else tuple(f"{name}.weight" for name in self.layers)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,124 @@
+"""Vision transformers on ``nn.MultiheadAttention``, known by their structure: torchvision's, OpenAI's CLIP, and what people build on
+``nn.TransformerEncoder``, whatever its parts are called."""
+
+from __future__ import annotations
+
+import re
+
+from torch import nn
+
+from leakgauge.families.heads import find_heads
+from leakgauge.families.layers import inside, linears, norms, weighted
+from leakgauge.families.roles import Attention, Roles
+
+_CLASS_TOKEN = re.compile(r"cls|class", re.IGNORECASE)
+_POSITION = re.compile(r"pos", re.IGNORECASE)
+
+
+def multihead_roles(model: nn.Module) -> Roles | None:
+    """None unless convolutions, or a linear layer, come before the first attention and end in its width.
+
+    Words have other roles: a model that looks tokens of that width up in an ``nn.Embedding`` does not match.
+    """
+    attention = _self_attention(model)
+    if not attention:
+        return None
+    first = attention[0].name
+    width = getattr(model.get_submodule(first), "embed_dim", 0)
+    stem = _stem(model, first, width)
+    if not stem or _looks_words_up(model, width):
+        return None
+    rows = _learned_rows(model, width)
+    tables = sorted((name for name in rows if rows[name] > 1), key=lambda name: -rows[name])  # registers are fewer
+    head, other_heads = find_heads(model, _shared_place(stem[0], first))
+    return Roles(
+        family="vit",
+        head=head if head is not None else _unnamed_head(model, attention, stem),
+        first_layer=stem[0],
+        patch_embedding=stem[-1],
+        position_embedding=_preferred(tables, _POSITION),
+        class_token=_preferred([name for name in rows if rows[name] == 1], _CLASS_TOKEN),
+        attention=attention,
+        norms=norms(model),
+        other_heads=other_heads,
+    )
+
+
+def _self_attention(model: nn.Module) -> tuple[Attention, ...]:
+    """Layers whose keys and values are as wide as their queries; others cannot read the same tokens three times.
+
+    ``nn.TransformerEncoder`` copies the layer it is given. Where that layer is kept beside it, it is a pattern that never runs.
+    """
+    modules = dict(model.named_modules())
+    stacks = [name for name, module in modules.items() if isinstance(module, nn.TransformerEncoder)]
+    layers = [name for name, module in modules.items() if isinstance(module, nn.TransformerEncoderLayer)]
+    patterns = [name for name in layers if stacks and not any(_within(stack, name) for stack in stacks)]
+    return tuple(
+        Attention(name, heads=module.num_heads, packed=_joined(name, "in_proj_weight"), out=_joined(name, "out_proj"))
+        for name, module in modules.items()
+        if isinstance(module, nn.MultiheadAttention)
+        and isinstance(module.in_proj_weight, nn.Parameter)
+        and not any(_within(pattern, name) for pattern in patterns)
+    )
+
+
+def _stem(model: nn.Module, first_attention: str, width: int) -> tuple[str, ...]:
+    """The convolutions before the first attention if their last has ``width``, else the first linear layer that has."""
+    order = list(dict(model.named_modules()))
+    before = order[: order.index(first_attention)]
+    layers = [(name, model.get_submodule(name)) for name in before if name in weighted(model)]
+    convolutions = [(name, layer.out_channels) for name, layer in layers if isinstance(layer, nn.Conv2d)]
+    if convolutions:
+        return tuple(name for name, _ in convolutions) if convolutions[-1][1] == width else ()
+    return tuple(name for name, layer in layers if isinstance(layer, nn.Linear) and layer.out_features == width)[:1]
+
+
+def _learned_rows(model: nn.Module, width: int) -> dict[str, int]:
+    """How many rows of ``width`` there are in each parameter that belongs to no layer: tokens and tables of positions."""
+    found: dict[str, int] = {}
+    for place, module in model.named_modules():
+        kind = type(module).__module__
+        if kind.startswith("torch.nn.") and not kind.endswith(".container") and not isinstance(module, nn.Embedding):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            flat = parameter.dim() == 1 and not _CLASS_TOKEN.search(name)  # such as the scale of a norm
+            if parameter.dim() and parameter.shape[-1] == width and not flat:
+                found[_joined(place, name)] = parameter.numel() // width
+    return found
+
+
+def _unnamed_head(model: nn.Module, attention: tuple[Attention, ...], stem: tuple[str, ...]) -> str | None:
+    """The last linear layer that is neither in a block, where the attention lies, nor in the stem."""
+    parents = {layer.name.rpartition(".")[0] for layer in attention}
+    blocks = [parent for parent in parents if not _within(parent, stem[0])] + [layer.name for layer in attention]
+    rest = [name for name in linears(model) if name not in stem and not any(_within(block, name) for block in blocks)]
+    return rest[-1] if rest else None
+
+
+def _looks_words_up(model: nn.Module, width: int) -> bool:
+    tables = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    return any(table.embedding_dim == width and not _POSITION.search(name) for name, table in tables)
+
+
+def _preferred(names: list[str], pattern: re.Pattern[str]) -> str | None:
+    """The first name with the pattern in it, else the first."""
+    return next(filter(pattern.search, names), names[0] if names else None)
+
+
+def _shared_place(one: str, other: str) -> str:
+    """What two names share, as a prefix: "a.b." for "a.b.c" and "a.b.d.e"."""
+    shared = ""
+    for a, b in zip(one.split(".")[:-1], other.split(".")[:-1], strict=False):
+        if a != b:
+            break
+        shared += f"{a}."
+    return shared
+
+
+def _within(place: str, name: str) -> bool:
+    """Whether ``name`` is ``place`` or lies in it; the root is named ""."""
+    return not place or bool(inside(place, (name,)))
+
+
+def _joined(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
