@@ -201,15 +201,6 @@ class ClassFromImage(PositionsTwice):
         return m.head(m.blocks(tokens)[:, 0])
 
 
-class UnfoldedPatches(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.proj = nn.Linear(16, 40)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.proj(F.unfold(x, 4, stride=4).transpose(1, 2))
-
-
 def same_block(model: ViT) -> ViT:
     model.blocks[1] = model.blocks[0]
     return model
@@ -217,11 +208,6 @@ def same_block(model: ViT) -> ViT:
 
 def same_weight(model: ViT) -> ViT:
     model.blocks[1].attn.qkv.weight = model.blocks[0].attn.qkv.weight
-    return model
-
-
-def by_a_linear_layer(model: ViT) -> ViT:
-    model.patch_embed = UnfoldedPatches()
     return model
 
 
@@ -242,7 +228,6 @@ def with_a_stem(model: ViT) -> ViT:
         (PositionsTwice, "or the positions are used again"),
         (ClassFromImage, "the tokens before the patches depend on the image"),
         (Wrapped, "something changes it before"),
-        (by_a_linear_layer, "no convolution: it is a Linear"),
         (mirrored, "with zeros around it"),
         (with_a_stem, "the patch embedding has several layers"),
     ],

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from leakgauge.attacks.april_identifiability import expected_pixel_error, identifiability
 from leakgauge.attacks.april_patches import Box, PatchGrid, pixels_from_patches
+from leakgauge.attacks.april_pixel_order import patch_grid
 from leakgauge.attacks.april_ridge import (
     NoisySystem,
     error_bound,
@@ -85,7 +86,7 @@ class AprilClosedForm:
         size = batch_size(seen)
         require_one_step(seen)
         signal = Observed.checked(seen.signal, victim).signal
-        roles, grid = _parts(victim, signal)
+        roles, grid = _parts(victim, signal, seed=seed)
         layout = _layout(victim, roles, grid, seed=seed)
         if layout.broken and not self.force:
             raise Inapplicable(layout.broken)
@@ -104,7 +105,7 @@ class AprilClosedForm:
         )
         if self.ridge is None:
             tokens, said = tokens_from_attention(unknown, products), ()
-            flat = pixels_from_patches(tokens - positions, weight, grid.conv.bias)
+            flat = pixels_from_patches(tokens - positions, weight, grid.bias)
         else:
             own = torch.cat([victim.parameters()[n].double().cpu() for n in roles.attention[0].weights])
             largest = float(system.base.norm()) + box.radius * float(torch.linalg.matrix_norm(weight, 2))
@@ -165,7 +166,7 @@ def _positions(victim: Victim, roles: Roles) -> Tensor:
     return victim.parameters()[_position(roles)].double().cpu().flatten(0, -2)
 
 
-def _parts(victim: Victim, signal: Signal) -> tuple[Roles, PatchGrid]:
+def _parts(victim: Victim, signal: Signal, *, seed: int) -> tuple[Roles, PatchGrid]:
     if isinstance(victim.space, Tokens):
         raise Inapplicable("the victim takes token ids; april_text is the closed form for text")
     roles = find_roles(victim.model)
@@ -182,8 +183,8 @@ def _parts(victim: Victim, signal: Signal) -> tuple[Roles, PatchGrid]:
         if needed not in signal:
             raise Inapplicable(f"not shared: {needed}")
     if roles.patch_embedding is None or roles.first_layer != roles.patch_embedding:
-        raise Inapplicable("the patch embedding has several layers; the closed form inverts a single convolution")
-    return roles, PatchGrid.of(victim.model.get_submodule(roles.patch_embedding), victim.space.shape)
+        raise Inapplicable("the patch embedding has several layers; the closed form inverts a single one")
+    return roles, patch_grid(victim, roles.patch_embedding, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,17 +213,9 @@ class _Layout:
 
 def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Layout:
     """Runs images of the adversary's own through the model; refuses one whose tokens are not patches with a position."""
-    attention, name = roles.attention[0], roles.patch_embedding
-    assert name is not None
+    attention = roles.attention[0]
     probe = victim.to_input(victim.space.start(1, torch.Generator().manual_seed(seed)))
-    z = _first_input(victim, attention, probe, seed=seed)
-    with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:
-        victim(probe)
-        embedded = grid.conv(probe).flatten(2).transpose(1, 2)[0].double().cpu()
-    if name not in seen or seen[name].shape != probe.shape or not close(seen[name].double(), probe.double()):
-        raise Inapplicable(
-            "the patch embedding does not read the image as the model gets it: something changes it before"
-        )
+    z, embedded = _first_input(victim, attention, probe, seed=seed), grid.embedded(probe)
     positions, patches = _positions(victim, roles), len(embedded)
     known, first = z[: len(z) - patches], len(positions) - patches
     if not patches <= len(positions) <= len(z) or z.shape[1:] != positions.shape[1:]:
@@ -346,8 +339,8 @@ def april_closed_form(
 
     Deviations: tokens before the patches (class token, registers) are known and moved to the right side, which the paper does
     not do; the gradient of those without a position is that of the learned token itself. The patch embedding is any
-    convolution with zero padding; where patches overlap, their mean is taken. All is solved in float64; the ridge is not in the
-    paper.
+    convolution with zero padding, or a linear layer whose order of pixels the adversary finds (:mod:`.april_pixel_order`); where
+    patches overlap, their mean is taken. All is solved in float64; the ridge is not in the paper.
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1 — closed-form attack
     """

@@ -1,7 +1,8 @@
-"""The patch embedding that closed-form APRIL inverts: a convolution, taken as one linear map on every patch."""
+"""The patch embedding that closed-form APRIL inverts: one linear map on every patch, and which pixels each patch holds."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,57 +25,75 @@ def pixels_from_patches(embedded: Tensor, weight: Tensor, bias: Tensor | None) -
 
 @dataclass(frozen=True, eq=False)
 class PatchGrid:
-    """How a convolution cuts an image of ``shape`` (channels, height, width) into patches, which may overlap or reach over
-    its border, and what it makes of each: ``weight`` (width, values) in float64."""
+    """How an image of ``shape`` (channels, height, width) is cut into patches, and what is made of each.
 
-    conv: nn.Conv2d
+    ``index`` (patches, values) says which value of the flat image each cell of a patch holds, -1 beyond the border. Patches may
+    overlap and leave values out. ``weight`` (width, values) and ``bias`` are in float64 and make a token of a patch.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    index: Tensor
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, layer: nn.Module, shape: tuple[int, ...]) -> PatchGrid:
-        """Refuses what is no convolution with zeros around the image."""
+        """Of a convolution; refuses what is none, or does not put zeros around the image."""
         if not isinstance(layer, nn.Conv2d):
             raise Inapplicable(
-                f"the patch embedding is no convolution: it is a {type(layer).__name__}, whose order of pixels is not known"
+                f"the patch embedding is neither a convolution nor a linear layer: it is a {type(layer).__name__}"
             )
         if layer.padding_mode != "zeros" or layer.padding == "same":
             raise Inapplicable("the patch embedding is no convolution over patches of the image with zeros around it")
-        return cls(layer, shape)
+        padding = 0 if layer.padding == "valid" else layer.padding
+        how: dict[str, Any] = {"dilation": layer.dilation, "padding": padding, "stride": layer.stride}
+        numbers = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).reshape(1, *shape)  # the border adds zeros
+        index = F.unfold(numbers, layer.kernel_size, **how)[0].T.long() - 1
+        return cls(_dense(layer), _float64(layer.bias), index, shape)
 
-    @property
-    def weight(self) -> Tensor:
-        """Of a convolution in groups, the channels that an output does not read have weight zero."""
-        own = self.conv.weight.detach().double().cpu()
-        groups, (outputs, inputs) = self.conv.groups, own.shape[:2]
-        dense = own.new_zeros(outputs, groups * inputs, *own.shape[2:])
-        for g in range(groups):
-            rows = slice(g * outputs // groups, (g + 1) * outputs // groups)
-            dense[rows, g * inputs : (g + 1) * inputs] = own[rows]
-        return dense.flatten(1)
+    @classmethod
+    def of_linear(cls, layer: nn.Linear, index: Tensor, shape: tuple[int, ...]) -> PatchGrid:
+        """Of a linear layer that reads the values ``index`` of the image."""
+        return cls(layer.weight.detach().double().cpu(), _float64(layer.bias), index, shape)
 
     def cut(self, image: Tensor) -> Tensor:
         """One image (1, C, H, W) as (patches, values); cells beyond its border are zero."""
-        return F.unfold(image, **self._how)[0].T
+        return F.pad(image.flatten(), (0, 1))[self.index]  # the last value, at -1, is the border's
+
+    def embedded(self, image: Tensor) -> Tensor:
+        """The tokens (patches, width) of one image, without positions, in float64."""
+        return F.linear(self.cut(image.double().cpu()), self.weight, self.bias)
 
     def assembled(self, patches: Tensor) -> Tensor:
         """The image (C, H, W) of patches (patches, values): the mean where they overlap, zero where there is none."""
-        return self._folded(patches) / self._covered(patches).clamp_min(1)
+        return self._folded(patches) / self._covered().clamp_min(1)
 
     def unseen(self) -> int:
         """How many values of the image lie in no patch."""
-        return int((self._covered(self.cut(torch.zeros(1, *self.shape))) == 0).sum())
+        return int((self._covered() == 0).sum())
 
-    def _covered(self, patches: Tensor) -> Tensor:
-        return self._folded(torch.ones_like(patches))
+    def _covered(self) -> Tensor:
+        return self._folded(torch.ones(self.index.shape, dtype=torch.float64))
 
     def _folded(self, patches: Tensor) -> Tensor:
-        return F.fold(patches.T[None], self.shape[1:], **self._how)[0]
+        inner = self.index >= 0
+        flat = patches.new_zeros(math.prod(self.shape)).index_add_(0, self.index[inner], patches[inner])
+        return flat.reshape(self.shape)
 
-    @property
-    def _how(self) -> dict[str, Any]:
-        conv = self.conv
-        padding = 0 if conv.padding == "valid" else conv.padding
-        return {"kernel_size": conv.kernel_size, "dilation": conv.dilation, "padding": padding, "stride": conv.stride}
+
+def _dense(conv: nn.Conv2d) -> Tensor:
+    """Weight (width, values) of a convolution. In groups, the channels that an output does not read have weight zero."""
+    own = conv.weight.detach().double().cpu()
+    groups, (outputs, inputs) = conv.groups, own.shape[:2]
+    dense = own.new_zeros(outputs, groups * inputs, *own.shape[2:])
+    for g in range(groups):
+        rows = slice(g * outputs // groups, (g + 1) * outputs // groups)
+        dense[rows, g * inputs : (g + 1) * inputs] = own[rows]
+    return dense.flatten(1)
+
+
+def _float64(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.detach().double().cpu()
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +116,9 @@ class Box:
         huge = torch.full((1, *victim.space.shape), 1e12, dtype=torch.float64)
         low, high = victim.space.project(-huge), victim.space.project(huge)
         grey = (low + high) / 2
-        with torch.no_grad():
-            tokens = grid.conv(grey.to(victim.device, victim.dtype)).flatten(2).transpose(1, 2)[0].double().cpu()
         return cls(
             middle=grid.cut(grey),
-            tokens=tokens,
+            tokens=grid.embedded(grey),
             radius=float((grid.cut(high) - grid.cut(low)).norm()) / 2,
             span=float((high - low).square().mean().sqrt()),
             narrowest=float((high - low).min()),
