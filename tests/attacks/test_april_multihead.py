@@ -99,6 +99,12 @@ def test_standard_layers_are_refused_with_the_reason(batch_first):
         attacked(OnEncoder(batch_first=batch_first))
 
 
+def test_a_head_that_is_still_zero_lets_no_gradient_through():
+    model = torchvision_vit()
+    nn.init.zeros_(model.heads.head.weight)
+    assert "rank 0 of 16" in attacked(model)[1]
+
+
 def test_the_packed_weight_and_the_positions_must_be_shared():
     with pytest.raises(Inapplicable, match=r"not shared: encoder.layers.encoder_layer_0.self_attention.in_proj_weight"):
         attacked(torchvision_vit(), defenses=[Withhold(("attention",))])
