@@ -58,6 +58,18 @@ def test_patches_by_a_linear_layer_and_positions_in_an_embedding():
     assert (roles.patch_embedding, roles.position_embedding, roles.head) == ("embed.1", "pos.weight", "verdict")
 
 
+def test_weights_of_layers_are_no_positions_also_where_the_layers_are_subclasses():
+    class OwnAttention(nn.MultiheadAttention):
+        pass
+
+    class OwnLinear(nn.Linear):
+        pass
+
+    parts = {"conv": nn.Conv2d(3, WIDTH, 4, 4), "attn": OwnAttention(WIDTH, 2), "wide": OwnLinear(WIDTH, 99)}
+    assert find_roles(Parts(**parts)).position_embedding is None
+    assert find_roles(Parts(**parts, table=nn.Parameter(torch.zeros(9, WIDTH)))).position_embedding == "table"
+
+
 def test_a_trunk_without_a_head_has_none():
     roles = find_roles(Parts(conv=nn.Conv2d(3, WIDTH, 4, 4), stack=encoder()))
     assert (roles.family, roles.head, roles.position_embedding, roles.class_token) == ("vit", None, None, None)

@@ -66,7 +66,7 @@ def _stem(model: nn.Module, first_attention: str, width: int) -> tuple[str, ...]
     """The convolutions before the first attention if their last has ``width``, else the first linear layer that has."""
     order = list(dict(model.named_modules()))
     before = order[: order.index(first_attention)]
-    layers = [(name, model.get_submodule(name)) for name in before if name in weighted(model)]
+    layers = [(name, model.get_submodule(name)) for name in before]
     convolutions = [(name, layer.out_channels) for name, layer in layers if isinstance(layer, nn.Conv2d)]
     if convolutions:
         return tuple(name for name, _ in convolutions) if convolutions[-1][1] == width else ()
@@ -76,9 +76,9 @@ def _stem(model: nn.Module, first_attention: str, width: int) -> tuple[str, ...]
 def _learned_rows(model: nn.Module, width: int) -> dict[str, int]:
     """How many rows of ``width`` there are in each parameter that belongs to no layer: tokens and tables of positions."""
     found: dict[str, int] = {}
+    layers = {*weighted(model), *norms(model)}
     for place, module in model.named_modules():
-        kind = type(module).__module__
-        if kind.startswith("torch.nn.") and not kind.endswith(".container") and not isinstance(module, nn.Embedding):
+        if place in layers or isinstance(module, nn.MultiheadAttention | nn.RNNBase):
             continue
         for name, parameter in module.named_parameters(recurse=False):
             flat = parameter.dim() == 1 and not _CLASS_TOKEN.search(name)  # such as the scale of a norm
