@@ -11,6 +11,7 @@ import typer
 
 from leakgauge import __version__
 from leakgauge.cli_end import SUGGESTS, complain, run
+from leakgauge.cli_help import HelpfulGroup
 from leakgauge.cli_options import (
     INTERRUPTED,
     AttackOption,
@@ -46,6 +47,7 @@ from leakgauge.errors import BadInput
 
 app = typer.Typer(
     name="leakgauge",
+    cls=HelpfulGroup,
     add_completion=False,
     suggest_commands=not SUGGESTS,
     subcommand_metavar="COMMAND [ARGS]...",
@@ -308,7 +310,7 @@ def monitor(
     port: Annotated[int, typer.Option(help="Port of the live page; 0 takes any that is free.")] = 8673,
     every: Annotated[int, typer.Option(help="Optimizer steps between two reports and probes.")] = 25,
     view: Annotated[str, typer.Option(help="Which gradient: raw, clipped or released.")] = "released",
-    steps: Annotated[int | None, typer.Option(help="Steps of the embedded training.", show_default="1500")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the embedded training. Default: 1500.")] = None,
     paper: Annotated[
         bool, typer.Option("--paper", help="Also the privacy-token paper's measure, with its controls; a minute more.")
     ] = False,
