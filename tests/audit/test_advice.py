@@ -299,7 +299,7 @@ def test_questions_without_an_answer_are_named_with_the_reason():
 
 
 def test_every_field_of_findings_is_a_question_or_what_is_missing():
-    assert {field.name for field in fields(Findings)} == {*QUESTIONS, "unanswered"}
+    assert {field.name for field in fields(Findings)} == {*QUESTIONS, "unanswered", "waiting"}
 
 
 def test_a_verdict_that_turns_on_a_hair_recommends_no_defense():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.questions import Question
 
 LEAKING = ("feasible", "partial")
@@ -147,11 +148,34 @@ class Split:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """A question without an answer: it was not asked (no reason), it was refused, or it ``failed`` unexpectedly."""
+    """A question without an answer: it was not asked (no reason), it was refused, or it ``failed`` unexpectedly.
+
+    ``reached`` is False where it was asked, and the run was stopped before it came to it.
+    """
 
     question: Question
     reason: str = ""
     failed: bool = False
+    reached: bool = True
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A question that a stopped run had begun: of ``total`` planned set-ups or trials ``missing`` have no record."""
+
+    question: Question
+    missing: int
+    total: int
+
+    def __str__(self) -> str:
+        """
+        >>> print(Waiting("updates", 5, 8))
+        5 of 8 planned set-ups were not attacked
+        >>> print(Waiting("defenses", 1, 13))
+        1 of 13 planned trials was not run
+        """
+        what, done = ("set-up", "attacked") if self.question == "updates" else ("trial", "run")
+        return f"{self.missing} of {plural(self.total, f'planned {what}')} {'was' if self.missing == 1 else 'were'} not {done}"
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="go_on",
         severity="check",
-        condition="The scan has no conclusion yet, or the monitored training did not come to its end.",
+        condition="The run was stopped before all that it planned was done: set-ups, trials or whole questions have no record, the scan "
+        "has no conclusion yet, or the monitored training did not come to its end.",
         when=on_the_audit.go_on,
         title="Let the audit come to its end (`leakgauge audit --resume`).",
         why="What stands here is what was measured so far: {what}.",
@@ -279,7 +280,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="not_answered",
         severity="know",
-        condition="A question was not asked, or was refused.",
+        condition="A question was not asked, was not reached, or was refused.",
         when=on_the_audit.not_answered,
         title="Decide nothing on what was not measured: {questions}.",
         why="This run says nothing about it, neither that something leaks nor that it does not.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from leakgauge.audit.advice.match import interval, number, quality
@@ -72,6 +72,10 @@ def verdicts(found: Findings) -> tuple[QuestionVerdict, ...]:
     if found.defenses is not None:
         made["defenses"] = _defenses(found.defenses, found)
     why = {missing.question: missing for missing in found.unanswered}
+    for late in found.waiting:
+        if late.question in made:
+            done = made[late.question]
+            made[late.question] = replace(done, sentences=(*done.sentences, f"{late}: the run was stopped before."))
     return tuple(made.get(q) or _unanswered(q, why.get(q, Unanswered(q))) for q in QUESTIONS)
 
 
@@ -80,9 +84,10 @@ def _unanswered(question: Question, why: Unanswered) -> QuestionVerdict:
         return QuestionVerdict(
             question, QUESTIONS[question], "none", "No result", (f"This was tried and gave no result: {why.reason}.",)
         )
-    return QuestionVerdict(
-        question, QUESTIONS[question], "none", "Not asked", ("This was not measured, so nothing is known about it.",)
-    )
+    word, said = "Not asked", "This was not measured, so nothing is known about it."
+    if not why.reached:
+        word, said = "Not reached", "The run was stopped before it came to this question, so nothing is known about it."
+    return QuestionVerdict(question, QUESTIONS[question], "none", word, (said,))
 
 
 def _updates(found: Updates) -> QuestionVerdict:
