@@ -313,3 +313,16 @@ def test_a_verdict_that_turns_on_a_hair_recommends_no_defense():
     assert "none lowered the SSIM by 0.05" in said.why
     assert "use_defense" in {one.rule for one in advise(defenses(undefended=replace(BASE, ssim=0.19)))}
     assert "use_defense" in {one.rule for one in advise(defenses(rows=(replace(ROW, ssim=None),)))}
+
+
+def test_a_defense_that_leaks_in_a_set_up_is_not_recommended():
+    tried = replace(TRIED, model="cnn")
+    leak = replace(
+        GUARDED, defenses=("prune:fraction=0.990",), outcome="partial", model="cnn"
+    )  # the row's, written otherwise
+    both = Findings(updates=Updates((LEAK, leak)), defenses=tried)
+    assert "use_defense" not in fired(both)
+    (plan,) = [one for one in advise(both) if one.rule == "no_cheap_defense"]
+    assert "made the attack infeasible wherever it was tried" in plan.why
+    for other in (replace(leak, model="vit"), replace(leak, outcome=HELD), replace(leak, defenses=("prune:0.9",))):
+        assert "use_defense" in fired(replace(both, updates=Updates((LEAK, other))))

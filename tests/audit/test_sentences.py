@@ -146,3 +146,13 @@ def test_defenses(base: Defended, rows: tuple[Defended, ...], tone: str, word: s
     assert (found.tone, found.word) == (tone, word)
     assert said in " ".join(found.sentences)
     assert found.budget == "9 steps of attack each, 8 steps of training each, 7 s in all"
+
+
+def test_a_defense_that_held_and_leaks_in_a_set_up_is_named():
+    leak = replace(LEAK, anchor="case-5", defenses=("prune:0.99",), outcome="partial", model="cnn", steps=500)
+    trials = Defenses(BASE, (ROW,), model="cnn", steps=200)
+    found = verdict(Findings(updates=Updates((leak,)), defenses=trials), "defenses")
+    assert found.sentences[1] == "But not everywhere: under prune:0.99 set-up 5 is partial after 500 steps."
+    assert found.word == "No cheap defense"
+    alone = verdict(Findings(updates=Updates((replace(leak, model="vit"),)), defenses=trials), "defenses")
+    assert "But not everywhere" not in " ".join(alone.sentences)

@@ -135,6 +135,7 @@ def _update(number: int, record: Record) -> Update:
         labels=None if told else _mean(record.metrics, "labels"),
         classes=record.victim.get("classes"),
         first=int(case.get("first") or 0),
+        model=str(case.get("model") or ""),
     )
 
 
@@ -251,6 +252,7 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
         seconds=sum(record.seconds for record in found),
         diagnostic=_assumed(base, "diagnostic"),
         deployable=_assumed(base, "deployable"),
+        model=str(case.get("model") or ""),
     )
 
 

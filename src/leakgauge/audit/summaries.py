@@ -46,6 +46,7 @@ class Update:
     labels: float | None = None
     classes: int | None = None
     first: int = 0
+    model: str = ""
 
     @property
     def leaks(self) -> bool:
@@ -215,3 +216,4 @@ class Defenses:
     seconds: float = 0.0
     diagnostic: tuple[str, ...] = ()
     deployable: tuple[str, ...] = ()
+    model: str = ""

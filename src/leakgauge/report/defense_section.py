@@ -10,7 +10,9 @@ from typing import Any
 from markupsafe import Markup
 
 from leakgauge.audit import defense_records as store
+from leakgauge.audit.advice.sentences import broken_in_words
 from leakgauge.audit.defense_records import DefenseRecord, in_words, worth_having
+from leakgauge.audit.findings import read_findings
 from leakgauge.audit.phrasing import duration, plural
 from leakgauge.report import words
 from leakgauge.report.defense_figures import Tried, drawable, pareto_svg
@@ -37,7 +39,7 @@ def context(folder: Path) -> dict[str, Any] | None:
     truth = first.pictures.get("truth")
     return {
         "headline": headline(records),
-        "sentences": [s for s in (membership(records), _unknown(records)) if s],
+        "sentences": [s for s in (broken_in_words(read_findings(folder)), membership(records), _unknown(records)) if s],
         "training": _training(records),
         "diagnostic": [a["what"] for a in first.assumptions if a.get("kind") == "diagnostic"],
         "rows": rows,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from leakgauge.audit.advice.match import interval, number, quality
-from leakgauge.audit.advice.on_defenses import none_is_cheap, use_defense
+from leakgauge.audit.advice.on_defenses import broken_elsewhere, none_is_cheap, use_defense
 from leakgauge.audit.advice.on_split import whole_on_edge
 from leakgauge.audit.advice.on_training import CONTROL_LIMIT, members_told, unclean
 from leakgauge.audit.findings import Findings
@@ -234,6 +234,16 @@ def _split(split: Split) -> QuestionVerdict:
     return QuestionVerdict("split", asked, "good", "Cut found", (said,), assumed, split.budget)
 
 
+def broken_in_words(found: Findings) -> str:
+    """Which defenses held in the comparison and leak in a set-up of the same report; empty where none does."""
+    each = [
+        f"under {row.defense} {update.anchor.replace('case-', 'set-up ')} is {_WORDS[str(update.outcome)]}"
+        + ("" if update.steps is None else f" after {plural(update.steps, 'step')}")
+        for row, update in broken_elsewhere(found)
+    ]
+    return f"But not everywhere: {'; '.join(each)}." if each else ""
+
+
 def _defenses(defenses: Defenses, found: Findings) -> QuestionVerdict:
     base, rows = defenses.undefended, defenses.rows
     held = [row for row in rows if row.outcome == HELD]
@@ -251,6 +261,7 @@ def _defenses(defenses: Defenses, found: Findings) -> QuestionVerdict:
         use, dear = use_defense(found), none_is_cheap(found)
         tone, word = ("good", "Defense found") if use else ("bad", "No cheap defense")
         said = [f"{len(held)} of {plural(len(rows), 'defense')} made the attack infeasible within its budget{where}."]
+        said += [broken] if (broken := broken_in_words(found)) else []
         said += [f"The cheapest one worth having is {use.facts['defense']}, for {use.facts['cost']}."] if use else []
         said += [f"None is cheap: {dear.facts['best']}."] if dear else []
         told = sorted({f"{row.auc:.2f}" for row in held if row.auc is not None})
