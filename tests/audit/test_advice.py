@@ -326,3 +326,13 @@ def test_a_defense_that_leaks_in_a_set_up_is_not_recommended():
     assert "made the attack infeasible wherever it was tried" in plan.why
     for other in (replace(leak, model="vit"), replace(leak, outcome=HELD), replace(leak, defenses=("prune:0.9",))):
         assert "use_defense" in fired(replace(both, updates=Updates((LEAK, other))))
+
+
+def test_counts_of_one_and_a_range_of_steps():
+    (one,) = [a for a in advise(updates(replace(PLAIN, steps=1))) if a.rule == "more_steps"]
+    assert "after 1 step; the default" in one.why
+    both = updates(replace(PLAIN, steps=10), replace(PLAIN, anchor="case-9", steps=150))
+    (some,) = [a for a in advise(both) if a.rule == "more_steps"]
+    assert "2 set-ups ended short of feasible after 10 to 150 steps;" in some.why
+    (cut,) = [a for a in advise(split(cuts=1, recommended=None, fvu=None, bytes=None)) if a.rule == "no_safe_cut"]
+    assert cut.why.startswith("The one cut that was scanned does not keep an FVU of 0.25;")

@@ -66,6 +66,8 @@ def headline(records: Sequence[DefenseRecord]) -> str:
         )
     if not judged:
         return "No trial of a defense gave a result."
+    if len(judged) == 1:
+        return _headline_of_one(judged[0], plain)
     of = plural(len(judged), "defense")
     stopped = [r for r in judged if r.verdict == "infeasible_within_budget"]
     if not stopped:
@@ -80,6 +82,14 @@ def headline(records: Sequence[DefenseRecord]) -> str:
         return f"{said}: {', '.join(_phrase(r) for r in stopped)}."
     cheapest = min(known, key=lambda r: _number(r.cost))
     return f"{said}; the cheapest, {_phrase(cheapest)}, {_price(_number(cheapest.cost))}."
+
+
+def _headline_of_one(only: DefenseRecord, plain: DefenseRecord) -> str:
+    seen = f"SSIM {_number(only.ssim):.2f} instead of {_number(plain.ssim):.2f}"
+    if only.verdict != "infeasible_within_budget":
+        return f"The one defense that was judged, {_phrase(only)}, did not stop the attack within its budget ({seen})."
+    price = "" if only.cost is None else f" and {_price(_number(only.cost))}"
+    return f"The one defense that was judged, {_phrase(only)}, stopped the attack within its budget ({seen}){price}."
 
 
 def _price(cost: float) -> str:
@@ -198,6 +208,7 @@ def _training(records: Sequence[DefenseRecord]) -> str:
 def _facts(records: Sequence[DefenseRecord]) -> list[tuple[str, str]]:
     first = records[0]
     case = first.trial["case"]
+    steps = case["options"].get("steps")
     leak = next((r.leakage for r in records if "auc" in r.leakage), None)
     told = "not measured"
     if leak is not None:
@@ -208,7 +219,7 @@ def _facts(records: Sequence[DefenseRecord]) -> list[tuple[str, str]]:
         ("Data", str(case["data"])),
         ("Batch size", str(case["batch_size"])),
         ("What is shared", first.channel),
-        ("Attack", f"{case['attack']}, {case['options'].get('steps', 'default')} steps"),
+        ("Attack", ", ".join([str(case["attack"]), *([plural(steps, "step")] if steps else [])])),
         ("Known to the adversary", "; ".join(str(a["what"]) for a in first.assumptions) or "the model"),
         ("Membership decoder", told),
         ("Seed", str(case["seed"])),
