@@ -57,6 +57,10 @@ app = typer.Typer(
 )
 
 
+SHOWN = {"out", "resume", "quiet", "explain", "workers", "ray", "fail_over", "json", "junit", "markdown"}
+"""Options of an audit that change how it is run, shown and judged, and not what it measures."""
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"leakgauge {__version__}")
@@ -130,6 +134,7 @@ def audit(
     from leakgauge.audit.case import Case
     from leakgauge.audit.whole_plan import Effort
     from leakgauge.integrations import plan_file
+    from leakgauge.run_folder import refuse_changes
 
     folder = out or Path("leakgauge-runs/audit")
     written = plan_file.read(model, seed=seed) if model is not None and plan_file.is_plan(model) else None
@@ -140,6 +145,8 @@ def audit(
         console.Gate(fail_over, json, junit, markdown), quiet=quiet, explain=explain, workers=workers, ray=ray
     )
     if resume:
+        free = SHOWN | ({"model"} if written is not None else set())  # a plan file says which verdicts pass
+        refuse_changes(_on_command_line(context, set(context.params) - free), kind="audit")
         raise typer.Exit(console_audit.resumed(folder, shown, began=began))
     base = console.base_case(
         model, data, local_steps, local_lr, channel, attack, option, reveal, classes, resize, device, seed,
@@ -269,10 +276,11 @@ def scan(
     Without MODEL: the embedded vgg. Four fifths of the data are the adversary's, the others are attacked.
     """
     from leakgauge import console_scan
+    from leakgauge.run_folder import refuse_changes
 
     folder = out or Path("leakgauge-runs/scan")
     if resume:
-        console_scan.refuse_changes(_on_command_line(context, set(context.params) - {"out", "resume", "quiet"}))
+        refuse_changes(_on_command_line(context, set(context.params) - {"out", "resume", "quiet"}), kind="scan")
         raise typer.Exit(console_scan.resumed(folder, quiet=quiet))
     code = console_scan.fresh(
         folder, model=model, data=data, cut=cut or (), every_cut=every_cut, require=require or (), threshold=threshold,

@@ -112,6 +112,14 @@ def test_a_resumed_audit_gives_the_same_table(leakgauge, tmp_path):
     assert table(tmp_path / "cut") == table(tmp_path / "whole")
 
 
+def test_a_resumed_audit_refuses_what_it_would_pass_over(leakgauge):
+    small = ("audit", "cnn", "--only", "updates", "--mode", "eval", "--batch-size", 1, *FAST, "--out", "run")
+    assert leakgauge(*small, "-q").code == 0
+    said = leakgauge("audit", "vit", "--resume", "--out", "run", "--seed", 5, "--option", "steps=9").sentence
+    assert "goes on with the audit as it was planned, which --option, --seed, MODEL cannot change" in said
+    assert leakgauge("audit", "--resume", "--out", "run", "--json", "gate.json", "--workers", 1, "-q").code == 0
+
+
 def test_the_default_audit(leakgauge, tmp_path, monkeypatch):
     """All eight cases, with one step each; one of them explains itself by the others."""
     whole = usual_cases.default_cases
