@@ -13,7 +13,7 @@ class HelpfulGroup(TyperGroup):
     """Commands whose arguments keep their help: typer 0.20 sets it, and from 8.5 on click overwrites it with nothing."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        command = super().get_command(ctx, cmd_name)
+        command: Any = super().get_command(ctx, cmd_name)
         for parameter in getattr(command, "params", ()):
             if parameter.param_type_name == "argument" and parameter.help is None:
                 parameter.help = _written_help(command.callback, parameter.name)

@@ -169,4 +169,4 @@ def test_the_command_of_a_scan_names_its_effort_also_where_the_audit_chose_it(as
 
     make_plan(ask("split", effort=Effort()), load=load, folder=tmp_path, began=0.0)
     plan = scan_records.read_plan(tmp_path)
-    assert plan.command.endswith(f"--only split --seed 0 --epochs {plan.epochs}")
+    assert plan.command.endswith(f" --epochs {plan.epochs}")
