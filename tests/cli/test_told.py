@@ -1,4 +1,4 @@
-"""What ``--help`` tells, word for word as it stands in the code."""
+"""What the command line tells about itself: ``--help``, and what Ctrl-C leaves behind."""
 
 from __future__ import annotations
 
@@ -45,3 +45,22 @@ def test_no_help_holds_what_markdown_swallows(command):
 
 def test_every_command_is_looked_at():
     assert set(typer.main.get_command(cli.app).commands) == set(COMMANDS)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("attack", "interrupted; nothing is kept that could be gone on with, so run it again"),
+        ("scan", "interrupted; finished cuts are kept, go on with: leakgauge scan --resume --out FOLDER"),
+    ],
+)
+def test_ctrl_c_tells_what_can_be_gone_on_with(leakgauge, monkeypatch, tmp_path, command, told):
+    """An attack is one case, which no --resume goes on with."""
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"leakgauge.{'console.attack' if command == 'attack' else 'console_scan.fresh'}", interrupt)
+    said = leakgauge(command, "--out", "run")
+    assert (said.code, said.err) == (130, f"leakgauge: {told}\n")
+    assert not (tmp_path / "run").exists()
