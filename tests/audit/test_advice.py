@@ -336,3 +336,17 @@ def test_counts_of_one_and_a_range_of_steps():
     assert "2 set-ups ended short of feasible after 10 to 150 steps;" in some.why
     (cut,) = [a for a in advise(split(cuts=1, recommended=None, fvu=None, bytes=None)) if a.rule == "no_safe_cut"]
     assert cut.why.startswith("The one cut that was scanned does not keep an FVU of 0.25;")
+
+
+@pytest.mark.parametrize(
+    ("found", "how"),
+    [
+        (split(finished=False, recommended=None), "`leakgauge audit --resume`"),
+        (split(finished=False, recommended=None, audited=False), "`leakgauge scan --resume`"),
+        (training(ended="failed"), "`leakgauge audit --resume`"),
+        (training(ended="failed", audited=False), "watch the training again"),
+    ],
+)
+def test_how_to_go_on_fits_the_command_that_was_stopped(found: Findings, how: str):
+    (one,) = [a for a in advise(found) if a.rule == "go_on"]
+    assert one.title == f"Let what was begun come to its end ({how})."

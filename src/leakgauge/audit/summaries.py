@@ -103,7 +103,8 @@ class Training:
     """A monitored training. ``peak`` and ``last`` are of the critic (nats, at most ``ceiling`` = ln K), ``auc`` of the last look.
 
     ``controls`` maps null, decoy and noise to what they read at the peak and at the end: for each the higher lower bound, or the
-    higher value where there is no bound. ``scored`` steps are those that the last numbers rest on.
+    higher value where there is no bound. ``scored`` steps are those that the last numbers rest on. ``audited`` is whether it is part of
+    an audit, which can be resumed.
     """
 
     steps: int
@@ -120,13 +121,15 @@ class Training:
     epsilon: float | None = None
     seconds: float | None = None
     ended: str = "finished"
+    audited: bool = True
 
 
 @dataclass(frozen=True)
 class Split:
     """A scan of cuts. ``finished`` is whether it came to its conclusion; what follows from one is empty before.
 
-    ``fvu`` and ``bytes`` are of the recommended cut; ``safest`` is the cut with the highest FVU of all.
+    ``fvu`` and ``bytes`` are of the recommended cut; ``safest`` is the cut with the highest FVU of all. ``audited`` is whether it is part
+    of an audit.
     """
 
     threshold: float
@@ -145,6 +148,7 @@ class Split:
     defenses: tuple[str, ...] = ()
     threat: str = ""
     budget: str = ""
+    audited: bool = True
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,13 @@ def go_on(found: Findings) -> Match | None:
         )
     begun = {late.question: str(late) for late in found.waiting}
     late = [u.question for u in found.unanswered if not u.reached]
+    ways = ["`leakgauge audit --resume`"] if begun or late else []
+    if SPLIT in said and found.split is not None:
+        ways.append(f"`leakgauge {'audit' if found.split.audited else 'scan'} --resume`")
+    if TRAINING in said and found.training is not None:
+        ways.append("`leakgauge audit --resume`" if found.training.audited else "watch the training again")
     told = [*begun.values(), *said.values(), *([f"not reached: {', '.join(late)}"] if late else [])]
-    return Match((*begun, *said), {"what": "; ".join(told)}) if told else None
+    return Match((*begun, *said), {"what": "; ".join(told), "how": ", ".join(dict.fromkeys(ways))}) if told else None
 
 
 def no_proof(found: Findings) -> Match | None:

@@ -250,7 +250,7 @@ RULES: tuple[Rule, ...] = (
         condition="The run was stopped before all that it planned was done: set-ups, trials or whole questions have no record, the scan "
         "has no conclusion yet, or the monitored training did not come to its end.",
         when=on_the_audit.go_on,
-        title="Let the audit come to its end (`leakgauge audit --resume`).",
+        title="Let what was begun come to its end ({how}).",
         why="What stands here is what was measured so far: {what}.",
     ),
     Rule(
