@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.audit.answers import Answer
-from leakgauge.audit.phrasing import duration
+from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.questions import QUESTIONS, Question
 
 MARKS = {"answered": "[green]✓[/]", "refused": "[yellow]–[/]", "failed": "[red]✗[/]"}
-UNITS: Mapping[Question, str] = {"updates": "cases", "training": "steps", "split": "cuts", "defenses": "trials"}
+UNITS: Mapping[Question, str] = {"updates": "case", "training": "step", "split": "cut", "defenses": "trial"}
 TOLD = ("updates", "split", "defenses")
 """Questions whose parts get a line each where there is no terminal; a training has too many steps for that."""
 
@@ -67,7 +67,7 @@ class AuditView:
         number = f"{self._questions.index(question) + 1} of {len(self._questions)}"
         about = self._estimates.get(question)
         length = "" if about is None else f", about {duration(about)}"
-        self._print(f"{number} {question}: {QUESTIONS[question]} {parts} {UNITS[question]}{length}")
+        self._print(f"{number} {question}: {QUESTIONS[question]} {plural(parts, UNITS[question])}{length}")
 
     def moved(self, question: Question, done: float, said: str) -> None:
         self._done = done
@@ -99,7 +99,7 @@ class AuditView:
         if answer is not None:
             return MARKS[answer.status], question, answer.status, escape(answer.reason or duration(answer.seconds))
         if question == self._now:
-            count = f"{int(self._done)} of {self._parts} {UNITS[question]}"
+            count = f"{int(self._done)} of {plural(self._parts, UNITS[question])}"
             return "[bold]▶[/]", f"[bold]{question}[/]", count, escape(self._said)
         return "·", question, "" if about is None else f"about {duration(about)}", ""
 

@@ -11,6 +11,7 @@ import typer
 
 from leakgauge import __version__
 from leakgauge.cli_end import SUGGESTS, complain, run
+from leakgauge.cli_help import HelpfulGroup
 from leakgauge.cli_options import (
     INTERRUPTED,
     AttackOption,
@@ -46,6 +47,7 @@ from leakgauge.errors import BadInput
 
 app = typer.Typer(
     name="leakgauge",
+    cls=HelpfulGroup,
     add_completion=False,
     suggest_commands=not SUGGESTS,
     subcommand_metavar="COMMAND [ARGS]...",
@@ -53,6 +55,10 @@ app = typer.Typer(
     help="Gauges how much private data leaks from what a neural network shares.",
     epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in two to three minutes).",
 )
+
+
+SHOWN = {"out", "resume", "quiet", "explain", "workers", "ray", "fail_over", "json", "junit", "markdown"}
+"""Options of an audit that change how it is run, shown and judged, and not what it measures."""
 
 
 def _version(wanted: bool) -> None:
@@ -128,6 +134,7 @@ def audit(
     from leakgauge.audit.case import Case
     from leakgauge.audit.whole_plan import Effort
     from leakgauge.integrations import plan_file
+    from leakgauge.run_folder import refuse_changes
 
     folder = out or Path("leakgauge-runs/audit")
     written = plan_file.read(model, seed=seed) if model is not None and plan_file.is_plan(model) else None
@@ -138,6 +145,8 @@ def audit(
         console.Gate(fail_over, json, junit, markdown), quiet=quiet, explain=explain, workers=workers, ray=ray
     )
     if resume:
+        free = SHOWN | ({"model"} if written is not None else set())  # a plan file says which verdicts pass
+        refuse_changes(_on_command_line(context, set(context.params) - free), kind="audit")
         raise typer.Exit(console_audit.resumed(folder, shown, began=began))
     base = console.base_case(
         model, data, local_steps, local_lr, channel, attack, option, reveal, classes, resize, device, seed,
@@ -267,10 +276,11 @@ def scan(
     Without MODEL: the embedded vgg. Four fifths of the data are the adversary's, the others are attacked.
     """
     from leakgauge import console_scan
+    from leakgauge.run_folder import refuse_changes
 
     folder = out or Path("leakgauge-runs/scan")
     if resume:
-        console_scan.refuse_changes(_on_command_line(context, set(context.params) - {"out", "resume", "quiet"}))
+        refuse_changes(_on_command_line(context, set(context.params) - {"out", "resume", "quiet"}), kind="scan")
         raise typer.Exit(console_scan.resumed(folder, quiet=quiet))
     code = console_scan.fresh(
         folder, model=model, data=data, cut=cut or (), every_cut=every_cut, require=require or (), threshold=threshold,
@@ -308,7 +318,7 @@ def monitor(
     port: Annotated[int, typer.Option(help="Port of the live page; 0 takes any that is free.")] = 8673,
     every: Annotated[int, typer.Option(help="Optimizer steps between two reports and probes.")] = 25,
     view: Annotated[str, typer.Option(help="Which gradient: raw, clipped or released.")] = "released",
-    steps: Annotated[int | None, typer.Option(help="Steps of the embedded training.", show_default="1500")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the embedded training. Default: 1500.")] = None,
     paper: Annotated[
         bool, typer.Option("--paper", help="Also the privacy-token paper's measure, with its controls; a minute more.")
     ] = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import typer
@@ -26,7 +27,7 @@ def run(app: typer.Typer) -> NoReturn:
         complain(_in_one_sentence(mistake))
         sys.exit(mistake.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        complain("interrupted; finished cases are kept, go on with: leakgauge audit (or scan) --resume --out FOLDER")
+        complain(_interrupted(sys.argv[1:]))
         sys.exit(INTERRUPTED)
     except LeakgaugeError as mistake:
         complain(str(mistake))
@@ -37,6 +38,13 @@ def run(app: typer.Typer) -> NoReturn:
         )
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupted(words: Sequence[str]) -> str:
+    """What Ctrl-C leaves behind. An audit and a monitor tell it themselves, as soon as they have something to keep."""
+    if "scan" in words[:1]:
+        return "interrupted; finished cuts are kept, go on with: leakgauge scan --resume --out FOLDER"
+    return "interrupted; nothing is kept that could be gone on with, so run it again"
 
 
 def _in_one_sentence(mistake: Any) -> str:

@@ -78,7 +78,7 @@ ClassesOption = Annotated[
 ]
 ResizeOption = Annotated[bool, typer.Option("--resize", help="Resize the data to what the model takes.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run. Default: leakgauge-runs/<command>.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run. Default: leakgauge-runs/COMMAND.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Fixes every random number of the run.")]
 FailOption = Annotated[
     str | None,

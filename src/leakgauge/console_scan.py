@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, 
 from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
 from leakgauge.audit.step_time import seconds_of
 from leakgauge.cli_options import DEFAULT_BUDGET
-from leakgauge.errors import BadInput
 from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.setups import find
 from leakgauge.models.pretrained import PRETRAINED
@@ -80,16 +79,6 @@ def fresh(
         setup = find(replace(case, mode="eval"))
         plan = plan_scan(setup, case, asked, folder, command=_command(case, asked))
         return _run(ScanRun(setup, plan, folder), quiet=quiet)
-
-
-def refuse_changes(given: Collection[str]) -> None:
-    """A scan that goes on does what it was planned to do: options that would change it are refused, not passed over."""
-    if given:
-        words = sorted("MODEL" if name == "model" else f"--{name.replace('_', '-')}" for name in given)
-        raise BadInput(
-            f"--resume goes on with a scan as it was planned, which {', '.join(words)} cannot change; leave that out, or begin "
-            "another scan with another --out"
-        )
 
 
 def resumed(folder: Path, *, quiet: bool) -> int:
@@ -174,4 +163,4 @@ def _command(case: Case, asked: Asked) -> str:
     return shlex.join(words)
 
 
-__all__ = ["fresh", "refuse_changes", "resumed"]
+__all__ = ["fresh", "resumed"]

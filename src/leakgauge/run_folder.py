@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,4 +70,14 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-__all__ = ["claimed", "make_folder"]
+def refuse_changes(given: Collection[str], *, kind: str) -> None:
+    """A run that goes on does what it was planned to do: options that would change it are refused, not passed over."""
+    if given:
+        words = sorted("MODEL" if name == "model" else f"--{name.replace('_', '-')}" for name in given)
+        raise BadInput(
+            f"--resume goes on with the {kind} as it was planned, which {', '.join(words)} cannot change; leave that out, or begin "
+            f"another {kind} with another --out"
+        )
+
+
+__all__ = ["claimed", "make_folder", "refuse_changes"]

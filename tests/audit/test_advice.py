@@ -299,7 +299,7 @@ def test_questions_without_an_answer_are_named_with_the_reason():
 
 
 def test_every_field_of_findings_is_a_question_or_what_is_missing():
-    assert {field.name for field in fields(Findings)} == {*QUESTIONS, "unanswered"}
+    assert {field.name for field in fields(Findings)} == {*QUESTIONS, "unanswered", "waiting"}
 
 
 def test_a_verdict_that_turns_on_a_hair_recommends_no_defense():
@@ -313,3 +313,40 @@ def test_a_verdict_that_turns_on_a_hair_recommends_no_defense():
     assert "none lowered the SSIM by 0.05" in said.why
     assert "use_defense" in {one.rule for one in advise(defenses(undefended=replace(BASE, ssim=0.19)))}
     assert "use_defense" in {one.rule for one in advise(defenses(rows=(replace(ROW, ssim=None),)))}
+
+
+def test_a_defense_that_leaks_in_a_set_up_is_not_recommended():
+    tried = replace(TRIED, model="cnn")
+    leak = replace(
+        GUARDED, defenses=("prune:fraction=0.990",), outcome="partial", model="cnn"
+    )  # the row's, written otherwise
+    both = Findings(updates=Updates((LEAK, leak)), defenses=tried)
+    assert "use_defense" not in fired(both)
+    (plan,) = [one for one in advise(both) if one.rule == "no_cheap_defense"]
+    assert "made the attack infeasible wherever it was tried" in plan.why
+    for other in (replace(leak, model="vit"), replace(leak, outcome=HELD), replace(leak, defenses=("prune:0.9",))):
+        assert "use_defense" in fired(replace(both, updates=Updates((LEAK, other))))
+
+
+def test_counts_of_one_and_a_range_of_steps():
+    (one,) = [a for a in advise(updates(replace(PLAIN, steps=1))) if a.rule == "more_steps"]
+    assert "after 1 step; the default" in one.why
+    both = updates(replace(PLAIN, steps=10), replace(PLAIN, anchor="case-9", steps=150))
+    (some,) = [a for a in advise(both) if a.rule == "more_steps"]
+    assert "2 set-ups ended short of feasible after 10 to 150 steps;" in some.why
+    (cut,) = [a for a in advise(split(cuts=1, recommended=None, fvu=None, bytes=None)) if a.rule == "no_safe_cut"]
+    assert cut.why.startswith("The one cut that was scanned does not keep an FVU of 0.25;")
+
+
+@pytest.mark.parametrize(
+    ("found", "how"),
+    [
+        (split(finished=False, recommended=None), "`leakgauge audit --resume`"),
+        (split(finished=False, recommended=None, audited=False), "`leakgauge scan --resume`"),
+        (training(ended="failed"), "`leakgauge audit --resume`"),
+        (training(ended="failed", audited=False), "watch the training again"),
+    ],
+)
+def test_how_to_go_on_fits_the_command_that_was_stopped(found: Findings, how: str):
+    (one,) = [a for a in advise(found) if a.rule == "go_on"]
+    assert one.title == f"Let what was begun come to its end ({how})."

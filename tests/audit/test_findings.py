@@ -15,11 +15,12 @@ from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.explain import change_in, explain, ladder
-from leakgauge.audit.findings import Findings, read_findings, updates_of
+from leakgauge.audit.findings import Findings, read_findings, training_of, updates_of
 from leakgauge.audit.flips import case_of
+from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.summaries import HELD, Measured, Unanswered, Updates
+from leakgauge.audit.summaries import HELD, Measured, Training, Unanswered, Updates
 from leakgauge.audit.usual_cases import default_cases
 
 KNOWN = {"what": "batch size known (4)", "kind": "deployable"}
@@ -272,3 +273,15 @@ def test_a_question_without_records_has_the_reason_that_the_audit_wrote_down(tmp
         Unanswered("split", "too few images"),
         Unanswered("defenses"),
     )
+
+
+def test_whether_an_audit_or_a_command_of_its_own_watched_the_training():
+    reports = ({"step": 1, "scalars": {}},)
+    for command, audited in (
+        ("leakgauge audit cnn --only training", True),
+        ("leakgauge monitor train.py", False),
+        ("", False),
+    ):
+        found = training_of(MonitorRun({"command": command}, reports=reports))
+        assert isinstance(found, Training)
+        assert found.audited is audited

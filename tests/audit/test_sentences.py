@@ -90,6 +90,7 @@ def test_every_question_has_a_verdict_also_without_an_answer():
         ({}, "good", "Alarm silent", "no evidence of safety"),
         ({"auc": Measured(90, 0.95, 0.85, 1.0)}, "bad", "Members told", "AUC of 0.95 (95 % 0.85 to 1.00)"),
         ({"alarm_at": 30, "controls": (("decoy", 0.2),)}, "partly", "Controls failed", "Controls failed (decoy)"),
+        ({"auc": Measured(90, 0.8, 0.51, 0.96)}, "partly", "Members told in part", "tells members with an AUC of 0.80"),
         (
             {"auc": Measured(90, 0.74, 0.44, 0.94)},
             "good",
@@ -129,6 +130,8 @@ def test_split():
         in none.sentences
     )
     assert verdict(Findings(split=replace(SCANNED, finished=False)), "split").word == "Not finished"
+    only = verdict(Findings(split=replace(SCANNED, recommended=None, cuts=1)), "split")
+    assert only.sentences[0].startswith("No cut keeps an FVU of 0.25.")
 
 
 @pytest.mark.parametrize(
@@ -146,3 +149,28 @@ def test_defenses(base: Defended, rows: tuple[Defended, ...], tone: str, word: s
     assert (found.tone, found.word) == (tone, word)
     assert said in " ".join(found.sentences)
     assert found.budget == "9 steps of attack each, 8 steps of training each, 7 s in all"
+
+
+def test_a_defense_that_held_and_leaks_in_a_set_up_is_named():
+    leak = replace(LEAK, anchor="case-5", defenses=("prune:0.99",), outcome="partial", model="cnn", steps=500)
+    trials = Defenses(BASE, (ROW,), model="cnn", steps=200)
+    found = verdict(Findings(updates=Updates((leak,)), defenses=trials), "defenses")
+    assert found.sentences[1] == "But not everywhere: under prune:0.99 set-up 5 is partial after 500 steps."
+    assert found.word == "No cheap defense"
+    alone = verdict(Findings(updates=Updates((replace(leak, model="vit"),)), defenses=trials), "defenses")
+    assert "But not everywhere" not in " ".join(alone.sentences)
+
+
+def test_what_was_done_once_is_not_said_in_the_plural():
+    once = updates(replace(PLAIN, steps=1))
+    assert once.budget.startswith("1 step (default of the attack: 300)")
+    trials = Defenses(replace(BASE, outcome=HELD), (ROW,), steps=1, train_steps=1)
+    found = verdict(Findings(defenses=trials), "defenses")
+    assert found.budget.startswith("1 step of attack each, 1 step of training each")
+    assert "the one defense that was tried cannot show what it buys against it" in found.sentences[0]
+
+
+def test_membership_is_told_also_where_the_reconstruction_fails_by_itself():
+    """Nothing to defend against a reconstruction is not nothing that leaks."""
+    found = verdict(Findings(defenses=Defenses(replace(BASE, outcome=HELD), (ROW,))), "defenses")
+    assert found.sentences[1] == "Behind them members of a batch are told with an AUC of 0.90 (0.5 is guessing)."

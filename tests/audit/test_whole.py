@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakgauge.audit import answers, monitor_records, planning, records, whole
+from leakgauge.audit import answers, monitor_records, planning, records, scan_records, whole
 from leakgauge.audit.case_cost import Cost
 from leakgauge.audit.planning import make_plan
 from leakgauge.audit.setup import Setup
@@ -158,3 +158,15 @@ def test_changes_are_left_out_where_there_is_no_time(ask, plenty, tmp_path, monk
     fixed = replace(request, effort=Effort(steps=9))
     plan = make_plan(fixed, load=plenty, folder=tmp_path, began=0.0)
     assert [case.options["steps"] for case in (*plan.cases, *plan.ladder)] == [3, 3, 3]  # as they were asked for
+
+
+def test_the_command_of_a_scan_names_its_effort_also_where_the_audit_chose_it(ask, victim_of, batch_of, tmp_path):
+    """Alone, the same command would plan its effort by a time budget, and come to other numbers."""
+    images, _ = batch_of(80)
+
+    def load(case):
+        return Setup(victim_of(mode=case.mode, norm=False), images, torch.arange(80) % 4)
+
+    make_plan(ask("split", effort=Effort()), load=load, folder=tmp_path, began=0.0)
+    plan = scan_records.read_plan(tmp_path)
+    assert plan.command.endswith(f" --epochs {plan.epochs}")

@@ -76,3 +76,9 @@ def test_a_terminal_is_drawn_in_place():
     story(Console(file=out, force_terminal=True, width=100))
     assert "planned, about" not in out.getvalue()
     assert "Ctrl-C stops; --resume goes on." in out.getvalue()
+
+
+def test_one_cut_is_not_one_cuts():
+    said = Console(file=io.StringIO(), width=100)
+    AuditView(said, ["split"]).started("split", 1)
+    assert said.file.getvalue().endswith("Where may the network be cut? 1 cut\n")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import answers
+from leakgauge.audit import answers, whole_plan
 from leakgauge.audit.answers import Answer
+from leakgauge.audit.case import Case
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import append
 from leakgauge.errors import BadInput
@@ -19,11 +20,11 @@ from leakgauge.report.html import write
 
 
 def plan(folder: Path, *questions: str) -> None:
-    (folder / contents.PLAN).write_text(json.dumps({"format": 2, "request": {"questions": questions}}))
+    (folder / whole_plan.FILE).write_text(json.dumps({"format": 2, "request": {"questions": questions}}))
 
 
 def test_without_a_whole_audit_the_rest_was_not_asked(tmp_path):
-    (tmp_path / contents.PLAN).write_text("[]")  # the cases of an earlier version
+    (tmp_path / whole_plan.FILE).write_text("[]")  # the cases of an earlier version
     found = contents.questions({"split": ""}, contents.told(tmp_path))
     assert [q.key for q in found.values()] == ["updates", "training", "split", "defenses"]
     assert [q.state for q in found.values()] == ["not asked", "not asked", "", "not asked"]
@@ -53,7 +54,7 @@ def test_records_that_another_command_added_are_no_skipped_question(tmp_path):
 
 
 def test_a_damaged_plan_is_said(tmp_path):
-    (tmp_path / contents.PLAN).write_text("{")
+    (tmp_path / whole_plan.FILE).write_text("{")
     with pytest.raises(BadInput, match="is damaged"):
         contents.told(tmp_path)
 
@@ -80,3 +81,15 @@ def test_the_page_shows_the_refusal_in_its_place_and_in_the_contents(tmp_path, o
     section = re.search(r'<section class="question open" id="split".*?</section>', page, flags=re.S)
     assert section
     assert "Refused: no &lt;cut&gt; found" in section[0]
+
+
+def test_the_page_of_a_stopped_run_says_what_of_its_plan_was_not_done(tmp_path, one):
+    append(tmp_path, one)
+    fields = {"format": 2, "request": {"questions": ["updates"]}, "cases": [asdict(Case())], "ladder": []}
+    (tmp_path / whole_plan.FILE).write_text(json.dumps(fields))
+    page = write(tmp_path).read_text("utf-8")
+    assert '<a href="#updates">Updates</a> <small>not finished</small>' in page
+    said = "1 of 1 planned set-up was not attacked: the run was stopped before."
+    assert page.count(said) == 2  # on the first page and in the section
+    answers.append(tmp_path, Answer("updates", "answered"))
+    assert said not in write(tmp_path).read_text("utf-8")

@@ -121,7 +121,7 @@ def test_the_headline_follows_from_the_verdicts():
     )
     two = [*RECORDS[:5], tried("withhold:head", "infeasible_within_budget", 0.1, cost=-0.01)]
     assert headline(two).endswith("the cheapest, withholding the head, costs no accuracy that could be measured.")
-    unknown = [NONE, tried("prune:0.99", "infeasible_within_budget", 0.1, cost=None)]
+    unknown = [NONE, RECORDS[1], tried("prune:0.99", "infeasible_within_budget", 0.1, cost=None)]
     assert headline(unknown).endswith("stopped the attack within its budget: pruning (99 % of entries).")
     assert headline([NONE, RECORDS[1], RECORDS[3]]) == (
         "None of the 2 defenses stopped the attack within its budget; it saw least under pruning (90 % of entries) "
@@ -131,6 +131,17 @@ def test_the_headline_follows_from_the_verdicts():
     assert "without defense gave no result" in headline([replace(NONE, status="refused", verdict=None), STOPPED])
     assert "without defense gave no result" in headline([STOPPED])
     assert headline([NONE, RECORDS[5]]) == "No trial of a defense gave a result."
+
+
+def test_one_defense_is_not_one_of_one():
+    alone = "The one defense that was judged, pruning (99 % of entries), "
+    held = tried("prune:0.99", "infeasible_within_budget", 0.1, cost=0.02)
+    seen = "(SSIM 0.10 instead of 0.95)"
+    assert (
+        headline([NONE, held]) == f"{alone}stopped the attack within its budget {seen} and costs 2 points of accuracy."
+    )
+    leaks = replace(held, verdict="partial")
+    assert headline([NONE, leaks]) == f"{alone}did not stop the attack within its budget {seen}."
 
 
 def test_membership_is_hidden_only_where_the_interval_reaches_a_coin():

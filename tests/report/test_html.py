@@ -59,7 +59,7 @@ def test_verdict_stands_in_one_sentence_with_the_right_counts(page: str):
             "In 3 of 8 set-ups an honest-but-curious server could reconstruct private images; 2 partially; "
             "3 not within the budget spent.",
         ),
-        (["feasible"], "In 1 of 1 set-up an honest-but-curious server could reconstruct private images."),
+        (["feasible"], "In the set-up an honest-but-curious server could reconstruct private images."),
         (
             ["partial", "infeasible_within_budget"],
             "In 1 of 2 set-ups an honest-but-curious server could partially reconstruct private images; "
@@ -86,9 +86,19 @@ def test_failure_with_help_is_not_called_an_upper_bound_reached(one):
     assert words.bound_sentence(one) == ""
 
 
+def test_all_of_them_are_not_some_of_them(one):
+    helped = replace(one, verdict="partial", assumptions=({"kind": "diagnostic", "what": "labels"},))
+    assert words.qualifiers([helped])[0].startswith("The partial result rests on diagnostic assumptions")
+    assert words.qualifiers([helped, helped])[0].startswith("All 2 partial results rest on")
+    assert words.qualifiers([helped, replace(helped, assumptions=())])[0].startswith(
+        "1 of the 2 partial results rests on"
+    )
+
+
 def test_headline_without_any_result_claims_nothing(one):
     refused = replace(one, status="refused", verdict=None)
-    assert words.headline([refused]) == "None of the 1 set-up gave a result; this run says nothing about leakage."
+    assert words.headline([refused]) == "The set-up gave no result; this run says nothing about leakage."
+    assert words.headline([refused, refused]).startswith("None of the 2 set-ups gave a result;")
     assert words.qualifiers([refused]) == []
 
 
@@ -245,7 +255,7 @@ def test_unknown_verdict_status_and_nan_are_refused(tmp_path: Path, one):
 def test_done_without_a_verdict_is_no_verdict(tmp_path: Path, one):
     page = render([replace(one, verdict=None)], folder=tmp_path, title="t")
     assert "No verdict" in page
-    assert "gave a result; this run says nothing" in page
+    assert "gave no result; this run says nothing" in page
 
 
 def test_bare_record_renders(tmp_path: Path, one):
@@ -287,7 +297,7 @@ def test_same_records_and_time_give_the_same_page(tmp_path: Path, eight):
 
 def test_written_page_reads_back_from_appended_records(tmp_path: Path, one):
     append(tmp_path, one)
-    assert "In 1 of 1 set-up" in write(tmp_path).read_text(encoding="utf-8")
+    assert "In the set-up an honest-but-curious server" in write(tmp_path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +338,16 @@ def test_bars_say_not_measured():
 def test_report_imports_records_and_what_follows_from_them_only():
     import leakgauge.report as package
 
-    records = {"answers", "compare", "defense_records", "monitor_records", "questions", "records", "scan_records"}
+    records = {
+        "answers",
+        "compare",
+        "defense_records",
+        "monitor_records",
+        "questions",
+        "records",
+        "scan_records",
+        "stopped",
+    }
     allowed = {"numpy", "PIL", "jinja2", "markupsafe", "leakgauge.errors", "leakgauge.audit"}
     allowed |= {
         f"leakgauge.audit.{name}"
@@ -351,3 +370,11 @@ def test_the_interval_over_restarts_is_shown_where_there_is_one(tmp_path: Path, 
     record = replace(one, restarts={"ssim": [0.1, 0.2, 0.3]}, intervals={"ssim": found})
     assert "0.125 to 0.275" in text_of(render([record], folder=tmp_path, title="t"))
     assert " to 0.275" not in text_of(render([replace(record, intervals={})], folder=tmp_path, title="t"))
+
+
+def test_a_gradient_has_no_learning_rate(tmp_path: Path, one):
+    case = {**one.case, "local_steps": 1, "local_lr": 0.01}
+    plain = render([replace(one, case=case, channel="Gradient()")], folder=tmp_path, title="t")
+    assert "(learning rate 0.01)" not in plain
+    averaged = replace(one, case={**case, "local_steps": 2}, channel="FedAvg(steps=2, lr=0.01)")
+    assert "2 (learning rate 0.01)" in render([averaged], folder=tmp_path, title="t")

@@ -110,6 +110,9 @@ def test_estimates_from_hardly_any_steps_are_not_drawn(monitored):
     found = section(replace(run, reports=reports))
     assert "99" not in found["sentences"][2]
     assert "99" not in str(found["figures"][1]["svg"])
+    row = found["curve"][2]  # the table would contradict the sentence about where the critic read most
+    assert row[2:6] == ["not measured"] * 4
+    assert "not measured" not in (row[1], row[6])
 
 
 @pytest.mark.parametrize(
@@ -117,6 +120,7 @@ def test_estimates_from_hardly_any_steps_are_not_drawn(monitored):
     [
         ({"how": "interrupted", "step": 40}, "interrupted after 40 steps; this is what was measured until then"),
         ({"how": "failed", "why": "it raised", "step": 40}, "broke off after 40 steps (it raised)"),
+        ({"how": "failed", "why": "it raised", "step": 1}, "broke off after 1 step (it raised)"),
         ({}, "it still runs, or it was killed"),
     ],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from leakgauge.audit.scan_records import read_plan, save_plan
 from leakgauge.report.html import write
 from leakgauge.report.scan_figures import leakage_svg, pareto_svg
 from leakgauge.report.scan_section import MOST_SHOWN, context
@@ -48,7 +50,14 @@ def test_the_better_attack_is_shown(scanned):
 def test_an_unfinished_scan(tmp_path, scan_into):
     scan_into(tmp_path, finished=False)
     page = write(tmp_path).read_text()
-    assert "not finished: 5 of 5 cuts are done" in page
+    assert "not finished: 5 of 5 cuts are done. Go on with it by leakgauge scan --resume." in page
+
+
+def test_an_unfinished_scan_of_an_audit_goes_on_with_the_audit(tmp_path, scan_into):
+    scan_into(tmp_path, finished=False)
+    plan = read_plan(tmp_path)
+    save_plan(tmp_path, replace(plan, command="leakgauge audit --only split"))
+    assert "Go on with it by leakgauge audit --resume." in write(tmp_path).read_text()
 
 
 def test_many_cuts_show_some_pictures_and_all_rows(tmp_path, scan_into):

@@ -1,4 +1,4 @@
-"""What a run folder says about the four questions, read from its record files and from nothing else."""
+"""What a run folder says about the four questions, read from its record files and its plan, and from nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records
+from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records, stopped
 from leakgauge.audit.case import accepted_options, clients_of
 from leakgauge.audit.defense_records import DefenseRecord, worth_having
 from leakgauge.audit.explain import change_in
@@ -17,7 +17,17 @@ from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import DECODER, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.summaries import Defended, Defenses, Measured, Split, Training, Unanswered, Update, Updates
+from leakgauge.audit.summaries import (
+    Defended,
+    Defenses,
+    Measured,
+    Split,
+    Training,
+    Unanswered,
+    Update,
+    Updates,
+    Waiting,
+)
 
 SETTLED = 8
 """Scored steps from which on a number of the critic counts; with fewer its interval is most of its range."""
@@ -25,35 +35,41 @@ SETTLED = 8
 
 @dataclass(frozen=True)
 class Findings:
-    """What is known of each question; None where it has no answer, and then ``unanswered`` says why."""
+    """What is known of each question; None where it has no answer, and then ``unanswered`` says why.
+
+    ``waiting`` holds questions that are answered in part, since the run was stopped.
+    """
 
     updates: Updates | None = None
     training: Training | None = None
     split: Split | None = None
     defenses: Defenses | None = None
     unanswered: tuple[Unanswered, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
 
 
 def read_findings(folder: Path) -> Findings:
-    """Everything that the record files in ``folder`` say. A question without records was not asked, or the audit says why."""
+    """Everything that the files in ``folder`` say. A question without records was not asked, or the audit says why."""
     read = {
         "updates": _read_updates,
         "training": _read_training,
         "split": _read_split,
         "defenses": _read_defenses,
     }
-    said = answers.read(folder)
+    said, late = answers.read(folder), stopped.not_reached(folder)
     found: dict[str, Any] = {}
     missing: list[Unanswered] = []
     for question in QUESTIONS:
         answer = read[question](folder)
         if answer == Unanswered(question) and (told := said.get(question)):
             answer = Unanswered(question, told.reason or told.status, failed=told.status == "failed")
+        elif answer == Unanswered(question):
+            answer = Unanswered(question, reached=question not in late)
         if isinstance(answer, Unanswered):
             missing.append(answer)
         else:
             found[question] = answer
-    return Findings(**found, unanswered=tuple(missing))
+    return Findings(**found, unanswered=tuple(missing), waiting=stopped.waiting(folder))
 
 
 def _read_updates(folder: Path) -> Updates | Unanswered:
@@ -119,6 +135,7 @@ def _update(number: int, record: Record) -> Update:
         labels=None if told else _mean(record.metrics, "labels"),
         classes=record.victim.get("classes"),
         first=int(case.get("first") or 0),
+        model=str(case.get("model") or ""),
     )
 
 
@@ -157,7 +174,12 @@ def training_of(run: MonitorRun) -> Training | Unanswered:
         epsilon=_scalar(newest, "epsilon"),
         seconds=None if seconds is None else float(seconds),
         ended=str(run.end.get("how") or "not on record"),
+        audited=_by_an_audit(str(run.about.get("command") or "")),
     )
+
+
+def _by_an_audit(command: str) -> bool:
+    return command.startswith("leakgauge audit")
 
 
 def _scalar(report: Mapping[str, Any], name: str) -> float | None:
@@ -195,6 +217,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         "numbers": plan.numbers,
         "require": plan.require,
         "defenses": tuple(map(str, plan.case.get("defenses") or ())),
+        "audited": _by_an_audit(plan.command),
         "decoder_epochs": sum(record.epochs for record in found if record.attack == DECODER),
     }
     if end is None:
@@ -235,6 +258,7 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
         seconds=sum(record.seconds for record in found),
         diagnostic=_assumed(base, "diagnostic"),
         deployable=_assumed(base, "deployable"),
+        model=str(case.get("model") or ""),
     )
 
 

@@ -93,7 +93,8 @@ def _split(draft: _Draft) -> None:
     setup = draft.load(replace(request.split, mode="eval"))
     timed = request.budget is not None and fixed is None
     asked = Asked(epochs=None if timed else EPOCHS if fixed is None else fixed)
-    plan = plan_scan(setup, request.split, asked, draft.folder, command=again(request.split, "split", epochs=fixed))
+    command = again(request.split, "split", epochs=asked.epochs)
+    plan = plan_scan(setup, request.split, asked, draft.folder, command=command)
     if not timed:
         draft.found["epochs"] = plan.epochs
         return

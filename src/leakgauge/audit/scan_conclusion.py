@@ -113,7 +113,8 @@ def _notes(
         notes.append(f"{chosen.cut} sends {chosen.bytes} bytes as {plan.numbers}: {compared}")
     for word, size in known.items():
         large = [str(cut["name"]) for cut in plan.cuts if cut["bytes"] > size]
-        said = f"{len(large)} of {len(names)} cuts send more than {word} of {size:.0f} bytes: {few(large)}"
+        verb = "sends" if len(large) == 1 else "send"
+        said = f"{len(large)} of {plural(len(names), 'cut')} {verb} more than {word} of {size:.0f} bytes: {few(large)}"
         if large and not any(note.endswith(few(large)) for note in notes):  # often the same cuts exceed both
             notes.append(said)
     if chosen is not None and chosen.cut == names[-1] and chosen.share == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.questions import Question
 
 LEAKING = ("feasible", "partial")
@@ -45,6 +46,7 @@ class Update:
     labels: float | None = None
     classes: int | None = None
     first: int = 0
+    model: str = ""
 
     @property
     def leaks(self) -> bool:
@@ -101,7 +103,8 @@ class Training:
     """A monitored training. ``peak`` and ``last`` are of the critic (nats, at most ``ceiling`` = ln K), ``auc`` of the last look.
 
     ``controls`` maps null, decoy and noise to what they read at the peak and at the end: for each the higher lower bound, or the
-    higher value where there is no bound. ``scored`` steps are those that the last numbers rest on.
+    higher value where there is no bound. ``scored`` steps are those that the last numbers rest on. ``audited`` is whether it is part of
+    an audit, which can be resumed.
     """
 
     steps: int
@@ -118,13 +121,15 @@ class Training:
     epsilon: float | None = None
     seconds: float | None = None
     ended: str = "finished"
+    audited: bool = True
 
 
 @dataclass(frozen=True)
 class Split:
     """A scan of cuts. ``finished`` is whether it came to its conclusion; what follows from one is empty before.
 
-    ``fvu`` and ``bytes`` are of the recommended cut; ``safest`` is the cut with the highest FVU of all.
+    ``fvu`` and ``bytes`` are of the recommended cut; ``safest`` is the cut with the highest FVU of all. ``audited`` is whether it is part
+    of an audit.
     """
 
     threshold: float
@@ -143,15 +148,39 @@ class Split:
     defenses: tuple[str, ...] = ()
     threat: str = ""
     budget: str = ""
+    audited: bool = True
 
 
 @dataclass(frozen=True)
 class Unanswered:
-    """A question without an answer: it was not asked (no reason), it was refused, or it ``failed`` unexpectedly."""
+    """A question without an answer: it was not asked (no reason), it was refused, or it ``failed`` unexpectedly.
+
+    ``reached`` is False where it was asked, and the run was stopped before it came to it.
+    """
 
     question: Question
     reason: str = ""
     failed: bool = False
+    reached: bool = True
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A question that a stopped run had begun: of ``total`` planned set-ups or trials ``missing`` have no record."""
+
+    question: Question
+    missing: int
+    total: int
+
+    def __str__(self) -> str:
+        """
+        >>> print(Waiting("updates", 5, 8))
+        5 of 8 planned set-ups were not attacked
+        >>> print(Waiting("defenses", 1, 13))
+        1 of 13 planned trials was not run
+        """
+        what, done = ("set-up", "attacked") if self.question == "updates" else ("trial", "run")
+        return f"{self.missing} of {plural(self.total, f'planned {what}')} {'was' if self.missing == 1 else 'were'} not {done}"
 
 
 @dataclass(frozen=True)
@@ -191,3 +220,4 @@ class Defenses:
     seconds: float = 0.0
     diagnostic: tuple[str, ...] = ()
     deployable: tuple[str, ...] = ()
+    model: str = ""

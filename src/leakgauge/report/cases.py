@@ -102,7 +102,9 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     if case.get("first") is not None:
         data += f", from image {case['first']}"
     steps = str(case.get("local_steps") or "–")
-    if case.get("local_lr") is not None:
+    if case.get("local_lr") is not None and not record.channel.startswith(
+        "Gradient("
+    ):  # a gradient knows no learning rate
         steps += f" (learning rate {case['local_lr']:g})"
     options = ", ".join(f"{k} = {v}" for k, v in (case.get("options") or {}).items())
     return [

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from leakgauge.audit import answers
+from leakgauge.audit import answers, stopped
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.records import Record
-from leakgauge.errors import BadInput
 
-PLAN = "plan.json"
+BEGUN = "not finished"
 _NOTHING = "Nothing is known about it from this run: neither that something leaks nor that it does not."
 _LEFT_OUT = "not asked", f"Not asked in this run. {_NOTHING}"
 
@@ -38,7 +36,7 @@ def questions(answered: Mapping[str, str], told: Mapping[str, tuple[str, str]]) 
     found = {}
     for key, title in QUESTIONS.items():
         state, note = told.get(key, _LEFT_OUT)
-        if key in answered and state not in ("refused", "failed"):  # there are records, whoever made them
+        if key in answered and state not in ("refused", "failed", BEGUN):  # there are records, whoever made them
             state, note = answered[key], ""
         found[key] = Question(key, key.capitalize(), title, key in answered, state, note)
     return found
@@ -56,8 +54,7 @@ def state_of_training(run: MonitorRun) -> str:
 
 def told(folder: Path) -> dict[str, tuple[str, str]]:
     """What a whole audit wrote down about questions that it refused, failed at or did not get to: a word and a sentence."""
-    asked = _asked(folder / PLAN)
-    answered = answers.read(folder)
+    asked, answered = stopped.asked(folder), answers.read(folder)
     said = {
         key: (answer.status, f"{answer.status.capitalize()}: {answer.reason or 'no reason was recorded'}")
         for key, answer in answered.items()
@@ -67,16 +64,6 @@ def told(folder: Path) -> dict[str, tuple[str, str]]:
         if asked is not None and key not in answered:
             late = "not reached", f"The run was stopped before it came to this question. {_NOTHING}"
             said[key] = late if key in asked else ("skipped", f"Skipped when the audit was started. {_NOTHING}")
+    for begun in stopped.waiting(folder):
+        said[begun.question] = BEGUN, f"{begun}: the run was stopped before. Go on with it by leakgauge audit --resume."
     return {str(key): what for key, what in said.items()}
-
-
-def _asked(path: Path) -> Sequence[str] | None:
-    """The questions of the plan; None where there is no plan of a whole audit."""
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadInput(f"{path} is damaged; move it away to see the report without it") from error
-    request = found.get("request") if isinstance(found, Mapping) else None
-    return request.get("questions") if isinstance(request, Mapping) else None

@@ -10,7 +10,9 @@ from typing import Any
 from markupsafe import Markup
 
 from leakgauge.audit import defense_records as store
+from leakgauge.audit.advice.sentences import broken_in_words
 from leakgauge.audit.defense_records import DefenseRecord, in_words, worth_having
+from leakgauge.audit.findings import read_findings
 from leakgauge.audit.phrasing import duration, plural
 from leakgauge.report import words
 from leakgauge.report.defense_figures import Tried, drawable, pareto_svg
@@ -37,7 +39,7 @@ def context(folder: Path) -> dict[str, Any] | None:
     truth = first.pictures.get("truth")
     return {
         "headline": headline(records),
-        "sentences": [s for s in (membership(records), _unknown(records)) if s],
+        "sentences": [s for s in (broken_in_words(read_findings(folder)), membership(records), _unknown(records)) if s],
         "training": _training(records),
         "diagnostic": [a["what"] for a in first.assumptions if a.get("kind") == "diagnostic"],
         "rows": rows,
@@ -64,6 +66,8 @@ def headline(records: Sequence[DefenseRecord]) -> str:
         )
     if not judged:
         return "No trial of a defense gave a result."
+    if len(judged) == 1:
+        return _headline_of_one(judged[0], plain)
     of = plural(len(judged), "defense")
     stopped = [r for r in judged if r.verdict == "infeasible_within_budget"]
     if not stopped:
@@ -78,6 +82,14 @@ def headline(records: Sequence[DefenseRecord]) -> str:
         return f"{said}: {', '.join(_phrase(r) for r in stopped)}."
     cheapest = min(known, key=lambda r: _number(r.cost))
     return f"{said}; the cheapest, {_phrase(cheapest)}, {_price(_number(cheapest.cost))}."
+
+
+def _headline_of_one(only: DefenseRecord, plain: DefenseRecord) -> str:
+    seen = f"SSIM {_number(only.ssim):.2f} instead of {_number(plain.ssim):.2f}"
+    if only.verdict != "infeasible_within_budget":
+        return f"The one defense that was judged, {_phrase(only)}, did not stop the attack within its budget ({seen})."
+    price = "" if only.cost is None else f" and {_price(_number(only.cost))}"
+    return f"The one defense that was judged, {_phrase(only)}, stopped the attack within its budget ({seen}){price}."
 
 
 def _price(cost: float) -> str:
@@ -196,6 +208,7 @@ def _training(records: Sequence[DefenseRecord]) -> str:
 def _facts(records: Sequence[DefenseRecord]) -> list[tuple[str, str]]:
     first = records[0]
     case = first.trial["case"]
+    steps = case["options"].get("steps")
     leak = next((r.leakage for r in records if "auc" in r.leakage), None)
     told = "not measured"
     if leak is not None:
@@ -206,7 +219,7 @@ def _facts(records: Sequence[DefenseRecord]) -> list[tuple[str, str]]:
         ("Data", str(case["data"])),
         ("Batch size", str(case["batch_size"])),
         ("What is shared", first.channel),
-        ("Attack", f"{case['attack']}, {case['options'].get('steps', 'default')} steps"),
+        ("Attack", ", ".join([str(case["attack"]), *([plural(steps, "step")] if steps else [])])),
         ("Known to the adversary", "; ".join(str(a["what"]) for a in first.assumptions) or "the model"),
         ("Membership decoder", told),
         ("Seed", str(case["seed"])),

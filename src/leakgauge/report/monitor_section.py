@@ -137,17 +137,17 @@ def _alarm(newest: Mapping[str, Any]) -> str:
             f"The alarm fired at step {fired}: by then a critic had picked the true batches too often for chance. "
             f"Where nothing leaks it fires in at most {rate} of trainings, however long they are."
         )
-    return f"The alarm did not fire in {newest['step']} steps. It errs on the side of silence: this is no evidence of safety."
+    return f"The alarm did not fire in {plural(newest['step'], 'step')}. It errs on the side of silence: this is no evidence of safety."
 
 
 def _ending(run: MonitorRun) -> str:
-    how, step = run.end.get("how"), run.end.get("step")
+    how, step = run.end.get("how"), plural(int(run.end.get("step") or 0), "step")
     if how == "finished":
         return ""
     if how == "interrupted":
-        return f"The training was interrupted after {step} steps; this is what was measured until then."
+        return f"The training was interrupted after {step}; this is what was measured until then."
     if how:
-        return f"The training broke off after {step} steps ({run.end.get('why') or 'no reason given'})."
+        return f"The training broke off after {step} ({run.end.get('why') or 'no reason given'})."
     return "The end of the training is not on record: it still runs, or it was killed."
 
 
@@ -301,16 +301,15 @@ def _numbers(newest: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _curve_table(reports: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Step, AUC, nats, null, decoy, noise 10× and evidence."""
-    keys = (
-        "whitebox/auc",
-        "infonce_nats",
-        "control/null_nats",
-        "control/decoy_nats",
-        "control/noise_10x_nats",
-        "log_wealth",
-    )
-    return [[str(report["step"]), *(_number(_of(report, key)) for key in keys)] for report in quoted(reports)]
+    """Step, AUC, nats, null, decoy, noise 10× and evidence; the critic's numbers from where on they are drawn and count."""
+    critic = ("infonce_nats", "control/null_nats", "control/decoy_nats", "control/noise_10x_nats")
+    rows = []
+    for report in quoted(reports):
+        rough = _of(report, "pairs", 0.0) < _FEW
+        nats = [None if rough else _of(report, key) for key in critic]
+        numbers = [_of(report, "whitebox/auc"), *nats, _of(report, "log_wealth")]
+        rows.append([str(report["step"]), *map(_number, numbers)])
+    return rows
 
 
 def _skipped(newest: Mapping[str, Any]) -> list[str]:

@@ -38,7 +38,7 @@ def context(folder: Path) -> dict[str, Any] | None:
     return {
         "conclusion": conclusion,
         "versions": plan.versions,
-        "sentence": _sentence(conclusion, len(ridge), len(names)),
+        "sentence": _sentence(plan, conclusion, len(ridge)),
         "threshold": f"{plan.threshold:g}",
         "class_mean": None if conclusion is None or conclusion.class_mean is None else f"{conclusion.class_mean:.2f}",
         "depth_choice": None if conclusion is None else conclusion.depth_choice,
@@ -165,10 +165,12 @@ def _strongest(records: Sequence[CutRecord]) -> CutRecord | None:
     return min(records, key=lambda r: (math.isnan(r.fvu), r.fvu if not math.isnan(r.fvu) else 0.0), default=None)
 
 
-def _sentence(conclusion: Conclusion | None, done: int, total: int) -> str:
+def _sentence(plan: ScanPlan, conclusion: Conclusion | None, done: int) -> str:
     if conclusion is not None:
         return conclusion.sentence
-    return f"The scan is not finished: {done} of {total} cuts are done. Go on with it by leakgauge scan --resume."
+    command = "audit" if plan.command.startswith("leakgauge audit") else "scan"
+    cuts = f"{done} of {plural(len(plan.cuts), 'cut')} {'is' if done == 1 else 'are'} done"
+    return f"The scan is not finished: {cuts}. Go on with it by leakgauge {command} --resume."
 
 
 def _some(count: int, always: int | None) -> list[int]:

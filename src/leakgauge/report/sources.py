@@ -89,7 +89,8 @@ def of_training(run: MonitorRun, looks: Sequence[Mapping[str, Any]]) -> Group:
         Source(training_anchor(look["step"]), f"Report at step {look['step']}", command, pretty(look)) for look in looks
     ]
     missing = len(run.reports) - len(looks)
-    said = f"{missing} of {len(run.reports)} reports are not repeated here" if missing else ""
+    verb = "is" if missing == 1 else "are"
+    said = f"{missing} of {len(run.reports)} reports {verb} not repeated here" if missing else ""
     return Group("training", "Training", monitor_records.FILE, tuple(sources), said)
 
 

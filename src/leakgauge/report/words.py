@@ -84,6 +84,8 @@ def headline(records: Sequence[Record]) -> str:
     count = Counter(outcome(r).key for r in records)
     feasible, partial, infeasible = (count[k] for k in ("feasible", "partial", "infeasible_within_budget"))
     judged = feasible + partial + infeasible
+    if judged == 0 and len(records) == 1:
+        return "The set-up gave no result; this run says nothing about leakage."
     if judged == 0:
         return f"None of the {plural(len(records), 'set-up')} gave a result; this run says nothing about leakage."
     of = plural(judged, "set-up") if judged == len(records) else plural(judged, "judged set-up")
@@ -95,7 +97,8 @@ def headline(records: Sequence[Record]) -> str:
     rest = [f"{partial} partially"] if feasible and partial else []
     rest += [f"{infeasible} not within the budget spent"] if infeasible else []
     verb = "could reconstruct private images" if feasible else "could partially reconstruct private images"
-    return "; ".join([f"In {feasible or partial} of {of} {server} {verb}", *rest]) + "."
+    where = f"In the {of[2:]}" if judged == 1 else f"In {feasible or partial} of {of}"
+    return "; ".join([f"{where} {server} {verb}", *rest]) + "."
 
 
 def qualifiers(records: Sequence[Record]) -> list[str]:
@@ -113,8 +116,11 @@ def qualifiers(records: Sequence[Record]) -> list[str]:
         helped = sum(1 for r in records if outcome(r).key == key and diagnostic(r))
         if helped:
             rests = "rests" if helped == 1 else "rest"
+            which = f"{helped} of the {plural(count[key], noun)}"
+            if helped == count[key]:
+                which = f"The {noun}" if helped == 1 else f"All {plural(helped, noun)}"
             said.append(
-                f"{helped} of the {plural(count[key], noun)} {rests} on diagnostic assumptions: help that a real "
+                f"{which} {rests} on diagnostic assumptions: help that a real "
                 "server would not normally have, so read as an upper bound."
             )
     return said

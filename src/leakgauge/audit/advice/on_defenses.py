@@ -6,9 +6,10 @@ import math
 
 from leakgauge.audit.advice.match import DEFENSES, SPLIT, Match, number
 from leakgauge.audit.advice.on_updates import own
+from leakgauge.audit.defense_records import in_words
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.phrasing import plural
-from leakgauge.audit.summaries import HELD, LEAKING, Defended
+from leakgauge.audit.summaries import HELD, LEAKING, Defended, Update
 
 MOST_POINTS = 2.0
 """Points of accuracy that a defense may cost and still be called cheap: a convention, which your own tolerance may replace."""
@@ -57,7 +58,7 @@ def none_is_cheap(found: Findings) -> Match | None:
     if cheapest is not None:
         best = f"the cheapest that made the attack infeasible is {cheapest.defense}, for {_points(cheapest)}"
     elif any(row.outcome == HELD for row in rows(found)):
-        best = f"none lowered the SSIM by {LEAST_DROP:g} and made the attack infeasible"
+        best = f"none lowered the SSIM by {LEAST_DROP:g} and made the attack infeasible wherever it was tried"
     else:
         best = "none made the attack infeasible"
     return Match((DEFENSES,), {"count": plural(len(rows(found)), "defense"), "best": best})
@@ -92,11 +93,34 @@ def rows(found: Findings) -> tuple[Defended, ...]:
 
 
 def _holding(found: Findings) -> list[Defended]:
-    """Rows that made a leaking attack infeasible, and not by a hair; where the attack fails by itself no row earned anything."""
+    """Rows that made a leaking attack infeasible, and not by a hair; where the attack fails by itself no row earned anything.
+
+    A defense under which a set-up of the same report leaks did not hold, whatever a shorter attack on it came to.
+    """
     if found.defenses is None or found.defenses.undefended.outcome not in LEAKING:
         return []
-    before = found.defenses.undefended.ssim
-    return [row for row in found.defenses.rows if row.outcome == HELD and _earned(before, row.ssim)]
+    before, broken = found.defenses.undefended.ssim, [row for row, _ in broken_elsewhere(found)]
+    earned = [row for row in found.defenses.rows if row.outcome == HELD and _earned(before, row.ssim)]
+    return [row for row in earned if row not in broken]
+
+
+def broken_elsewhere(found: Findings) -> list[tuple[Defended, Update]]:
+    """Rows that held, each with a set-up of the same model that leaks under the same defense: after more steps, or on other images."""
+    if found.defenses is None:
+        return []
+    model = found.defenses.model
+    leaks = {_protection(" + ".join(u.defenses)): u for u in own(found) if u.defenses and u.leaks and u.model == model}
+    held = [row for row in found.defenses.rows if row.outcome == HELD]
+    return [(row, leaks[key]) for row in held if (key := _protection(row.defense)) in leaks]
+
+
+def _protection(spec: str) -> tuple[tuple[str, str], ...]:
+    """Defenses as what they do, however their numbers are written.
+
+    >>> _protection("prune:0.90 + clip:1") == _protection("prune:fraction=0.9 + clip:1.0")
+    True
+    """
+    return tuple(in_words(part) for part in spec.split(" + "))
 
 
 def _earned(before: float | None, after: float | None) -> bool:

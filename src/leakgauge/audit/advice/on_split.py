@@ -46,7 +46,8 @@ def no_safe_cut(found: Findings) -> Match | None:
     best = (
         "no cut could be attacked" if split.safest_fvu is None else f"{split.safest} keeps most, {split.safest_fvu:.2f}"
     )
-    return Match((SPLIT,), {"cuts": plural(split.cuts, "cut"), "wanted": wanted, "best": best})
+    none = "The one cut that was scanned does not keep" if split.cuts == 1 else f"None of {split.cuts} cuts keeps"
+    return Match((SPLIT,), {"none": none, "wanted": wanted, "best": best})
 
 
 def decoders_too(found: Findings) -> Match | None:

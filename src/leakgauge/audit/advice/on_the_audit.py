@@ -30,7 +30,15 @@ def go_on(found: Findings) -> Match | None:
         said[TRAINING] = (
             f"the monitored training ended after {plural(found.training.steps, 'step')} ({found.training.ended})"
         )
-    return Match(tuple(said), {"what": "; ".join(said.values())}) if said else None
+    begun = {late.question: str(late) for late in found.waiting}
+    late = [u.question for u in found.unanswered if not u.reached]
+    ways = ["`leakgauge audit --resume`"] if begun or late else []
+    if SPLIT in said and found.split is not None:
+        ways.append(f"`leakgauge {'audit' if found.split.audited else 'scan'} --resume`")
+    if TRAINING in said and found.training is not None:
+        ways.append("`leakgauge audit --resume`" if found.training.audited else "watch the training again")
+    told = [*begun.values(), *said.values(), *([f"not reached: {', '.join(late)}"] if late else [])]
+    return Match((*begun, *said), {"what": "; ".join(told), "how": ", ".join(dict.fromkeys(ways))}) if told else None
 
 
 def no_proof(found: Findings) -> Match | None:
@@ -45,7 +53,7 @@ def no_proof(found: Findings) -> Match | None:
 
 
 def not_answered(found: Findings) -> Match | None:
-    """A question that was not asked or was refused; one that failed is an error."""
+    """A question that was not asked, not reached or refused; one that failed is an error."""
     left = [u for u in found.unanswered if not u.failed]
     said = [u.question for u in left if not u.reason] + [f"{u.question} ({u.reason})" for u in left if u.reason]
     return Match((), {"questions": ", ".join(said)}) if said else None

@@ -141,7 +141,9 @@ def more_steps(found: Findings) -> Match | None:
     if not short:
         return None
     least = min(short, key=lambda u: (u.steps or 0) / (u.usual_steps or 1))
-    facts = {"count": plural(len(short), "set-up"), "steps": least.steps, "usual": least.usual_steps}
+    spent = sorted({u.steps for u in short if u.steps is not None})
+    steps = plural(spent[-1], "step") if len(spent) == 1 else f"{spent[0]} to {spent[-1]} steps"
+    facts = {"count": plural(len(short), "set-up"), "steps": steps, "usual": least.usual_steps}
     return Match(anchors(short), facts | {"attack": least.attack})
 
 

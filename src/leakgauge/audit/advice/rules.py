@@ -88,7 +88,7 @@ RULES: tuple[Rule, ...] = (
         condition="The scan ended, and no cut meets the threshold and the requirements.",
         when=on_split.no_safe_cut,
         title="Do not split this network as it is; defend the features and scan again.",
-        why="None of {cuts} keeps {wanted}; {best}.",
+        why="{none} {wanted}; {best}.",
     ),
     Rule(
         name="keep_it_whole",
@@ -234,7 +234,7 @@ RULES: tuple[Rule, ...] = (
         condition=f"Fewer than {SETTLED} steps were scored by the monitor.",
         when=on_training.longer_monitoring,
         title="Monitor a longer training.",
-        why="{scored} in {steps} steps are too few for the critic to say anything.",
+        why="{scored} in {steps} training steps: too few for the critic to say anything.",
     ),
     Rule(
         name="repair_errors",
@@ -247,9 +247,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="go_on",
         severity="check",
-        condition="The scan has no conclusion yet, or the monitored training did not come to its end.",
+        condition="The run was stopped before all that it planned was done: set-ups, trials or whole questions have no record, the scan "
+        "has no conclusion yet, or the monitored training did not come to its end.",
         when=on_the_audit.go_on,
-        title="Let the audit come to its end (`leakgauge audit --resume`).",
+        title="Let what was begun come to its end ({how}).",
         why="What stands here is what was measured so far: {what}.",
     ),
     Rule(
@@ -258,7 +259,7 @@ RULES: tuple[Rule, ...] = (
         condition="A set-up that is not feasible was attacked with fewer steps than the attack's own default.",
         when=on_updates.more_steps,
         title="Attack again with at least {usual} steps before you rely on a negative verdict.",
-        why="{count} ended short of feasible after {steps} steps; the default of {attack} is {usual}.",
+        why="{count} ended short of feasible after {steps}; the default of {attack} is {usual}.",
     ),
     Rule(
         name="more_images",
@@ -279,7 +280,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="not_answered",
         severity="know",
-        condition="A question was not asked, or was refused.",
+        condition="A question was not asked, was not reached, or was refused.",
         when=on_the_audit.not_answered,
         title="Decide nothing on what was not measured: {questions}.",
         why="This run says nothing about it, neither that something leaks nor that it does not.",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from leakgauge.audit.advice.match import interval, number, quality
-from leakgauge.audit.advice.on_defenses import none_is_cheap, use_defense
+from leakgauge.audit.advice.on_defenses import broken_elsewhere, none_is_cheap, use_defense
 from leakgauge.audit.advice.on_split import whole_on_edge
 from leakgauge.audit.advice.on_training import CONTROL_LIMIT, members_told, unclean
 from leakgauge.audit.findings import Findings
@@ -72,6 +72,10 @@ def verdicts(found: Findings) -> tuple[QuestionVerdict, ...]:
     if found.defenses is not None:
         made["defenses"] = _defenses(found.defenses, found)
     why = {missing.question: missing for missing in found.unanswered}
+    for late in found.waiting:
+        if late.question in made:
+            done = made[late.question]
+            made[late.question] = replace(done, sentences=(*done.sentences, f"{late}: the run was stopped before."))
     return tuple(made.get(q) or _unanswered(q, why.get(q, Unanswered(q))) for q in QUESTIONS)
 
 
@@ -80,9 +84,10 @@ def _unanswered(question: Question, why: Unanswered) -> QuestionVerdict:
         return QuestionVerdict(
             question, QUESTIONS[question], "none", "No result", (f"This was tried and gave no result: {why.reason}.",)
         )
-    return QuestionVerdict(
-        question, QUESTIONS[question], "none", "Not asked", ("This was not measured, so nothing is known about it.",)
-    )
+    word, said = "Not asked", "This was not measured, so nothing is known about it."
+    if not why.reached:
+        word, said = "Not reached", "The run was stopped before it came to this question, so nothing is known about it."
+    return QuestionVerdict(question, QUESTIONS[question], "none", word, (said,))
 
 
 def _updates(found: Updates) -> QuestionVerdict:
@@ -143,7 +148,7 @@ def _spent(updates: Sequence[Update]) -> str:
     usual = sorted({u.usual_steps for u in updates if u.usual_steps is not None})
     parts = []
     if steps:
-        parts.append(f"{_span(steps)} steps (default of the attack: {_span(usual) or 'unknown'})")
+        parts.append(f"{_span(steps)} {_steps(steps)} (default of the attack: {_span(usual) or 'unknown'})")
     parts.append(plural(max((u.restarts for u in updates), default=1), "restart"))
     parts.append(f"{plural(len(updates), 'set-up')}, {duration(sum(u.seconds for u in updates))} in all")
     return ", ".join(parts)
@@ -151,6 +156,10 @@ def _spent(updates: Sequence[Update]) -> str:
 
 def _span(values: Sequence[int]) -> str:
     return "" if not values else str(values[0]) if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+
+
+def _steps(values: Sequence[int]) -> str:
+    return "step" if values[-1] == 1 else "steps"
 
 
 def _training(training: Training, found: Findings) -> QuestionVerdict:
@@ -191,6 +200,8 @@ def _training(training: Training, found: Findings) -> QuestionVerdict:
         tone, word = "bad", "Alarm" if loud else "Members told"
     elif failed:
         tone, word = "partly", "Controls failed"
+    elif training.auc is not None and training.auc.low is not None and training.auc.low > GUESSING:
+        tone, word = "partly", "Members told in part"
     else:
         tone, word = ("none", "Too short to say") if training.peak is None else ("good", "Alarm silent")
     assumed = [("deployable", f"the adversary sees every {training.view} gradient and has seen earlier steps")]
@@ -213,7 +224,8 @@ def _split(split: Split) -> QuestionVerdict:
             if split.safest_fvu is None
             else f" The most that one keeps is {split.safest_fvu:.2f}, at {split.safest}."
         )
-        said = f"No cut of {split.cuts} keeps an FVU of {split.threshold:g}{more}.{best}"
+        of = f" of {split.cuts}" if split.cuts > 1 else ""
+        said = f"No cut{of} keeps an FVU of {split.threshold:g}{more}.{best}"
         return QuestionVerdict("split", asked, "bad", "No cut", (said,), assumed, split.budget)
     if whole_on_edge(split):
         said = (
@@ -229,6 +241,20 @@ def _split(split: Split) -> QuestionVerdict:
     return QuestionVerdict("split", asked, "good", "Cut found", (said,), assumed, split.budget)
 
 
+def _none_of(count: int) -> str:
+    return "the one defense that was tried cannot" if count == 1 else f"none of {count} defenses can"
+
+
+def broken_in_words(found: Findings) -> str:
+    """Which defenses held in the comparison and leak in a set-up of the same report; empty where none does."""
+    each = [
+        f"under {row.defense} {update.anchor.replace('case-', 'set-up ')} is {_WORDS[str(update.outcome)]}"
+        + ("" if update.steps is None else f" after {plural(update.steps, 'step')}")
+        for row, update in broken_elsewhere(found)
+    ]
+    return f"But not everywhere: {'; '.join(each)}." if each else ""
+
+
 def _defenses(defenses: Defenses, found: Findings) -> QuestionVerdict:
     base, rows = defenses.undefended, defenses.rows
     held = [row for row in rows if row.outcome == HELD]
@@ -240,20 +266,21 @@ def _defenses(defenses: Defenses, found: Findings) -> QuestionVerdict:
     elif base.outcome == HELD:
         tone, word = "none", "Nothing to defend"
         said = [
-            f"The attack fails without a defense too{where}, so that none of {plural(len(rows), 'defense')} can show what it buys."
+            f"The attack fails without a defense too{where}, so that {_none_of(len(rows))} show what it buys against it."
         ]
     else:
         use, dear = use_defense(found), none_is_cheap(found)
         tone, word = ("good", "Defense found") if use else ("bad", "No cheap defense")
         said = [f"{len(held)} of {plural(len(rows), 'defense')} made the attack infeasible within its budget{where}."]
+        said += [broken] if (broken := broken_in_words(found)) else []
         said += [f"The cheapest one worth having is {use.facts['defense']}, for {use.facts['cost']}."] if use else []
         said += [f"None is cheap: {dear.facts['best']}."] if dear else []
-        told = sorted({f"{row.auc:.2f}" for row in held if row.auc is not None})
-        if told:
-            span = told[0] if told[0] == told[-1] else f"{told[0]} to {told[-1]}"
-            said.append(f"Behind them members of a batch are told with an AUC of {span} (0.5 is guessing).")
-    spent = [(defenses.steps, "steps of attack"), (defenses.train_steps, "steps of training")]
-    parts = [f"{count} {what} each" for count, what in spent if count is not None]
+    told = sorted({f"{row.auc:.2f}" for row in (rows if base.outcome == HELD else held) if row.auc is not None})
+    if told:
+        span = told[0] if told[0] == told[-1] else f"{told[0]} to {told[-1]}"
+        said.append(f"Behind them members of a batch are told with an AUC of {span} (0.5 is guessing).")
+    spent = [(defenses.steps, "attack"), (defenses.train_steps, "training")]
+    parts = [f"{plural(count, 'step')} of {what} each" for count, what in spent if count is not None]
     budget = ", ".join([*parts, f"{duration(defenses.seconds)} in all"])
     assumed = _assumed(defenses.deployable, defenses.diagnostic)
     return QuestionVerdict("defenses", asked, tone, word, tuple(said), assumed, budget)

@@ -1,0 +1,88 @@
+"""How far an audit came that was stopped, and that its page says so."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from leakgauge.audit import answers, defense_records, records, stopped, whole_plan
+from leakgauge.audit.advice import advise
+from leakgauge.audit.advice.sentences import verdicts
+from leakgauge.audit.answers import Answer
+from leakgauge.audit.case import Case
+from leakgauge.audit.defend import Trial
+from leakgauge.audit.defense_records import DefenseRecord
+from leakgauge.audit.findings import read_findings
+from leakgauge.audit.records import Record
+from leakgauge.audit.summaries import HELD, Unanswered, Waiting
+from leakgauge.audit.whole_plan import Effort, Request, WholePlan
+from leakgauge.errors import BadInput
+
+CASES = tuple(Case(batch_size=size) for size in (1, 2, 3))
+RENAMED = Case(name="a change", batch_size=3)  # does what the third case does
+TRIALS = tuple(Trial(Case(defenses=defenses), train_steps=1) for defenses in ((), ("prune:0.5",)))
+
+
+def planned(folder: Path) -> None:
+    request = Request(("updates", "split", "defenses"), CASES[0], CASES, (RENAMED,), CASES[0], Effort())
+    whole_plan.save(folder, WholePlan(request, cases=CASES, ladder=(RENAMED,), trials=TRIALS))
+
+
+def attacked(folder: Path, case: Case) -> None:
+    scores = {name: {"mean": 0.1} for name in ("ssim", "psnr")}
+    one = Record(case.key(), "done", asdict(case), victim={}, attack=case.attack, channel="Gradient()", defenses=(), assumptions=(),
+                 versions={}, seed=0, seconds=1.0, peak_bytes=0, verdict=HELD, metrics=scores, null=scores)  # fmt: skip
+    records.append(folder, one)
+
+
+def test_without_a_plan_nothing_is_late(tmp_path):
+    assert (stopped.asked(tmp_path), stopped.not_reached(tmp_path), stopped.waiting(tmp_path)) == (None, (), ())
+
+
+def test_what_has_no_record_is_counted_once(tmp_path):
+    planned(tmp_path)
+    assert stopped.waiting(tmp_path) == ()  # nothing was begun
+    attacked(tmp_path, CASES[0])
+    assert stopped.waiting(tmp_path) == (Waiting("updates", 2, 3),)
+    attacked(tmp_path, RENAMED)
+    assert stopped.waiting(tmp_path) == (Waiting("updates", 1, 3),)
+    answers.append(tmp_path, Answer("updates", "answered"))
+    assert stopped.waiting(tmp_path) == ()
+    assert stopped.not_reached(tmp_path) == ("split", "defenses")
+
+
+def test_trials_are_counted_too(tmp_path):
+    planned(tmp_path)
+    first = TRIALS[0]
+    one = DefenseRecord(
+        first.key(), "done", asdict(first), (), "dlg", "Gradient()", versions={}, command="", seconds=1.0
+    )
+    defense_records.append(tmp_path, one)
+    assert stopped.waiting(tmp_path) == (Waiting("defenses", 1, 2),)
+
+
+def test_a_stopped_audit_does_not_read_like_one_that_was_not_asked(tmp_path):
+    planned(tmp_path)
+    attacked(tmp_path, CASES[0])
+    found = read_findings(tmp_path)
+    assert found.unanswered == (
+        Unanswered("training"),
+        Unanswered("split", reached=False),
+        Unanswered("defenses", reached=False),
+    )
+    said = {verdict.question: verdict for verdict in verdicts(found)}
+    assert said["updates"].sentences[-1] == "2 of 3 planned set-ups were not attacked: the run was stopped before."
+    assert [said[q].word for q in ("training", "split", "defenses")] == ["Not asked", "Not reached", "Not reached"]
+    go_on = next(one for one in advise(found) if one.rule == "go_on")
+    assert go_on.why.endswith("2 of 3 planned set-ups were not attacked; not reached: split, defenses.")
+    assert go_on.because == ("updates",)
+
+
+@pytest.mark.parametrize("content", ["{", '{"request": {"questions": ["updates"]}, "cases": [{"model": "cnn"}]}'])
+def test_a_damaged_plan_is_said(tmp_path, content):
+    attacked(tmp_path, CASES[0])
+    (tmp_path / whole_plan.FILE).write_text(content)
+    with pytest.raises(BadInput, match="is damaged; move it away"):
+        read_findings(tmp_path)
