@@ -58,7 +58,7 @@ app = typer.Typer(
 
 
 SHOWN = {"out", "resume", "quiet", "explain", "workers", "ray", "fail_over", "json", "junit", "markdown"}
-"""Options of an audit that change how it is run, shown and judged, and not what it measures."""
+"""Options that change how a run is done, shown and judged, and not what it measures."""
 
 
 def _version(wanted: bool) -> None:
@@ -146,7 +146,7 @@ def audit(
     )
     if resume:
         free = SHOWN | ({"model"} if written is not None else set())  # a plan file says which verdicts pass
-        refuse_changes(_on_command_line(context, set(context.params) - free), kind="audit")
+        refuse_changes(folder, _asked(context, free), kind="audit")
         raise typer.Exit(console_audit.resumed(folder, shown, began=began))
     base = console.base_case(
         model, data, local_steps, local_lr, channel, attack, option, reveal, classes, resize, device, seed,
@@ -163,7 +163,7 @@ def audit(
         base, plain=plain, mode=mode, batch_size=batch_size, defenses=defense or (), only=only or (), skip=skip or (),
         explain=explain, effort=Effort(steps, training_steps, epochs), budget=budget, cases=cases,
     )  # fmt: skip
-    raise typer.Exit(console_audit.fresh(folder, request, shown, began=began))
+    raise typer.Exit(console_audit.fresh(folder, request, shown, asked=_asked(context, SHOWN), began=began))
 
 
 @app.command(
@@ -280,12 +280,13 @@ def scan(
 
     folder = out or Path("leakgauge-runs/scan")
     if resume:
-        refuse_changes(_on_command_line(context, set(context.params) - {"out", "resume", "quiet"}), kind="scan")
+        refuse_changes(folder, _asked(context, SHOWN), kind="scan")
         raise typer.Exit(console_scan.resumed(folder, quiet=quiet))
     code = console_scan.fresh(
         folder, model=model, data=data, cut=cut or (), every_cut=every_cut, require=require or (), threshold=threshold,
         epochs=epochs, attack_budget=attack_budget, numbers=numbers, defense=defense or (), classes=classes,
         resize=resize, device=device, seed=seed, replace_old=out is None, quiet=quiet,
+        command_line=_asked(context, SHOWN),
     )  # fmt: skip
     raise typer.Exit(code)
 
@@ -294,6 +295,12 @@ def _given(context: typer.Context) -> set[str]:
     """Fields of a case that stand on the command line, also where they say what would hold anyway."""
     fields = {"local_steps", "local_lr", "channel", "attack", "reveal", "classes", "resize", "device", "seed"}
     return _on_command_line(context, fields)
+
+
+def _asked(context: typer.Context, free: set[str]) -> dict[str, str]:
+    """What the command line says, but for the options ``free``."""
+    given = {name: context.params[name] for name in _on_command_line(context, set(context.params) - free)}
+    return {name: ", ".join(map(str, v)) if isinstance(v, list | tuple) else str(v) for name, v in given.items()}
 
 
 def _on_command_line(context: typer.Context, names: set[str]) -> set[str]:

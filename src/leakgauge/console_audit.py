@@ -6,7 +6,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.integrations.ray import OnRay
 from leakgauge.integrations.setups import find, smaller
 from leakgauge.report import html
-from leakgauge.run_folder import make_folder
+from leakgauge.run_folder import ASKED, make_folder, remember
 
 NOMINAL = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
 """Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
@@ -140,10 +140,11 @@ def request_of(
     return Request(main=main, cases=grid, ladder=changes, split=split, budget=seconds, **common)
 
 
-def fresh(folder: Path, request: Request, shown: Shown, *, began: float) -> int:
-    """Plans and runs what is asked for. Returns the exit code."""
+def fresh(folder: Path, request: Request, shown: Shown, *, asked: Mapping[str, str], began: float) -> int:
+    """Plans and runs what is asked for, by the command line ``asked``. Returns the exit code."""
     _prepare(folder)
     whole_plan.save_request(folder, request)
+    remember(folder, asked)
     return _run(folder, request, shown, began=began)
 
 
@@ -184,7 +185,8 @@ def _planned(folder: Path, request: Request, view: AuditView, *, began: float) -
         ready = make_plan(request, load=find, folder=folder, began=began, on_question=view.planning)
     except LeakgaugeError:
         _forget(folder)
-        (folder / whole_plan.FILE).unlink(missing_ok=True)
+        for name in (whole_plan.FILE, ASKED):
+            (folder / name).unlink(missing_ok=True)
         raise
     whole_plan.save(folder, ready)
     return ready

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +24,9 @@ from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.setups import find
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
-from leakgauge.run_folder import claimed
+from leakgauge.run_folder import ASKED, claimed, remember
 
-SCANNED = (store.PLAN, store.FILE, store.CONCLUSION, html.FILE, FEATURES)
+SCANNED = (store.PLAN, store.FILE, store.CONCLUSION, html.FILE, FEATURES, ASKED)
 """What a scan writes into its folder, pictures aside."""
 
 
@@ -49,6 +49,7 @@ def fresh(
     seed: int,
     replace_old: bool,
     quiet: bool,
+    command_line: Mapping[str, str],
 ) -> int:
     """Plans a scan from options, runs it and shows what it found. Returns the exit code."""
     name, data = named(model, data, default="vgg")
@@ -78,6 +79,7 @@ def fresh(
     with claimed(folder, SCANNED, replace_old=replace_old, refusal=refusal):
         setup = find(replace(case, mode="eval"))
         plan = plan_scan(setup, case, asked, folder, command=_command(case, asked))
+        remember(folder, command_line)
         return _run(ScanRun(setup, plan, folder), quiet=quiet)
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from leakgauge.audit.files import write_whole
 from leakgauge.errors import BadInput
 
 ASIDE = ".replaced"
 """Where an old run lies until the new one has brought something about."""
+ASKED = "asked.json"
+"""What the command line of the run asked for."""
 
 
 def make_folder(folder: Path) -> None:
@@ -70,14 +74,28 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def refuse_changes(given: Collection[str], *, kind: str) -> None:
-    """A run that goes on does what it was planned to do: options that would change it are refused, not passed over."""
-    if given:
-        words = sorted("MODEL" if name == "model" else f"--{name.replace('_', '-')}" for name in given)
+def remember(folder: Path, asked: Mapping[str, str]) -> None:
+    """Keeps what the command line of a new run asked for, by the names of its options."""
+    write_whole(folder / ASKED, json.dumps(asked, ensure_ascii=False, indent=1).encode())
+
+
+def refuse_changes(folder: Path, asked: Mapping[str, str], *, kind: str) -> None:
+    """A run that goes on does what it was planned to do: the same command with --resume is welcome, options that would change
+    the run are refused, not passed over."""
+    path = folder / ASKED
+    if not path.is_file():
+        return  # no run of a command line, which going on with it finds out
+    before: dict[str, str] = json.loads(path.read_text("utf-8"))
+    changed = sorted(name for name, value in asked.items() if before.get(name) != value)
+    if changed:
+        words = ["MODEL" if name == "model" else f"--{name.replace('_', '-')}" for name in changed]
+        was = ", ".join(
+            f"{word} was {before[name]}" if name in before else f"{word} was not given"
+            for word, name in zip(words, changed, strict=True)
+        )
         raise BadInput(
-            f"--resume goes on with the {kind} as it was planned, which {', '.join(words)} cannot change; leave that out, or begin "
-            f"another {kind} with another --out"
+            f"--resume goes on with the {kind} as it was planned ({was}); leave that out, or begin another {kind} with another --out"
         )
 
 
-__all__ = ["claimed", "make_folder", "refuse_changes"]
+__all__ = ["ASKED", "claimed", "make_folder", "refuse_changes", "remember"]

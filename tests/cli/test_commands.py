@@ -108,15 +108,19 @@ def test_a_resumed_audit_gives_the_same_table(leakgauge, tmp_path):
     path = tmp_path / "cut" / records.FILE
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2]) + lines[2][:100])  # killed in the middle of the third
-    assert leakgauge("audit", "--resume", "--out", "cut", "-q").code == 0
+    assert leakgauge(*words, "--resume", "--out", "cut").code == 0  # the same command again
     assert table(tmp_path / "cut") == table(tmp_path / "whole")
+    assert leakgauge("audit", "--resume", "--out", "cut", "-q").code == 0
 
 
 def test_a_resumed_audit_refuses_what_it_would_pass_over(leakgauge):
     small = ("audit", "cnn", "--only", "updates", "--mode", "eval", "--batch-size", 1, *FAST, "--out", "run")
     assert leakgauge(*small, "-q").code == 0
     said = leakgauge("audit", "vit", "--resume", "--out", "run", "--seed", 5, "--option", "steps=9").sentence
-    assert "goes on with the audit as it was planned, which --option, --seed, MODEL cannot change" in said
+    assert (
+        "goes on with the audit as it was planned (MODEL was cnn, --option was steps=2, --seed was not given)" in said
+    )
+    assert leakgauge("audit", "cnn", "--mode", "eval", "--resume", "--out", "run", "-q").code == 0
     assert leakgauge("audit", "--resume", "--out", "run", "--json", "gate.json", "--workers", 1, "-q").code == 0
 
 
