@@ -49,7 +49,10 @@ def test_right_labels_pass_also_where_they_are_looked_at_beforehand():
     one = victim()
     for y in (torch.tensor([0, 4]), torch.tensor([0, -100]), torch.rand(2, 5).softmax(1)):
         refuse_targets(lambda: one(X), one.loss, X, y)
-    share(victim(nn.CrossEntropyLoss(ignore_index=-1)), Gradient(), X, torch.tensor([0, -1]))
+    ignoring = victim(nn.CrossEntropyLoss(ignore_index=-1))
+    seen = share(ignoring, Gradient(), X, torch.tensor([0, -1])).signal
+    first_alone = share(ignoring, Gradient(), X[:1], torch.tensor([0])).signal
+    torch.testing.assert_close(seen["1.weight"], first_alone["1.weight"])
 
 
 def test_looking_beforehand_tells_the_same_and_changes_nothing():
@@ -67,7 +70,8 @@ def test_looking_beforehand_tells_the_same_and_changes_nothing():
 
 
 def test_a_loss_of_the_users_own_may_take_what_it_likes():
-    share(victim(lambda scores, y: scores.mean() * y), Gradient(), X, torch.tensor(7.0))
+    signal = share(victim(lambda scores, y: scores.mean() * y), Gradient(), X, torch.tensor(7.0)).signal
+    torch.testing.assert_close(signal["1.bias"], torch.full((5,), 7 / 5))
 
 
 def test_a_mistake_in_the_users_loss_stays_its_own():

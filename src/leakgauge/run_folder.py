@@ -85,7 +85,10 @@ def refuse_changes(folder: Path, asked: Mapping[str, str], *, kind: str) -> None
     path = folder / ASKED
     if not path.is_file():
         return  # no run of a command line, which going on with it finds out
-    before: dict[str, str] = json.loads(path.read_text("utf-8"))
+    try:
+        before: dict[str, str] = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInput(f"{path} is damaged; move it away and give --resume without other options") from error
     changed = sorted(name for name, value in asked.items() if before.get(name) != value)
     if changed:
         words = ["MODEL" if name == "model" else f"--{name.replace('_', '-')}" for name in changed]

@@ -167,4 +167,5 @@ def test_what_workers_are_forked_from_never_touched_a_gpu():
         "for name in sys.argv[1:]: __import__(name)\n"
         "assert not torch.cuda.is_initialized()\n"
     )
-    subprocess.run([sys.executable, "-c", script, *PRELOADED], check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script, *PRELOADED], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

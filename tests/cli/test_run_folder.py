@@ -3,7 +3,7 @@
 import pytest
 
 from leakgauge.errors import BadInput
-from leakgauge.run_folder import claimed
+from leakgauge.run_folder import ASKED, claimed, refuse_changes, remember
 
 NAMES = ("records", "page", "pictures")
 
@@ -105,3 +105,15 @@ def test_a_mistake_in_a_command_keeps_the_last_run(words, mistake, leakgauge, tm
     assert len(before) >= 2
     assert leakgauge(*mistake).code == 2
     assert {p: p.read_bytes() for p in (tmp_path / "leakgauge-runs").rglob("*") if p.is_file()} == before
+
+
+def test_a_run_goes_on_by_what_it_was_asked_and_by_nothing_else(tmp_path):
+    refuse_changes(tmp_path, {"seed": "3"}, kind="scan")  # no run is here; going on with it says so
+    remember(tmp_path, {"model": "cnn", "seed": "3"})
+    for same in ({}, {"seed": "3"}, {"model": "cnn", "seed": "3"}):
+        refuse_changes(tmp_path, same, kind="scan")
+    with pytest.raises(BadInput, match=r"scan as it was planned \(--batch-size was not given, --seed was 3\)"):
+        refuse_changes(tmp_path, {"seed": "4", "batch_size": "2"}, kind="scan")
+    (tmp_path / ASKED).write_text("{")
+    with pytest.raises(BadInput, match=r"asked\.json is damaged"):
+        refuse_changes(tmp_path, {}, kind="scan")

@@ -174,12 +174,8 @@ def training_of(run: MonitorRun) -> Training | Unanswered:
         epsilon=_scalar(newest, "epsilon"),
         seconds=None if seconds is None else float(seconds),
         ended=str(run.end.get("how") or "not on record"),
-        audited=_by_an_audit(str(run.about.get("command") or "")),
+        audited=stopped.by_an_audit(str(run.about.get("command") or "")),
     )
-
-
-def _by_an_audit(command: str) -> bool:
-    return command.startswith("leakgauge audit")
 
 
 def _scalar(report: Mapping[str, Any], name: str) -> float | None:
@@ -217,7 +213,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         "numbers": plan.numbers,
         "require": plan.require,
         "defenses": tuple(map(str, plan.case.get("defenses") or ())),
-        "audited": _by_an_audit(plan.command),
+        "audited": stopped.by_an_audit(plan.command),
         "decoder_epochs": sum(record.epochs for record in found if record.attack == DECODER),
     }
     if end is None:

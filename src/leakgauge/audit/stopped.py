@@ -51,6 +51,11 @@ def waiting(folder: Path) -> tuple[Waiting, ...]:
     return tuple(one for one in found if one.missing)
 
 
+def by_an_audit(command: str) -> bool:
+    """Whether what this command reproduces was part of an audit, so that ``leakgauge audit --resume`` goes on with it."""
+    return command.startswith("leakgauge audit")
+
+
 def _plan(folder: Path) -> Mapping[str, Any]:
     path = folder / whole_plan.FILE
     if not path.is_file():
