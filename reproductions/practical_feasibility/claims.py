@@ -1,7 +1,7 @@
 """What the paper says, what was measured, and whether the two agree, by rules that are written down here and in ``reasons.py``.
 
-An image counts as *recovered* at SSIM 0.9; two numbers *differ* from 0.05 on in SSIM and from 5 points on in accuracy.
-What *leaks* must also differ from its null run.
+An image counts as *recovered* at SSIM 0.9; two numbers *differ* from 0.05 on in SSIM, from 0.2 on in the correlation of layouts and
+from 5 points on in accuracy. What *leaks* is at least *partial* by the verdict.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ledger import Row
-from reasons import DIFFER, WELL_TRAINED, Beside, spread, ssim
+from reasons import DIFFER, DIFFER_LAYOUT, WELL_TRAINED, Beside, layout, spread, ssim
 
 RECOVERED, POINTS, GAINED = 0.9, 0.05, 0.2
 """SSIM of a recovered image, points of accuracy that count, SSIM over the null run that counts as a gain in Fig. 4."""
@@ -79,24 +79,34 @@ def _stem_helps(rows: list[Row], beside: Beside) -> Finding:
 # --- attacks ---------------------------------------------------------------------------------------------------------
 
 
-def _above(words: Callable[[list[float]], str], leaking: slice) -> Callable[[list[Row], Beside], Finding]:
-    """The rows of ``leaking`` must lie above all others, and above their own null runs, by what counts as a difference."""
+def _above(
+    words: Callable[[list[Row]], str], leaking: slice, *, less: bool = False
+) -> Callable[[list[Row], Beside], Finding]:
+    """The rows of ``leaking`` must leak, and the others must not; with ``less`` they may, but clearly less: by SSIM or by their layout."""
 
     def judge(rows: list[Row], beside: Beside) -> Finding:
         leaks = rows[leaking]
         safe = [row for row in rows if row not in leaks]
-        shown = all(ssim(row) > ssim(row, "null") + DIFFER for row in leaks)
-        holds = shown and min(ssim(row) for row in leaks) > max(ssim(row) for row in safe) + DIFFER
+        shown, other = min(beside.level(row) for row in leaks), max(beside.level(row) for row in safe)
+        apart = any(
+            min(measure(row) for row in leaks) > max(measure(row) for row in safe) + least
+            for measure, least in ((ssim, DIFFER), (layout, DIFFER_LAYOUT))
+        )
+        holds = shown > 0 and (other == 0 or (less and (shown > other or (shown == other and apart))))
         alike = len({row["trained"] for row in rows}) == 1
         why = [] if holds else [beside.should_differ(leaks, safe)]
         why += [] if alike else ["trained and untrained networks are not comparable"]
-        return Finding(words([ssim(row) for row in rows]), holds and alike, "; ".join(why))
+        return Finding(words(rows), holds and alike, "; ".join(why))
 
     return judge
 
 
-def _named(*names: str) -> Callable[[list[float]], str]:
-    return lambda values: "SSIM " + ", ".join(f"{v:.2f} {name}" for v, name in zip(values, names, strict=True))
+def _named(*names: str) -> Callable[[list[Row]], str]:
+    def words(rows: list[Row]) -> str:
+        each = (f"{ssim(row):.2f} ({layout(row):.2f}) {name}" for row, name in zip(rows, names, strict=True))
+        return "SSIM (layout) " + ", ".join(each)
+
+    return words
 
 
 def _in_order(rows: list[Row], beside: Beside) -> Finding:
@@ -143,7 +153,8 @@ CLAIMS = (
     *(
         Claim(
             "small", "4.5.3", f"{name}: the stem of ImageNet on small images leaks more than the adapted one",
-            (f"{name}_imagenet_stem, train mode", f"{name}, train mode"), _above(_named("with ImageNet's stem", "adapted"), slice(1)),
+            (f"{name}_imagenet_stem, train mode", f"{name}, train mode"),
+            _above(_named("with ImageNet's stem", "adapted"), slice(1), less=True),
         )
         for name in ("convnext_t", "swin_t")
     ),

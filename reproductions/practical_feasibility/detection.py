@@ -19,7 +19,7 @@ import setting
 import torch
 from attacking import attacked
 from figures import keep, side_by_side
-from ledger import Ledger, Pictures, Row, mean
+from ledger import Ledger, Pictures, Row, layouts, mean
 from PIL import Image
 from setting import Options, Plan
 from torch import Tensor
@@ -145,15 +145,17 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| variant, mode | paper | SSIM (adversary's choice) | SSIM (oracle) | null run | mean colour or blur | 1 − cos | steps |",
-        "|---|---|---|---|---|---|---|---|",
+        "| variant, mode | paper | SSIM (adversary's choice) | SSIM (oracle) | null run | mean colour or blur | layout (null run) "
+        "| 1 − cos | steps |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if "refused" in row:
-            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | | |")
+            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | | | |")
             continue
         four = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null", "baseline"))
-        lines.append(f"| {row['case']} | {row['paper_ssim'] or ''} | {four} | {row['mismatch']:.3f} | {row['steps']} |")
+        words = f"| {row['case']} | {row['paper_ssim'] or ''} | {four} | {layouts(row)} "
+        lines.append(f"{words}| {row['mismatch']:.3f} | {row['steps']} |")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ PSNR, that agree best with that answer (largest true-positive minus false-positi
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from leakgauge.models.cifar_resnet import CifarResNet, load_cifar_resnet
 DEPTHS = (20, 56)
 CASES = {f"resnet{depth}, {mode} mode": (depth, mode) for depth in DEPTHS for mode in ("eval", "train")}
 PLAN: Plan = dict.fromkeys(CASES, 20.0)
+POOL = 500
+"""Images among which the true one is looked for."""
 PERFECT = 60.0
 """PSNR of a perfect copy, which has none."""
 METRICS = ("ssim", "ssim_above_null", "psnr_above_null")
@@ -48,15 +50,7 @@ def network(depth: int, options: Options) -> tuple[CifarResNet, Pixels, bool]:
 
 
 def run(options: Options, ledger: Ledger, plan: Plan) -> None:
-    images = setting.cifar_test(options, 40 if options.quick else 600)
-    shares = (0.0, 1.0) if options.quick else (0.0, 0.3, 0.6, 0.8, 1.0)
-    count = 2 if options.quick else 6
-    for key in CASES:
-        if ledger.has(key):
-            continue
-        options.require_time(key, plan[key])
-        with ledger.attempt(key):
-            measure(key, options, ledger, images, shares, count)
+    run_cases(options, ledger, plan, measure)
     if ledger.failed:
         return  # thresholds of a part of the cases would be others
     frozen: dict[str, Any] = {**freeze(ledger.rows), "quick": options.quick}
@@ -64,10 +58,31 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
     (options.out / "thresholds.json").write_text(json.dumps(frozen, indent=2) + "\n", encoding="utf-8")
 
 
-def measure(key: str, options: Options, ledger: Ledger, images: Images, shares: Sequence[float], count: int) -> None:
+def run_cases(options: Options, ledger: Ledger, plan: Plan, measure: Callable[..., None]) -> None:
+    """``measure`` for every case that has no row yet, on the first images."""
+    images = setting.cifar_test(options, 40 if options.quick else 600)
+    shares = (0.0, 1.0) if options.quick else (0.0, 0.3, 0.6, 0.8, 1.0)
+    for key in CASES:
+        if not ledger.has(key):
+            options.require_time(key, plan[key])
+            with ledger.attempt(key):
+                measure(key, options, ledger, images, shares, 2 if options.quick else 6)
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """Of each ``tried`` (share of noise in the start, number of the image): ``shown["attack"]``, ``shown["null"]`` and the truth."""
+
+    tried: list[tuple[float, int]]
+    shown: dict[str, Tensor]
+    truths: Tensor
+    trained: bool
+    steps: int
+
+
+def attempts(key: str, options: Options, images: Images, shares: Sequence[float], count: int) -> Attempts:
     depth, mode = CASES[key]
     model, space, is_trained = network(depth, options)
-    judge, judged_space, _ = network(sum(DEPTHS) - depth, options)
     victim = Victim(model.to(options.device), space, mode="train" if mode == "train" else "eval", name=key)
     x, y = (part.to(options.device) for part in setting.encoded(space, images, slice(0, count)))
     tried = [(p, i) for p in shares for i in range(count)]
@@ -89,12 +104,19 @@ def measure(key: str, options: Options, ledger: Ledger, images: Images, shares: 
         "null": attack.blind().many(victim, seen, seed=options.seed),
     }
     shown = {kind: torch.cat([space.decode(one.x) for one in every]).cpu() for kind, every in found.items()}
-    scores = {kind: score_images_in_order(guesses, truths) for kind, guesses in shown.items()}
-    known = recognised(judge, judged_space, shown["attack"], [i for _, i in tried], images, pool=500)
-    null_known = recognised(judge, judged_space, shown["null"], [i for _, i in tried], images, pool=500)
+    return Attempts(tried, shown, truths, is_trained, attack.solver.steps)
+
+
+def measure(key: str, options: Options, ledger: Ledger, images: Images, shares: Sequence[float], count: int) -> None:
+    made = attempts(key, options, images, shares, count)
+    judge, space, _ = network(sum(DEPTHS) - CASES[key][0], options)
+    scores = {kind: score_images_in_order(guesses, made.truths) for kind, guesses in made.shown.items()}
+    own = [i for _, i in made.tried]
+    known, null_known = (
+        recognised(judge, space, made.shown[kind], own, images, pool=POOL) for kind in ("attack", "null")
+    )
     ledger.add(
-        key, trained=is_trained, data=images.name, shares=[p for p, _ in tried], images=[i for _, i in tried],
-        steps=attack.solver.steps,
+        key, trained=made.trained, data=images.name, shares=[p for p, _ in made.tried], images=own, steps=made.steps,
         ssim=scores["attack"].ssim, psnr=scores["attack"].psnr, null_ssim=scores["null"].ssim, null_psnr=scores["null"].psnr,
         recognised=known, null_recognised=null_known,
     )  # fmt: skip

@@ -16,7 +16,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=${WORK:-/tmp/practical_feasibility}
 export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-8}
 python=${PYTHON:-python3}
-[ $# -gt 0 ] || set -- accuracy small controlled detection shared_statistics large freeze_thresholds
+[ $# -gt 0 ] || set -- accuracy small controlled detection shared_statistics large freeze_thresholds freeze_layout
 if [ "${PLAN:-}" ]; then
     for part in "$@"; do "$python" "$here/$part.py" --plan | tail -n 1; done
     exit

@@ -136,3 +136,9 @@ def device_facts(device: torch.device) -> Row:
 
 def mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
+
+
+def layouts(row: Row) -> str:
+    """Of the adversary's choice, and of the null run where it was measured."""
+    null = row["null"].get("layout")
+    return f"{mean(row['attack']['layout']):.2f}" + ("" if null is None else f" ({mean(null):.2f})")

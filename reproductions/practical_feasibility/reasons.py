@@ -17,13 +17,16 @@ Where we see an image and the paper does not (*a leak*):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from attacking import scores_of
 from ledger import Row, mean
 
-DIFFER = 0.05
-"""From here on two values of SSIM differ."""
+from leakgauge.audit.verdict import RECONSTRUCTED, SEVERITY, Check, judge
+
+DIFFER, DIFFER_LAYOUT = 0.05, 0.2
+"""From here on two values of SSIM, and two correlations of layouts, differ."""
 WELL_TRAINED = 0.85
 MATCHED = 0.05
 """1 − cos up to which a gradient counts as explained."""
@@ -31,10 +34,15 @@ MATCHED = 0.05
 
 @dataclass(frozen=True)
 class Beside:
-    """What other parts found: accuracies on CIFAR-10 by network, and the SSIM from which on an image counts as seen (frozen before)."""
+    """What other parts found: accuracies on CIFAR-10 by network, and the checks of a reconstruction, frozen before."""
 
     accuracies: Mapping[str, float] = field(default_factory=dict)
-    seen: float = 0.5
+    whole: Sequence[Check] = RECONSTRUCTED
+
+    def level(self, row: Row) -> int:
+        """0 where the verdict is infeasible, 1 for partial, 2 for feasible."""
+        scores = (scores_of(row[kind]) for kind in ("attack", "null", "baseline"))
+        return SEVERITY[judge(*scores, to_reconstruct=self.whole).outcome]
 
     def training(self, row: Row) -> list[str]:
         if not row["trained"]:
@@ -60,13 +68,14 @@ class Beside:
         return f"{row['case']}: {', '.join(found) or 'not found out'}"
 
     def should_differ(self, leaking: list[Row], safe: list[Row]) -> str:
-        """Why those of the first list are not clearly above those of the second."""
-        found = [self.miss(row) for row in leaking if ssim(row) < self.seen]
-        found += [self.leak(row) for row in safe if ssim(row) >= self.seen]
-        if found:
-            return "; ".join(found)
-        low, high = min(ssim(row) for row in leaking), max(ssim(row) for row in safe)
-        return f"not found out: {low:.2f} counts as seen, {high:.2f} does not, and they differ by less than {DIFFER}"
+        """Why those of the first list do not leak clearly more than those of the second."""
+        found = [self.miss(row) for row in leaking if self.level(row) == 0]
+        found += [self.leak(row) for row in safe if self.level(row) > 0]
+        return "; ".join(found)
+
+
+def layout(row: Row, kind: str = "attack") -> float:
+    return mean(row[kind]["layout"])
 
 
 def ssim(row: Row, kind: str = "attack") -> float:

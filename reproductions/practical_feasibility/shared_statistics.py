@@ -13,7 +13,7 @@ from pathlib import Path
 import setting
 from attacking import all_pairs_ssim, attacked
 from drawing import grid
-from ledger import Ledger, Pictures, Row, mean
+from ledger import Ledger, Pictures, Row, layouts, mean
 from networks import Network
 from setting import Options, Plan
 
@@ -77,17 +77,17 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
 def table(rows: list[Row]) -> str:
     lines = [
         "| network, statistics | trained | paper | over all pairs (oracle; ceiling) | SSIM, paired | oracle, paired | null run "
-        "| mean colour or blur | 1 − cos | steps |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| mean colour or blur | layout (null run) | 1 − cos | steps |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if "refused" in row:
-            lines.append(f"| {row['case']} | not run: {row['refused']} |" + " |" * 8)
+            lines.append(f"| {row['case']} | not run: {row['refused']} |" + " |" * 9)
             continue
         paired = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null", "baseline"))
         pairs = f"{row['all_pairs']:.3f} ({row['oracle_all_pairs']:.3f}; {row['ceiling']:.3f})"
         words = f"| {row['case']} | {'yes' if row['trained'] else 'no'} | {row['paper_ssim']} | {pairs} | {paired} "
-        lines.append(f"{words}| {row['mismatch']:.3f} | {row['steps']} |")
+        lines.append(f"{words}| {layouts(row)} | {row['mismatch']:.3f} | {row['steps']} |")
     return "\n".join(lines)
 
 

@@ -35,6 +35,15 @@ def test_a_perfect_shuffled_batch(order):
     assert found.ssim == pytest.approx((1.0,) * 5, abs=1e-12)
     assert found.labels == (1.0,) * 5
     assert found.reid == (1.0,) * 5
+    assert found.layout == pytest.approx((1.0,) * 5)
+    assert found.layout_rank is None  # the first of fifteen candidates may be so by chance
+
+
+def test_the_layout_is_compared_where_there_are_enough_different_images():
+    truth, pool = images(1), images(19, seed=1)
+    assert score_images(truth, truth, pool=pool).layout_rank == (1.0,)
+    assert score_images(1 - truth, truth, pool=pool).layout_rank == (20.0,)
+    assert score_images(truth, truth, pool=torch.cat([pool[:18], truth])).layout_rank is None  # copies count once
 
 
 @pytest.mark.parametrize("y", [torch.eye(4), torch.rand(4, 3, generator=torch.Generator().manual_seed(0))])
@@ -65,9 +74,9 @@ def test_labels_follow_their_images():
 
 def test_what_was_not_measured_is_none():
     found = score_images(images(2), images(2, seed=1))
-    assert (found.lpips, found.reid, found.labels) == (None, None, None)
+    assert (found.lpips, found.reid, found.labels, found.layout_rank) == (None, None, None, None)
     assert found.summary()["lpips"] is None
-    assert set(found.means()) == {"mse", "psnr", "ssim"}
+    assert set(found.means()) == {"mse", "psnr", "ssim", "layout"}
 
 
 def test_a_perceptual_distance_is_asked_in_the_order_of_the_truth():

@@ -8,13 +8,22 @@ import pytest
 
 from leakgauge.audit import Case, embedded, run_all
 from leakgauge.audit.scoring import Scores
-from leakgauge.audit.verdict import GLIMPSED, LESS_IS_BETTER, RECONSTRUCTED, SEVERITY, SHARE_FOR_FEASIBLE, Check, judge
+from leakgauge.audit.verdict import (
+    GLIMPSED,
+    LESS_IS_BETTER,
+    OUTLINED,
+    RECONSTRUCTED,
+    SEVERITY,
+    SHARE_FOR_FEASIBLE,
+    Check,
+    judge,
+)
 from leakgauge.core import Assumption
 
 STEP = 1e-6
-NULL = {"ssim": 0.05, "psnr": 8.0, "lpips": 0.8, "reid": 90.0}
-BASELINE = {"ssim": 0.3, "psnr": 15.0, "lpips": 0.5, "reid": 1.0}
-GOOD = {"ssim": 0.95, "psnr": 40.0, "lpips": 0.01, "reid": 1.0}
+NULL = {"ssim": 0.05, "psnr": 8.0, "lpips": 0.8, "reid": 90.0, "layout": 0.15, "layout_rank": 30.0}
+BASELINE = {"ssim": 0.3, "psnr": 15.0, "lpips": 0.5, "reid": 1.0, "layout": 0.9}
+GOOD = {"ssim": 0.95, "psnr": 40.0, "lpips": 0.01, "reid": 1.0, "layout": 0.99, "layout_rank": 1.0}
 
 
 def scores(values: dict, count: int = 1) -> Scores:
@@ -69,7 +78,37 @@ def test_both_sides_of_every_check_of_glimpsed(check):
     assert verdict.rule == f"no image of 1 beats the null run; missed: {check}"
 
 
-@pytest.mark.parametrize("check", [*RECONSTRUCTED, *GLIMPSED], ids=str)
+@pytest.mark.parametrize("check", OUTLINED, ids=str)
+def test_both_sides_of_every_check_of_outlined(check):
+    """A saturated picture: the null run's grey one is nearer in SSIM and PSNR, but things stand where they do in the original."""
+    null = {"ssim": 0.5, "psnr": 14.0, "layout": 0.3 if check.above == "null" else -0.5}
+    attack = {"ssim": 0.3, "psnr": 11.0, "layout": 0.8, "layout_rank": 1.0}
+    attack[check.metric] = check.margin + (null[check.metric] if check.above == "null" else 0.0)
+    above, below = ({**attack, check.metric: attack[check.metric] + better(check) * d} for d in (STEP, -STEP))
+    verdict = judge(scores(above), scores(null), scores(GOOD))
+    assert verdict.outcome == "partial"
+    assert verdict.rule.startswith(
+        "1 of 1 images beat the null run (1 by the layout alone); not reconstructed, missed:"
+    )
+    assert judge(scores(below), scores(null), scores(GOOD)).outcome == "infeasible_within_budget"
+
+
+@pytest.mark.parametrize("missing", [{"layout"}, {"layout_rank"}, {"null"}])
+def test_a_layout_that_was_not_compared_shows_nothing(missing):
+    attack = {"ssim": 0.3, "psnr": 11.0, "layout": 0.8, "layout_rank": 1.0}
+    null = {"ssim": 0.5, "psnr": 14.0, **({} if "null" in missing else {"layout": 0.0})}
+    known = {name: value for name, value in attack.items() if name not in missing}
+    assert judge(scores(known), scores(null), scores(GOOD)).outcome == "infeasible_within_budget"
+
+
+def test_a_layout_is_never_a_reconstruction():
+    """The trivial picture has it too."""
+    attack = {"ssim": 0.3, "psnr": 11.0, "layout": 1.0, "layout_rank": 1.0}
+    batch = judge(scores(attack, 4), scores({"ssim": 0.5, "psnr": 14.0, "layout": 0.0}, 4), scores(BASELINE, 4))
+    assert batch.outcome == "partial"
+
+
+@pytest.mark.parametrize("check", [*RECONSTRUCTED, *GLIMPSED, *OUTLINED], ids=str)
 def test_a_check_is_inclusive(check):
     exact = {**GOOD, check.metric: bar_of(check)}
     assert check.passes(0, scores(exact), scores(NULL), scores(BASELINE))
@@ -88,11 +127,15 @@ def test_the_tables_are_what_the_documents_say():
         ("reid", 1, "zero"),
     ]
     assert [(c.metric, c.margin, c.above) for c in GLIMPSED] == [("ssim", 0.05, "null"), ("psnr", 1.0, "null")]
+    outlined = [(c.metric, c.margin, c.above) for c in OUTLINED]
+    assert outlined == [("layout", 0.4, "zero"), ("layout", 0.2, "null"), ("layout_rank", 1, "zero")]
     assert SHARE_FOR_FEASIBLE == 0.5
     assert str(RECONSTRUCTED[0]) == "SSIM at least 0.38"
     assert str(RECONSTRUCTED[2]) == "PSNR at least 2.6 dB above the null run"
     assert str(RECONSTRUCTED[4]) == "PSNR at least 0.5 dB above the trivial baseline"
     assert str(RECONSTRUCTED[5]) == "LPIPS at least 0.02 below the trivial baseline"
+    assert str(OUTLINED[1]) == "correlation of the layout at least 0.2 above the null run"
+    assert str(OUTLINED[2]) == "re-identified by its layout at rank 1 or better"
     assert str(RECONSTRUCTED[6]) == "re-identified at rank 1 or better"
 
 

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
-from leakgauge.measures.reidentification import normalised_correlation, rank
+from leakgauge.measures.reidentification import normalised_correlation, rank, together
 
 
 def images(n, seed=0, shape=(3, 8, 8)):
@@ -49,6 +50,19 @@ def test_a_pool_that_repeats_the_truths_changes_nothing():
     truths, pool, guesses = images(3), images(20, 1), images(3, 2)
     expected = rank(guesses, truths, pool)
     assert torch.equal(rank(guesses, truths, torch.cat([pool, truths, pool])), expected)
+
+
+def test_copies_that_were_normalised_and_brought_back_are_no_rivals():
+    """Mean and standard deviation cost the last digits; the truth was taken for its own rival, so nothing could rank first."""
+    space = Pixels((3, 8, 8), mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26))
+    pool = (images(20, 1) * 255).round() / 255
+    truths = space.decode(space.encode(pool[:3]))
+    assert not torch.equal(truths, pool[:3])
+    assert rank(truths, truths, pool).tolist() == [1, 1, 1]
+    assert len(together(truths, pool)[1]) == 20
+    almost = truths.clone()
+    almost[:, 0, 0, 0] = 1 - almost[:, 0, 0, 0]  # one pixel apart is another image
+    assert len(together(almost, pool)[1]) == 23
 
 
 def test_the_same_image_twice_in_a_batch_is_no_rival_of_itself():

@@ -9,10 +9,19 @@ from types import ModuleType
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "practical_feasibility"
-PARTS = ("accuracy", "small", "large", "shared_statistics", "controlled", "detection", "freeze_thresholds")
+PARTS = (
+    "accuracy",
+    "small",
+    "large",
+    "shared_statistics",
+    "controlled",
+    "detection",
+    "freeze_thresholds",
+    "freeze_layout",
+)
 HELPERS = (
     *PARTS, "attacking", "claims", "confusion", "drawing", "figures", "ledger", "make_tables", "networks", "pack", "reasons", "rehearsal",
-    "setting", "study", "training",
+    "score_pictures", "setting", "study", "training",
 )  # fmt: skip
 
 

@@ -13,7 +13,16 @@ import pytest
 import torch
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "practical_feasibility"
-PARTS = ("accuracy", "small", "large", "shared_statistics", "controlled", "detection", "freeze_thresholds")
+PARTS = (
+    "accuracy",
+    "small",
+    "large",
+    "shared_statistics",
+    "controlled",
+    "detection",
+    "freeze_thresholds",
+    "freeze_layout",
+)
 
 
 def run_part(name: str, out: Path, monkeypatch, *more: str) -> dict:

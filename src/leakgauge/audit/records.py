@@ -19,7 +19,7 @@ Status = Literal["done", "refused", "error"]
 class Record:
     """Everything one case produced.
 
-    ``metrics``, ``null`` and ``baseline`` map a metric name (mse, psnr, ssim, lpips, reid, labels) to its summary
+    ``metrics``, ``null`` and ``baseline`` map a metric name (mse, psnr, ssim, lpips, reid, labels, layout, layout_rank) to its summary
     ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured; so does ``start``, where a start
     was revealed. ``restarts`` maps a metric name to its value for each restart (mean over the batch), ``intervals`` to
     the mean over restarts ``{"mean", "low", "high", "n", "level"}`` where there are several. ``pictures`` maps truth /

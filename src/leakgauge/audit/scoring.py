@@ -12,17 +12,21 @@ from torch import Tensor
 from leakgauge.core import Reconstruction, Space, Tokens
 from leakgauge.errors import BadInput
 from leakgauge.measures import baseline, image, reidentification
+from leakgauge.measures.layout import layout, layout_pairs
 from leakgauge.measures.pairing import pair
 
 Perceptual = Callable[[Tensor, Tensor], Tensor]
+LEAST_CANDIDATES = 20
+"""From so many images on it says something that the true one is the most alike: by chance one in twenty is."""
 
 
 @dataclass(frozen=True)
 class Scores:
     """One value per true image, in the order of the truth; None where a metric was not measured.
 
-    ``reid`` is the rank of the true image among the pool (1 is best), ``labels`` is 1.0 where the label is right; targets
-    that are no single label (class probabilities, several labels, a vector to regress on) are not compared.
+    ``reid`` is the rank of the true image among the pool (1 is best), ``layout_rank`` that by layout alone, where there are
+    at least twenty candidates. ``labels`` is 1.0 where the label is right; targets that are no single label (class
+    probabilities, several labels, a vector to regress on) are not compared.
     """
 
     mse: tuple[float, ...]
@@ -31,6 +35,8 @@ class Scores:
     lpips: tuple[float, ...] | None = None
     reid: tuple[float, ...] | None = None
     labels: tuple[float, ...] | None = None
+    layout: tuple[float, ...] | None = None
+    layout_rank: tuple[float, ...] | None = None
 
     def summary(self) -> dict[str, Any]:
         """Mean, smallest, largest and every value of each metric, as a record keeps them."""
@@ -90,7 +96,15 @@ def score_images(
         lpips=None if lpips is None else _values(lpips(guesses, truths)),
         reid=None if pool is None else _values(reidentification.rank(guesses, truths, pool)),
         labels=right,
+        layout=_values(layout(guesses, truths)),
+        layout_rank=None if pool is None else _layout_rank(guesses, truths, pool),
     )
+
+
+def _layout_rank(guesses: Tensor, truths: Tensor, pool: Tensor) -> tuple[float, ...] | None:
+    if len(reidentification.together(truths, pool.to(truths))[1]) < LEAST_CANDIDATES:
+        return None
+    return _values(reidentification.rank(guesses, truths, pool, alike=layout_pairs))
 
 
 def trivial_baseline(truths: Tensor, *, lpips: Perceptual | None = None) -> Scores:
@@ -105,6 +119,7 @@ def trivial_baseline(truths: Tensor, *, lpips: Perceptual | None = None) -> Scor
         psnr=_best(max, *[s.psnr for s in scored]),
         ssim=_best(max, *[s.ssim for s in scored]),
         lpips=best_lpips,
+        layout=_best(max, *[s.layout for s in scored if s.layout is not None]),
     )
 
 
@@ -115,6 +130,7 @@ def score_images_in_order(guesses: Tensor, truths: Tensor, *, lpips: Perceptual 
         psnr=_values(image.psnr(guesses, truths)),
         ssim=_values(image.ssim(guesses, truths)),
         lpips=None if lpips is None else _values(lpips(guesses, truths)),
+        layout=_values(layout(guesses, truths)),
     )
 
 

@@ -1,8 +1,8 @@
 """From scores to a verdict, by one table of checks.
 
 An image counts as *reconstructed* when it passes every check of ``RECONSTRUCTED`` and as *glimpsed* when it passes every
-check of ``GLIMPSED``. An attack has to beat two things that are no leakage: its own null run (same start, same priors,
-no signal) and a trivial picture of the truth (mean colour, or a 4×4 blur).
+check of ``GLIMPSED``, or every check of ``OUTLINED``. An attack has to beat two things that are no leakage: its own null run
+(same start, same priors, no signal) and a trivial picture of the truth (mean colour, or a 4×4 blur).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEVERITY: Mapping[str, int] = {"infeasible_within_budget": 0, "partial": 1, "fea
 """Outcomes in the order of how much leaks."""
 
 
-LESS_IS_BETTER = ("lpips", "reid")
+LESS_IS_BETTER = ("lpips", "reid", "layout_rank")
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,14 @@ class Check:
     measured, on either side, decides nothing.
     """
 
-    metric: Literal["ssim", "psnr", "lpips", "reid"]
+    metric: Literal["ssim", "psnr", "lpips", "reid", "layout", "layout_rank"]
     margin: float
     above: Literal["zero", "null", "baseline"]
+
+    def measured(self, attack: Scores, null: Scores, baseline: Scores) -> bool:
+        """On both sides."""
+        bars = {"zero": attack, "null": null, "baseline": baseline}[self.above]
+        return getattr(attack, self.metric) is not None and getattr(bars, self.metric) is not None
 
     def passes(self, image: int, attack: Scores, null: Scores, baseline: Scores) -> bool:
         bars = {"zero": attack, "null": null, "baseline": baseline}[self.above]
@@ -53,15 +58,18 @@ class Check:
     def __str__(self) -> str:
         if self.metric == "reid":
             return f"re-identified at rank {self.margin:g} or better"
+        if self.metric == "layout_rank":
+            return f"re-identified by its layout at rank {self.margin:g} or better"
         if self.metric == "lpips":
             return (
                 f"LPIPS at least {self.margin:g} below the {'null run' if self.above == 'null' else 'trivial baseline'}"
             )
         unit = " dB" if self.metric == "psnr" else ""
+        name = "correlation of the layout" if self.metric == "layout" else self.metric.upper()
         if self.above == "zero":
-            return f"{self.metric.upper()} at least {self.margin:g}{unit}"
+            return f"{name} at least {self.margin:g}{unit}"
         bar = "the null run" if self.above == "null" else "the trivial baseline"
-        return f"{self.metric.upper()} at least {self.margin:g}{unit} above {bar}"
+        return f"{name} at least {self.margin:g}{unit} above {bar}"
 
 
 RECONSTRUCTED = (
@@ -80,6 +88,13 @@ GLIMPSED = (
     Check("ssim", 0.05, above="null"),
     Check("psnr", 1.0, above="null"),
 )
+OUTLINED = (
+    Check("layout", 0.4, above="zero"),
+    Check("layout", 0.2, above="null"),
+    Check("layout_rank", 1, above="zero"),
+)
+"""What stands where can be plain in a picture that is so grainy or saturated that the null run's grey one has the higher SSIM.
+These count only where there were enough other images to tell the layout from."""
 SHARE_FOR_FEASIBLE = 0.5
 """Feasible needs at least this share of the batch reconstructed; a smaller share, or glimpses, are partial."""
 
@@ -101,12 +116,15 @@ def judge(
     *,
     to_reconstruct: Sequence[Check] = RECONSTRUCTED,
     to_glimpse: Sequence[Check] = GLIMPSED,
+    to_outline: Sequence[Check] = OUTLINED,
 ) -> Verdict:
     """Applies the table image by image; ``null`` and ``baseline`` are scored on the same truths in the same order."""
     count = len(scores.ssim)
     reconstructed = [_failed(to_reconstruct, i, scores, null, baseline) for i in range(count)]
     glimpsed = [_failed(to_glimpse, i, scores, null, baseline) for i in range(count)]
-    whole, some = reconstructed.count(None), glimpsed.count(None)
+    by_layout = _outlined(to_outline, scores, null, baseline)
+    alone = sum(shown and missed is not None for shown, missed in zip(by_layout, glimpsed, strict=True))
+    whole, some = reconstructed.count(None), glimpsed.count(None) + alone
     kind = "diagnostic" if any(a.kind == "diagnostic" for a in assumptions) else "deployable"
     if whole >= SHARE_FOR_FEASIBLE * count:
         return Verdict("feasible", f"{whole} of {count} images pass every check", kind)
@@ -114,11 +132,20 @@ def judge(
     if whole:
         return Verdict("partial", f"{whole} of {count} images pass every check; another misses: {missed}", kind)
     if some:
+        how = f" ({alone} by the layout alone)" if alone else ""
         return Verdict(
-            "partial", f"{some} of {count} images beat the null run; not reconstructed, missed: {missed}", kind
+            "partial", f"{some} of {count} images beat the null run{how}; not reconstructed, missed: {missed}", kind
         )
     missed = next(check for check in glimpsed if check is not None)
     return Verdict("infeasible_within_budget", f"no image of {count} beats the null run; missed: {missed}", kind)
+
+
+def _outlined(checks: Sequence[Check], scores: Scores, null: Scores, baseline: Scores) -> list[bool]:
+    """Image by image; a layout that was not measured, or not compared with others, shows nothing."""
+    count = len(scores.ssim)
+    if not all(check.measured(scores, null, baseline) for check in checks):
+        return [False] * count
+    return [_failed(checks, i, scores, null, baseline) is None for i in range(count)]
 
 
 def _failed(checks: Sequence[Check], image: int, scores: Scores, null: Scores, baseline: Scores) -> Check | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,21 +11,25 @@ from leakgauge.measures.image import checked, checked_pair
 
 FLAT = 1e-6  # an image whose pixels deviate less than this from their mean (root mean square) has no pattern
 TIE = 1e-9
+COPY = 1e-3
+"""Images nowhere further apart than this, a quarter of a level of 8 bits, are the same."""
 
 
-def rank(reconstructions: Tensor, truths: Tensor, pool: Tensor) -> Tensor:
+def rank(
+    reconstructions: Tensor, truths: Tensor, pool: Tensor, *, alike: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Tensor:
     """Rank (1 = best) of each reconstruction's own true image among all candidates, shape (N,), integers.
 
     ``truths[i]`` is the true image of ``reconstructions[i]`` (pair them first). Candidates are the distinct images of
-    ``truths`` and ``pool`` together; ``pool`` may repeat the truths, as copies count once. Candidates are ordered by
-    :func:`normalised_correlation`, so neither brightness nor contrast matters. Ties count against the attack: a
-    reconstruction without any pattern ranks last.
+    ``truths`` and ``pool`` together; ``pool`` may repeat the truths, as copies count once, also copies that were normalised and
+    brought back, which differ in their last digits. Candidates are ordered by
+    :func:`normalised_correlation`, so neither brightness nor contrast matters, or by another likeness ``alike`` of every
+    image of one batch with every image of another. Ties count against the attack: a reconstruction without any pattern ranks last.
     """
     reconstructions, truths = checked_pair(reconstructions, truths)
     checked_pair(truths, pool, same_count=False)
-    own, candidates = _distinct(torch.cat([truths, checked(pool, "the pool").to(truths.device)]))
-    own = own[: len(truths)]
-    likeness = normalised_correlation(reconstructions, candidates)
+    own, candidates = together(truths, checked(pool, "the pool").to(truths.device))
+    likeness = (alike or normalised_correlation)(reconstructions, candidates)
     return (likeness >= likeness.gather(1, own[:, None]) - TIE).sum(1)  # its own image is one of those counted
 
 
@@ -35,14 +41,28 @@ def normalised_correlation(a: Tensor, b: Tensor) -> Tensor:
 
     Ref: Lewis 1995, Eq. (2) — normalised cross-correlation, at zero shift
     """
-    return _pattern(a) @ _pattern(b).T
+    return pattern(a) @ pattern(b).T
 
 
-def _pattern(images: Tensor) -> Tensor:
+def pattern(images: Tensor) -> Tensor:
+    """Each image flattened, without its mean and with length 1; zeros where it is flat."""
     flat = images.flatten(1)
     centred = flat - flat.mean(1, keepdim=True)
     norm = centred.norm(dim=1, keepdim=True)
     return torch.where(norm > FLAT * flat.shape[1] ** 0.5, centred / norm, 0.0)
+
+
+def together(truths: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
+    """For each of ``truths`` its index among the candidates, and the candidates: the distinct images of both, those of ``truths`` first."""
+    index, images = _distinct(torch.cat([truths, pool]))
+    own = index[: len(truths)]
+    known = int(own.max()) + 1
+    rest = images[known:]
+    copies = torch.zeros(len(rest), dtype=torch.bool, device=rest.device)
+    if len(rest):
+        for one in images[:known]:
+            copies |= (rest - one).abs().flatten(1).amax(1) <= COPY
+    return own, torch.cat([images[:known], rest[~copies]])
 
 
 def _distinct(images: Tensor) -> tuple[Tensor, Tensor]:

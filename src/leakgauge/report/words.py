@@ -19,9 +19,11 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "lpips": ("LPIPS", "lower = closer to the original"),
     "mse": ("MSE", "lower = closer to the original"),
     "reid": ("Re-identification rank", "1 = the original is the closest image"),
+    "layout": ("Correlation of the layout", "1 = everything stands where it does in the original"),
+    "layout_rank": ("Re-identification rank by layout", "1 = no other image is laid out more alike"),
     "labels": ("Labels recovered", "higher = more labels told"),
 }
-_DECIMALS = {"psnr": 1, "ssim": 3, "lpips": 3, "reid": 1}
+_DECIMALS = {"psnr": 1, "ssim": 3, "lpips": 3, "reid": 1, "layout": 2, "layout_rank": 1}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,96 @@
+"""Adds the layout to rows that were measured before it was, and mends their ranks, from the pictures that were kept of them.
+
+    python reproductions/practical_feasibility/score_pictures.py PART --data FOLDER [--out FOLDER]
+
+Ranks were one too high where normalising an image and bringing it back had changed its last digits: it was taken for its own rival.
+Pictures are kept in 8 bits and at most 112 pixels a side, averaged down; the means of 8×8 blocks are the same but for that rounding, ranks
+are those of the smaller pictures. Rows that have a layout are left as they are, and so are those without pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import detection
+import setting
+import torch
+import torch.nn.functional as F
+from ledger import Pictures, Row, load, read
+from setting import RESULTS, Options
+from torch import Tensor
+
+from leakgauge.audit.scoring import score_images, trivial_baseline
+
+SOURCES = {
+    "small": lambda options: setting.cifar_test(options, 200).x,
+    "large": lambda options: setting.imagenet(options, 20).x,
+    "shared_statistics": lambda options: setting.cifar_test(options, 200).x,
+    "detection": lambda options: detection.cells(options)[1][:100],
+}
+"""The images among which each part re-identifies."""
+NORMALISED = ("small", "large", "shared_statistics")
+"""Parts whose images are normalised."""
+ROUNDED = 2 / 255
+"""How far a kept picture may be from its original."""
+
+
+def add_layout(row: Row, pictures: Pictures, pool: Tensor, *, mend_ranks: bool) -> bool:
+    """Into the scores of the row, where they lack it; says whether it did."""
+    if "attack" not in row or "layout" in row["attack"] or f"{row['case']}/truth" not in pictures:
+        return False
+    shown = {kind: torch.from_numpy(pictures[name]).float() / 255 for kind, name in _names(row["case"], pictures)}
+    truths = shown["truth"]
+    others = pool[[all(float((one - truth).abs().max()) > ROUNDED for truth in truths) for one in pool]]
+    for kind in shown.keys() & {"attack", "oracle"}:
+        scores = score_images(shown[kind], truths, pool=others)
+        row[kind] |= {"layout": scores.layout, "layout_rank": scores.layout_rank}
+        if mend_ranks:
+            row[kind]["reid"] = scores.reid
+    if "null" in shown:
+        row["null"]["layout"] = score_images(shown["null"], truths).layout
+    row["baseline"]["layout"] = trivial_baseline(truths).layout
+    row["layout_from_pictures"] = True
+    return True
+
+
+def _names(case: str, pictures: Pictures) -> list[tuple[str, str]]:
+    return [(kind, f"{case}/{kind}") for kind in ("truth", "attack", "oracle", "null") if f"{case}/{kind}" in pictures]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=sorted(SOURCES))
+    parser.add_argument("--data", type=Path, help="folder made by pack.py; embedded images without it")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder with the results")
+    given = parser.parse_args()
+    path = given.out / f"{given.part}.jsonl"
+    facts, rows = read(path)
+    options = Options(facts["quick"], torch.device("cpu"), facts["seed"], given.data, given.out, given.out)
+    pictures = load(path.with_suffix(".npz"))
+    if given.part == "shared_statistics":  # it has one truth for all, and keeps what the adversary has alone
+        pictures = {f"{case}/attack": x for case, x in pictures.items() if case != "truth"} | {
+            f"{case}/truth": pictures["truth"] for case in pictures if case != "truth"
+        }
+    kept = next(iter(pictures.values()))
+    pool = F.adaptive_avg_pool2d(SOURCES[given.part](options), kept.shape[-2:])
+    done = sum(add_layout(row, pictures, pool, mend_ranks=given.part in NORMALISED) for row in rows)
+    part = path.with_suffix(".part")
+    part.write_text(
+        "".join(json.dumps(_rounded(row), ensure_ascii=False) + "\n" for row in [facts, *rows]), encoding="utf-8"
+    )
+    part.replace(path)
+    print(f"{path}: {done} of {sum('attack' in row for row in rows)} rows got a layout")
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()
