@@ -102,7 +102,7 @@ def score_images(
 
 
 def _layout_rank(guesses: Tensor, truths: Tensor, pool: Tensor) -> tuple[float, ...] | None:
-    if len(reidentification.together(truths, pool.to(truths))[1]) < LEAST_CANDIDATES:
+    if len(reidentification.together(truths.double(), pool.double())[1]) < LEAST_CANDIDATES:
         return None
     return _values(reidentification.rank(guesses, truths, pool, alike=layout_pairs))
 
