@@ -15,7 +15,7 @@ from drawing import Line, Panel, svg
 from ledger import Ledger, Pictures, Row
 from networks import Network, save_weights
 from setting import Images, Options, Plan
-from training import ATTENTION, CONVNEXT, RESIDUAL, SWIN, trained
+from training import ATTENTION, CONVNEXT, RESIDUAL, SWIN, Recipe, trained
 
 from leakgauge.errors import Inapplicable
 
@@ -30,7 +30,7 @@ NETWORKS = {
 """The most important first."""
 RECIPES = {"resnet18_pre": RESIDUAL, "resnet18_post": RESIDUAL, "swin_t": SWIN, "convnext_t": CONVNEXT}
 PLAN: Plan = {
-    "resnet18_pre": 20.0, "resnet18_post": 20.0, "swin_t": 178.0, "convnext_t": 176.0, "convnext_t_imagenet_stem": 96.0,
+    "resnet18_pre": 20.0, "resnet18_post": 20.0, "swin_t": 178.0, "convnext_t": 146.0, "convnext_t_imagenet_stem": 80.0,
     "vit_b": 32.0, "vit_b_patch8": 17.0, "vit_b_patch16": 14.0, "resnet18_post_imagenet_stem": 8.0, "swinv2_t": 60.0,
     "swin_t_imagenet_stem": 25.0, "maxvit_t": 40.0,
 }  # fmt: skip
@@ -62,15 +62,17 @@ def measure(
         ledger.add(key, refused=str(refusal))
         return
     recipe = RECIPES.get(net.name, ATTENTION)
+    recipes = [recipe] if isinstance(recipe, Recipe) else recipe
     if options.quick:
-        recipe = replace(recipe, batch=64)
+        recipes = [replace(one, batch=64) for one in recipes]
     done = trained(
-        model, space, (train.x, train.y), (test.x, test.y), recipe=recipe, seconds=options.scale * seconds, device=options.device,
+        model, space, (train.x, train.y), (test.x, test.y), recipe=recipes, seconds=options.scale * seconds, device=options.device,
         epochs=given_epochs(net, ledger), most_epochs=1 if options.quick else MOST_EPOCHS, seed=options.seed,
     )  # fmt: skip
     save_weights(model, options.weights, net)
     ledger.add(
-        key, data=train.name, changes=changes, parameters=sum(p.numel() for p in model.parameters()), batch=recipe.batch, lr=done.lr,
+        key, data=train.name, changes=changes, parameters=sum(p.numel() for p in model.parameters()), batch=done.recipe.batch,
+        lr=done.recipe.lr, muon=done.recipe.muon,
         accuracy=done.accuracy, train_accuracy=done.train_accuracy, epochs=done.epochs, trained_on=done.images, tested_on=len(test.x),
         seconds=done.seconds, ms_per_step=done.ms_per_step, step=done.note,
     )  # fmt: skip

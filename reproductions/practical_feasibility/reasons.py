@@ -41,8 +41,8 @@ class Beside:
 
     def level(self, row: Row) -> int:
         """0 where the verdict is infeasible, 1 for partial, 2 for feasible."""
-        scores = (scores_of(row[kind]) for kind in ("attack", "null", "baseline"))
-        return SEVERITY[judge(*scores, to_reconstruct=self.whole).outcome]
+        attack, null, baseline = (scores_of(row[kind]) for kind in ("attack", "null", "baseline"))
+        return SEVERITY[judge(attack, null, baseline, to_reconstruct=self.whole).outcome]
 
     def training(self, row: Row) -> list[str]:
         if not row["trained"]:

@@ -20,8 +20,8 @@ PARTS = (
     "freeze_layout",
 )
 HELPERS = (
-    *PARTS, "attacking", "claims", "confusion", "drawing", "figures", "ledger", "make_tables", "networks", "pack", "reasons", "rehearsal",
-    "score_pictures", "setting", "study", "training",
+    *PARTS, "attacking", "claims", "confusion", "drawing", "figures", "ledger", "make_tables", "networks", "optimizers", "pack", "reasons",
+    "rehearsal", "score_pictures", "setting", "study", "training",
 )  # fmt: skip
 
 

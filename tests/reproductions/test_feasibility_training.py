@@ -32,8 +32,55 @@ def test_training_learns_an_easy_task(name, folder_on_path):
     assert not bool((shaken(torch.ones(8, 1, 40, 40), rng, hole=0)[:, :, 4:-4, 4:-4] == 0).any())
 
 
+def test_muon_is_that_of_torch(folder_on_path):
+    from optimizers import Muon
+
+    rng = torch.Generator().manual_seed(0)
+    start = [torch.randn(*shape, generator=rng) for shape in ((9, 4), (4, 9), (9, 4), (8, 3))]
+    ours, theirs = ([p.clone().requires_grad_() for p in start] for _ in range(2))
+    rate = torch.tensor(0.1)
+    mine = Muon([{"params": ours, "weight_decay": 0.05}], rate)
+    torchs = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
+    for number in range(4):
+        if number == 2:
+            rate.fill_(0.02)
+            torchs.param_groups[0]["lr"] = 0.02
+        for own, optimizer in ((ours, mine), (theirs, torchs)):
+            optimizer.zero_grad()
+            sum((p.sin().square().sum() for p in own), torch.zeros(())).backward()
+            optimizer.step()
+    for a, b, was in zip(
+        ours, theirs, start, strict=True
+    ):  # both orthogonalise in bfloat16, in another order of rounding
+        assert (a - b).norm() < 0.15 * (a - was).norm()
+
+
+def test_an_orthogonalised_matrix_keeps_its_directions(folder_on_path):
+    from optimizers import orthogonal
+
+    rng = torch.Generator().manual_seed(0)
+    matrices = torch.randn(3, 20, 8, generator=rng)
+    made = orthogonal(matrices).float()
+    values = torch.linalg.svdvals(made)
+    assert 0.5 < values.min() < values.max() < 1.4
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    middle = left.mT @ made @ right.mT  # in the matrices' own directions it is diagonal
+    assert (middle - torch.diag_embed(middle.diagonal(dim1=1, dim2=2))).abs().max() < 0.1
+
+
+def test_muon_takes_the_hidden_matrices_alone(folder_on_path):
+    from networks import Network
+    from optimizers import hidden_matrices
+
+    model, _, _ = Network("swin_t").made(classes=10, seed=0, quick=False)
+    taken = {id(p) for p in hidden_matrices(model)}
+    names = {name for name, p in model.named_parameters() if id(p) in taken}
+    assert {name.rsplit(".", 2)[1] for name in names} == {"qkv", "proj", "fc1", "fc2", "reduction"}
+    assert all(name.startswith("layers.") for name in names)
+
+
 def test_momentum_is_that_of_torch(folder_on_path):
-    from training import Nesterov
+    from optimizers import Nesterov
 
     rng = torch.Generator().manual_seed(0)
     start = [torch.randn(3, 2, generator=rng), torch.randn(4, generator=rng)]
@@ -55,14 +102,20 @@ def test_momentum_is_that_of_torch(folder_on_path):
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("name", ["resnet18_pre", "swin_t", "convnext_t"])
-def test_a_training_step_can_be_recorded(name, folder_on_path, recordable):
+@pytest.mark.parametrize(
+    ("name", "muon"), [("resnet18_pre", False), ("swin_t", False), ("swin_t", True), ("convnext_t", False)]
+)
+def test_a_training_step_can_be_recorded(name, muon, folder_on_path, recordable):
     """Nothing in it waits for the device or comes from the host; of AdamW torch itself says so (capturable)."""
     from networks import Network
+    from optimizers import Muon
     from training import RESIDUAL, Loop
 
     model, _, _ = Network(name).made(classes=10, seed=0, quick=True)
     loop = Loop(model.to("meta").train(), RESIDUAL, torch.empty(4, 3, 32, 32, device="meta"), steps=10)
+    if muon:
+        matrices = [p for p in model.parameters() if p.dim() == 2]
+        loop.optimizers = [Muon([{"params": matrices, "weight_decay": 0.05}], torch.zeros((), device="meta"))]
     loop._move()
     with recordable.only_on_the_device():
         loop._move()
@@ -135,7 +188,7 @@ def test_networks_compared_by_accuracy_get_equally_many_epochs(tmp_path, folder_
     assert max(accuracy.PLAN.values()) <= 180  # the most an architecture is given
 
 
-def test_of_several_learning_rates_the_one_that_learns_is_taken(folder_on_path):
+def test_of_several_recipes_the_one_that_learns_is_taken(folder_on_path):
     from dataclasses import replace
 
     import training
@@ -146,7 +199,7 @@ def test_of_several_learning_rates_the_one_that_learns_is_taken(folder_on_path):
     model, space, _ = Network("swin_t").made(classes=10, seed=0, quick=True)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     x, y = space.encode(photographs(32)), torch.arange(8)
-    recipe = replace(training.SWIN, lr=(1e4, 1e-3, 1e-9), batch=8)
-    assert training._best_rate(model, recipe, x, y, torch.contiguous_format, seed=0) == 1e-3
-    assert training._best_rate(model, replace(recipe, lr=7.0), x, y, torch.contiguous_format, seed=0) == 7.0
+    recipes = [replace(training.SWIN[0], lr=lr, batch=8) for lr in (1e4, 1e-3, 1e-9)]
+    assert training._best_recipe(model, recipes, x, y, torch.contiguous_format, seed=0) is recipes[1]
+    assert training._best_recipe(model, recipes[:1], x, y, torch.contiguous_format, seed=0) is recipes[0]
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
