@@ -38,6 +38,11 @@ def test_what_is_a_name_stays_text(spec, cut):
     assert made_from(spec, CHANNELS, kind="channel") == Features(cut)
 
 
+def test_a_whole_number_may_be_written_as_a_float():
+    assert repr(made_from("quantize:8.0", DEFENSES, kind="defense")) == "Quantize(bits=8)"
+    assert made_from("dlg:steps=1e1", ATTACKS, kind="attack") == ATTACKS["dlg"](steps=10)
+
+
 def test_options_of_an_attack():
     made = made_from("dlg:lr=0.5", ATTACKS, kind="attack", extra={"steps": 7})
     assert made == ATTACKS["dlg"](lr=0.5, steps=7)
@@ -55,6 +60,10 @@ def test_options_of_an_attack():
         ("clip", DEFENSES, "does not fit.*it takes norm"),
         ("prune:much", DEFENSES, "prune takes a number as fraction, got 'much'"),
         ("prune:1.5", DEFENSES, "between 0 and 1"),
+        ("withhold:3", DEFENSES, "needs names of roles, such as head, got 3"),
+        ("mask_channels:0.5,seed=1.5", DEFENSES, "takes a whole number as seed, got 1.5"),
+        ("dpsgd:seed=0.5", CHANNELS, "takes a whole number as seed, got 0.5"),
+        ("shuffled_fedavg:epochs=1.5", CHANNELS, "takes a whole number as epochs, got 1.5"),
         ("prune:0.9,0.8", DEFENSES, "fraction twice"),
         ("gaussian_noise:std=1,std=2", DEFENSES, "std twice"),
         ("dlg:steps=many", ATTACKS, "takes a number as steps, got 'many'"),

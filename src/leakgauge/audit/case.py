@@ -13,9 +13,9 @@ from typing import Any
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.parse import made_from, options_in
-from leakgauge.channels import CHANNELS, Aggregate, FedAvg, Gradient, ShuffledFedAvg
+from leakgauge.channels import CHANNELS, DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Attack, Buffers, Channel, Defense, Labels, Mode, NoisyCopy, Reveal, Size
-from leakgauge.defenses import DEFENSES
+from leakgauge.defenses import DEFENSES, Withhold
 from leakgauge.errors import BadInput
 from leakgauge.models.pretrained import PRETRAINED
 
@@ -152,7 +152,7 @@ class Case:
         return made_from(self.attack, ATTACKS, kind="attack", extra=self.options)
 
     def build_defenses(self) -> tuple[Defense, ...]:
-        return tuple(made_from(spec, DEFENSES, kind="defense") for spec in self.defenses)
+        return tuple(map(_defense, self.defenses))
 
     def build_reveal(self) -> tuple[Reveal | AuxiliaryImages, ...]:
         return tuple(made_from(spec, REVEALS, kind="knowledge to reveal") for spec in self.reveal)
@@ -176,7 +176,10 @@ class Case:
             )
         secret = SALT * (self.seed + 1) + self.first  # another stream than the adversary's own draws from the seed
         drawn = {"seed": secret} if name in DRAWS and "seed=" not in self.channel else {}
-        return made_from(self.channel, CHANNELS, kind="channel", extra=drawn)
+        made = made_from(self.channel, CHANNELS, kind="channel", extra=drawn)
+        if isinstance(made, DPSGD) and made.noise and made.seed is None:
+            raise BadInput(f"{self.channel} draws no noise, since it has no seed; drop seed=None, or take noise=0")
+        return made
 
     def protections(self) -> tuple[str, ...]:
         """What stands between the data and the adversary: a channel that protects, then the defenses."""
@@ -237,6 +240,16 @@ class Case:
         for spec in self.reveal:
             words += [] if spec == "size" else ["--reveal", spec]
         return shlex.join(words)
+
+
+def _defense(spec: str) -> Defense:
+    """Refuses what would be shown as a defended set-up though it defends nothing, or is no defense but a channel."""
+    if protects(spec):
+        raise BadInput(f"{spec} is a way to compute the update, not a change of it; use --channel {spec}")
+    made = made_from(spec, DEFENSES, kind="defense")
+    if isinstance(made, Withhold) and not made.roles:
+        raise BadInput(f"{spec} keeps nothing back without a role; say which, e.g. withhold:head")
+    return made
 
 
 def restored(fields: dict[str, Any]) -> Case:

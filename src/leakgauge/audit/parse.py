@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 NUMBERS = {"int", "float", "None"}
 """Annotations, as written, of options that no word can fill."""
+WHOLE_NUMBERS = {"int", "None"}
+"""Annotations of options that no fraction can fill."""
 
 
 def made_from(
@@ -39,6 +41,10 @@ def made_from(
             raise BadInput(f"{kind} {name} has no option {option!r}; it takes {', '.join(allowed) or 'none'}")
         if isinstance(value, str) and set(str(parameters[option].annotation).split(" | ")) <= NUMBERS:
             raise BadInput(f"{kind} {name} takes a number as {option}, got {value!r}")
+        if isinstance(value, float) and set(str(parameters[option].annotation).split(" | ")) <= WHOLE_NUMBERS:
+            if not value.is_integer():
+                raise BadInput(f"{kind} {name} takes a whole number as {option}, got {value!r}")
+            options[option] = int(value)  # 1e3 steps are a thousand
     try:
         return factory(**options)
     except TypeError as error:

@@ -28,6 +28,8 @@ def column(values: Tensor, like: Tensor) -> Tensor:
 def clipped_rows(signal: Signal, norm: float) -> dict[str, Tensor]:
     """g · min(1, norm / ‖g‖) for each row g, all tensors of a row together. Differentiable, also at a length of zero.
 
+    Half precision is multiplied in single precision: a factor with few digits would leave rows longer than ``norm``.
+
     Ref: Abadi et al. 2016, Algorithm 1 — clip gradient
     """
     if math.isinf(norm):
@@ -35,7 +37,12 @@ def clipped_rows(signal: Signal, norm: float) -> dict[str, Tensor]:
     squares = _squares(signal)
     lengths = squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()  # the root has no slope at zero
     factors = (norm / lengths).clamp(max=1.0)
-    return {name: t * column(factors, t) for name, t in signal.items()}
+    return {name: _scaled(t, factors) for name, t in signal.items()}
+
+
+def _scaled(rows: Tensor, factors: Tensor) -> Tensor:
+    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    return (wide * column(factors, wide)).to(rows.dtype)
 
 
 def _squares(signal: Signal) -> Tensor:

@@ -37,6 +37,8 @@ class Withhold:
     def __post_init__(self) -> None:
         if isinstance(self.roles, str):  # ``withhold:head`` on the command line
             object.__setattr__(self, "roles", (self.roles,))
+        if not isinstance(self.roles, tuple | list) or not all(isinstance(role, str) for role in self.roles):
+            raise BadInput(f"Withhold needs names of roles, such as head, got {self.roles!r}")
 
     def for_victim(self, victim: Victim, /) -> Defense:
         roles = find_roles(victim.model)
