@@ -315,6 +315,20 @@ def test_a_verdict_that_turns_on_a_hair_recommends_no_defense():
     assert "use_defense" in {one.rule for one in advise(defenses(rows=(replace(ROW, ssim=None),)))}
 
 
+def test_where_a_layout_alone_was_seen_the_layout_says_what_a_defense_bought():
+    """Flat grey has the higher SSIM there, so that a defense that leaves nothing to see does not lower it."""
+    base = replace(BASE, outcome="partial", ssim=0.32, layout=0.71, by_layout=True)
+    row = replace(ROW, ssim=0.55, layout=0.12)
+    (use,) = [one for one in advise(defenses(undefended=base, rows=(row,))) if one.rule == "use_defense"]
+    assert "(correlation of the layout 0.12 instead of correlation of the layout 0.71)" in use.why
+    (none,) = [
+        one
+        for one in advise(defenses(undefended=base, rows=(replace(row, ssim=0.1, layout=0.55),)))
+        if one.rule == "no_cheap_defense"
+    ]
+    assert "none lowered the correlation of the layout by 0.2" in none.why
+
+
 def test_a_defense_that_leaks_in_a_set_up_is_not_recommended():
     tried = replace(TRIED, model="cnn")
     leak = replace(

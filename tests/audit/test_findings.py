@@ -15,13 +15,15 @@ from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.explain import change_in, explain, ladder
-from leakgauge.audit.findings import Findings, read_findings, training_of, updates_of
+from leakgauge.audit.findings import Findings, defenses_of, read_findings, training_of, updates_of
 from leakgauge.audit.flips import case_of
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.summaries import HELD, Measured, Training, Unanswered, Updates
+from leakgauge.audit.scoring import Scores
+from leakgauge.audit.summaries import HELD, Defenses, Measured, Training, Unanswered, Updates
 from leakgauge.audit.usual_cases import default_cases
+from leakgauge.audit.verdict import judge
 
 KNOWN = {"what": "batch size known (4)", "kind": "deployable"}
 EVAL = {"what": "client computes its update in eval mode", "kind": "diagnostic"}
@@ -227,6 +229,22 @@ def test_defenses_are_compared_with_the_trial_without_any(tmp_path: Path):
     assert (found.steps, found.train_steps, found.seconds) == (40, 60, 8.0)
     assert (found.setting, found.deployable) == ("cnn, train mode, batch 1", (KNOWN["what"],))
     assert found.clients == 1
+
+
+def test_what_was_seen_by_its_layout_alone_is_read_from_the_rule_that_the_verdict_writes():
+    values = {"ssim": (0.3, 0.3), "psnr": (11.0, 11.0), "layout": (0.8, 0.2), "layout_rank": (1.0, 9.0)}
+    seen = Scores(mse=(0.0, 0.0), **values)
+    nothing = Scores(mse=(0.0, 0.0), ssim=(0.6, 0.6), psnr=(14.0, 14.0), layout=(0.0, 0.1))
+    judged = judge(seen, nothing, nothing)
+    found = {"metrics": seen.summary(), "null": nothing.summary(), "rule": judged.rule}
+    (update,) = answered(updates_of([replace(record(Case(), judged.outcome), **found)])).every
+    assert (update.by_layout, update.layout, update.null_layout) == (True, 0.5, 0.05)
+    glimpsed = replace(record(Case(), "partial"), rule="1 of 1 images beat the null run; not reconstructed, missed: x")
+    assert not answered(updates_of([glimpsed])).every[0].by_layout
+    compared = defenses_of([trial(verdict=judged.outcome, **found), trial("prune:0.99")])
+    assert isinstance(compared, Defenses)
+    assert (compared.undefended.by_layout, compared.undefended.layout) == (True, 0.8)
+    assert (compared.rows[0].by_layout, compared.rows[0].layout) == (False, None)
 
 
 @pytest.mark.parametrize(

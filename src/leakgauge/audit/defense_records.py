@@ -11,6 +11,7 @@ from typing import Any
 
 from leakgauge.audit.files import append_line, infinity_as_text, infinity_from_text, line_of, sort_lines, whole_lines
 from leakgauge.audit.records import Status
+from leakgauge.audit.verdict import BY_LAYOUT
 from leakgauge.errors import BadInput
 
 FILE = "defenses.jsonl"
@@ -63,6 +64,17 @@ class DefenseRecord:
         """Mean SSIM of the reconstructions, None where the attack gave none."""
         found = self.metrics.get("ssim")
         return None if not found else float(found["mean"])
+
+    @property
+    def layout(self) -> float | None:
+        """Correlation of the layout of the image that it is plainest in, since few of a batch may be; None where not measured."""
+        found = self.metrics.get("layout")
+        return None if not found else float(found["max"])
+
+    @property
+    def by_layout(self) -> bool:
+        """Whether some images were glimpsed by their layout alone; an SSIM then says little about what was seen."""
+        return self.status == "done" and BY_LAYOUT in self.rule
 
     @property
     def auc(self) -> float | None:

@@ -28,6 +28,7 @@ from leakgauge.audit.summaries import (
     Updates,
     Waiting,
 )
+from leakgauge.audit.verdict import BY_LAYOUT
 
 SETTLED = 8
 """Scored steps from which on a number of the critic counts; with fewer its interval is most of its range."""
@@ -132,6 +133,9 @@ def _update(number: int, record: Record) -> Update:
         psnr=_mean(record.metrics, "psnr"),
         null_ssim=_mean(record.null, "ssim"),
         null_psnr=_mean(record.null, "psnr"),
+        layout=_mean(record.metrics, "layout"),
+        null_layout=_mean(record.null, "layout"),
+        by_layout=done and BY_LAYOUT in record.rule,
         labels=None if told else _mean(record.metrics, "labels"),
         classes=record.victim.get("classes"),
         first=int(case.get("first") or 0),
@@ -277,6 +281,8 @@ def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:
         status=record.status,
         reason=record.reason,
         ssim=record.ssim,
+        layout=record.layout,
+        by_layout=record.by_layout,
         auc=record.auc,
         cost=value,
         cost_low=low,

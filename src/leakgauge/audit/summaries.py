@@ -18,7 +18,8 @@ class Update:
     ``anchor`` is its place in the report. ``diagnostic`` lists the assumptions that no ordinary server satisfies. ``steps`` and
     ``usual_steps`` (the attack's own default) are None for an attack in closed form. ``labels`` is the share of labels that the
     attack found by itself, None where it was given them. ``first`` is the index of the first private image. ``which`` says how many
-    images of a batch a partial verdict is about.
+    images of a batch a partial verdict is about, ``by_layout`` that some of them were glimpsed by their layout alone: then SSIM and
+    PSNR may lie below those of the null run, and ``layout`` is what was seen.
     """
 
     anchor: str
@@ -43,6 +44,9 @@ class Update:
     psnr: float | None = None
     null_ssim: float | None = None
     null_psnr: float | None = None
+    layout: float | None = None
+    null_layout: float | None = None
+    by_layout: bool = False
     labels: float | None = None
     classes: int | None = None
     first: int = 0
@@ -188,7 +192,8 @@ class Defended:
     """One defense at one strength. ``cost`` is the accuracy lost, in points, against the same training without it.
 
     ``ssim`` is that of the attack, ``auc`` tells how well members of a batch are still told from others. ``front`` is whether no
-    other row is better at both the attack and the accuracy.
+    other row is better at both the attack and the accuracy. ``by_layout`` is as in
+    :class:`Update`; ``layout`` is that of the image it is plainest in.
     """
 
     defense: str
@@ -197,6 +202,8 @@ class Defended:
     status: str = "done"
     reason: str = ""
     ssim: float | None = None
+    layout: float | None = None
+    by_layout: bool = False
     auc: float | None = None
     cost: float | None = None
     cost_low: float | None = None

@@ -95,6 +95,8 @@ OUTLINED = (
 )
 """What stands where can be plain in a picture that is so grainy or saturated that the null run's grey one has the higher SSIM.
 These count only where there were enough other images to tell the layout from."""
+BY_LAYOUT = "by the layout alone"
+"""How a rule says that some images were glimpsed by ``OUTLINED`` and by nothing else; who reads records looks for these words."""
 SHARE_FOR_FEASIBLE = 0.5
 """Feasible needs at least this share of the batch reconstructed; a smaller share, or glimpses, are partial."""
 
@@ -132,7 +134,7 @@ def judge(
     if whole:
         return Verdict("partial", f"{whole} of {count} images pass every check; another misses: {missed}", kind)
     if some:
-        how = f" ({alone} by the layout alone)" if alone else ""
+        how = f" ({alone} {BY_LAYOUT})" if alone else ""
         return Verdict(
             "partial", f"{some} of {count} images beat the null run{how}; not reconstructed, missed: {missed}", kind
         )

@@ -71,10 +71,10 @@ def headline(records: Sequence[DefenseRecord]) -> str:
     of = plural(len(judged), "defense")
     stopped = [r for r in judged if r.verdict == "infeasible_within_budget"]
     if not stopped:
-        weakest = min(judged, key=lambda r: _number(r.ssim))
+        weakest = min(judged, key=lambda r: _number(r.layout if plain.by_layout else r.ssim))
         return (
             f"None of the {of} stopped the attack within its budget; it saw least under {_phrase(weakest)} "
-            f"(SSIM {_number(weakest.ssim):.2f} instead of {_number(plain.ssim):.2f})."
+            f"({_seen(weakest, plain)})."
         )
     said = f"{len(stopped)} of {of} stopped the attack within its budget"
     known = [r for r in stopped if r.cost is not None]
@@ -84,8 +84,15 @@ def headline(records: Sequence[DefenseRecord]) -> str:
     return f"{said}; the cheapest, {_phrase(cheapest)}, {_price(_number(cheapest.cost))}."
 
 
+def _seen(record: DefenseRecord, plain: DefenseRecord) -> str:
+    """In the number that says what was seen without a defense."""
+    if plain.by_layout:
+        return f"correlation of the layout {_number(record.layout):.2f} instead of {_number(plain.layout):.2f}"
+    return f"SSIM {_number(record.ssim):.2f} instead of {_number(plain.ssim):.2f}"
+
+
 def _headline_of_one(only: DefenseRecord, plain: DefenseRecord) -> str:
-    seen = f"SSIM {_number(only.ssim):.2f} instead of {_number(plain.ssim):.2f}"
+    seen = _seen(only, plain)
     if only.verdict != "infeasible_within_budget":
         return f"The one defense that was judged, {_phrase(only)}, did not stop the attack within its budget ({seen})."
     price = "" if only.cost is None else f" and {_price(_number(only.cost))}"

@@ -18,6 +18,11 @@ LEAST_DROP = 0.05
 """By how much the SSIM must fall for a defense to have done anything: as much as an attack must beat its null run by."""
 
 
+LEAST_LAYOUT_DROP = 0.2
+"""By how much the correlation of the layout must fall where the undefended attack saw a layout alone: as much as it must beat that
+of the null run by."""
+
+
 def use_defense(found: Findings) -> Match | None:
     """The undefended attack leaks, and a row makes it infeasible at a small price: on the Pareto front, then the cheapest."""
     hit = sorted(filter(_cheap, _holding(found)), key=lambda row: (not row.front, row.cost))
@@ -32,7 +37,8 @@ def use_defense(found: Findings) -> Match | None:
     steps = found.defenses.steps
     facts = {"defense": best.defense, "cost": _points(best), "membership": members}
     facts["budget"] = "its budget" if steps is None else plural(steps, "step")
-    return Match((best.anchor, DEFENSES), facts | {"before": _ssim(found.defenses.undefended), "after": _ssim(best)})
+    base = found.defenses.undefended
+    return Match((best.anchor, DEFENSES), facts | {"before": _seen(base, base), "after": _seen(best, base)})
 
 
 def no_cheap_defense(found: Findings) -> Match | None:
@@ -58,7 +64,10 @@ def none_is_cheap(found: Findings) -> Match | None:
     if cheapest is not None:
         best = f"the cheapest that made the attack infeasible is {cheapest.defense}, for {_points(cheapest)}"
     elif any(row.outcome == HELD for row in rows(found)):
-        best = f"none lowered the SSIM by {LEAST_DROP:g} and made the attack infeasible wherever it was tried"
+        fall = f"the SSIM by {LEAST_DROP:g}"
+        if found.defenses.undefended.by_layout:
+            fall = f"the correlation of the layout by {LEAST_LAYOUT_DROP:g}"
+        best = f"none lowered {fall} and made the attack infeasible wherever it was tried"
     else:
         best = "none made the attack infeasible"
     return Match((DEFENSES,), {"count": plural(len(rows(found)), "defense"), "best": best})
@@ -68,7 +77,7 @@ def nothing_to_defend(found: Findings) -> Match | None:
     if found.defenses is None or found.defenses.undefended.outcome != HELD:
         return None
     base = found.defenses.undefended
-    return Match((base.anchor,), {"before": _ssim(base), "count": plural(len(found.defenses.rows), "defense")})
+    return Match((base.anchor,), {"before": _seen(base, base), "count": plural(len(found.defenses.rows), "defense")})
 
 
 def noise_is_not_dp(found: Findings) -> Match | None:
@@ -99,8 +108,8 @@ def _holding(found: Findings) -> list[Defended]:
     """
     if found.defenses is None or found.defenses.undefended.outcome not in LEAKING:
         return []
-    before, broken = found.defenses.undefended.ssim, [row for row, _ in broken_elsewhere(found)]
-    earned = [row for row in found.defenses.rows if row.outcome == HELD and _earned(before, row.ssim)]
+    base, broken = found.defenses.undefended, [row for row, _ in broken_elsewhere(found)]
+    earned = [row for row in found.defenses.rows if row.outcome == HELD and _earned(base, row)]
     return [row for row in earned if row not in broken]
 
 
@@ -123,9 +132,12 @@ def _protection(spec: str) -> tuple[tuple[str, str], ...]:
     return tuple(in_words(part) for part in spec.split(" + "))
 
 
-def _earned(before: float | None, after: float | None) -> bool:
-    """Unknown for a row that was not scored: then the verdict alone counts."""
-    return before is None or after is None or before - after >= LEAST_DROP
+def _earned(base: Defended, row: Defended) -> bool:
+    """Whether less is seen by what the undefended attack leaked; where that was not scored the verdict alone counts."""
+    before, after, least = (
+        (base.layout, row.layout, LEAST_LAYOUT_DROP) if base.by_layout else (base.ssim, row.ssim, LEAST_DROP)
+    )
+    return before is None or after is None or before - after >= least
 
 
 def _cheap(row: Defended) -> bool:
@@ -141,5 +153,6 @@ def _points(row: Defended) -> str:
     return f"{number(row.cost, 1)} points of accuracy{spread}"
 
 
-def _ssim(row: Defended) -> str:
-    return f"SSIM {number(row.ssim, 2)}"
+def _seen(row: Defended, base: Defended) -> str:
+    """What the attack saw of a row, in the number that says what it saw without a defense."""
+    return f"correlation of the layout {number(row.layout, 2)}" if base.by_layout else f"SSIM {number(row.ssim, 2)}"
