@@ -114,7 +114,7 @@ SILENT: dict[str, Findings] = {
     "use_defense": defenses(rows=(replace(ROW, cost=2.01),)),
     "no_cheap_defense": defenses(rows=(replace(ROW, cost=2.5),), clients=2),
     "more_clients": defenses(rows=(replace(ROW, cost=1.99),), clients=4),
-    "defense_did_not_hold": updates(PLAIN, replace(GUARDED, outcome="partial")),
+    "defense_did_not_hold": updates(PLAIN, replace(GUARDED, outcome=HELD)),
     "no_safe_cut": split(recommended=None, fvu=None, bytes=None, finished=False),
     "keep_it_whole": split(recommended="head", edge_share=0.999),
     "cut_here": split(recommended="head", edge_share=1.0),
@@ -252,6 +252,17 @@ def test_the_worst_of_several_is_told_first_and_all_are_evidence():
     assert one.title == "Do not share plain updates from batches of 1 and 2."
     assert one.because == ("case-9", "case-2")
     assert "cnn, batch 2 (SSIM 0.95" in one.why
+
+
+def test_a_defended_set_up_that_leaks_in_part_is_not_passed_over():
+    """It had no advice at all where nothing undefended was attacked beside it."""
+    partly = replace(GUARDED, anchor="case-6", outcome="partial", defenses=("quantize:4",))
+    (one,) = [one for one in advise(updates(partly)) if one.rule == "defense_did_not_hold"]
+    assert one.title == "Do not rely on quantize:4 at this strength."
+    assert one.why.startswith("Some images or some of their content were seen in spite of it: cnn, pruned")
+    (both,) = [one for one in advise(updates(partly, GUARDED)) if one.rule == "defense_did_not_hold"]
+    assert both.title == "Do not rely on prune:0.5 at this strength."
+    assert both.because == ("case-5", "case-6")
 
 
 def test_a_flip_of_the_ladder_is_no_set_up_of_its_own():

@@ -9,7 +9,7 @@ import pytest
 
 from leakgauge.audit import monitor_records, records, scan_records
 from leakgauge.audit.case import Case
-from leakgauge.audit.compare import compare_cases, setup_of, verdict_direction
+from leakgauge.audit.compare import OTHER_RULE, compare_cases, setup_of, verdict_direction
 from leakgauge.audit.compare_runs import compare, summary
 from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.defense_records import append as append_trial
@@ -149,6 +149,24 @@ def test_a_verdict_that_may_have_changed_by_chance(run):
     single = compare(run("c", record(PARTIAL)), run("d", record(FEASIBLE)))
     assert "1 changed verdict rests on a single restart" in single.warnings[0]
     assert not single.cases[0].notes
+
+
+LAYOUT = {"layout": {"mean": 0.7}, "layout_rank": {"mean": 1.0}}
+
+
+def test_a_verdict_that_rests_on_the_layout(run):
+    """SSIM and PSNR within the spread do not make it chance; a run that compared no layouts could not have said it."""
+    old = record(INFEASIBLE, restarts=(0.3, 0.4), options={"steps": 10, "restarts": 2})
+    old = replace(old, restarts={"ssim": [0.3, 0.4], "psnr": [10.0, 11.0]})
+    new = replace(old, verdict=PARTIAL, rule="1 of 1 images beat the null run (1 by the layout alone)")
+    new = replace(new, metrics={**new.metrics, **LAYOUT})
+    found = compare(run("a", old), run("b", new))
+    assert found.cases[0].notes == (OTHER_RULE,)
+    assert "may be one of the rule" in found.warnings[0]
+    measured = replace(old, metrics={**old.metrics, **LAYOUT, "layout": {"mean": 0.1}})
+    found = compare(run("c", measured), run("d", new))
+    assert found.cases[0].notes == ("seen by the layout, whose correlation is 0.10 before and 0.70 after",)
+    assert found.warnings == ()
 
 
 def test_other_budgets_are_warned_of(run):

@@ -107,6 +107,24 @@ def test_junit():
     assert ElementTree.fromstring(gate.junit(RUN, None)).get("failures") == "0"
 
 
+def test_a_gate_that_judged_nothing_fails_in_every_file():
+    """The exit code was 3 and the JUnit file green."""
+    refused = [record(None, status="refused")]
+    suite = ElementTree.fromstring(gate.junit(refused, PARTIAL))
+    assert {k: suite.get(k) for k in ("tests", "failures", "skipped")} == {
+        "tests": "2",
+        "failures": "1",
+        "skipped": "1",
+    }
+    assert "no set-up was judged" in suite[1][0].get("message")
+    assert ElementTree.fromstring(gate.junit(refused, None)).get("failures") == "0"
+
+
+def test_the_layout_stands_beside_the_other_figures():
+    seen = replace(record(PARTIAL), metrics={"ssim": {"mean": 0.3}, "layout": {"mean": 0.7}})
+    assert [c["layout"] for c in gate.summary([seen, record(PARTIAL)], PARTIAL)["cases"]] == [0.7, None]
+
+
 def test_other_questions_are_told_too():
     found = Findings(split=Split(threshold=0.25, cuts=3, recommended="block <2>", fvu=0.5, bytes=64))
     told = gate.summary(RUN, PARTIAL, found)["questions"]

@@ -128,8 +128,13 @@ def test_the_headline_follows_from_the_verdicts():
         "(SSIM 0.50 instead of 0.95)."
     )
     layout = replace(NONE, verdict="partial", rule="(1 by the layout alone)", metrics={"layout": {"max": 0.71}})
-    under = [replace(one, metrics={**one.metrics, "layout": {"max": at}}) for one, at in zip(RECORDS[1:4:2], (0.4, 0.6))]
-    assert headline([layout, *under]).endswith("noise (0.1 × gradient length) (correlation of the layout 0.40 instead of 0.71).")
+    under = [
+        replace(one, metrics={**one.metrics, "layout": {"max": at}})
+        for one, at in zip(RECORDS[1:4:2], (0.4, 0.6), strict=True)
+    ]
+    assert headline([layout, *under]).endswith(
+        "noise (0.1 × gradient length) (correlation of the layout 0.40 instead of 0.71)."
+    )
     assert "Already without defense" in headline([replace(NONE, verdict="infeasible_within_budget"), STOPPED])
     assert "without defense gave no result" in headline([replace(NONE, status="refused", verdict=None), STOPPED])
     assert "without defense gave no result" in headline([STOPPED])

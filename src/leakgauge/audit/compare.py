@@ -13,7 +13,7 @@ from leakgauge.audit import records as store
 from leakgauge.audit.case import Case
 from leakgauge.audit.phrasing import plural
 from leakgauge.audit.records import Record
-from leakgauge.audit.verdict import SEVERITY
+from leakgauge.audit.verdict import BY_LAYOUT, SEVERITY
 from leakgauge.errors import BadInput
 
 Direction = Literal["worse", "lost", "better", "new", "different", "same", "untold"]
@@ -28,6 +28,7 @@ ORDER: Mapping[Direction, str] = {
 }
 """Every direction and its word, in the order in which changes are shown."""
 FAILING: tuple[Direction, ...] = ("worse", "lost")
+OTHER_RULE = "one verdict rests on the layout, which the other run did not compare: it may be the rule that changed, not the leak"
 BUDGET = ("steps", "restarts")
 """Options of an attack that say how hard it tries, not what it tries."""
 _SETUP = ("mode", "batch_size", "local_steps", "local_lr", "channel", "attack", "defenses", "reveal", "first")
@@ -167,7 +168,9 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
         notes.append(f"seeds differ: {a.seed} and {b.seed}")
     direction = verdict_direction(a.verdict, b.verdict)
     differences = tuple(_difference(metric, a, b) for metric in ("ssim", "psnr"))
-    if direction in ("worse", "better") and all(d.beyond is False for d in differences):
+    if BY_LAYOUT in a.rule or BY_LAYOUT in b.rule:
+        notes += _of_the_layout(a, b)
+    elif direction in ("worse", "better") and all(d.beyond is False for d in differences):
         notes.append("the verdict changed, but its figures lie within the spread over restarts: it may be chance")
     return CasePair(
         name=str(b.case.get("name") or b.key).removeprefix(f"{b.case.get('model')}, "),
@@ -177,6 +180,18 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
         differences=differences,
         notes=tuple(notes),
     )
+
+
+def _of_the_layout(a: Record, b: Record) -> list[str]:
+    """What decided a verdict that rests on the layout, which SSIM and PSNR do not show."""
+    if not (_compared_layouts(a) and _compared_layouts(b)):
+        return [OTHER_RULE]
+    before, after = (r.metrics["layout"]["mean"] for r in (a, b))
+    return [f"seen by the layout, whose correlation is {before:.2f} before and {after:.2f} after"]
+
+
+def _compared_layouts(record: Record) -> bool:
+    return record.metrics.get("layout_rank") is not None
 
 
 def verdict_direction(before: str | None, after: str | None) -> Direction:
@@ -237,6 +252,12 @@ def _warnings(pairs: Sequence[CasePair]) -> list[str]:
         said.append(
             f"{len(chance)} changed verdict{'s rest' if len(chance) > 1 else ' rests'} on a single restart, so how much chance "
             "matters is not known; --option restarts=3 would tell."
+        )
+    ruled = [p for p in pairs if p.direction in ("worse", "better") and OTHER_RULE in p.notes]
+    if ruled:
+        said.append(
+            f"In {len(ruled)} of {len(pairs)} set-ups the verdict of one run rests on the layout, which the other run did not "
+            "compare (an older version, or fewer than twenty images), so the change of the verdict may be one of the rule."
         )
     images = [p for p in pairs if "the private images differ" in p.notes]
     if images:

@@ -65,6 +65,7 @@ def summary(records: Sequence[Record], limit: str | None, findings: Findings | N
                 "over_limit": r.key in failing,
                 "psnr": _mean(r, "psnr"),
                 "ssim": _mean(r, "ssim"),
+                "layout": _mean(r, "layout"),
                 "seconds": round(r.seconds, 3),
                 "command": r.command,
             }
@@ -85,13 +86,17 @@ def _mean(record: Record, metric: str) -> float | str | None:
 
 
 def junit(records: Sequence[Record], limit: str | None, findings: Findings | None = None) -> bytes:
-    """The run as JUnit XML: over the limit is a failure, a crash an error, a refusal skipped. Questions are properties."""
+    """The run as JUnit XML: over the limit is a failure, a crash an error, a refusal skipped. Questions are properties.
+
+    Where nothing at all was judged, a case named gate fails, as the exit code does.
+    """
     failing = {r.key for r in over(records, limit)} if limit is not None else set()
+    unjudged = limit is not None and not judged(records)  # fails the gate, and no single case says so
     suite = ElementTree.Element(
         "testsuite",
         name="leakgauge",
-        tests=str(len(records)),
-        failures=str(len(failing)),
+        tests=str(len(records) + unjudged),
+        failures=str(len(failing) + unjudged),
         errors=str(sum(r.status == "error" for r in records)),
         skipped=str(sum(r.status == "refused" for r in records)),
         time=f"{sum(r.seconds for r in records):.3f}",
@@ -115,6 +120,9 @@ def junit(records: Sequence[Record], limit: str | None, findings: Findings | Non
             ElementTree.SubElement(case, "error", message=_printable(r.reason)).text = _printable("\n".join(r.notes))
         elif r.status == "refused":
             ElementTree.SubElement(case, "skipped", message=_printable(r.reason))
+    if unjudged:
+        case = ElementTree.SubElement(suite, "testcase", name="gate", classname="leakgauge", time="0.000")
+        ElementTree.SubElement(case, "failure", message="no set-up was judged, so that nothing is known of it")
     return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
 
 

@@ -36,14 +36,13 @@ def quality(update: Update) -> str:
 
     Where a layout was seen in a picture that is worse than the null run's by the other numbers, it stands first.
 
-    >>> quality(Update("a", "b", "partial", ssim=0.32, psnr=11.5, null_ssim=0.58, null_psnr=14.5, layout=0.71, null_layout=0.02, by_layout=True))
+    >>> seen = {"layout": 0.71, "null_layout": 0.02, "by_layout": True}
+    >>> quality(Update("a", "b", "partial", ssim=0.32, psnr=11.5, null_ssim=0.58, null_psnr=14.5, **seen))
     'correlation of the layout 0.71, null run 0.02; SSIM 0.32 and PSNR 11.5 dB; null run 0.58 and 14.5 dB'
     """
     counted = f"{update.which}; on average " if update.which and update.batch > 1 else ""
     if update.by_layout:
-        counted += (
-            f"correlation of the layout {number(update.layout, 2)}, null run {number(update.null_layout, 2)}; "
-        )
+        counted += f"correlation of the layout {number(update.layout, 2)}, null run {number(update.null_layout, 2)}; "
     return (
         f"{counted}SSIM {number(update.ssim, 2)} and PSNR {number(update.psnr, 1)} dB; null run "
         f"{number(update.null_ssim, 2)} and {number(update.null_psnr, 1)} dB"

@@ -36,14 +36,19 @@ def _leaking_most(found: Findings, outcome: str) -> Match | None:
 
 
 def defense_did_not_hold(found: Findings) -> Match | None:
-    hit = [u for u in own(found) if u.defenses and u.outcome == "feasible"]
-    return (
-        Match(
-            anchors(hit), {"defense": " with ".join(hit[0].defenses), "name": hit[0].name, "quality": quality(hit[0])}
-        )
-        if hit
-        else None
+    """Defended set-ups that leak, those that leak most first."""
+    leaking = [u for u in own(found) if u.defenses and u.leaks]
+    hit = sorted(leaking, key=lambda u: -SEVERITY[str(u.outcome)])
+    if not hit:
+        return None
+    worst = hit[0]
+    seen = (
+        "Private images were reconstructed"
+        if worst.outcome == "feasible"
+        else "Some images or some of their content were seen"
     )
+    facts = {"defense": " with ".join(worst.defenses), "seen": seen, "name": worst.name, "quality": quality(worst)}
+    return Match(anchors(hit), facts)
 
 
 def keep_buffers(found: Findings) -> Match | None:

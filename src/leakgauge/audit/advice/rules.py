@@ -78,10 +78,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="defense_did_not_hold",
         severity="act",
-        condition="A set-up with a defense is feasible.",
+        condition="A set-up with a defense is feasible or partial.",
         when=on_updates.defense_did_not_hold,
         title="Do not rely on {defense} at this strength.",
-        why="Private images were reconstructed in spite of it: {name} ({quality}).",
+        why="{seen} in spite of it: {name} ({quality}).",
     ),
     Rule(
         name="no_safe_cut",
