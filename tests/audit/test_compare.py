@@ -268,11 +268,11 @@ def test_another_threshold_is_warned_of(run):
     assert "threshold differ (0.25 and 0.4)" in found.warnings[0]
 
 
-def tried(folder, defense: tuple[str, ...], verdict: str, cost: tuple[float, float, float]):
+def tried(folder, defense: tuple[str, ...], verdict: str, cost: tuple[float, float, float], rule: str = "", **metrics):
     low, value, high = cost
     append_trial(folder, DefenseRecord(
         key="+".join(defense) or "none", status="done", trial={"case": {}, "train_steps": 5}, defenses=defense, attack="",
-        channel="", versions={}, command="", seconds=1.0, metrics={"ssim": {"mean": 0.5}}, verdict=verdict,
+        channel="", versions={}, command="", seconds=1.0, metrics={"ssim": {"mean": 0.5}, **metrics}, verdict=verdict, rule=rule,
         accuracy={"cost": {"low": low, "value": value, "high": high}},
     ))  # fmt: skip
 
@@ -287,6 +287,21 @@ def test_defenses(run):
     assert [(c.what, c.direction) for c in found.changes] == [("Defense prune:0.9", "worse"), ("No defense", "same")]
     assert "accuracy cost higher" in found.changes[0].note
     assert found.only_after == ("defense clip:1",)
+
+
+def test_a_defense_judged_by_a_layout_that_the_other_run_did_not_measure(run):
+    old, new = run("a"), run("b")
+    tried(old, (), INFEASIBLE, (0.0, 0.0, 0.0))
+    tried(
+        new,
+        (),
+        PARTIAL,
+        (0.0, 0.0, 0.0),
+        "1 of 1 images beat the null run (1 by the layout alone)",
+        layout={"max": 0.8},
+    )
+    (change,) = compare(old, new).changes
+    assert (change.direction, change.note.startswith(OTHER_RULE)) == ("worse", True)
 
 
 def test_a_question_that_one_run_alone_answered(run):

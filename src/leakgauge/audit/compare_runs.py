@@ -10,6 +10,7 @@ from typing import Any
 from leakgauge.audit.advice.on_training import unclean
 from leakgauge.audit.compare import (
     ORDER,
+    OTHER_RULE,
     Change,
     Comparison,
     Direction,
@@ -167,7 +168,8 @@ def _defenses(a: Defenses, b: Defenses, one_sided: tuple[list[str], list[str]]) 
         if name in old and name in new:
             x, y = old[name], new[name]
             what = f"Defense {name}" if name != "none" else "No defense"
-            yield Change("defenses", what, _row(x), _row(y), verdict_direction(x.outcome, y.outcome), _costs(x, y))
+            note = "; ".join(filter(None, (_rules(x, y), _costs(x, y))))
+            yield Change("defenses", what, _row(x), _row(y), verdict_direction(x.outcome, y.outcome), note)
         else:
             one_sided[name in new].append(f"defense {name}")
 
@@ -178,6 +180,12 @@ def _row(row: Defended) -> str:
         ("SSIM", row.ssim, 3, ""), ("AUC", row.auc, 2, ""), ("cost", row.cost, 1, " points"),
     ) if value is not None]  # fmt: skip
     return said + (f" ({', '.join(figures)})" if figures else "")
+
+
+def _rules(a: Defended, b: Defended) -> str:
+    """Whether one verdict rests on what the other run did not measure."""
+    by_another = (a.by_layout and b.layout is None) or (b.by_layout and a.layout is None)
+    return OTHER_RULE if by_another else ""
 
 
 def _costs(a: Defended, b: Defended) -> str:

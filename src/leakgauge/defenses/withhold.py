@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from leakgauge.core import Defense, Signal, Victim
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
 
 
@@ -41,8 +41,15 @@ class Withhold:
             raise BadInput(f"Withhold needs names of roles, such as head, got {self.roles!r}")
 
     def for_victim(self, victim: Victim, /) -> Defense:
-        roles = find_roles(victim.model)
-        return WithholdNames(tuple(name for role in self.roles for name in roles.parameters(role, victim.model)))
+        """The names to keep back; a role of which nothing is trained is refused, since withholding it would change nothing."""
+        roles, sent = find_roles(victim.model), victim.parameters()
+        kept: list[str] = []
+        for role in self.roles:
+            trained = [name for name in roles.parameters(role, victim.model) if name in sent]
+            if not trained:
+                raise Inapplicable(f"the {role} of this model is frozen, so that nothing of it is sent anyway")
+            kept += trained
+        return WithholdNames(tuple(kept))
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         if self.roles:
