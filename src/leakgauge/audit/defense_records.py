@@ -25,7 +25,7 @@ class DefenseRecord:
     (``status`` refused), they are empty and ``reason`` says why, while the other two measurements may still be there.
 
     ``leakage``: ``auc`` and ``tpr`` as ``{"value", "low", "high"}``, with ``candidates``, ``batch``, ``releases``, ``tensors``
-    (read) ``of`` (the model's, sent or not) and ``notes``. ``accuracy``: ``value``, ``low``, ``high`` on ``images`` held-out images, after ``steps``
+    (read) ``of`` (all) and ``notes``. ``accuracy``: ``value``, ``low``, ``high`` on ``images`` held-out images, after ``steps``
     steps with ``batch`` images each, of ``trained_on`` different ones; ``right`` is 1 for each held-out image that was
     classified rightly; ``privacy``, of DP-SGD, the guarantee of that training; ``cost`` is the loss of accuracy against the
     same training without defense, ``{"value", "low", "high"}``, or None. Either of the two holds ``unknown``, a sentence,
