@@ -326,6 +326,29 @@ def test_a_verdict_that_turns_on_a_hair_recommends_no_defense():
     assert "use_defense" in {one.rule for one in advise(defenses(rows=(replace(ROW, ssim=None),)))}
 
 
+def test_what_leaks_under_a_defense_alone_is_a_leak_too():
+    """An attack near its limit can fail without a defense and succeed under one."""
+    held = replace(TRIED, undefended=replace(BASE, outcome=HELD))
+    assert "no_proof" in fired(Findings(updates=Updates((PLAIN,)), defenses=held))
+    leaking = replace(held, rows=(replace(ROW, outcome="partial"),))
+    assert "no_proof" not in fired(Findings(updates=Updates((PLAIN,)), defenses=leaking))
+
+
+def test_a_price_that_was_not_measured_is_neither_cheap_nor_dear():
+    """It read "the cheapest … for an accuracy that was not measured", and named the first row."""
+    free, dear = (replace(ROW, defense="quantize:2", cost=None), replace(ROW, cost=6.0, cost_low=None))
+
+    def best(*rows: Defended) -> str:
+        (one,) = [one for one in advise(defenses(rows=rows)) if one.rule == "no_cheap_defense"]
+        return one.why
+
+    both = (free, replace(free, defense="prune:0.9"))
+    assert "quantize:2, prune:0.9 made the attack infeasible, at a cost in accuracy that was not measured." in best(
+        *both
+    )
+    assert "is prune:0.99, for 6.0 points of accuracy; what quantize:2 would cost was not measured." in best(free, dear)
+
+
 def test_where_a_layout_alone_was_seen_the_layout_says_what_a_defense_bought():
     """Flat grey has the higher SSIM there, so that a defense that leaves nothing to see does not lower it."""
     base = replace(BASE, outcome="partial", ssim=0.32, layout=0.71, by_layout=True)

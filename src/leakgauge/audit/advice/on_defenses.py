@@ -60,9 +60,14 @@ def none_is_cheap(found: Findings) -> Match | None:
     holding = _holding(found)
     if any(map(_cheap, holding)):
         return None
-    cheapest = min(holding, key=lambda row: math.inf if row.cost is None else row.cost, default=None)
+    known, unknown = ([row for row in holding if (row.cost is None) == missing] for missing in (False, True))
+    names = ", ".join(row.defense for row in unknown)
+    cheapest = min(known, key=lambda row: math.inf if row.cost is None else row.cost, default=None)
     if cheapest is not None:
         best = f"the cheapest that made the attack infeasible is {cheapest.defense}, for {_points(cheapest)}"
+        best += f"; what {names} would cost was not measured" if unknown else ""
+    elif unknown:
+        best = f"{names} made the attack infeasible, at a cost in accuracy that was not measured"
     elif any(row.outcome == HELD for row in rows(found)):
         fall = f"the SSIM by {LEAST_DROP:g}"
         if found.defenses.undefended.by_layout:
@@ -71,6 +76,12 @@ def none_is_cheap(found: Findings) -> Match | None:
     else:
         best = "none made the attack infeasible"
     return Match((DEFENSES,), {"count": plural(len(rows(found)), "defense"), "best": best})
+
+
+def cost_is_unknown(found: Findings) -> bool:
+    """Defenses hold, and not one of them has a known price, so that none can be called dear either."""
+    holding = _holding(found)
+    return bool(holding) and all(row.cost is None for row in holding)
 
 
 def nothing_to_defend(found: Findings) -> Match | None:

@@ -44,8 +44,8 @@ def go_on(found: Findings) -> Match | None:
 def no_proof(found: Findings) -> Match | None:
     """Nothing was reconstructed from updates, neither in a set-up nor in the comparison of defenses."""
     judged = () if found.updates is None else found.updates.judged
-    compared = found.defenses is not None and found.defenses.undefended.outcome in LEAKING
-    leaked = compared or any(u.leaks for u in judged)
+    tried = () if found.defenses is None else (found.defenses.undefended, *found.defenses.rows)
+    leaked = any(row.outcome in LEAKING for row in tried) or any(u.leaks for u in judged)
     if not judged or leaked:
         return None
     spent = sum(u.seconds for u in judged)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from leakgauge.audit.advice.match import interval, number, quality
-from leakgauge.audit.advice.on_defenses import broken_elsewhere, none_is_cheap, use_defense
+from leakgauge.audit.advice.on_defenses import broken_elsewhere, cost_is_unknown, none_is_cheap, use_defense
 from leakgauge.audit.advice.on_split import whole_on_edge
 from leakgauge.audit.advice.on_training import CONTROL_LIMIT, members_told, unclean
 from leakgauge.audit.findings import Findings
@@ -15,6 +15,7 @@ from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.summaries import (
     HELD,
+    LEAKING,
     Defenses,
     Split,
     Training,
@@ -268,13 +269,22 @@ def _defenses(defenses: Defenses, found: Findings) -> QuestionVerdict:
         said = [
             f"The attack fails without a defense too{where}, so that {_none_of(len(rows))} show what it buys against it."
         ]
+        leaking = [row for row in rows if row.outcome in LEAKING]
+        if leaking:
+            under = ", ".join(f"{row.defense} ({_WORDS[str(row.outcome)]})" for row in leaking)
+            said.append(
+                f"Yet it leaks under {under}: at this budget it succeeds or fails by chance; give it more steps."
+            )
     else:
         use, dear = use_defense(found), none_is_cheap(found)
         tone, word = ("good", "Defense found") if use else ("bad", "No cheap defense")
+        unpriced = cost_is_unknown(found)
+        tone, word = ("partly", "Cost unknown") if unpriced else (tone, word)
         said = [f"{len(held)} of {plural(len(rows), 'defense')} made the attack infeasible within its budget{where}."]
         said += [broken] if (broken := broken_in_words(found)) else []
         said += [f"The cheapest one worth having is {use.facts['defense']}, for {use.facts['cost']}."] if use else []
-        said += [f"None is cheap: {dear.facts['best']}."] if dear else []
+        known = "None is known to be cheap" if unpriced else "None is cheap"
+        said += [f"{known}: {dear.facts['best']}."] if dear else []
     told = sorted({f"{row.auc:.2f}" for row in (rows if base.outcome == HELD else held) if row.auc is not None})
     if told:
         span = told[0] if told[0] == told[-1] else f"{told[0]} to {told[-1]}"
