@@ -140,9 +140,9 @@ def test_split():
         (BASE, (ROW,), "good", "Defense found", "worth having is prune:0.99, for 1.0 points of accuracy. Behind them"),
         (BASE, (replace(ROW, cost=9.0),), "bad", "No cheap defense", "None is cheap: the cheapest that made"),
         (BASE, (replace(ROW, outcome="partial"),), "bad", "No cheap defense", "0 of 1 defense made the attack infeasible"),
-        (BASE, (replace(ROW, cost=None),), "partly", "Cost unknown", "None is known to be cheap: prune:0.99 made the attack infeasible, at a"),
+        (BASE, (replace(ROW, cost=None),), "partly", "Cost unknown", "None is known to be cheap: prune:0.99 made the attack"),
         (replace(BASE, outcome=HELD), (ROW,), "none", "Nothing to defend", "fails without a defense too"),
-        (replace(BASE, outcome=HELD), (replace(ROW, outcome="partial"),), "none", "Nothing to defend", "leaks under prune:0.99 (partial): at this"),
+        (replace(BASE, outcome=HELD), (replace(ROW, outcome="partial"),), "none", "Nothing to defend", "leaks under prune:0.99 (partial):"),
         (replace(BASE, outcome=None, reason="no head"), (ROW,), "none", "No result", "gave no result: no head."),
     ],
 )  # fmt: skip
