@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakgauge.audit.scoring import score_images
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 from leakgauge.measures.reidentification import normalised_correlation, rank, together
@@ -63,6 +64,15 @@ def test_copies_that_were_normalised_and_brought_back_are_no_rivals():
     almost = truths.clone()
     almost[:, 0, 0, 0] = 1 - almost[:, 0, 0, 0]  # one pixel apart is another image
     assert len(together(almost, pool)[1]) == 23
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_a_model_of_few_digits_rounded_is_no_rival_of_its_original(dtype):
+    pool = images(20, 7, shape=(3, 32, 32))
+    space = Pixels((3, 32, 32), mean=(0.48, 0.46, 0.41), std=(0.2, 0.2, 0.2))
+    truths = space.decode(space.encode(pool[:3]).to(dtype))
+    assert rank(pool[:3], truths, pool).tolist() == [1, 1, 1]
+    assert score_images(pool[:3].to(dtype), truths, pool=pool).layout_rank == (1.0, 1.0, 1.0)
 
 
 def test_the_same_image_twice_in_a_batch_is_no_rival_of_itself():

@@ -102,7 +102,8 @@ def score_images(
 
 
 def _layout_rank(guesses: Tensor, truths: Tensor, pool: Tensor) -> tuple[float, ...] | None:
-    if len(reidentification.together(truths.double(), pool.double())[1]) < LEAST_CANDIDATES:
+    apart = reidentification.rounding(truths)
+    if len(reidentification.together(truths.double(), pool.double(), apart=apart)[1]) < LEAST_CANDIDATES:
         return None
     return _values(reidentification.rank(guesses, truths, pool, alike=layout_pairs))
 

@@ -26,11 +26,17 @@ def rank(
     :func:`normalised_correlation`, so neither brightness nor contrast matters, or by another likeness ``alike`` of every
     image of one batch with every image of another. Ties count against the attack: a reconstruction without any pattern ranks last.
     """
+    apart = rounding(truths)
     reconstructions, truths = checked_pair(reconstructions, truths)
     checked_pair(truths, pool, same_count=False)
-    own, candidates = together(truths, checked(pool, "the pool").to(truths.device))
+    own, candidates = together(truths, checked(pool, "the pool").to(truths.device), apart=apart)
     likeness = (alike or normalised_correlation)(reconstructions, candidates)
     return (likeness >= likeness.gather(1, own[:, None]) - TIE).sum(1)  # its own image is one of those counted
+
+
+def rounding(images: Tensor) -> float:
+    """How far apart copies of these images may lie: a model in bfloat16 moves what it is given by a level of 8 bits or more."""
+    return max(COPY, torch.finfo(images.dtype).eps) if images.is_floating_point() else COPY
 
 
 def normalised_correlation(a: Tensor, b: Tensor) -> Tensor:
@@ -52,8 +58,11 @@ def pattern(images: Tensor) -> Tensor:
     return torch.where(norm > FLAT * flat.shape[1] ** 0.5, centred / norm, 0.0)
 
 
-def together(truths: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
-    """For each of ``truths`` its index among the candidates, and the candidates: the distinct images of both, those of ``truths`` first."""
+def together(truths: Tensor, pool: Tensor, *, apart: float = COPY) -> tuple[Tensor, Tensor]:
+    """For each of ``truths`` its index among the candidates, and the candidates: the distinct images of both, those of ``truths`` first.
+
+    Images of the pool that are nowhere more than ``apart`` from one of ``truths`` are copies of it.
+    """
     index, images = _distinct(torch.cat([truths, pool]))
     own = index[: len(truths)]
     known = int(own.max()) + 1
@@ -61,7 +70,7 @@ def together(truths: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
     copies = torch.zeros(len(rest), dtype=torch.bool, device=rest.device)
     if len(rest):
         for one in images[:known]:
-            copies |= (rest - one).abs().flatten(1).amax(1) <= COPY
+            copies |= (rest - one).abs().flatten(1).amax(1) <= apart
     return own, torch.cat([images[:known], rest[~copies]])
 
 
