@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,14 +32,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _loaded(path: Path) -> object:
     try:
-        if path.suffix == ".safetensors":
+        if path.suffix.lower() == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch's own, on how an old or a harmful file was written
             return torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
         raise BadInput(f"{path} is no safetensors file: {error}") from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror or error}); check the file") from error
+    except Exception as error:  # torch stumbles over bytes that are no tensors in many ways, IndexError among them
         raise BadInput(
             f"{path} holds more than tensors, or is damaged; save a state dict with torch.save or safetensors"
         ) from error
