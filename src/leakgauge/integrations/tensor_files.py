@@ -27,7 +27,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise BadInput(f"there is no file {path}; give a .safetensors or .pt file of tensors by name")
-    return {name: _plain(value) for name, value in _named(_loaded(path), path).items()}
+    return {name: plain(value) for name, value in _named(_loaded(path), path).items()}
 
 
 def _loaded(path: Path) -> object:
@@ -67,7 +67,8 @@ def _named(found: object, path: Path) -> dict[str, Tensor]:
     return {str(name): value for name, value in found.items()}
 
 
-def _plain(value: Tensor) -> Tensor:
+def plain(value: Tensor) -> Tensor:
+    """The tensor detached, dense, not quantised, and in numbers of at least 32 bits where they are floats."""
     value = value.detach()
     value = value.dequantize() if value.is_quantized else value
     value = value if value.layout == torch.strided else value.to_dense()
