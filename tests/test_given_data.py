@@ -107,3 +107,19 @@ def test_wrong_boxes(change, sentence):
         share(detector, Gradient(), torch.rand(2, 3, 64, 64), {**right, **change})
     with pytest.raises(BadInput, match="a mapping of boxes, classes and image, got Tensor"):
         share(detector, Gradient(), torch.rand(2, 3, 64, 64), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize(
+    "model", [nn.Sequential(nn.Flatten(), nn.Linear(12, 5)), nn.Sequential(nn.Conv2d(3, 5, 2), nn.Flatten())]
+)
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int64])
+def test_images_of_bytes_are_told_what_to_give(model, kind):
+    with pytest.raises(
+        BadInput, match=rf"the samples are {kind}; for images of bytes give space\.encode\(images / 255\)"
+    ):
+        share(Victim(model, Pixels((3, 2, 2))), Gradient(), (255 * X).to(kind), torch.tensor([0, 1]))
+
+
+def test_a_single_number_is_no_batch():
+    with pytest.raises(BadInput, match="got a single number"):
+        share(victim(), Gradient(), torch.tensor(3.0), torch.tensor([0]))

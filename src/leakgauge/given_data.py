@@ -17,6 +17,8 @@ def refuse_samples(x: Any, shape: tuple[int, ...]) -> None:
     """Refuses what is no batch of samples of ``shape``."""
     if not isinstance(x, Tensor):
         raise BadInput(f"share needs samples as a tensor of shape (batch, *{shape}), got {type(x).__name__}")
+    if x.dim() == 0:
+        raise BadInput(f"share needs samples as a tensor of shape (batch, *{shape}), got a single number")
     if len(x) == 0:
         raise BadInput("share needs at least one sample, got an empty batch")
     if tuple(x.shape[1:]) != tuple(shape):
@@ -40,6 +42,12 @@ def explaining_mistakes(
         if "type" in str(error) and x.is_floating_point() and x.dtype != dtype:
             raise BadInput(
                 f"the model takes numbers of {dtype}, the samples are {x.dtype}; give victim.to_input(x)"
+            ) from error
+        if (
+            "type" in str(error) and "indices" not in str(error) and not x.is_floating_point()
+        ):  # ids are looked up as indices
+            raise BadInput(
+                f"the model takes numbers of {dtype}, the samples are {x.dtype}; for images of bytes give space.encode(images / 255)"
             ) from error
         try:
             refuse_targets(outputs, loss, x, y)

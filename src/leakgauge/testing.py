@@ -102,10 +102,21 @@ def untouched(victim: Victim) -> Iterator[None]:
         yield
     finally:
         after = _fingerprint(victim.model)
+        added = next((name for name in after if name not in before), None)
+        assert added is None, f"the victim was changed: {added} is new"
         for name, value in before.items():
+            assert name in after, f"the victim was changed: {name} is gone"
             now = after[name]
             same = torch.equal(value, now) if isinstance(value, Tensor) and isinstance(now, Tensor) else value == now
             assert same, f"the victim was changed: {name}"
+
+
+@contextmanager
+def _global_randomness_kept() -> Iterator[None]:
+    """Law: the global random generator is not moved; it belongs to whoever runs the part."""
+    state = torch.get_rng_state()
+    yield
+    assert torch.equal(state, torch.get_rng_state()), "the global random generator was moved"
 
 
 def _fingerprint(model: nn.Module) -> dict[str, object]:
@@ -128,10 +139,8 @@ def check_attack(
     It must beat its null run by ``better_by`` dB of PSNR; on text by ``better_by`` times a tenth of the tokens that occur.
     """
     seen = share(victim, channel or Gradient(), x, y)
-    state = torch.get_rng_state()
-    with untouched(victim):
+    with untouched(victim), _global_randomness_kept():
         first = attack(victim, seen, seed=3)
-    assert torch.equal(state, torch.get_rng_state()), "the global random generator was moved"
     assert first.x.shape == x.shape, f"reconstruction has shape {tuple(first.x.shape)}, the data {tuple(x.shape)}"
     assert torch.isfinite(first.x).all(), "reconstruction holds NaN or Inf"
     if isinstance(victim.space, Tokens):
@@ -175,34 +184,41 @@ def _refuses(attack: Attack, victim: Victim, seen: object) -> None:
 
 def check_part(part: object) -> None:
     """Laws of every part: it pickles to an equal part, cannot be changed, and its repr names every option."""
-    copy = pickle.loads(pickle.dumps(part))  # noqa: S301 - our own object, made one line above
-    assert copy == part, f"{part!r} does not survive pickling"
-    assert repr(copy) == repr(part), f"{part!r} is printed differently after pickling"
     assert dataclasses.is_dataclass(part), f"{part!r} must be a frozen dataclass"
+    try:
+        copy = pickle.loads(pickle.dumps(part))  # noqa: S301 - our own object, made one line above
+        same = bool(copy == part)
+    except Exception as error:  # a part's own pickling and comparison may raise anything
+        raise AssertionError(f"{part!r} does not survive pickling ({error}); hold numbers, text and parts") from error
+    assert same, f"{part!r} does not survive pickling"
+    assert repr(copy) == repr(part), f"{part!r} is printed differently after pickling"
     for field in dataclasses.fields(part):
         assert field.name in repr(part), f"repr of {type(part).__name__} does not name {field.name}"
         try:
-            setattr(part, field.name, None)
+            setattr(copy, field.name, None)
         except dataclasses.FrozenInstanceError:
             continue
         raise AssertionError(f"{type(part).__name__}.{field.name} can be changed")
 
 
 def check_channel(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> None:
-    """Laws of a channel: pure, named like the parameters (or as it says itself, if per sample), differentiable in x.
+    """Laws of a channel: pure, named like the parameters (or as it says itself, if per sample), finite, differentiable in x.
 
     Ids have no derivative.
     """
-    with untouched(victim):
+    with untouched(victim), _global_randomness_kept():
         first, second = channel(victim, x, y), channel(victim, x, y)
         expected = channel.like(victim, len(x)) if isinstance(channel, PerSample) else victim.parameters()
+    assert first, "the channel sends nothing"
     assert set(first) <= set(expected), "a signal is named like the model's parameters, or like the tensors of a cut"
     for name, value in first.items():
         assert value.shape == expected[name].shape, f"{name} has another shape than announced"
+        assert torch.isfinite(value).all(), f"{name} holds NaN or Inf"
         assert torch.equal(value, second[name]), f"{name} differs between two calls"
     if x.is_floating_point():
         free = x.clone().requires_grad_()
         square = torch.stack([value.square().sum() for value in channel(victim, free, y).values()]).sum()
+        assert square.requires_grad, "the signal cannot be differentiated by x; it was detached"
         (slope,) = torch.autograd.grad(square, free)
         assert slope.abs().sum() > 0, "the signal does not depend on x"
     check_part(channel)
@@ -244,11 +260,14 @@ def check_defense(
     signal = (channel or Gradient())(victim, x, y)
     before = {name: value.clone() for name, value in signal.items()}
     bound, nothing = (d.for_victim(victim) if isinstance(d, NeedsVictim) else d for d in (defense, neutral))
-    sent, again = (bound(signal, rng=torch.Generator().manual_seed(5)) for _ in range(2))
+    with _global_randomness_kept():
+        sent, again = (bound(signal, rng=torch.Generator().manual_seed(5)) for _ in range(2))
+    assert set(signal) == set(before), "the defense changed which names its input holds"
     assert set(sent) <= set(signal), "a defense may not add names"
     for name, value in sent.items():
         assert value.shape == signal[name].shape, f"the defense changed the shape of {name}"
         assert value.dtype == signal[name].dtype, f"the defense changed the type of {name}"
+        assert torch.isfinite(value).all(), f"{name} holds NaN or Inf after the defense"
         assert torch.equal(value, again[name]), f"{name} differs between two runs with the same seed"
     for name, value in before.items():
         assert torch.equal(value, signal[name]), f"the defense changed its input {name}"
@@ -276,9 +295,9 @@ def check_estimator(
     """
     truth = -0.5 * math.log(1 - correlation**2)
     a, b = gaussian_pairs(n, correlation=correlation, seed=seed)
-    copies, state = (a.clone(), b.clone()), torch.get_rng_state()
-    found = estimator(a, b, seed=seed)
-    assert torch.equal(state, torch.get_rng_state()), "the global random generator was moved"
+    copies = (a.clone(), b.clone())
+    with _global_randomness_kept():
+        found = estimator(a, b, seed=seed)
     assert torch.equal(a, copies[0]), "the estimator changed its first side"
     assert torch.equal(b, copies[1]), "the estimator changed its second side"
     _sane(found, n)

@@ -66,6 +66,7 @@ def test_fits_the_shape(npz):
         ({"x": GREY / np.nan, "y": [0, 1]}, "not finite"),
         ({"x": GREY.astype(float), "y": [0, 1]}, "from 0 to 39; values from 0 to 1"),
         ({"x": GREY.astype(int) - 1, "y": [0, 1]}, "values from 0 to 255"),
+        ({"x": (GREY > 20).astype(np.uint8), "y": [0, 1]}, "0 and 1 alone.*bool or float"),
         ({"x": GREY.astype(complex), "y": [0, 1]}, "complex128"),
         ({"x": np.array([{}, {}]), "y": [0, 1]}, "plain .npz"),
     ],
@@ -88,3 +89,24 @@ def test_refuses_what_is_no_npz(tmp_path):
         np.save(stream, GREY)
     with pytest.raises(BadInput, match="single array"):
         read_npz(tmp_path / "one.npz")
+
+
+def test_black_and_white_and_all_black_images_are_read_as_they_are(npz):
+    assert read_npz(npz(x=GREY > 20, y=[0, 1]))[0].unique().tolist() == [0, 1]
+    assert read_npz(npz(x=0 * GREY, y=[0, 1]))[0].unique().tolist() == [0]
+
+
+def test_refuses_a_compressed_file_damaged_in_any_place(tmp_path):
+    np.savez_compressed(tmp_path / "whole.npz", x=GREY, y=[0, 1])
+    whole = (tmp_path / "whole.npz").read_bytes()
+    readable = 0
+    for at in range(len(whole)):
+        damaged = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
+        (tmp_path / "damaged.npz").write_bytes(damaged)
+        try:
+            images, _ = read_npz(tmp_path / "damaged.npz")
+        except BadInput:
+            continue
+        readable += 1
+        assert np.allclose(images[:, 0], GREY / 255)  # the byte was one that says nothing of the arrays, such as a date
+    assert readable < len(whole) / 2

@@ -41,9 +41,17 @@ def test_mnist_refusals(tmp_path):
         read_mnist(x)
     with pytest.raises(BadInput, match="rank 1"):
         read_mnist(y, y)
+    for nothing in (IMAGES[:0], IMAGES[:, :0]):
+        x.write_bytes(idx(nothing))
+        with pytest.raises(BadInput, match="holds no image"):
+            read_mnist(x)
     x.write_bytes(idx(IMAGES)[:-1])
     with pytest.raises(BadInput, match="incomplete"):
         read_idx(x)
+    for length in range(4, 16):  # within the header
+        x.write_bytes(idx(IMAGES)[:length])
+        with pytest.raises(BadInput, match="incomplete"):
+            read_idx(x)
     x.write_bytes(b"hello")
     with pytest.raises(BadInput, match="not an idx file"):
         read_idx(x)

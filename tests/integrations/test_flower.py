@@ -5,11 +5,12 @@ import time
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Message, Metadata, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
 from flwr.client.mod.utils import make_ffn
 from flwr.clientapp.mod import LocalDpMod
 from torch import nn
 
+from leakgauge.errors import Inapplicable
 from leakgauge.integrations.flower import update_monitor
 from leakgauge.monitor import MonitorWarning
 
@@ -44,10 +45,10 @@ def client(data):
     return train
 
 
-def request(kind="train"):
-    content = RecordDict({"arrays": ArrayRecord(network().state_dict())})
+def request(kind="train", *, group="", **config):
+    content = RecordDict({"arrays": ArrayRecord(network().state_dict()), "config": ConfigRecord(config)})
     metadata = Metadata(
-        run_id=1, message_id="m", src_node_id=0, dst_node_id=1, reply_to_message_id="", group_id="",
+        run_id=1, message_id="m", src_node_id=0, dst_node_id=1, reply_to_message_id="", group_id=group,
         created_at=time.time(), ttl=3600.0, message_type=kind,
     )  # fmt: skip
     message = Message(content=content, metadata=metadata)
@@ -97,3 +98,29 @@ def test_trouble_is_a_warning_and_the_reply_goes_out(client, data):
     with pytest.warns(MonitorWarning, match="parameter names"):
         reply = make_ffn(client, [mod])(*request())
     assert not reply.has_error()
+
+
+def test_the_round_is_the_servers_where_it_says_so(client, data):
+    rounds = []
+    mod = update_monitor(
+        network(), loss=LOSS, members=data[0], others=data[1], log=lambda _, r: rounds.append(r), strict=True
+    )
+    app = make_ffn(client, [mod])
+    for message in (request(**{"server-round": 7}), request(group="9"), request(), request(group="abc")):
+        app(*message)
+    assert rounds == [7, 9, 3, 4]
+
+
+def test_a_reply_of_differences_is_told_not_read_as_weights(client, data):
+    def sends_differences(message, context):
+        before, after = (m.content["arrays"].to_torch_state_dict() for m in (message, client(message, context)))
+        moved = {name: after[name] - before[name] for name in before}
+        return Message(content=RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
+
+    rows = []
+    mod = update_monitor(
+        network(), loss=LOSS, members=data[0], others=data[1], log=lambda s, _: rows.append(s), strict=True
+    )
+    with pytest.raises(Inapplicable, match="holds no weights but a difference"):
+        make_ffn(sends_differences, [mod])(*request())
+    assert rows == []

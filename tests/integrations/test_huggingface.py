@@ -90,6 +90,27 @@ def test_pretrained_from_a_local_folder(small_config, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]},
+        {"do_normalize": False, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]},
+        {"do_rescale": False, "image_mean": [100.0, 90.0, 80.0], "image_std": [50.0, 60.0, 70.0]},
+        {"rescale_factor": 1 / 127.5, "image_mean": [1.0, 1.0, 1.0], "image_std": [1.0, 0.5, 2.0]},
+    ],
+)
+def test_images_reach_the_model_as_the_folders_preprocessor_would_give_them(small_config, settings):
+    import transformers
+
+    folder = small_config("vit")
+    saved(folder, **settings)
+    _, space = load(str(folder))
+    picture = torch.randint(256, (3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    process = transformers.ViTImageProcessor(do_resize=False, **settings)
+    theirs = process(picture, return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(space.encode(picture[None] / 255), theirs, atol=1e-5, rtol=1e-5)
+
+
 def test_pretrained_weights_that_do_not_fit(small_config):
     folder = small_config("vit")
     with pytest.raises(BadInput, match=r"holds no model\.safetensors"):

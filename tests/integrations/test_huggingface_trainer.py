@@ -106,3 +106,18 @@ def test_in_a_real_trainer(tmp_path):
     assert callback.monitor.compute().step == 8
     assert [size for _, size in seen] == [6] * 8
     assert all(norm == pytest.approx(0.05, rel=1e-2) for norm, _ in seen)
+
+
+def test_a_training_that_was_broken_off_leaves_no_second_monitor(handler):
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    logged = []
+    callback = trainer_monitor(every=1, strict=True, log=lambda scalars, step: logged.append(step))
+    for _ in range(2):  # the first begins and never ends, as by Ctrl-C
+        events = handler(callback, model, optimizer)
+        events.call_event("on_train_begin", None, None, None)
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    assert logged == [1, 1]
+    assert len(model._forward_pre_hooks) == 1

@@ -123,6 +123,25 @@ def test_training_is_bit_identical_and_the_probe_runs():
     assert found.whitebox.members == 8
 
 
+@pytest.mark.parametrize("called", [True, False])
+def test_a_loss_that_is_a_module_counts_labels_once_whether_the_fit_calls_it_or_not(called):
+    class WithLoss(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.criterion = nn.CrossEntropyLoss()
+
+        def training_step(self, batch, index):
+            x, y = batch
+            return (self.criterion if called else nn.functional.cross_entropy)(self.net(x), y)
+
+    module = WithLoss()
+    callback = lightning_monitor(every=2, loss=module.criterion, strict=True)
+    fit(module, [callback], accumulate_grad_batches=2)
+    found = callback.monitor.compute().whitebox
+    assert found is not None
+    assert found.members == 16
+
+
 def test_numbers_go_to_the_trainers_logger(tmp_path):
     from lightning.pytorch.loggers import CSVLogger
 
@@ -134,7 +153,7 @@ def test_numbers_go_to_the_trainers_logger(tmp_path):
 
 
 def test_manual_optimisation_is_refused():
-    with pytest.raises(BadInput, match="automatic optimisation"):
+    with pytest.raises(BadInput, match=r"automatic optimisation .* has 1, by manual optimisation"):
         fit(Module(manual=True), [lightning_monitor()])
 
 

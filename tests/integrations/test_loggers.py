@@ -9,6 +9,7 @@ FIRST, SECOND = {"privacy/alarm": 0.0}, {"privacy/alarm": 1.0, "privacy/layer/fc
 
 
 def test_csv_has_a_row_per_number(tmp_path):
+    (tmp_path / "monitor.csv").touch()  # as made beforehand, by tempfile or touch
     log = csv_log(tmp_path / "monitor.csv")
     log(FIRST, 50)
     log(SECOND, 100)

@@ -253,3 +253,21 @@ def test_mistakes_that_show_when_a_case_is_set_up(write, parts, sentence):
 def test_there_is_no_such_file(tmp_path):
     with pytest.raises(BadInput, match="there is no file"):
         plan_file.read(str(tmp_path / "audit.py"))
+
+
+@pytest.mark.parametrize("held", ["x.bfloat16()", "x.half()", "x.to_sparse()", "x.requires_grad_()", "x.tolist()"])
+def test_data_may_be_held_in_any_way_that_keeps_its_numbers(write, held):
+    path = write(
+        VICTIM, f"def data():\n    x = torch.arange(24.0).reshape(2, 3, 2, 2) / 32\n    return {held}, [0, 1]\n"
+    )
+    x, y, _ = plan_file.returned_data(f"{path}:data")
+    assert np.array_equal(x.ravel(), np.arange(24) / 32)  # exact in 8 bits of significand
+    assert y.tolist() == [0, 1]
+
+
+def test_lists_of_uneven_rows_are_told(write):
+    path = write(VICTIM, "def data(): return [[0.1, 0.2], [0.3]], [0, 1]\n")
+    with pytest.raises(
+        BadInput, match=r"data\(\) in audit\.py \(line \d+\) returns a list whose rows differ in length"
+    ):
+        plan_file.returned_data(f"{path}:data")

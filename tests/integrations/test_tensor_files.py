@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from leakgauge.errors import BadInput
@@ -63,6 +64,24 @@ def test_what_is_no_tensor_is_named(held, complaint, tmp_path):
     torch.save(held, tmp_path / "a.pt")
     with pytest.raises(BadInput, match=complaint):
         read_tensors(tmp_path / "a.pt")
+
+
+def test_a_file_damaged_in_any_place_is_one_sentence(tmp_path):
+    torch.save({"a": torch.ones(2)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    whole = (tmp_path / "old.pt").read_bytes()
+    refused = 0
+    for at in range(len(whole)):
+        (tmp_path / "damaged.pt").write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        try:
+            read_tensors(tmp_path / "damaged.pt")
+        except BadInput:
+            refused += 1
+    assert refused > len(whole) / 4
+
+
+def test_the_ending_counts_in_either_case(tmp_path):
+    save_file(PLAIN, tmp_path / "a.SAFETENSORS")
+    torch.testing.assert_close(read_tensors(tmp_path / "a.SAFETENSORS"), PLAIN)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_module.", "module._orig_mod."])

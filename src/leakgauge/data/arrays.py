@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -42,20 +43,21 @@ def from_arrays(
 
 def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise BadInput(f"{path} holds a single array; save images and labels with np.savez(path, x=…, y=…)")
-        with archive:
-            for x, y in PAIRS:
-                if x in archive and y in archive:
-                    return archive[x], archive[y]
-            raise BadInput(
-                f"{path} holds the arrays {', '.join(archive.files) or '(none)'}; images and labels are expected as "
-                + " or ".join(f"{x} and {y}" for x, y in PAIRS)
-            )
+        with path.open("rb") as stream:  # np.load leaves a damaged file open
+            archive = np.load(stream, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise BadInput(f"{path} holds a single array; save images and labels with np.savez(path, x=…, y=…)")
+            with archive:
+                for x, y in PAIRS:
+                    if x in archive and y in archive:
+                        return archive[x], archive[y]
+                raise BadInput(
+                    f"{path} holds the arrays {', '.join(archive.files) or '(none)'}; images and labels are expected as "
+                    + " or ".join(f"{x} and {y}" for x, y in PAIRS)
+                )
     except BadInput:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise BadInput(f"{path} cannot be read as a plain .npz file ({error}); save it with np.savez") from error
 
 
@@ -89,6 +91,11 @@ def _pixels(x: np.ndarray, source: str) -> np.ndarray:
         raise BadInput(
             f"{source} holds {x.dtype} images with values from {x.min():g} to {x.max():g}; "
             f"values from 0 to {top} are expected, so scale them first (mean and std belong to Pixels)"
+        )
+    if top == 255 and x.max() == 1:  # 1/255 is black to the eye, and nobody would see why an attack finds nothing
+        raise BadInput(
+            f"{source} holds {x.dtype} images of 0 and 1 alone, where integers count from 0 to 255; "
+            "save black and white images as bool or float"
         )
     return np.ascontiguousarray(x, dtype=np.float32) / top
 

@@ -14,6 +14,8 @@ from leakgauge.data.fit import Shape, fit
 from leakgauge.errors import BadInput
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+UNREAD = (".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".ppm", ".pgm")
+"""Images too, but of kinds that are not read: one is told of, for a folder read in part looks like one read whole."""
 
 
 def read_folder(path: str | Path, *, shape: Shape | None = None, resize: bool = False) -> tuple[Tensor, Tensor]:
@@ -69,9 +71,17 @@ def _list(path: Path) -> tuple[list[Path], list[int]]:
 
 
 def _images(folder: Path) -> list[Path]:
-    return sorted(
-        p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in SUFFIXES and not p.name.startswith(".")
-    )
+    shown = sorted(p for p in folder.iterdir() if not p.name.startswith(".") and not p.is_dir())
+    for file in shown:
+        if file.suffix.lower() in UNREAD:
+            raise BadInput(
+                f"{file} is an image of a kind that is not read; make it one of {', '.join(SUFFIXES)}, or remove it"
+            )
+    found = [file for file in shown if file.suffix.lower() in SUFFIXES]
+    for file in found:
+        if file.is_symlink() and not file.exists():
+            raise BadInput(f"{file} is a link to a file that is not there; mend or remove it")
+    return [file for file in found if file.is_file()]
 
 
 def _read(file: Path) -> Tensor:

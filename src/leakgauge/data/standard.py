@@ -27,7 +27,8 @@ def read_idx(path: str | Path) -> Tensor:
         raise BadInput(f"{path} is not an idx file of unsigned bytes; give a file such as train-images-idx3-ubyte.gz")
     rank = raw[3]
     header = 4 + 4 * rank
-    shape = tuple(int(n) for n in np.frombuffer(raw[4:header], ">u4"))
+    sizes = raw[4:header] if len(raw) >= header else b""
+    shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
     expected = int(np.prod(shape, dtype=np.int64))
     if len(shape) != rank or len(raw) != header + expected:
         raise BadInput(
@@ -47,6 +48,8 @@ def read_mnist(images: str | Path, labels: str | Path | None = None) -> tuple[Te
     x, y = read_idx(images), read_idx(partner)
     if x.dim() != 3:
         raise BadInput(f"{images} has rank {x.dim()}; rank 3 is expected: (count, height, width) of the images")
+    if x.numel() == 0:
+        raise BadInput(f"{images} holds no image (shape {tuple(x.shape)}); give a file with images")
     if y.dim() != 1 or len(y) != len(x):
         raise BadInput(f"{partner} holds labels of shape {tuple(y.shape)}; {len(x)} labels for {images} are expected")
     return x[:, None].float() / 255, y.long()

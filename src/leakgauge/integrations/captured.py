@@ -19,6 +19,7 @@ from leakgauge.data.fit import Shape
 from leakgauge.errors import BadInput
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.resolve import load_model, rearranged
+from leakgauge.integrations.rounded_weights import rounding_told
 from leakgauge.integrations.setups import images_for
 from leakgauge.integrations.tensor_files import read_tensors, unwrapped
 from leakgauge.models.pretrained import PRETRAINED
@@ -179,7 +180,10 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
         )
     if holds in ("weights", "delta"):
         _refuse_the_other({n: v for n, v in sent.items() if n in parameters}, known, holds, source=str(update))
+    rounded: tuple[Assumption, ...] = ()
     if holds == "weights":
+        trained = {name: value for name, value in sent.items() if name in parameters}
+        rounded = rounding_told(trained, known, source=str(update))
         sent = {name: value - known[name] for name, value in sent.items()}
     signal = {name: value.to(parameters[name]) for name, value in sent.items() if name in parameters}
     if not any(bool(value.any()) for value in signal.values()):
@@ -189,6 +193,7 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
         signal = {name: value / -case.local_lr for name, value in signal.items()}
     _refuse_another_training(victim, sent, case, source=str(update))
     told = [Assumption(f"batch size known ({case.batch_size})", "deployable")]
+    told += rounded
     if len(signal) < len(parameters):
         told.append(Assumption(f"the update holds {len(signal)} of {len(parameters)} trainable tensors", "deployable"))
     if victim.mode == "eval" and victim.depends_on_mode():

@@ -38,21 +38,23 @@ def update_monitor(
     monitor stands *before* ``LocalDpMod`` to see what leaves the device, and after it to see what would have left.
     ``members`` are samples the client trains on (or a function of the context), ``others`` samples that it does not.
     ``model`` gives the architecture; its parameter names must be the arrays' keys. The message is passed on unchanged,
-    and nothing is added to it: numbers about private data stay on the client unless ``log`` sends them.
+    and nothing is added to it: numbers about private data stay on the client unless ``log`` sends them. The round is the
+    server's where its message says so, else the number of trainings that this process has seen.
     """
     guard = Guard(strict=strict)
     rounds = 0
 
     def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         nonlocal rounds
-        before = _weights(message) if _trains(message) else None
+        before, told = (_weights(message), _round(message)) if _trains(message) else (None, None)
         reply = call_next(message, context)
         if before is None or reply.has_error():
             return reply
         rounds += 1
+        now = rounds if told is None else told
         with guard.around("probing the update"):
             pair = members(context) if callable(members) else members
-            found = _probe(model, loss, before, _weights(reply), pair, others, step=rounds, seed=seed)
+            found = _probe(model, loss, before, _weights(reply), pair, others, step=now, seed=seed)
             log(
                 {
                     "privacy/whitebox/auc": found.auc.value,
@@ -60,7 +62,7 @@ def update_monitor(
                     "privacy/whitebox/auc_high": found.auc.high,
                     "privacy/whitebox/tpr_at_1pct_fpr": found.tpr.value,
                 },
-                rounds,
+                now,
             )
         return reply
 
@@ -81,6 +83,11 @@ def _probe(
     names = [name for name, p in model.named_parameters() if p.requires_grad and name in before and name in after]
     if not names:
         raise Inapplicable("the arrays of the message carry none of the model's parameter names")
+    length, new_length = (
+        sum(float(values[name].double().square().sum()) for name in names) ** 0.5 for values in (before, after)
+    )
+    if new_length < length / 2:  # no training shortens weights by half; a difference read as weights would tell nothing
+        raise Inapplicable("the reply holds no weights but a difference or a gradient; the probe needs the new weights")
     sent = copy.deepcopy(model)
     sent.load_state_dict(before, strict=False)
     update = {name: before[name] - after[name] for name in names}
@@ -90,6 +97,15 @@ def _probe(
 
 def _trains(message: Any) -> bool:
     return str(message.metadata.message_type).startswith("train")
+
+
+def _round(message: Any) -> int | None:
+    """The server's round, which strategies send with the configuration, or as the group of the messages."""
+    for record in message.content.config_records.values():
+        if isinstance(told := record.get("server-round"), int):
+            return told
+    group = str(message.metadata.group_id)
+    return int(group) if group.isdecimal() else None
 
 
 def _weights(message: Any) -> dict[str, Tensor]:

@@ -61,7 +61,7 @@ def load(name: str, *, classes: int | None = None, seed: int = 0, pretrained: bo
     configuration, which has two classes), or a local ``config.json`` or a folder with one; a configuration needs
     ``model_type`` and whatever differs from the default. ``pretrained`` loads the folder's safetensors; nothing is
     ever downloaded. Attention is the eager one, which can be differentiated twice. Mean and deviation are those of
-    the folder's ``preprocessor_config.json``, else 0.5.
+    the folder's ``preprocessor_config.json``, whose scale of the pixels counts too, else 0.5.
     """
     transformers = _transformers()
     architectures = _architectures()
@@ -250,5 +250,17 @@ def _pixels(config: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Pixel
     vision = config.get("vision_config", config)
     size = vision.get("image_size") or _SIZE_WHERE_UNSAID
     height, width = (size, size) if isinstance(size, int) else size
-    mean, std = (tuple(preprocessor.get(key) or (0.5,)) for key in ("image_mean", "image_std"))
+    mean, std = _normalisation(preprocessor)
     return Pixels((vision.get("num_channels") or 3, height, width), mean=mean, std=std)
+
+
+def _normalisation(preprocessor: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation that take images in [0, 1] to what the preprocessor makes of their bytes: (255 f p − mean) / std."""
+    mean, std = (tuple(preprocessor.get(key) or (0.5,)) for key in ("image_mean", "image_std"))
+    if preprocessor.get("do_normalize") is False:
+        mean, std = (0.0,), (1.0,)
+    factor = 1.0 if preprocessor.get("do_rescale") is False else preprocessor.get("rescale_factor") or 1 / 255
+    scale = 255 * factor
+    if abs(scale - 1) < 1e-6:  # as usual: the figures stay as they are written
+        return mean, std
+    return tuple(m / scale for m in mean), tuple(s / scale for s in std)

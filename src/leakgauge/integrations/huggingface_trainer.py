@@ -24,6 +24,8 @@ def trainer_monitor(**options: Any) -> Any:
         monitor: Monitor | None = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            if self.monitor is not None:
+                self.monitor.close()  # a training that was broken off has not ended, and its hooks are still there
             self.monitor = watch(given["model"], given["optimizer"], **options)
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:

@@ -32,12 +32,14 @@ def lightning_monitor(**options: Any) -> Any:
     class LeakageMonitor(lightning.Callback):
         monitor: Monitor | None = None
         _resumed: dict[str, Any] | None = None
+        _labels: Tensor | None = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             if not pl_module.automatic_optimization or len(trainer.optimizers) != 1:
+                kind = "" if pl_module.automatic_optimization else ", by manual optimisation"
                 raise BadInput(
                     f"the monitor follows automatic optimisation with one optimizer, this module has "
-                    f"{len(trainer.optimizers)}; call leakgauge.monitor.watch for the one to look at"
+                    f"{len(trainer.optimizers)}{kind}; call leakgauge.monitor.watch for the one to look at"
                 )
             given = dict(options)
             if given.get("log") is None and trainer.logger is not None:
@@ -48,12 +50,17 @@ def lightning_monitor(**options: Any) -> Any:
                 self._resumed = None
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            self._labels = None
             if self.monitor is not None and self.monitor.looking:
                 with self.monitor.guard.around("reading the batch", then=self.monitor.close):
-                    x, y = _pair(batch)
+                    x, self._labels = _pair(batch)
                     self.monitor.see(x)
-                    if y is not None:
-                        self.monitor.labels(y)
+
+        def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
+            y, self._labels = self._labels, None
+            if self.monitor is not None and y is not None:  # a loss that is a module has told them by now
+                with self.monitor.guard.around("reading the labels", then=self.monitor.close):
+                    self.monitor.labels(y, unless_seen=True)
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
             if self.monitor is not None:

@@ -21,7 +21,7 @@ def csv_log(path: str | Path) -> Log:
     file = Path(path)
 
     def log(scalars: dict[str, float], step: int) -> None:
-        fresh = not file.exists()
+        fresh = not file.exists() or file.stat().st_size == 0
         with file.open("a", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
             if fresh:

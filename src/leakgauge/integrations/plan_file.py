@@ -23,6 +23,7 @@ from torch import Tensor
 
 from leakgauge.audit.case import Case, accepted_options, default_data
 from leakgauge.errors import BadInput
+from leakgauge.integrations.tensor_files import plain
 from leakgauge.integrations.user_code import called, function, import_file, place
 from leakgauge.randomness import private_randomness
 
@@ -151,7 +152,7 @@ def returned_data(spec: str, *, seed: int = 0) -> str | tuple[np.ndarray, np.nda
         case str() | Path():
             return str(Path(source).parent / found)
         case (x, y) if _like_an_array(x) and _like_an_array(y):
-            return _array(x), _array(y), where
+            return _array(x, where), _array(y, where), where
         case tuple() | list():
             got = f"{len(found)} things ({', '.join(type(part).__name__ for part in found[:4])})"
         case _:
@@ -163,8 +164,13 @@ def _like_an_array(value: object) -> bool:
     return isinstance(value, Tensor | np.ndarray | list)
 
 
-def _array(value: Any) -> np.ndarray:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+def _array(value: Any, where: str) -> np.ndarray:
+    if isinstance(value, Tensor):
+        return plain(value).cpu().numpy()  # NumPy has neither bfloat16 nor sparse arrays
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise BadInput(f"{where} returns a list whose rows differ in length; return tensors or arrays") from error
 
 
 def _cases(make: Callable[..., Any], path: str) -> tuple[Case, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,19 +27,21 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise BadInput(f"there is no file {path}; give a .safetensors or .pt file of tensors by name")
-    return {name: _plain(value) for name, value in _named(_loaded(path), path).items()}
+    return {name: plain(value) for name, value in _named(_loaded(path), path).items()}
 
 
 def _loaded(path: Path) -> object:
     try:
-        if path.suffix == ".safetensors":
+        if path.suffix.lower() == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch's own, on how an old or a harmful file was written
             return torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
         raise BadInput(f"{path} is no safetensors file: {error}") from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror or error}); check the file") from error
+    except Exception as error:  # torch stumbles over bytes that are no tensors in many ways, IndexError among them
         raise BadInput(
             f"{path} holds more than tensors, or is damaged; save a state dict with torch.save or safetensors"
         ) from error
@@ -66,7 +67,8 @@ def _named(found: object, path: Path) -> dict[str, Tensor]:
     return {str(name): value for name, value in found.items()}
 
 
-def _plain(value: Tensor) -> Tensor:
+def plain(value: Tensor) -> Tensor:
+    """The tensor detached, dense, not quantised, and in numbers of at least 32 bits where they are floats."""
     value = value.detach()
     value = value.dequantize() if value.is_quantized else value
     value = value if value.layout == torch.strided else value.to_dense()

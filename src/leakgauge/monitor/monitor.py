@@ -126,10 +126,13 @@ class Monitor:
         if self._prober is not None and self._prober.wants(self.step + 1):
             self._prober.see(x, repeatable=repeatable)
 
-    def labels(self, y: Tensor) -> None:
-        """The labels of the forward pass, for the white-box probe, where no hook can see them."""
+    def labels(self, y: Tensor, *, unless_seen: bool = False) -> None:
+        """The labels of the forward pass, for the white-box probe, where no hook can see them.
+
+        ``unless_seen``: they do not count where a hook on the loss has seen the labels of every batch already.
+        """
         if self._prober is not None and self._prober.wants(self.step + 1):
-            self._prober.see_labels(y)
+            self._prober.see_labels(y, unless_seen=unless_seen)
 
     def differentiate(self, fresh: Callable[[], bool]) -> bool:
         """A backward pass begins. Where ``fresh()``, no gradient is there although one was made since the last step.

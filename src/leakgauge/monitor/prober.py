@@ -68,8 +68,9 @@ class Prober:
         self._x.append(x.detach().clone())
         self._repeatable = self._repeatable and repeatable
 
-    def see_labels(self, y: Tensor) -> None:
-        self._y.append(y.detach().clone())
+    def see_labels(self, y: Tensor, *, unless_seen: bool = False) -> None:
+        if not unless_seen or len(self._y) < len(self._x):
+            self._y.append(y.detach().clone())
 
     def mark(self) -> None:
         """Remembers what was seen so far, for :meth:`drop_marked`."""
