@@ -49,7 +49,8 @@ def measure(key: str, options: Options, ledger: Ledger, images: Images, shares: 
     right = torch.nn.functional.one_hot(own, len(pool)).bool()
     passes = outlined(alike, bars)
     ledger.add(
-        key, trained=made.trained, data=images.name, steps=made.steps, shares=[made.tried[at][0] for at in kept], images=own.tolist(),
+        key, trained=made.trained, data=images.name, steps=made.steps, bar=_BARS["layout", "zero"],
+        shares=[made.tried[at][0] for at in kept], images=own.tolist(),
         layout=alike[right].tolist(), null_layout=bars[right].tolist(), found=passes[right].tolist(),
         wrong=int((~right).sum()), wrong_at_least=[int((alike[~right] >= at).sum()) for at in GRID], wrong_found=int(passes[~right].sum()),
     )  # fmt: skip
@@ -72,9 +73,15 @@ def freeze(rows: Sequence[Row]) -> dict[str, Any]:
         "wrong": total,
         "wrong_found": sum(row["wrong_found"] for row in own),
         "found": {
-            share: [found for row in own for p, found in zip(row["shares"], row["found"], strict=True) if p == share]
+            share: [
+                found and value >= _BARS["layout", "zero"]
+                for row in own
+                for p, found, value in zip(row["shares"], row["found"], row["layout"], strict=True)
+                if p == share
+            ]
             for share in sorted({p for row in own for p in row["shares"]})
         },
+        "bar": min(row["bar"] for row in own),
     }
 
 
@@ -92,7 +99,7 @@ def table(rows: list[Row]) -> str:
     count = sum(len(found) for found in frozen["found"].values())
     words = (
         f"{count} reconstructions with {frozen['wrong']} wrong images: a correlation of {frozen['layout']:g} is reached by at most "
-        f"{WRONG:.0%} of these. All three checks together take {frozen['wrong_found']} of them for the true one."
+        f"{WRONG:.0%} of these. All three checks together, with {frozen['bar']:g}, take {frozen['wrong_found']} of them for the true one."
     )
     lines = [words, "", "| share of noise in the start | the true image passes all three |", "|---|---|"]
     lines += [f"| {share:g} | {sum(found)} of {len(found)} |" for share, found in frozen["found"].items()]

@@ -22,14 +22,8 @@ def test_a_threshold_that_few_wrong_images_reach(folder_on_path):
     import torch
 
     def row(case, reached, found):
-        return {
-            "case": case,
-            "wrong": 100,
-            "wrong_at_least": reached,
-            "wrong_found": 1,
-            "shares": [0.3, 1.0],
-            "found": found,
-        }
+        facts = {"shares": [0.3, 1.0], "layout": [0.6, 0.6], "bar": 0.4}
+        return {"case": case, "wrong": 100, "wrong_at_least": reached, "wrong_found": 1, "found": found, **facts}
 
     falling = [100, 60, 30, 10, 4, 1, 0] + [0] * 14
     frozen = freeze_layout.freeze(
@@ -40,9 +34,21 @@ def test_a_threshold_that_few_wrong_images_reach(folder_on_path):
     )
     assert (frozen["layout"], frozen["wrong"], frozen["wrong_found"]) == (0.25, 200, 2)  # 1 of 200, and 5 of 200 at 0.2
     assert frozen["found"] == {0.3: [True, True], 1.0: [False, True]}
-    alike = torch.tensor([[0.5, 0.3, 0.1], [0.39, 0.1, 0.0], [0.5, 0.5, 0.9]])
+    alike = torch.tensor([[0.5, 0.3, 0.1], [0.44, 0.1, 0.0], [0.5, 0.5, 0.9]])
     null = torch.tensor([[0.1, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.8]])
     assert freeze_layout.outlined(alike, null).tolist() == [[True, False, False], [False] * 3, [False] * 3]
+
+
+def test_the_library_has_the_threshold_that_was_frozen(folder_on_path):
+    import freeze_layout
+    from ledger import read
+    from setting import RESULTS
+
+    from leakgauge.audit.verdict import OUTLINED
+
+    facts, rows = read(RESULTS / "freeze_layout.jsonl")
+    assert not facts["quick"]
+    assert freeze_layout.freeze(rows)["layout"] == OUTLINED[0].margin
 
 
 def test_rows_without_a_layout_get_it_from_their_pictures(tmp_path, folder_on_path):

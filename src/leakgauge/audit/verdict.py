@@ -89,7 +89,7 @@ GLIMPSED = (
     Check("psnr", 1.0, above="null"),
 )
 OUTLINED = (
-    Check("layout", 0.4, above="zero"),
+    Check("layout", 0.45, above="zero"),
     Check("layout", 0.2, above="null"),
     Check("layout_rank", 1, above="zero"),
 )
