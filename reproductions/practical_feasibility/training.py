@@ -53,8 +53,8 @@ SWIN = (_SWIN, *(replace(_SWIN, muon=True, lr=lr) for lr in (5e-4, 1e-3, 2e-3)))
   batches of 256), and ViT-B stood at 35 % after one epoch and after three. Swin's own paper has 2.5e-4 for a batch of 256:
   after 390 steps with batches of 128 Swin-T was right for 44 % with it (of 1,000 test images, on a CPU), with 1e-3 for 20 %.
   For 53 epochs it gave 83.6 %, with 93.2 % on training images; the lowest loss after 400 steps had chosen it among four rates. Now Muon
-  is tried beside AdamW: after 300 steps of 128 images a small Swin (width 48, two blocks a stage, 12,000 images, CPU, one seed) had a loss of 1.74
-  with it at 1e-3, of 1.86 with AdamW at 2.5e-4 and at 5e-4, and 42, 38 and 37 % of 2,000 test images right.
+  is tried beside AdamW: after 300 steps of 128 images a small Swin (width 48, two blocks a stage, 12,000 images, CPU, one seed) had a loss
+  of 1.74 with it at 1e-3, of 1.86 with AdamW at 2.5e-4 and at 5e-4, and 42, 38 and 37 % of 2,000 test images right.
 - A small ConvNeXt (filipbasara0/simple-convnext) is reported to reach 92 % in 100 epochs at 1e-3, and 12 points less with a stem of 4×4.
 - Swin's step of 128 images takes 10 ms on an H200, about as long as its 2,000 small kernels need to start: twice the batch costs little
   more, and gives more epochs in the same time.
