@@ -51,7 +51,7 @@ class Ledger:
                     "give it another folder with --out"
                 )
         part = self.path.with_suffix(".part")  # whoever is killed now has lost nothing
-        part.write_text("".join(_line(row) for row in [self.facts, *self.rows]), encoding="utf-8")
+        part.write_text("".join(line(row) for row in [self.facts, *self.rows]), encoding="utf-8")
         part.replace(self.path)
 
     @property
@@ -65,7 +65,7 @@ class Ledger:
         row = _plain({"case": case, **values})
         self.rows.append(row)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line(row))
+            file.write(line(row))
         shown = {key: value for key, value in row.items() if not isinstance(value, list | dict)}
         print(json.dumps(shown, ensure_ascii=False), flush=True)
 
@@ -93,7 +93,8 @@ class Ledger:
         part.replace(self.path.with_suffix(".npz"))
 
 
-def _line(row: Row) -> str:
+def line(row: Row) -> str:
+    """A row as it stands in a results file."""
     return json.dumps(_plain(row), ensure_ascii=False) + "\n"
 
 

@@ -10,14 +10,13 @@ are those of the smaller pictures. Rows that have a layout are left as they are,
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import detection
 import setting
 import torch
 import torch.nn.functional as F
-from ledger import Pictures, Row, load, read
+from ledger import Pictures, Row, line, load, read
 from setting import RESULTS, Options
 from torch import Tensor
 
@@ -77,19 +76,9 @@ def main() -> None:
     pool = F.adaptive_avg_pool2d(SOURCES[given.part](options), kept.shape[-2:])
     done = sum(add_layout(row, pictures, pool, mend_ranks=given.part in NORMALISED) for row in rows)
     part = path.with_suffix(".part")
-    part.write_text(
-        "".join(json.dumps(_rounded(row), ensure_ascii=False) + "\n" for row in [facts, *rows]), encoding="utf-8"
-    )
+    part.write_text("".join(line(row) for row in [facts, *rows]), encoding="utf-8")
     part.replace(path)
     print(f"{path}: {done} of {sum('attack' in row for row in rows)} rows got a layout")
-
-
-def _rounded(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -9,20 +9,8 @@ from types import ModuleType
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "practical_feasibility"
-PARTS = (
-    "accuracy",
-    "small",
-    "large",
-    "shared_statistics",
-    "controlled",
-    "detection",
-    "freeze_thresholds",
-    "freeze_layout",
-)
-HELPERS = (
-    *PARTS, "attacking", "claims", "confusion", "drawing", "figures", "ledger", "make_tables", "networks", "optimizers", "pack", "reasons",
-    "rehearsal", "score_pictures", "setting", "study", "training",
-)  # fmt: skip
+HELPERS = tuple(path.stem for folder in (FOLDER, FOLDER.parent / "april") for path in folder.glob("*.py"))
+"""Its scripts, and those of the study whose readers and drawings it uses."""
 
 
 @pytest.fixture
