@@ -94,7 +94,8 @@ OUTLINED = (
     Check("layout_rank", 1, above="zero"),
 )
 """What stands where can be plain in a picture that is so grainy or saturated that the null run's grey one has the higher SSIM.
-These count only where there were enough other images to tell the layout from."""
+These count only where there were enough other images to tell the layout from. The first is the correlation that at most 1 % of wrong
+images reached on the same two classifiers (``freeze_layout.py``); the second is a margin by choice."""
 BY_LAYOUT = "by the layout alone"
 """How a rule says that some images were glimpsed by ``OUTLINED`` and by nothing else; who reads records looks for these words."""
 SHARE_FOR_FEASIBLE = 0.5
