@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,8 +90,6 @@ def test_one_step_is_the_gradient_the_simulation_shares(file, holds, client, tmp
 
 
 def test_several_local_steps_stay_an_update(client, tmp_path):
-    from dataclasses import replace
-
     x, y = client(steps=2)
     case = replace(CASE, name="", local_steps=2)
     _, seen = observed(tmp_path, "delta.safetensors", "delta", case)
@@ -100,6 +99,26 @@ def test_several_local_steps_stay_an_update(client, tmp_path):
         torch.testing.assert_close(seen.signal[name], value, atol=1e-6, rtol=1e-3)
     with pytest.raises(BadInput, match="a gradient comes from one step"):
         observed(tmp_path, "gradient.safetensors", "gradient", case)
+
+
+@pytest.mark.parametrize(("holds", "steps"), [("delta", 1), ("delta", 2), ("gradient", 1)])
+def test_the_opposite_sign_is_noticed(holds, steps, client, tmp_path):
+    client(steps=steps)
+    sent = read_tensors(tmp_path / f"{holds}.safetensors")
+    counts = {n: v for n, v in sent.items() if n.endswith("num_batches_tracked")}
+    save_file({**{n: -v for n, v in sent.items()}, **counts}, tmp_path / "turned.safetensors")
+    case = replace(CASE, name="", local_steps=steps)
+    observed(tmp_path, f"{holds}.safetensors", holds, case)
+    with pytest.raises(BadInput, match=r"opposite sign.*new minus old"):
+        observed(tmp_path, "turned.safetensors", holds, case)
+
+
+def test_signs_that_noise_has_made_are_not_trusted(client, tmp_path):
+    client()
+    sent = read_tensors(tmp_path / "gradient.safetensors")
+    bias = next(n for n in reversed(sent) if n.endswith("bias") and sent[n].numel() == 10)
+    save_file({**sent, bias: -sent[bias] - 0.1}, tmp_path / "noisy.safetensors")
+    observed(tmp_path, "noisy.safetensors", "gradient")
 
 
 def trained(model, x, y, *, epochs: int, momentum: float = 0.0, minibatches=None) -> dict[str, torch.Tensor]:
@@ -249,8 +268,6 @@ def test_a_foreign_update_that_meets_the_embedded_model_is_told_so(client, tmp_p
 
 def test_running_statistics_tell_of_another_training(client, tmp_path):
     """With a wrong number of steps the batch's statistics would be solved wrongly, and nobody would see it."""
-    from dataclasses import replace
-
     client(steps=3)
     with pytest.raises(BadInput, match=r"counts 3 batches, where 1 local step\(s\) make 1; give --local-steps 3"):
         observed(tmp_path, "delta.safetensors", "delta")

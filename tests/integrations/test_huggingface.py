@@ -111,6 +111,23 @@ def test_images_reach_the_model_as_the_folders_preprocessor_would_give_them(smal
     torch.testing.assert_close(space.encode(picture[None] / 255), theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("twice", [True, False])
+def test_what_the_preprocessor_of_efficientnet_does_more_is_followed(small_config, normalised, twice):
+    from transformers.models.efficientnet.image_processing_efficientnet import EfficientNetImageProcessor
+
+    folder = small_config("vit")
+    settings = {
+        "rescale_factor": 1 / 127.5, "rescale_offset": True, "do_normalize": normalised, "include_top": twice,
+        "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6],
+    }  # fmt: skip
+    saved(folder, **settings)
+    picture = torch.randint(256, (3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    process = EfficientNetImageProcessor(do_resize=False, do_center_crop=False, **settings)
+    theirs = process(picture, return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(load(str(folder))[1].encode(picture[None] / 255), theirs, atol=1e-5, rtol=1e-5)
+
+
 def test_pretrained_weights_that_do_not_fit(small_config):
     folder = small_config("vit")
     with pytest.raises(BadInput, match=r"holds no model\.safetensors"):

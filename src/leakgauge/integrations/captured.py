@@ -22,6 +22,7 @@ from leakgauge.integrations.resolve import load_model, rearranged
 from leakgauge.integrations.rounded_weights import rounding_told
 from leakgauge.integrations.setups import images_for
 from leakgauge.integrations.tensor_files import read_tensors, unwrapped
+from leakgauge.integrations.update_sign import refuse_the_opposite
 from leakgauge.models.pretrained import PRETRAINED
 
 Holds = Literal["gradient", "delta", "weights"]
@@ -200,13 +201,15 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
         told.append(Assumption("client is taken to compute in eval mode (real training uses train mode)", "diagnostic"))
     if shared:
         told.append(Assumption("running statistics shared with the update", "deployable"))
-    return Observation(
+    seen = Observation(
         signal=signal,
         channel=channel,
         size=case.batch_size,
         buffers={**buffers, **shared} if shared else None,
         assumptions=tuple(told),
     )
+    refuse_the_opposite(victim, seen, source=str(update))
+    return seen
 
 
 def _public_channel(case: Case, holds: str) -> Channel:

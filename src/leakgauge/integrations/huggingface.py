@@ -255,12 +255,19 @@ def _pixels(config: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Pixel
 
 
 def _normalisation(preprocessor: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation that take images in [0, 1] to what the preprocessor makes of their bytes: (255 f p − mean) / std."""
+    """Mean and deviation that take images in [0, 1] to what the preprocessor makes of their bytes: (255 f p − o − mean) / std.
+
+    EfficientNet's preprocessor has an offset o of 1 and divides by its deviation once more, normalised or not.
+    """
     mean, std = (tuple(preprocessor.get(key) or (0.5,)) for key in ("image_mean", "image_std"))
+    again = std if preprocessor.get("include_top") else (1.0,) * len(std)
     if preprocessor.get("do_normalize") is False:
-        mean, std = (0.0,), (1.0,)
+        mean, std = (0.0,) * len(std), (1.0,) * len(std)
+    std = tuple(s * a for s, a in zip(std, again, strict=True))
     factor = 1.0 if preprocessor.get("do_rescale") is False else preprocessor.get("rescale_factor") or 1 / 255
     scale = 255 * factor
+    if preprocessor.get("rescale_offset") and preprocessor.get("do_rescale") is not False:
+        mean = tuple(m + 1.0 for m in mean)
     if abs(scale - 1) < 1e-6:  # as usual: the figures stay as they are written
         return mean, std
     return tuple(m / scale for m in mean), tuple(s / scale for s in std)
