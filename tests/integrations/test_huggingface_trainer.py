@@ -121,3 +121,44 @@ def test_a_training_that_was_broken_off_leaves_no_second_monitor(handler):
         optimizer.step()
     assert logged == [1, 1]
     assert len(model._forward_pre_hooks) == 1
+
+
+def in_a_trainer(tmp_path, callback, *, steps: int):
+    """Twelve rows, three at a time, with a checkpoint every second step."""
+    import transformers
+
+    rng = torch.Generator().manual_seed(0)
+    rows = [
+        {"pixel_values": torch.rand(12, generator=rng), "labels": torch.tensor(i % 3)} for i in range(12)
+    ]  # fmt: skip
+
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(12, 3)
+
+        def forward(self, pixel_values=None, labels=None):
+            scores = self.fc(pixel_values)
+            return {"loss": nn.functional.cross_entropy(scores, labels), "logits": scores}
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), per_device_train_batch_size=3, max_steps=steps, report_to=[], use_cpu=True, disable_tqdm=True,
+        save_strategy="steps", save_steps=2, logging_strategy="no",
+    )  # fmt: skip
+    return transformers.Trainer(model=Classifier(), args=arguments, train_dataset=rows, callbacks=[callback])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_resumed_training_goes_on_from_the_checkpoints_step(tmp_path, kept):
+    logged = []
+    options = {"every": 1, "strict": True, "log": lambda scalars, step: logged.append(step)}
+    in_a_trainer(tmp_path, trainer_monitor(**options), steps=4).train()
+    state = tmp_path / "checkpoint-2" / "leakgauge_monitor.pt"
+    assert torch.load(state, weights_only=True)["step"] == 2
+    if not kept:
+        state.unlink()
+    callback = trainer_monitor(**options)
+    in_a_trainer(tmp_path, callback, steps=6).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert logged == [1, 2, 3, 4, 3, 4, 5, 6]
+    told = [record["step"] for record in callback.monitor.records()]
+    assert told == ([1, 2, 3, 4, 5, 6] if kept else [3, 4, 5, 6])

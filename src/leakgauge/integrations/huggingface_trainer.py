@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from leakgauge.integrations.huggingface import _transformers
 from leakgauge.monitor import Monitor, watch
+
+STATE = "leakgauge_monitor.pt"
+"""The monitor's file in a checkpoint of the Trainer."""
 
 
 def trainer_monitor(**options: Any) -> Any:
@@ -16,7 +22,8 @@ def trainer_monitor(**options: Any) -> Any:
 
     It attaches when training begins, reads inputs by a hook on the model (with accumulation, those of all parts of a
     step), and the gradient as it is applied, after clipping. A callback cannot reach the Trainer's own reports in time;
-    give ``log=trainer.log`` or a logger. Blocks end with the epoch.
+    give ``log=trainer.log`` or a logger. Blocks end with the epoch. Checkpoints get a small file with the monitor's step, alarm
+    and reports (nothing that derives from data), and a training resumed from one in ``output_dir`` goes on from there.
     """
     transformers = _transformers(extra="trainer")
 
@@ -27,6 +34,16 @@ def trainer_monitor(**options: Any) -> Any:
             if self.monitor is not None:
                 self.monitor.close()  # a training that was broken off has not ended, and its hooks are still there
             self.monitor = watch(given["model"], given["optimizer"], **options)
+            if state is not None and state.global_step:
+                with self.monitor.guard.around("resuming", then=self.monitor.close):
+                    self.monitor.load_state_dict(_saved(_checkpoint(args, state) / STATE, step=state.global_step))
+
+        def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            if self.monitor is not None and state.is_world_process_zero:
+                with self.monitor.guard.around("saving the monitor"):
+                    path = _checkpoint(args, state) / STATE
+                    torch.save(self.monitor.state_dict(), path.with_suffix(".part"))
+                    path.with_suffix(".part").replace(path)
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             if self.monitor is not None:
@@ -38,3 +55,17 @@ def trainer_monitor(**options: Any) -> Any:
                 self.monitor.close()
 
     return LeakageMonitor()
+
+
+def _checkpoint(args: Any, state: Any) -> Path:
+    """Where the Trainer keeps the checkpoint of this step."""
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+    return Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+
+
+def _saved(path: Path, *, step: int) -> dict[str, Any]:
+    """What the monitor was at a checkpoint; where it was not there, or the checkpoint is kept elsewhere, the step alone."""
+    if path.is_file():
+        return torch.load(path, map_location="cpu", weights_only=True)
+    return {"step": step, "alarm": None, "records": []}
