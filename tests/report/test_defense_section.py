@@ -185,7 +185,7 @@ def test_rows_hold_values_with_their_intervals(run):
     assert rows[2]["cost"] == ("6.0", "4.0 to 8.0")
     assert rows[4]["cost"] == ("−0.4", "−2.4 to 1.6")
     assert rows[5]["outcome"].key == "refused"
-    assert (rows[5]["ssim"], rows[5]["cost"][0]) == ("–", "4.0")  # the training went through
+    assert (rows[5]["seen"], rows[5]["cost"][0]) == ("–", "4.0")  # the training went through
     assert rows[6]["outcome"].key == "error"
     assert (rows[6]["auc"], rows[6]["accuracy"]) == (("–", ""), ("–", ""))
     assert [row["front"] for row in rows] == [False, False, True, True, True, False, False, False]
@@ -208,6 +208,24 @@ def test_the_picture_shows_the_measured_trials_in_their_places(run):
     (front,) = [e.get("d") for e in svg.iter("path") if e.get("class") == "front"]
     assert front.count("H") == front.count("V") == 2
     assert "nan" not in ElementTree.tostring(svg, encoding="unicode")
+
+
+def test_where_the_layout_tells_it_is_the_layout_that_is_shown(tmp_path):
+    plain = replace(NONE, verdict="partial", rule="(1 by the layout alone)")
+    for one, at in ((plain, 0.71), (RECORDS[1], 0.4), (RECORDS[3], 0.6)):
+        layouts = {"metrics": {**one.metrics, "layout": {"max": at}}, "null": {**one.null, "layout": {"max": 0.05}}}
+        store.append(tmp_path, replace(one, **layouts))
+    shown = context(tmp_path)
+    assert [(row["seen"], row["null"]) for row in shown["rows"]] == [
+        ("0.71", "0.05"),
+        ("0.40", "0.05"),
+        ("0.60", "0.05"),
+    ]
+    told = ElementTree.fromstring(str(shown["svg"])).find("desc").text
+    assert "2 noise 0.1 ×: Layout 0.40" in told
+    page = write(tmp_path).read_text()
+    assert "Layout of the attack" in page
+    assert "a correlation of 8 × 8 block means" in page
 
 
 @pytest.mark.parametrize("count", [1, 2, 30])

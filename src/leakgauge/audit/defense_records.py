@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from leakgauge.audit.files import append_line, infinity_as_text, infinity_from_text, line_of, sort_lines, whole_lines
 from leakgauge.audit.records import Status
@@ -199,14 +199,20 @@ def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
+def told_by(records: Sequence[DefenseRecord]) -> Literal["ssim", "layout"]:
+    """The number that says what the attack sees without defense, and hence what a defense takes from it."""
+    return "layout" if any(record.by_layout for record in records if not record.defenses) else "ssim"
+
+
 def worth_having(records: Sequence[DefenseRecord]) -> tuple[str, ...]:
-    """Keys of the trials on the Pareto front of accuracy cost and SSIM of the attack; those without either are left out.
+    """Keys of the trials on the Pareto front of accuracy cost and what the attack sees; those without either are left out.
 
     None, where the attack fails without defense already: the differences between its failures are chance.
     """
     if any(not record.defenses and record.verdict == "infeasible_within_budget" for record in records):
         return ()
-    points = [(_or_nan(record.cost), _or_nan(record.ssim)) for record in records]
+    what = told_by(records)
+    points = [(_or_nan(record.cost), _or_nan(getattr(record, what))) for record in records]
     return tuple(records[i].key for i in front(points))
 
 

@@ -19,7 +19,7 @@ VERDICTS = {"feasible": "feasible", "partial": "partial", "infeasible_within_bud
 
 @dataclass(frozen=True)
 class Tried:
-    """One trial in the figure: ``cost`` (with its interval) is accuracy lost in percentage points."""
+    """One trial in the figure: ``cost`` (with its interval) is accuracy lost in percentage points, ``seen`` what the attack sees."""
 
     number: int
     label: str
@@ -27,16 +27,16 @@ class Tried:
     cost: float
     low: float
     high: float
-    ssim: float
+    seen: float
     front: bool
 
 
-def pareto_svg(points: Sequence[Tried], *, uid: str) -> str:
-    """SSIM of the attack over accuracy lost, the front as a staircase; lower left is better.
+def pareto_svg(points: Sequence[Tried], *, uid: str, measure: str = "SSIM") -> str:
+    """What the attack sees, by ``measure``, over accuracy lost, the front as a staircase; lower left is better.
 
     Whiskers are the intervals of the cost, cut off where the axis ends. Each verdict has its own shape and colour.
     """
-    lowest = min([0.0, *(p.ssim for p in points)]) - 0.07  # room for the label of the lowest mark
+    lowest = min([0.0, *(p.seen for p in points)]) - 0.07  # room for the label of the lowest mark
     ends = [0.0, *(p.cost for p in points)]
     span = max(max(ends) - min(ends), 2.0)
     left, right = min(ends) - 0.1 * span, max(ends) + 0.12 * span
@@ -50,14 +50,14 @@ def pareto_svg(points: Sequence[Tried], *, uid: str) -> str:
     frame = Frame(LEFT, RIGHT, TOP, BOTTOM)
     body = frame.grid((y(value), _written(value)) for value in nice(lowest, 1.0, 6))
     body += [*frame.marks((x(value), _written(value)) for value in nice(left, right, 6)), *frame.edges()]
-    body.append(_staircase([(x(p.cost), y(p.ssim)) for p in points if p.front]))
-    body += [line(x(p.low), y(p.ssim), x(p.high), y(p.ssim), "spread") for p in points if p.high > p.low]
-    placed = [(x(p.cost), y(p.ssim)) for p in points]
+    body.append(_staircase([(x(p.cost), y(p.seen)) for p in points if p.front]))
+    body += [line(x(p.low), y(p.seen), x(p.high), y(p.seen), "spread") for p in points if p.high > p.low]
+    placed = [(x(p.cost), y(p.seen)) for p in points]
     leaders, labels = _labels(points, placed)
     body += [*leaders, *(_mark(p.verdict, *at) for p, at in zip(points, placed, strict=True)), *labels]
     body += _legend({p.verdict for p in points}, front=any(p.front for p in points))
-    body += frame.names("accuracy lost, percentage points", "SSIM of the attack")
-    return svg(uid, "What each defense buys and costs", _told(points), body, height=HEIGHT)
+    body += frame.names("accuracy lost, percentage points", f"{measure} of the attack")
+    return svg(uid, "What each defense buys and costs", _told(points, measure), body, height=HEIGHT)
 
 
 def _mark(verdict: str, x: float, y: float) -> str:
@@ -171,15 +171,15 @@ def _written(value: float) -> str:
     return f"{value:g}".replace("-", "−")
 
 
-def _told(points: Sequence[Tried]) -> str:
+def _told(points: Sequence[Tried], measure: str) -> str:
     each = "; ".join(
-        f"{p.number} {p.label}: SSIM {p.ssim:.2f}, {p.cost:.1f} points of accuracy lost, {VERDICTS[p.verdict]}"
+        f"{p.number} {p.label}: {measure} {p.seen:.2f}, {p.cost:.1f} points of accuracy lost, {VERDICTS[p.verdict]}"
         for p in points
     )
     front = ", ".join(f"{p.number} {p.label}" for p in points if p.front)
     return f"{each}. " + (f"On the Pareto front: {front}." if front else "There is no front.")
 
 
-def drawable(cost: float, ssim: float, verdict: str | None) -> bool:
+def drawable(cost: float, seen: float, verdict: str | None) -> bool:
     """Whether a trial has a place in the figure."""
-    return math.isfinite(cost) and math.isfinite(ssim) and verdict in VERDICTS
+    return math.isfinite(cost) and math.isfinite(seen) and verdict in VERDICTS

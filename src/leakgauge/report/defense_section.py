@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from markupsafe import Markup
 
 from leakgauge.audit import defense_records as store
 from leakgauge.audit.advice.sentences import broken_in_words
-from leakgauge.audit.defense_records import DefenseRecord, in_words, worth_having
+from leakgauge.audit.defense_records import DefenseRecord, in_words, told_by, worth_having
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.phrasing import duration, plural
 from leakgauge.report import words
@@ -23,6 +24,8 @@ COIN = 0.5
 """The AUC of one who guesses."""
 _AT_MOST = 4
 NONE = "No defense"
+MEASURES = {"ssim": "SSIM", "layout": "Layout"}
+"""How a column and an axis name what the attack sees."""
 
 
 def context(folder: Path) -> dict[str, Any] | None:
@@ -32,8 +35,8 @@ def context(folder: Path) -> dict[str, Any] | None:
     records = store.read(folder)
     if not records:
         return None
-    best = worth_having(records)
-    rows = [_row(number, record, record.key in best, folder) for number, record in enumerate(records, start=1)]
+    best, measure = worth_having(records), told_by(records)
+    rows = [_row(number, record, record.key in best, measure, folder) for number, record in enumerate(records, start=1)]
     points = [row["point"] for row in rows if row["point"] is not None]
     first = records[0]
     truth = first.pictures.get("truth")
@@ -43,7 +46,8 @@ def context(folder: Path) -> dict[str, Any] | None:
         "training": _training(records),
         "diagnostic": [a["what"] for a in first.assumptions if a.get("kind") == "diagnostic"],
         "rows": rows,
-        "svg": Markup(pareto_svg(points, uid="defense-pareto")) if points else None,
+        "measure": MEASURES[measure],
+        "svg": Markup(pareto_svg(points, uid="defense-pareto", measure=MEASURES[measure])) if points else None,
         "fronted": bool(best),
         "left_out": len(rows) - len(points),
         "truth": None if truth is None else _picture(folder, truth, first),
@@ -138,15 +142,15 @@ def _phrase(record: DefenseRecord) -> str:
     return " and ".join(found)
 
 
-def _row(number: int, record: DefenseRecord, front: bool, folder: Path) -> dict[str, Any]:
+def _row(number: int, record: DefenseRecord, front: bool, measure: str, folder: Path) -> dict[str, Any]:
     named = [in_words(spec) for spec in record.defenses] or [(NONE, "")]
     name, strength = " + ".join(n for n, _ in named), " + ".join(filter(None, (s for _, s in named)))
     cost = record.accuracy.get("cost") or {}
     lost, low, high = (100 * float(cost[k]) if cost else math.nan for k in ("value", "low", "high"))
-    ssim = _number(record.ssim)
+    seen = _number(getattr(record, measure))
     point = None
-    if drawable(lost, ssim, record.verdict) and record.verdict is not None:
-        point = Tried(number, _short(named), record.verdict, lost, low, high, ssim, front)
+    if drawable(lost, seen, record.verdict) and record.verdict is not None:
+        point = Tried(number, _short(named), record.verdict, lost, low, high, seen, front)
     picture = record.pictures.get("reconstruction")
     done = record.status == "done"
     return {
@@ -160,8 +164,8 @@ def _row(number: int, record: DefenseRecord, front: bool, folder: Path) -> dict[
         else words.OUTCOMES[record.status],
         "reason": record.reason,
         "psnr": words.number("psnr", words.mean(record.metrics, "psnr"), unit=False) if done else "–",
-        "ssim": words.number("ssim", record.ssim) if done else "–",
-        "null": words.number("ssim", words.mean(record.null, "ssim")) if done else "",
+        "seen": words.number(measure, getattr(record, measure)) if done else "–",
+        "null": words.number(measure, getattr(replace(record, metrics=record.null), measure)) if done else "",
         "auc": _rate(record.leakage.get("auc")),
         "tpr": _rate(record.leakage.get("tpr")),
         "accuracy": _rate(record.accuracy if "value" in record.accuracy else None, scale=100, places=1),

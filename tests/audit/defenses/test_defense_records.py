@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -96,3 +97,14 @@ def test_what_is_worth_having_needs_both_measurements():
     assert worth_having(records) == ("none", "good")
     failing = record("none", ssim=0.1, cost=0.0, defenses=(), verdict="infeasible_within_budget")
     assert worth_having([failing, *records[1:]]) == ()
+
+
+def test_where_the_attack_sees_the_layout_alone_that_is_what_a_defense_must_hide():
+    def seen(key, layout, ssim, cost, **more):
+        one = record(key, ssim=ssim, cost=cost, **more)
+        return replace(one, metrics={**one.metrics, "layout": {"max": layout}})
+
+    plain = seen("none", 0.8, 0.05, 0.0, defenses=(), verdict="partial", rule="1 of 1 images (1 by the layout alone)")
+    hides, blurs = seen("hides", 0.1, 0.3, 0.02), seen("blurs", 0.7, 0.01, 0.02)
+    assert worth_having([plain, hides, blurs]) == ("none", "hides")
+    assert worth_having([replace(plain, rule=""), hides, blurs]) == ("none", "blurs")
