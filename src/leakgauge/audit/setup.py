@@ -43,7 +43,13 @@ class Setup:
         x, y = self.private(case)
         defenses, reveal = case.build_defenses(), self.reveal(case)
         seen = share(self.victim, case.build_channel(), x, y, defenses=defenses, reveal=reveal, seed=case.seed)
-        if is_weight_update(seen.channel) and not _finite(seen.signal) and _finite(self.victim.parameters()):
+        if _finite(seen.signal) or not _finite(self.victim.parameters()):
+            return seen
+        plain = share(self.victim, case.build_channel(), x, y, reveal=reveal, seed=case.seed) if defenses else seen
+        if _finite(plain.signal):
+            kind = str(self.victim.dtype).removeprefix("torch.")
+            raise Inapplicable(f"what is sent under {' + '.join(case.defenses)} is not finite in {kind}")
+        if is_weight_update(seen.channel):
             raise Inapplicable("the client's update is not finite: its training diverged; lower its learning rate")
         return seen
 
