@@ -119,4 +119,4 @@ def test_a_defense_that_overflows_is_refused_by_name():
     with pytest.raises(Inapplicable, match=r"under gaussian_noise:std=1e6 is not finite in float16"):
         half.observation(case)
     assert half.observation(replace(case, name="", defenses=())).signal
-    assert whole.observation(case).signal
+    assert embedded(case).observation(case).signal
