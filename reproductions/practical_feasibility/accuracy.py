@@ -31,7 +31,7 @@ NETWORKS = {
 RECIPES = {"resnet18_pre": RESIDUAL, "resnet18_post": RESIDUAL, "swin_t": SWIN, "convnext_t": CONVNEXT}
 PLAN: Plan = {
     "resnet18_pre": 20.0, "resnet18_post": 20.0, "swin_t": 178.0, "convnext_t": 146.0, "convnext_t_imagenet_stem": 80.0,
-    "vit_b": 32.0, "vit_b_patch8": 17.0, "vit_b_patch16": 14.0, "resnet18_post_imagenet_stem": 8.0, "swinv2_t": 60.0,
+    "vit_b": 36.0, "vit_b_patch8": 20.0, "vit_b_patch16": 17.0, "resnet18_post_imagenet_stem": 8.0, "swinv2_t": 60.0,
     "swin_t_imagenet_stem": 25.0, "maxvit_t": 40.0,
 }  # fmt: skip
 """On an H200 with nothing beside it. Where the epochs are given (ConvNeXt with ImageNet's stem, ViT) it is an estimate."""
@@ -72,7 +72,7 @@ def measure(
     save_weights(model, options.weights, net)
     ledger.add(
         key, data=train.name, changes=changes, parameters=sum(p.numel() for p in model.parameters()), batch=done.recipe.batch,
-        lr=done.recipe.lr, muon=done.recipe.muon,
+        lr=done.recipe.lr, muon=done.recipe.muon, mixed=done.recipe.mixed,
         accuracy=done.accuracy, train_accuracy=done.train_accuracy, epochs=done.epochs, trained_on=done.images, tested_on=len(test.x),
         seconds=done.seconds, ms_per_step=done.ms_per_step, step=done.note,
     )  # fmt: skip

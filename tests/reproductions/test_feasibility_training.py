@@ -112,7 +112,8 @@ def test_a_training_step_can_be_recorded(name, muon, folder_on_path, recordable)
     from training import RESIDUAL, Loop
 
     model, _, _ = Network(name).made(classes=10, seed=0, quick=True)
-    loop = Loop(model.to("meta").train(), RESIDUAL, torch.empty(4, 3, 32, 32, device="meta"), steps=10)
+    x, y = (torch.empty(*shape, device="meta") for shape in ((4, 3, 32, 32), (4, 10)))
+    loop = Loop(model.to("meta").train(), RESIDUAL, x, y, steps=10)
     if muon:
         matrices = [p for p in model.parameters() if p.dim() == 2]
         loop.optimizers = [Muon([{"params": matrices, "weight_decay": 0.05}], torch.zeros((), device="meta"))]
@@ -125,12 +126,12 @@ def test_a_training_step_can_be_recorded(name, muon, folder_on_path, recordable)
 def test_a_recorded_training_step_learns_as_the_plain_one(folder_on_path, recordable):
     """New images, labels and rates reach the recorded step."""
     from networks import Network
-    from training import RESIDUAL, Loop
+    from training import RESIDUAL, Loop, targets
 
     rng = torch.Generator().manual_seed(0)
-    x, y = torch.rand(7, 8, 3, 32, 32, generator=rng), torch.randint(0, 10, (7, 8), generator=rng)
+    x, y = torch.rand(7, 8, 3, 32, 32, generator=rng), targets(torch.randint(0, 10, (7, 8), generator=rng))
     models = [Network("resnet18_post").made(classes=10, seed=0, quick=True)[0].train() for _ in range(2)]
-    plain, recorded = (Loop(model, RESIDUAL, x[0], steps=7) for model in models)
+    plain, recorded = (Loop(model, RESIDUAL, x[0], y[0], steps=7) for model in models)
     recorded.captured = recordable.PlayedBack(recorded._move)
     for images, labels in zip(x, y, strict=True):
         plain.step(images, labels)
@@ -144,7 +145,7 @@ def test_the_rate_rises_and_falls_once(folder_on_path):
     from training import ATTENTION, Loop
 
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2))
-    loop = Loop(model, ATTENTION, torch.rand(2, 3, 2, 2), steps=100)
+    loop = Loop(model, ATTENTION, torch.rand(2, 3, 2, 2), torch.eye(2), steps=100)
     rates = [loop.rate(i) for i in range(100)]
     peak = rates.index(max(rates))
     assert max(rates) == pytest.approx(ATTENTION.lr)
@@ -160,7 +161,7 @@ def test_the_layout_is_the_faster_one(monkeypatch, folder_on_path):
 
     model, _, _ = Network("convnext_t").made(classes=10, seed=0, quick=True)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    x, y = torch.rand(4, 3, 32, 32), torch.zeros(4, dtype=torch.long)
+    x, y = torch.rand(4, 3, 32, 32), torch.eye(10)[:4]
     seconds = {torch.channels_last: 3.0, torch.contiguous_format: 2.0}
     measured = training._measured(model, training.CONVNEXT, x, y, torch.contiguous_format)
     assert measured > 0
@@ -199,8 +200,37 @@ def test_of_several_recipes_the_one_that_learns_is_taken(folder_on_path):
 
     model, space, _ = Network("swin_t").made(classes=10, seed=0, quick=True)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    x, y = space.encode(photographs(32)), torch.arange(8)
+    x, y = space.encode(photographs(32)), torch.eye(10)[:8]
     recipes = [replace(training.SWIN[0], lr=lr, batch=8) for lr in (1e4, 1e-3, 1e-9)]
     assert training._best_recipe(model, recipes, x, y, torch.contiguous_format, seed=0) is recipes[1]
     assert training._best_recipe(model, recipes[:1], x, y, torch.contiguous_format, seed=0) is recipes[0]
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_a_square_of_another_image_brings_its_share_of_the_label(folder_on_path):
+    from training import mixed, targets
+
+    count = 400
+    x = torch.arange(float(count))[:, None, None, None].expand(count, 3, 8, 8)  # every image is its number
+    y = targets(torch.arange(count) % 10)
+    images, labels = mixed(x, y, torch.Generator().manual_seed(0), chance=0.5)
+    assert torch.allclose(labels.sum(1), torch.ones(count))
+    changed = 0
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        foreign = image[0] != number
+        changed += bool(foreign.any())
+        if not foreign.any():
+            assert torch.equal(label, y[number])
+            continue
+        others = image[0][foreign].unique()
+        assert len(others) == 1
+        rows, columns = foreign.any(1).nonzero().flatten(), foreign.any(0).nonzero().flatten()
+        side = len(rows)
+        assert len(columns) == side
+        assert int(foreign.sum()) == side**2  # one whole square
+        share = side**2 / 64
+        assert torch.allclose(label, (1 - share) * y[number] + share * y[int(others)], atol=1e-6)
+    assert 0.3 * count < changed < 0.6 * count  # a half, less those of no area and those mixed with themselves
+    same, kept = mixed(x, y, torch.Generator().manual_seed(0), chance=0.0)
+    assert torch.equal(same, x)
+    assert torch.equal(kept, y)
