@@ -59,8 +59,8 @@ SWIN = (_SWIN, *(replace(_SWIN, muon=True, lr=lr) for lr in (1e-3, 2e-3)))
   test images with AdamW at 2.5e-4, for 64 % with Muon at 1e-3, and for 68 % with 2e-3 after 20 epochs. The other attention networks, with
   little time, get it at half the lower rate, untried: they are larger.
 - With Muon it overfits sooner: on 4,000 images (45 epochs at 2e-3) 95 % of training and 60.6 % of test images were right, with squares of
-  other images in half of them 83 % and 62.4 %. So these are in Swin's recipe; where time ends the training first (25 epochs on 8,000 images at
-  1e-3) they cost 2.3 points.
+  other images in half of them 83 % and 62.4 %. So these are in Swin's recipe; where time ends the training first (25 epochs on 8,000 images
+  at 1e-3) they cost 2.3 points.
 - A small ConvNeXt (filipbasara0/simple-convnext) is reported to reach 92 % in 100 epochs at 1e-3, and 12 points less with a stem of 4×4.
 - Swin's step of 128 images takes 10 ms on an H200, about as long as its 2,000 small kernels need to start: twice the batch costs little
   more, and gives more epochs in the same time.
