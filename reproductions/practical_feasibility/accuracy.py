@@ -63,6 +63,8 @@ def measure(
         return
     recipe = RECIPES.get(net.name, ATTENTION)
     recipes = [recipe] if isinstance(recipe, Recipe) else recipe
+    if not net.adapted:  # with little time there is none for trying; the last has won where there was
+        recipes = recipes[-1:]
     if options.quick:
         recipes = [replace(one, batch=64) for one in recipes]
     done = trained(
