@@ -15,6 +15,7 @@ from leakgauge.audit.verdict import (
     RECONSTRUCTED,
     SEVERITY,
     SHARE_FOR_FEASIBLE,
+    STRUCTURE,
     Check,
     judge,
 )
@@ -91,6 +92,33 @@ def test_both_sides_of_every_check_of_outlined(check):
         "1 of 1 images beat the null run (1 by the layout alone); not reconstructed, missed:"
     )
     assert judge(scores(below), scores(null), scores(GOOD)).outcome == "infeasible_within_budget"
+
+
+@pytest.mark.parametrize("check", [check for check in RECONSTRUCTED if check.metric in STRUCTURE], ids=str)
+def test_right_parts_in_the_wrong_place_are_a_glimpse(check):
+    """By SSIM and re-identification all is well, by PSNR the null run's grey picture is as near."""
+    attack, null, base = sides(check)
+    null |= {"psnr": attack["psnr"], "layout": 0.0}
+    attack["layout"] = 0.1
+    above, below = ({**attack, check.metric: attack[check.metric] + better(check) * d} for d in (STEP, -STEP))
+    verdict = judge(scores(above), scores(null), scores(base))
+    assert verdict.outcome == "partial"
+    assert verdict.rule.startswith("1 of 1 images beat the null run (1 by SSIM alone); not reconstructed, missed: PSNR")
+    assert judge(scores(below), scores(null), scores(base)).outcome == "infeasible_within_budget"
+
+
+def test_an_image_is_counted_once_by_the_first_way_it_shows():
+    attack = {"ssim": (0.9, 0.9, 0.2, 0.0), "psnr": (9.0, 8.0, 7.0, 7.0), "reid": (1.0, 1.0, 9.0, 9.0)}
+    seen = Scores(mse=(0.1,) * 4, **attack, layout=(0.9, 0.9, 0.9, 0.0), layout_rank=(1.0, 1.0, 1.0, 9.0))
+    null = scores({"ssim": 0.3, "psnr": 8.0, "layout": 0.0}, 4)
+    rule = judge(seen, null, scores({"ssim": 0.3, "psnr": 20.0}, 4)).rule
+    assert rule.startswith("3 of 4 images beat the null run (1 by SSIM alone, 1 by the layout alone);")
+
+
+def test_a_table_without_ssim_shows_nothing_by_it():
+    table = [check for check in RECONSTRUCTED if check.metric == "psnr"]
+    flat = scores({"ssim": 0.0, "psnr": 5.0})
+    assert judge(flat, flat, flat, to_reconstruct=table).outcome == "infeasible_within_budget"
 
 
 @pytest.mark.parametrize("missing", [{"layout"}, {"layout_rank"}, {"null"}])

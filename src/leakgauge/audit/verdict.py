@@ -1,8 +1,9 @@
 """From scores to a verdict, by one table of checks.
 
 An image counts as *reconstructed* when it passes every check of ``RECONSTRUCTED`` and as *glimpsed* when it passes every
-check of ``GLIMPSED``, or every check of ``OUTLINED``. An attack has to beat two things that are no leakage: its own null run
-(same start, same priors, no signal) and a trivial picture of the truth (mean colour, or a 4×4 blur).
+check of ``GLIMPSED``, or of ``OUTLINED``, or those of ``RECONSTRUCTED`` on its structure. An attack has to beat two things
+that are no leakage: its own null run (same start, same priors, no signal) and a trivial picture of the truth (mean colour, or
+a 4×4 blur).
 """
 
 from __future__ import annotations
@@ -96,6 +97,10 @@ OUTLINED = (
 """What stands where can be plain in a picture that is so grainy or saturated that the null run's grey one has the higher SSIM.
 These count only where there were enough other images to tell the layout from. The first is the correlation that at most 1 % of wrong
 images reached on the same two classifiers (``freeze_layout.py``); the second is a margin by choice."""
+STRUCTURE = ("ssim", "reid")
+"""Metrics of ``RECONSTRUCTED`` that suffice for a glimpse. A picture whose parts are right but stand in each other's place (patches of a
+vision transformer whose positions tell little), or that is off in brightness, can be no closer to the truth in PSNR than a grey one."""
+BY_STRUCTURE = "by SSIM alone"
 BY_LAYOUT = "by the layout alone"
 """How a rule says that some images were glimpsed by ``OUTLINED`` and by nothing else; who reads records looks for these words."""
 SHARE_FOR_FEASIBLE = 0.5
@@ -125,9 +130,14 @@ def judge(
     count = len(scores.ssim)
     reconstructed = [_failed(to_reconstruct, i, scores, null, baseline) for i in range(count)]
     glimpsed = [_failed(to_glimpse, i, scores, null, baseline) for i in range(count)]
-    by_layout = _outlined(to_outline, scores, null, baseline)
-    alone = sum(shown and missed is not None for shown, missed in zip(by_layout, glimpsed, strict=True))
-    whole, some = reconstructed.count(None), glimpsed.count(None) + alone
+    structure = [check for check in to_reconstruct if check.metric in STRUCTURE]
+    alike = [bool(structure) and _failed(structure, i, scores, null, baseline) is None for i in range(count)]
+    outlined = _outlined(to_outline, scores, null, baseline)
+    ways = [
+        "" if missed is None else BY_STRUCTURE if by_structure else BY_LAYOUT if by_layout else None
+        for missed, by_structure, by_layout in zip(glimpsed, alike, outlined, strict=True)
+    ]
+    whole, some = reconstructed.count(None), count - ways.count(None)
     kind = "diagnostic" if any(a.kind == "diagnostic" for a in assumptions) else "deployable"
     if whole >= SHARE_FOR_FEASIBLE * count:
         return Verdict("feasible", f"{whole} of {count} images pass every check", kind)
@@ -135,7 +145,8 @@ def judge(
     if whole:
         return Verdict("partial", f"{whole} of {count} images pass every check; another misses: {missed}", kind)
     if some:
-        how = f" ({alone} {BY_LAYOUT})" if alone else ""
+        alone = [f"{ways.count(way)} {way}" for way in (BY_STRUCTURE, BY_LAYOUT) if way in ways]
+        how = f" ({', '.join(alone)})" if alone else ""
         return Verdict(
             "partial", f"{some} of {count} images beat the null run{how}; not reconstructed, missed: {missed}", kind
         )
