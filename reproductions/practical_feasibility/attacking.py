@@ -26,6 +26,8 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Labels, Observation, Reveal, Size, Targets, Victim, share
 from leakgauge.engine import TF32
 from leakgauge.errors import Inapplicable
+from leakgauge.families import find_roles
+from leakgauge.families.patches import patch_side
 from leakgauge.inversion import Guided
 from leakgauge.inversion.knowledge import gradient_alignment
 from leakgauge.measures.image import ssim
@@ -220,15 +222,15 @@ def attacked(
     candidates = torch.cat([run.candidates for run in runs])
     upper = [_mean_ssim(victim, one, truths) for one in candidates]
     best = candidates[upper.index(max(upper))]
-    show = victim.space.decode
+    show, tile = victim.space.decode, patch_side(victim.model, find_roles(victim.model), victim.space.shape)
     numbers = {
         "mode": victim.mode, "batch": len(x), "steps": planned.final, "trial_steps": planned.trial, "restarts": effort.restarts,
         "ms_per_step": 1000 * per_step, "planned_seconds": effort.seconds, "steps_fit": planned.in_time,
         "settings": seeing, "oracle_settings": oracle, "trials": trials,
         "mismatch": min(off),
-        "attack": asdict(score_images(show(found.x), truths, pool=pool)),
-        "oracle": asdict(score_images(show(best), truths, pool=pool)),
-        "null": asdict(score_images(show(null.x), truths)),
+        "attack": asdict(score_images(show(found.x), truths, pool=pool, tile=tile)),
+        "oracle": asdict(score_images(show(best), truths, pool=pool, tile=tile)),
+        "null": asdict(score_images(show(null.x), truths, pool=pool, tile=tile)),
         "baseline": asdict(trivial_baseline(truths.cpu())),
         "restart_ssim": every,
         "assumptions": [[a.what, a.kind] for a in seen.assumptions],

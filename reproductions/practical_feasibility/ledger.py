@@ -139,6 +139,12 @@ def mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
+def pieces(row: Row) -> str:
+    """How well the patches fit in whatever order, and their lead over other images; nothing where there are no patches."""
+    found = row["attack"].get("pieces")
+    return "" if not found else f"{mean(found):.2f} ({mean(row['attack']['pieces_lead']):+.2f})"
+
+
 def layouts(row: Row) -> str:
     """Of the adversary's choice, and of the null run where it was measured."""
     null = row["null"].get("layout")

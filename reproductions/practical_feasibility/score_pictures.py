@@ -1,10 +1,11 @@
-"""Adds the layout to rows that were measured before it was, and mends their ranks, from the pictures that were kept of them.
+"""Adds layout and pieces to rows that were measured before these were, and mends ranks, from the pictures that were kept of them.
 
     python reproductions/practical_feasibility/score_pictures.py PART --data FOLDER [--out FOLDER]
 
 Ranks were one too high where normalising an image and bringing it back had changed its last digits: it was taken for its own rival.
 Pictures are kept in 8 bits and at most 112 pixels a side, averaged down; the means of 8×8 blocks are the same but for that rounding, ranks
-are those of the smaller pictures. Rows that have a layout are left as they are, and so are those without pictures.
+are those of the smaller pictures. Pieces are for networks at 32×32, whose pictures were kept as large as they are. What a row has is left
+as it is, and so are rows without pictures.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import detection
 import setting
 import torch
 import torch.nn.functional as F
+from accuracy import NETWORKS
 from ledger import Pictures, Row, line, load, read
 from setting import RESULTS, Options
 from torch import Tensor
 
 from leakgauge.audit.scoring import score_images, trivial_baseline
+from leakgauge.errors import Inapplicable
+from leakgauge.families import find_roles
+from leakgauge.families.patches import patch_side
 
 SOURCES = {
     "small": lambda options: setting.cifar_test(options, 200).x,
@@ -41,7 +46,7 @@ def add_layout(row: Row, pictures: Pictures, pool: Tensor, *, mend_ranks: bool) 
         return False
     shown = {kind: torch.from_numpy(pictures[name]).float() / 255 for kind, name in _names(row["case"], pictures)}
     truths = shown["truth"]
-    others = pool[[all(float((one - truth).abs().max()) > ROUNDED for truth in truths) for one in pool]]
+    others = _without(truths, pool)
     for kind in shown.keys() & {"attack", "oracle"}:
         scores = score_images(shown[kind], truths, pool=others)
         row[kind] |= {"layout": scores.layout, "layout_rank": scores.layout_rank}
@@ -52,6 +57,33 @@ def add_layout(row: Row, pictures: Pictures, pool: Tensor, *, mend_ranks: bool) 
     row["baseline"]["layout"] = trivial_baseline(truths).layout
     row["layout_from_pictures"] = True
     return True
+
+
+def add_pieces(row: Row, pictures: Pictures, pool: Tensor) -> bool:
+    """Into the scores of a row whose network cuts images into patches, where they lack them; says whether it did."""
+    if "attack" not in row or row["attack"].get("pieces") or f"{row['case']}/truth" not in pictures:
+        return False
+    try:
+        model, space, _ = NETWORKS[row["network"]].made(
+            classes=10, seed=0, quick=True
+        )  # a small one has patches as large
+    except Inapplicable:
+        return False
+    tile = patch_side(model, find_roles(model), space.shape)
+    if tile is None:
+        return False
+    shown = {kind: torch.from_numpy(pictures[name]).float() / 255 for kind, name in _names(row["case"], pictures)}
+    others = _without(shown["truth"], pool)
+    for kind in ("attack", "oracle", "null"):
+        scores = score_images(shown[kind], shown["truth"], pool=others, tile=tile)
+        row[kind] |= {"pieces": scores.pieces, "pieces_lead": scores.pieces_lead}
+    row["pieces_from_pictures"] = True
+    return True
+
+
+def _without(truths: Tensor, pool: Tensor) -> Tensor:
+    """The images of the pool that are none of ``truths``."""
+    return pool[[all(float((one - truth).abs().max()) > ROUNDED for truth in truths) for one in pool]]
 
 
 def _names(case: str, pictures: Pictures) -> list[tuple[str, str]]:
@@ -75,10 +107,11 @@ def main() -> None:
     kept = next(iter(pictures.values()))
     pool = F.adaptive_avg_pool2d(SOURCES[given.part](options), kept.shape[-2:])
     done = sum(add_layout(row, pictures, pool, mend_ranks=given.part in NORMALISED) for row in rows)
+    pieces = sum(add_pieces(row, pictures, pool) for row in rows) if given.part == "small" else 0
     part = path.with_suffix(".part")
     part.write_text("".join(line(row) for row in [facts, *rows]), encoding="utf-8")
     part.replace(path)
-    print(f"{path}: {done} of {sum('attack' in row for row in rows)} rows got a layout")
+    print(f"{path}: {done} of {sum('attack' in row for row in rows)} rows got a layout, {pieces} pieces")
 
 
 if __name__ == "__main__":

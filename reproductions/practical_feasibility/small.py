@@ -14,7 +14,7 @@ from pathlib import Path
 import setting
 from attacking import attacked, most_vulnerable
 from figures import keep, side_by_side
-from ledger import Ledger, Pictures, Row, layouts, mean
+from ledger import Ledger, Pictures, Row, layouts, mean, pieces
 from networks import Network
 from setting import Options, Plan
 
@@ -123,15 +123,15 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
 def table(rows: list[Row]) -> str:
     lines = [
         "| network, mode | trained | SSIM (adversary's choice) | SSIM (oracle) | null run | mean colour or blur | layout (null run) "
-        "| rank in the pool | 1 − cos | steps |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| pieces (lead) | rank in the pool | 1 − cos | steps |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if "refused" in row:
-            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | | | | |")
+            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | | | | | |")
         elif "attack" in row:
             four = [mean(row[kind]["ssim"]) for kind in ("attack", "oracle", "null", "baseline")]
-            cells = " | ".join(f"{value:.3f}" for value in four) + f" | {layouts(row)}"
+            cells = " | ".join(f"{value:.3f}" for value in four) + f" | {layouts(row)} | {pieces(row)}"
             rank = max(row["attack"]["reid"])
             lines.append(
                 f"| {row['case']} | {'yes' if row['trained'] else 'no'} | {cells} | {rank:g} | {row['mismatch']:.3f} | {row['steps']} |"

@@ -351,7 +351,7 @@ def test_a_price_that_was_not_measured_is_neither_cheap_nor_dear():
 
 def test_where_a_layout_alone_was_seen_the_layout_says_what_a_defense_bought():
     """Flat grey has the higher SSIM there, so that a defense that leaves nothing to see does not lower it."""
-    base = replace(BASE, outcome="partial", ssim=0.32, layout=0.71, by_layout=True)
+    base = replace(BASE, outcome="partial", ssim=0.32, layout=0.71, told_by="layout")
     row = replace(ROW, ssim=0.55, layout=0.12)
     (use,) = [one for one in advise(defenses(undefended=base, rows=(row,))) if one.rule == "use_defense"]
     assert "(correlation of the layout 0.12 instead of correlation of the layout 0.71)" in use.why

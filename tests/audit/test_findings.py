@@ -238,13 +238,13 @@ def test_what_was_seen_by_its_layout_alone_is_read_from_the_rule_that_the_verdic
     judged = judge(seen, nothing, nothing)
     found = {"metrics": seen.summary(), "null": nothing.summary(), "rule": judged.rule}
     (update,) = answered(updates_of([replace(record(Case(), judged.outcome), **found)])).every
-    assert (update.by_layout, update.layout, update.null_layout) == (True, 0.5, 0.05)
+    assert (update.told_by, update.layout, update.null_layout) == ("layout", 0.5, 0.05)
     glimpsed = replace(record(Case(), "partial"), rule="1 of 1 images beat the null run; not reconstructed, missed: x")
-    assert not answered(updates_of([glimpsed])).every[0].by_layout
+    assert answered(updates_of([glimpsed])).every[0].told_by == "ssim"
     compared = defenses_of([trial(verdict=judged.outcome, **found), trial("prune:0.99")])
     assert isinstance(compared, Defenses)
-    assert (compared.undefended.by_layout, compared.undefended.layout) == (True, 0.8)
-    assert (compared.rows[0].by_layout, compared.rows[0].layout) == (False, None)
+    assert (compared.undefended.told_by, compared.undefended.layout) == ("layout", 0.8)
+    assert (compared.rows[0].told_by, compared.rows[0].layout) == ("ssim", None)
 
 
 @pytest.mark.parametrize(

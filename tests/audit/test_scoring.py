@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from leakgauge.audit.scoring import Scores, score, score_images, score_images_in_order, trivial_baseline
 from leakgauge.core import Pixels, Reconstruction
+from leakgauge.data.embedded import fashion
 
 SPACE = Pixels((3, 12, 12), mean=(0.5,), std=(0.25,))
 
@@ -44,6 +45,28 @@ def test_the_layout_is_compared_where_there_are_enough_different_images():
     assert score_images(truth, truth, pool=pool).layout_rank == (1.0,)
     assert score_images(1 - truth, truth, pool=pool).layout_rank == (20.0,)
     assert score_images(truth, truth, pool=torch.cat([pool[:18], truth])).layout_rank is None  # copies count once
+
+
+def scrambled(images: torch.Tensor) -> torch.Tensor:
+    """The four quarters of every image, each in the place of the next."""
+    half = images.shape[-1] // 2
+    top, bottom = images[..., :half, :], images[..., half:, :]
+    return torch.cat(
+        [torch.cat([bottom[..., :half], top[..., :half]], -1), torch.cat([bottom[..., half:], top[..., half:]], -1)], -2
+    )
+
+
+def test_pieces_are_put_in_order_where_the_model_has_patches():
+    images = fashion("test")[0][:40]
+    found = score_images(scrambled(images[:2]), images[:2], pool=images[2:], tile=14)
+    assert found.pieces == pytest.approx((1.0, 1.0))
+    assert min(found.pieces_lead) > 0.05
+    assert max(found.ssim) < 0.3
+    few = score_images(scrambled(images[:2]), images[:2], pool=images[2:10], tile=14)
+    assert few.pieces == pytest.approx((1.0, 1.0))
+    assert few.pieces_lead is None  # a lead over so few says little
+    none = score_images(scrambled(images[:2]), images[:2], pool=images[2:])
+    assert (none.pieces, none.pieces_lead) == (None, None)
 
 
 @pytest.mark.parametrize("y", [torch.eye(4), torch.rand(4, 3, generator=torch.Generator().manual_seed(0))])

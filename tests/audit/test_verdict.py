@@ -13,18 +13,20 @@ from leakgauge.audit.verdict import (
     LESS_IS_BETTER,
     OUTLINED,
     RECONSTRUCTED,
+    SCRAMBLED,
     SEVERITY,
     SHARE_FOR_FEASIBLE,
     STRUCTURE,
     Check,
     judge,
+    told_by,
 )
 from leakgauge.core import Assumption
 
 STEP = 1e-6
-NULL = {"ssim": 0.05, "psnr": 8.0, "lpips": 0.8, "reid": 90.0, "layout": 0.15, "layout_rank": 30.0}
+NULL = {"ssim": 0.05, "psnr": 8.0, "lpips": 0.8, "reid": 90.0, "layout": 0.15, "layout_rank": 30.0, "pieces_lead": -0.1}
 BASELINE = {"ssim": 0.3, "psnr": 15.0, "lpips": 0.5, "reid": 1.0, "layout": 0.9}
-GOOD = {"ssim": 0.95, "psnr": 40.0, "lpips": 0.01, "reid": 1.0, "layout": 0.99, "layout_rank": 1.0}
+GOOD = {"ssim": 0.95, "psnr": 40.0, "lpips": 0.01, "reid": 1.0, "layout": 0.99, "layout_rank": 1.0, "pieces_lead": 0.6}
 
 
 def scores(values: dict, count: int = 1) -> Scores:
@@ -121,6 +123,30 @@ def test_a_table_without_ssim_shows_nothing_by_it():
     assert judge(flat, flat, flat, to_reconstruct=table).outcome == "infeasible_within_budget"
 
 
+@pytest.mark.parametrize("check", SCRAMBLED, ids=str)
+def test_both_sides_of_every_check_of_scrambled(check):
+    """Every patch is there, none in its place: by all else the null run's grey picture is nearer."""
+    null = {"ssim": 0.5, "psnr": 14.0, "layout": 0.0, "pieces_lead": 0.3 if check.above == "null" else -0.5}
+    attack = {"ssim": 0.1, "psnr": 11.0, "layout": 0.0, "layout_rank": 9.0, "reid": 9.0, "pieces_lead": 0.9}
+    attack[check.metric] = check.margin + (null[check.metric] if check.above == "null" else 0.0)
+    above, below = ({**attack, check.metric: attack[check.metric] + d} for d in (STEP, -STEP))
+    verdict = judge(scores(above), scores(null), scores(GOOD))
+    assert verdict.outcome == "partial"
+    assert verdict.rule.startswith("1 of 1 images beat the null run (1 by their pieces alone); not reconstructed")
+    assert told_by(verdict.rule) == "pieces_lead"
+    assert judge(scores(below), scores(null), scores(GOOD)).outcome == "infeasible_within_budget"
+    unmeasured = {name: value for name, value in above.items() if name != "pieces_lead"}
+    assert judge(scores(unmeasured), scores(null), scores(GOOD)).outcome == "infeasible_within_budget"
+    bare = {name: value for name, value in null.items() if name != "pieces_lead"}
+    assert judge(scores(above), scores(bare), scores(GOOD)).outcome == "infeasible_within_budget"
+
+
+def test_what_says_what_was_seen():
+    assert told_by("1 of 1 images pass every check") == "ssim"
+    assert told_by("2 of 4 images beat the null run (2 by SSIM alone)") == "ssim"
+    assert told_by("2 of 4 images beat the null run (1 by the layout alone, 1 by their pieces alone)") == "layout"
+
+
 @pytest.mark.parametrize("missing", [{"layout"}, {"layout_rank"}, {"null"}])
 def test_a_layout_that_was_not_compared_shows_nothing(missing):
     attack = {"ssim": 0.3, "psnr": 11.0, "layout": 0.8, "layout_rank": 1.0}
@@ -136,7 +162,7 @@ def test_a_layout_is_never_a_reconstruction():
     assert batch.outcome == "partial"
 
 
-@pytest.mark.parametrize("check", [*RECONSTRUCTED, *GLIMPSED, *OUTLINED], ids=str)
+@pytest.mark.parametrize("check", [*RECONSTRUCTED, *GLIMPSED, *OUTLINED, *SCRAMBLED], ids=str)
 def test_a_check_is_inclusive(check):
     exact = {**GOOD, check.metric: bar_of(check)}
     assert check.passes(0, scores(exact), scores(NULL), scores(BASELINE))
@@ -157,6 +183,10 @@ def test_the_tables_are_what_the_documents_say():
     assert [(c.metric, c.margin, c.above) for c in GLIMPSED] == [("ssim", 0.05, "null"), ("psnr", 1.0, "null")]
     outlined = [(c.metric, c.margin, c.above) for c in OUTLINED]
     assert outlined == [("layout", 0.45, "zero"), ("layout", 0.2, "null"), ("layout_rank", 1, "zero")]
+    assert [(c.metric, c.margin, c.above) for c in SCRAMBLED] == [
+        ("pieces_lead", 0.05, "zero"),
+        ("pieces_lead", 0.05, "null"),
+    ]
     assert SHARE_FOR_FEASIBLE == 0.5
     assert str(RECONSTRUCTED[0]) == "SSIM at least 0.38"
     assert str(RECONSTRUCTED[2]) == "PSNR at least 2.6 dB above the null run"
@@ -164,6 +194,8 @@ def test_the_tables_are_what_the_documents_say():
     assert str(RECONSTRUCTED[5]) == "LPIPS at least 0.02 below the trivial baseline"
     assert str(OUTLINED[1]) == "correlation of the layout at least 0.2 above the null run"
     assert str(OUTLINED[2]) == "re-identified by its layout at rank 1 or better"
+    assert str(SCRAMBLED[0]) == "its pieces fit the original better than any other image, by 0.05"
+    assert str(SCRAMBLED[1]) == "its pieces fit the original better than the null run's, by 0.05"
     assert str(RECONSTRUCTED[6]) == "re-identified at rank 1 or better"
 
 

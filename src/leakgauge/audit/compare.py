@@ -13,7 +13,7 @@ from leakgauge.audit import records as store
 from leakgauge.audit.case import Case
 from leakgauge.audit.phrasing import plural
 from leakgauge.audit.records import Record
-from leakgauge.audit.verdict import BY_LAYOUT, SEVERITY
+from leakgauge.audit.verdict import SEVERITY, ToldBy, told_by
 from leakgauge.errors import BadInput
 
 Direction = Literal["worse", "lost", "better", "new", "different", "same", "untold"]
@@ -28,7 +28,10 @@ ORDER: Mapping[Direction, str] = {
 }
 """Every direction and its word, in the order in which changes are shown."""
 FAILING: tuple[Direction, ...] = ("worse", "lost")
-OTHER_RULE = "one verdict rests on the layout, which the other run did not compare: it may be the rule that changed, not the leak"
+OTHER_RULE = (
+    "one verdict rests on the layout or the pieces, which the other run did not compare: it may be the rule that changed, "
+    "not the leak"
+)
 BUDGET = ("steps", "restarts")
 """Options of an attack that say how hard it tries, not what it tries."""
 _SETUP = ("mode", "batch_size", "local_steps", "local_lr", "channel", "attack", "defenses", "reveal", "first")
@@ -168,8 +171,9 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
         notes.append(f"seeds differ: {a.seed} and {b.seed}")
     direction = verdict_direction(a.verdict, b.verdict)
     differences = tuple(_difference(metric, a, b) for metric in ("ssim", "psnr"))
-    if BY_LAYOUT in a.rule or BY_LAYOUT in b.rule:
-        notes += _of_the_layout(a, b)
+    seen = next((what for r in (b, a) if (what := told_by(r.rule)) != "ssim"), None)
+    if seen is not None:
+        notes.append(_seen(seen, a, b))
     elif direction in ("worse", "better") and all(d.beyond is False for d in differences):
         notes.append("the verdict changed, but its figures lie within the spread over restarts: it may be chance")
     return CasePair(
@@ -182,16 +186,15 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
     )
 
 
-def _of_the_layout(a: Record, b: Record) -> list[str]:
-    """What decided a verdict that rests on the layout, which SSIM and PSNR do not show."""
-    if not (_compared_layouts(a) and _compared_layouts(b)):
-        return [OTHER_RULE]
-    before, after = (r.metrics["layout"]["mean"] for r in (a, b))
-    return [f"seen by the layout, whose correlation is {before:.2f} before and {after:.2f} after"]
-
-
-def _compared_layouts(record: Record) -> bool:
-    return record.metrics.get("layout_rank") is not None
+def _seen(what: ToldBy, a: Record, b: Record) -> str:
+    """What decided a verdict that rests on the layout or the pieces, which SSIM and PSNR do not show."""
+    compared = "layout_rank" if what == "layout" else what
+    if any(r.metrics.get(compared) is None for r in (a, b)):
+        return OTHER_RULE
+    before, after = (r.metrics[what]["mean"] for r in (a, b))
+    if what == "layout":
+        return f"seen by the layout, whose correlation is {before:.2f} before and {after:.2f} after"
+    return f"seen by the pieces, which fit the original better than other images by {before:.2f} before and {after:.2f} after"
 
 
 def verdict_direction(before: str | None, after: str | None) -> Direction:
@@ -256,8 +259,8 @@ def _warnings(pairs: Sequence[CasePair]) -> list[str]:
     ruled = [p for p in pairs if p.direction in ("worse", "better") and OTHER_RULE in p.notes]
     if ruled:
         said.append(
-            f"In {len(ruled)} of {len(pairs)} set-ups the verdict of one run rests on the layout, which the other run did not "
-            "compare (an older version, or fewer than twenty images), so the change of the verdict may be one of the rule."
+            f"In {len(ruled)} of {len(pairs)} set-ups the verdict of one run rests on the layout or the pieces, which the other run did "
+            "not compare (an older version, or fewer than twenty images), so the change of the verdict may be one of the rule."
         )
     images = [p for p in pairs if "the private images differ" in p.notes]
     if images:

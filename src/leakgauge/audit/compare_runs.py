@@ -184,7 +184,7 @@ def _row(row: Defended) -> str:
 
 def _rules(a: Defended, b: Defended) -> str:
     """Whether one verdict rests on what the other run did not measure."""
-    by_another = (a.by_layout and b.layout is None) or (b.by_layout and a.layout is None)
+    by_another = any(getattr(other, one.told_by) is None for one, other in ((a, b), (b, a)) if one.told_by != "ssim")
     return OTHER_RULE if by_another else ""
 
 

@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from leakgauge.audit.files import append_line, infinity_as_text, infinity_from_text, line_of, sort_lines, whole_lines
 from leakgauge.audit.records import Status
-from leakgauge.audit.verdict import BY_LAYOUT
+from leakgauge.audit.verdict import ToldBy
+from leakgauge.audit.verdict import told_by as _told_by
 from leakgauge.errors import BadInput
 
 FILE = "defenses.jsonl"
@@ -72,9 +73,15 @@ class DefenseRecord:
         return None if not found else float(found["max"])
 
     @property
-    def by_layout(self) -> bool:
-        """Whether some images were glimpsed by their layout alone; an SSIM then says little about what was seen."""
-        return self.status == "done" and BY_LAYOUT in self.rule
+    def pieces_lead(self) -> float | None:
+        """As ``layout``, by how much the pieces fit the original better than any other image."""
+        found = self.metrics.get("pieces_lead")
+        return None if not found else float(found["max"])
+
+    @property
+    def told_by(self) -> ToldBy:
+        """The metric that says what was seen."""
+        return _told_by(self.rule) if self.status == "done" else "ssim"
 
     @property
     def auc(self) -> float | None:
@@ -199,9 +206,9 @@ def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
-def told_by(records: Sequence[DefenseRecord]) -> Literal["ssim", "layout"]:
-    """The number that says what the attack sees without defense, and hence what a defense takes from it."""
-    return "layout" if any(record.by_layout for record in records if not record.defenses) else "ssim"
+def told_by(records: Sequence[DefenseRecord]) -> ToldBy:
+    """The metric that says what the attack sees without defense, and hence what a defense takes from it."""
+    return next((record.told_by for record in records if not record.defenses), "ssim")
 
 
 def worth_having(records: Sequence[DefenseRecord]) -> tuple[str, ...]:

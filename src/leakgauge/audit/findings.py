@@ -28,7 +28,7 @@ from leakgauge.audit.summaries import (
     Updates,
     Waiting,
 )
-from leakgauge.audit.verdict import BY_LAYOUT
+from leakgauge.audit.verdict import told_by
 
 SETTLED = 8
 """Scored steps from which on a number of the critic counts; with fewer its interval is most of its range."""
@@ -135,7 +135,9 @@ def _update(number: int, record: Record) -> Update:
         null_psnr=_mean(record.null, "psnr"),
         layout=_mean(record.metrics, "layout"),
         null_layout=_mean(record.null, "layout"),
-        by_layout=done and BY_LAYOUT in record.rule,
+        pieces_lead=_mean(record.metrics, "pieces_lead"),
+        null_pieces_lead=_mean(record.null, "pieces_lead"),
+        told_by=told_by(record.rule) if done else "ssim",
         labels=None if told else _mean(record.metrics, "labels"),
         classes=record.victim.get("classes"),
         first=int(case.get("first") or 0),
@@ -282,7 +284,8 @@ def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:
         reason=record.reason,
         ssim=record.ssim,
         layout=record.layout,
-        by_layout=record.by_layout,
+        pieces_lead=record.pieces_lead,
+        told_by=record.told_by,
         auc=record.auc,
         cost=value,
         cost_low=low,

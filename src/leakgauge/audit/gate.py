@@ -66,6 +66,7 @@ def summary(records: Sequence[Record], limit: str | None, findings: Findings | N
                 "psnr": _mean(r, "psnr"),
                 "ssim": _mean(r, "ssim"),
                 "layout": _mean(r, "layout"),
+                "pieces_lead": _mean(r, "pieces_lead"),
                 "seconds": round(r.seconds, 3),
                 "command": r.command,
             }

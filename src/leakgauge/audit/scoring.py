@@ -14,6 +14,7 @@ from leakgauge.errors import BadInput
 from leakgauge.measures import baseline, image, reidentification
 from leakgauge.measures.layout import layout, layout_pairs
 from leakgauge.measures.pairing import pair
+from leakgauge.measures.pieces import lead, pieces
 
 Perceptual = Callable[[Tensor, Tensor], Tensor]
 LEAST_CANDIDATES = 20
@@ -25,8 +26,9 @@ class Scores:
     """One value per true image, in the order of the truth; None where a metric was not measured.
 
     ``reid`` is the rank of the true image among the pool (1 is best), ``layout_rank`` that by layout alone, where there are
-    at least twenty candidates. ``labels`` is 1.0 where the label is right; targets that are no single label (class
-    probabilities, several labels, a vector to regress on) are not compared.
+    at least twenty candidates. ``pieces`` is the likeness in whatever order patches are put, ``pieces_lead`` by how much it
+    exceeds that of any other candidate; both for models that cut images into patches. ``labels`` is 1.0 where the label is
+    right; targets that are no single label (class probabilities, several labels, a vector to regress on) are not compared.
     """
 
     mse: tuple[float, ...]
@@ -37,6 +39,8 @@ class Scores:
     labels: tuple[float, ...] | None = None
     layout: tuple[float, ...] | None = None
     layout_rank: tuple[float, ...] | None = None
+    pieces: tuple[float, ...] | None = None
+    pieces_lead: tuple[float, ...] | None = None
 
     def summary(self) -> dict[str, Any]:
         """Mean, smallest, largest and every value of each metric, as a record keeps them."""
@@ -60,16 +64,23 @@ def score(
     space: Space,
     pool: Tensor | None = None,
     lpips: Perceptual | None = None,
+    tile: int | None = None,
 ) -> Scores:
     """Metrics of the chosen reconstruction against the truth ``x, y`` (model space), paired one to one.
 
     ``pool`` holds other images (in [0, 1]) among which the true one must be re-identified; ``lpips`` is a loaded
-    perceptual distance. A perfect batch in any order scores SSIM 1, PSNR ∞, MSE 0.
+    perceptual distance, ``tile`` the side of the model's patches. A perfect batch in any order scores SSIM 1, PSNR ∞, MSE 0.
     """
     if isinstance(space, Tokens):
         raise BadInput("token ids are no image; compare them with score_text")
     return score_images(
-        space.decode(reconstruction.x), space.decode(x), labels=reconstruction.y, truth=y, pool=pool, lpips=lpips
+        space.decode(reconstruction.x),
+        space.decode(x),
+        labels=reconstruction.y,
+        truth=y,
+        pool=pool,
+        lpips=lpips,
+        tile=tile,
     )
 
 
@@ -81,6 +92,7 @@ def score_images(
     truth: Tensor | None = None,
     pool: Tensor | None = None,
     lpips: Perceptual | None = None,
+    tile: int | None = None,
 ) -> Scores:
     """As :func:`score`, for images in [0, 1]."""
     guesses, truths = guesses.detach().cpu(), truths.detach().cpu()
@@ -89,6 +101,7 @@ def score_images(
     right = None
     if labels is not None and truth is not None and labels.dim() == truth.dim() == 1:
         right = _values((labels.cpu()[order] == truth.cpu()).double())
+    enough = pool is not None and _enough(truths, pool)
     return Scores(
         mse=_values(image.mse(guesses, truths)),
         psnr=_values(image.psnr(guesses, truths)),
@@ -97,15 +110,16 @@ def score_images(
         reid=None if pool is None else _values(reidentification.rank(guesses, truths, pool)),
         labels=right,
         layout=_values(layout(guesses, truths)),
-        layout_rank=None if pool is None else _layout_rank(guesses, truths, pool),
+        layout_rank=_values(reidentification.rank(guesses, truths, pool, alike=layout_pairs)) if enough else None,
+        pieces=None if tile is None else _values(pieces(guesses, truths, side=tile)),
+        pieces_lead=None if tile is None or not enough else _values(lead(guesses, truths, pool, side=tile)),
     )
 
 
-def _layout_rank(guesses: Tensor, truths: Tensor, pool: Tensor) -> tuple[float, ...] | None:
+def _enough(truths: Tensor, pool: Tensor) -> bool:
+    """Whether there are images enough to compare with."""
     apart = reidentification.rounding(truths)
-    if len(reidentification.together(truths.double(), pool.double(), apart=apart)[1]) < LEAST_CANDIDATES:
-        return None
-    return _values(reidentification.rank(guesses, truths, pool, alike=layout_pairs))
+    return len(reidentification.together(truths.double(), pool.double(), apart=apart)[1]) >= LEAST_CANDIDATES
 
 
 def trivial_baseline(truths: Tensor, *, lpips: Perceptual | None = None) -> Scores:

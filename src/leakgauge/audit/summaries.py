@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from leakgauge.audit.phrasing import plural
 from leakgauge.audit.questions import Question
+from leakgauge.audit.verdict import ToldBy
 
 LEAKING = ("feasible", "partial")
 HELD = "infeasible_within_budget"
@@ -18,8 +19,8 @@ class Update:
     ``anchor`` is its place in the report. ``diagnostic`` lists the assumptions that no ordinary server satisfies. ``steps`` and
     ``usual_steps`` (the attack's own default) are None for an attack in closed form. ``labels`` is the share of labels that the
     attack found by itself, None where it was given them. ``first`` is the index of the first private image. ``which`` says how many
-    images of a batch a partial verdict is about, ``by_layout`` that some of them were glimpsed by their layout alone: then SSIM and
-    PSNR may lie below those of the null run, and ``layout`` is what was seen.
+    images of a batch a partial verdict is about, ``told_by`` which of the numbers says what was seen: where images were glimpsed by
+    their layout or their pieces alone, SSIM and PSNR may lie below those of the null run.
     """
 
     anchor: str
@@ -46,7 +47,9 @@ class Update:
     null_psnr: float | None = None
     layout: float | None = None
     null_layout: float | None = None
-    by_layout: bool = False
+    pieces_lead: float | None = None
+    null_pieces_lead: float | None = None
+    told_by: ToldBy = "ssim"
     labels: float | None = None
     classes: int | None = None
     first: int = 0
@@ -192,8 +195,8 @@ class Defended:
     """One defense at one strength. ``cost`` is the accuracy lost, in points, against the same training without it.
 
     ``ssim`` is that of the attack, ``auc`` tells how well members of a batch are still told from others. ``front`` is whether no
-    other row is better at both the attack and the accuracy. ``by_layout`` is as in
-    :class:`Update`; ``layout`` is that of the image it is plainest in.
+    other row is better at both the attack and the accuracy. ``told_by`` is as in
+    :class:`Update`; ``layout`` and ``pieces_lead`` are those of the image that is plainest.
     """
 
     defense: str
@@ -203,7 +206,8 @@ class Defended:
     reason: str = ""
     ssim: float | None = None
     layout: float | None = None
-    by_layout: bool = False
+    pieces_lead: float | None = None
+    told_by: ToldBy = "ssim"
     auc: float | None = None
     cost: float | None = None
     cost_low: float | None = None

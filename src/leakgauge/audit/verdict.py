@@ -1,7 +1,7 @@
 """From scores to a verdict, by one table of checks.
 
 An image counts as *reconstructed* when it passes every check of ``RECONSTRUCTED`` and as *glimpsed* when it passes every
-check of ``GLIMPSED``, or of ``OUTLINED``, or those of ``RECONSTRUCTED`` on its structure. An attack has to beat two things
+check of ``GLIMPSED``, of ``OUTLINED`` or of ``SCRAMBLED``, or those of ``RECONSTRUCTED`` on its structure. An attack has to beat two things
 that are no leakage: its own null run (same start, same priors, no signal) and a trivial picture of the truth (mean colour, or
 a 4×4 blur).
 """
@@ -17,6 +17,8 @@ from leakgauge.audit.scoring import Scores
 from leakgauge.core import Assumption
 
 Outcome = Literal["feasible", "partial", "infeasible_within_budget"]
+ToldBy = Literal["ssim", "layout", "pieces_lead"]
+"""Metrics that can say what an attack saw."""
 
 SEVERITY: Mapping[str, int] = {"infeasible_within_budget": 0, "partial": 1, "feasible": 2}
 """Outcomes in the order of how much leaks."""
@@ -33,7 +35,7 @@ class Check:
     measured, on either side, decides nothing.
     """
 
-    metric: Literal["ssim", "psnr", "lpips", "reid", "layout", "layout_rank"]
+    metric: Literal["ssim", "psnr", "lpips", "reid", "layout", "layout_rank", "pieces_lead"]
     margin: float
     above: Literal["zero", "null", "baseline"]
 
@@ -61,6 +63,9 @@ class Check:
             return f"re-identified at rank {self.margin:g} or better"
         if self.metric == "layout_rank":
             return f"re-identified by its layout at rank {self.margin:g} or better"
+        if self.metric == "pieces_lead":
+            than = "any other image" if self.above == "zero" else "the null run's"
+            return f"its pieces fit the original better than {than}, by {self.margin:g}"
         if self.metric == "lpips":
             return (
                 f"LPIPS at least {self.margin:g} below the {'null run' if self.above == 'null' else 'trivial baseline'}"
@@ -97,12 +102,19 @@ OUTLINED = (
 """What stands where can be plain in a picture that is so grainy or saturated that the null run's grey one has the higher SSIM.
 These count only where there were enough other images to tell the layout from. The first is the correlation that at most 1 % of wrong
 images reached on the same two classifiers (``freeze_layout.py``); the second is a margin by choice."""
+SCRAMBLED = (
+    Check("pieces_lead", 0.05, above="zero"),
+    Check("pieces_lead", 0.05, above="null"),
+)
+"""Patches of a vision transformer that are all there, in another order. A picture that tells nothing fits the original better than any
+other of M images with a chance of 1 / M; the margins are choices. Like ``OUTLINED`` these count only where they were measured."""
 STRUCTURE = ("ssim", "reid")
 """Metrics of ``RECONSTRUCTED`` that suffice for a glimpse. A picture whose parts are right but stand in each other's place (patches of a
 vision transformer whose positions tell little), or that is off in brightness, can be no closer to the truth in PSNR than a grey one."""
 BY_STRUCTURE = "by SSIM alone"
 BY_LAYOUT = "by the layout alone"
-"""How a rule says that some images were glimpsed by ``OUTLINED`` and by nothing else; who reads records looks for these words."""
+BY_PIECES = "by their pieces alone"
+"""How a rule says that some images were glimpsed in this way and in none before it; who reads records looks for these words."""
 SHARE_FOR_FEASIBLE = 0.5
 """Feasible needs at least this share of the batch reconstructed; a smaller share, or glimpses, are partial."""
 
@@ -125,6 +137,7 @@ def judge(
     to_reconstruct: Sequence[Check] = RECONSTRUCTED,
     to_glimpse: Sequence[Check] = GLIMPSED,
     to_outline: Sequence[Check] = OUTLINED,
+    to_order: Sequence[Check] = SCRAMBLED,
 ) -> Verdict:
     """Applies the table image by image; ``null`` and ``baseline`` are scored on the same truths in the same order."""
     count = len(scores.ssim)
@@ -132,11 +145,13 @@ def judge(
     glimpsed = [_failed(to_glimpse, i, scores, null, baseline) for i in range(count)]
     structure = [check for check in to_reconstruct if check.metric in STRUCTURE]
     alike = [bool(structure) and _failed(structure, i, scores, null, baseline) is None for i in range(count)]
-    outlined = _outlined(to_outline, scores, null, baseline)
-    ways = [
-        "" if missed is None else BY_STRUCTURE if by_structure else BY_LAYOUT if by_layout else None
-        for missed, by_structure, by_layout in zip(glimpsed, alike, outlined, strict=True)
-    ]
+    shown = {
+        "": [missed is None for missed in glimpsed],
+        BY_STRUCTURE: alike,
+        BY_LAYOUT: _compared(to_outline, scores, null, baseline),
+        BY_PIECES: _compared(to_order, scores, null, baseline),
+    }
+    ways = [next((way for way, images in shown.items() if images[i]), None) for i in range(count)]
     whole, some = reconstructed.count(None), count - ways.count(None)
     kind = "diagnostic" if any(a.kind == "diagnostic" for a in assumptions) else "deployable"
     if whole >= SHARE_FOR_FEASIBLE * count:
@@ -145,7 +160,7 @@ def judge(
     if whole:
         return Verdict("partial", f"{whole} of {count} images pass every check; another misses: {missed}", kind)
     if some:
-        alone = [f"{ways.count(way)} {way}" for way in (BY_STRUCTURE, BY_LAYOUT) if way in ways]
+        alone = [f"{ways.count(way)} {way}" for way in shown if way and way in ways]
         how = f" ({', '.join(alone)})" if alone else ""
         return Verdict(
             "partial", f"{some} of {count} images beat the null run{how}; not reconstructed, missed: {missed}", kind
@@ -154,8 +169,13 @@ def judge(
     return Verdict("infeasible_within_budget", f"no image of {count} beats the null run; missed: {missed}", kind)
 
 
-def _outlined(checks: Sequence[Check], scores: Scores, null: Scores, baseline: Scores) -> list[bool]:
-    """Image by image; a layout that was not measured, or not compared with others, shows nothing."""
+def told_by(rule: str) -> ToldBy:
+    """The metric that says what was seen by this rule: SSIM, unless it can lie below that of the null run's grey picture."""
+    return "layout" if BY_LAYOUT in rule else "pieces_lead" if BY_PIECES in rule else "ssim"
+
+
+def _compared(checks: Sequence[Check], scores: Scores, null: Scores, baseline: Scores) -> list[bool]:
+    """Image by image; what was not measured, or not compared with others, shows nothing."""
     count = len(scores.ssim)
     if not all(check.measured(scores, null, baseline) for check in checks):
         return [False] * count

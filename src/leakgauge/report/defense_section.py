@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from leakgauge.audit import defense_records as store
+from leakgauge.audit.advice.on_defenses import FALLS
 from leakgauge.audit.advice.sentences import broken_in_words
 from leakgauge.audit.defense_records import DefenseRecord, in_words, told_by, worth_having
 from leakgauge.audit.findings import read_findings
@@ -24,7 +25,7 @@ COIN = 0.5
 """The AUC of one who guesses."""
 _AT_MOST = 4
 NONE = "No defense"
-MEASURES = {"ssim": "SSIM", "layout": "Layout"}
+MEASURES = {"ssim": "SSIM", "layout": "Layout", "pieces_lead": "Pieces"}
 """How a column and an axis name what the attack sees."""
 
 
@@ -75,7 +76,7 @@ def headline(records: Sequence[DefenseRecord]) -> str:
     of = plural(len(judged), "defense")
     stopped = [r for r in judged if r.verdict == "infeasible_within_budget"]
     if not stopped:
-        weakest = min(judged, key=lambda r: _number(r.layout if plain.by_layout else r.ssim))
+        weakest = min(judged, key=lambda r: _number(getattr(r, plain.told_by)))
         return (
             f"None of the {of} stopped the attack within its budget; it saw least under {_phrase(weakest)} "
             f"({_seen(weakest, plain)})."
@@ -90,9 +91,8 @@ def headline(records: Sequence[DefenseRecord]) -> str:
 
 def _seen(record: DefenseRecord, plain: DefenseRecord) -> str:
     """In the number that says what was seen without a defense."""
-    if plain.by_layout:
-        return f"correlation of the layout {_number(record.layout):.2f} instead of {_number(plain.layout):.2f}"
-    return f"SSIM {_number(record.ssim):.2f} instead of {_number(plain.ssim):.2f}"
+    before, after = (_number(getattr(one, plain.told_by)) for one in (plain, record))
+    return f"{FALLS[plain.told_by][0]} {after:.2f} instead of {before:.2f}"
 
 
 def _headline_of_one(only: DefenseRecord, plain: DefenseRecord) -> str:

@@ -21,9 +21,11 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "reid": ("Re-identification rank", "1 = the original is the closest image"),
     "layout": ("Correlation of the layout", "1 = everything stands where it does in the original"),
     "layout_rank": ("Re-identification rank by layout", "1 = no other image is laid out more alike"),
+    "pieces": ("Correlation of the pieces", "1 = every patch is there, in whatever order"),
+    "pieces_lead": ("Lead of the pieces", "above 0 = they fit no other image as well"),
     "labels": ("Labels recovered", "higher = more labels told"),
 }
-_DECIMALS = {"psnr": 1, "ssim": 3, "lpips": 3, "reid": 1, "layout": 2, "layout_rank": 1}
+_DECIMALS = {"psnr": 1, "ssim": 3, "lpips": 3, "reid": 1, "layout": 2, "layout_rank": 1, "pieces": 2, "pieces_lead": 2}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from leakgauge.audit.advice.match import DEFENSES, SPLIT, Match, number
 from leakgauge.audit.advice.on_updates import own
@@ -10,17 +11,25 @@ from leakgauge.audit.defense_records import in_words
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.phrasing import plural
 from leakgauge.audit.summaries import HELD, LEAKING, Defended, Update
+from leakgauge.audit.verdict import ToldBy
 
 MOST_POINTS = 2.0
 """Points of accuracy that a defense may cost and still be called cheap: a convention, which your own tolerance may replace."""
 
 LEAST_DROP = 0.05
-"""By how much the SSIM must fall for a defense to have done anything: as much as an attack must beat its null run by."""
-
+"""By how much the SSIM must fall for a defense to have done anything: as much as an attack must beat its null run by. So must the lead
+of the pieces, where these alone were seen."""
 
 LEAST_LAYOUT_DROP = 0.2
 """By how much the correlation of the layout must fall where the undefended attack saw a layout alone: as much as it must beat that
 of the null run by."""
+
+FALLS: Mapping[ToldBy, tuple[str, float]] = {
+    "ssim": ("SSIM", LEAST_DROP),
+    "layout": ("correlation of the layout", LEAST_LAYOUT_DROP),
+    "pieces_lead": ("lead of the pieces", LEAST_DROP),
+}
+"""By what it is seen: its name inside a sentence, and the least fall that counts."""
 
 
 def use_defense(found: Findings) -> Match | None:
@@ -69,10 +78,8 @@ def none_is_cheap(found: Findings) -> Match | None:
     elif unknown:
         best = f"{names} made the attack infeasible, at a cost in accuracy that was not measured"
     elif any(row.outcome == HELD for row in rows(found)):
-        fall = f"the SSIM by {LEAST_DROP:g}"
-        if found.defenses.undefended.by_layout:
-            fall = f"the correlation of the layout by {LEAST_LAYOUT_DROP:g}"
-        best = f"none lowered {fall} and made the attack infeasible wherever it was tried"
+        what, least = FALLS[found.defenses.undefended.told_by]
+        best = f"none lowered the {what} by {least:g} and made the attack infeasible wherever it was tried"
     else:
         best = "none made the attack infeasible"
     return Match((DEFENSES,), {"count": plural(len(rows(found)), "defense"), "best": best})
@@ -145,9 +152,8 @@ def _protection(spec: str) -> tuple[tuple[str, str], ...]:
 
 def _earned(base: Defended, row: Defended) -> bool:
     """Whether less is seen by what the undefended attack leaked; where that was not scored the verdict alone counts."""
-    before, after, least = (
-        (base.layout, row.layout, LEAST_LAYOUT_DROP) if base.by_layout else (base.ssim, row.ssim, LEAST_DROP)
-    )
+    before, after = getattr(base, base.told_by), getattr(row, base.told_by)
+    least = FALLS[base.told_by][1]
     return before is None or after is None or before - after >= least
 
 
@@ -166,4 +172,4 @@ def _points(row: Defended) -> str:
 
 def _seen(row: Defended, base: Defended) -> str:
     """What the attack saw of a row, in the number that says what it saw without a defense."""
-    return f"correlation of the layout {number(row.layout, 2)}" if base.by_layout else f"SSIM {number(row.ssim, 2)}"
+    return f"{FALLS[base.told_by][0]} {number(getattr(row, base.told_by), 2)}"

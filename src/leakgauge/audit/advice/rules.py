@@ -49,7 +49,8 @@ RULES: tuple[Rule, ...] = (
         severity="act",
         condition="The undefended attack leaks, and a defense (on the Pareto front, if one is) makes it infeasible, with an SSIM lower by "
         f"at least {on_defenses.LEAST_DROP:g} (where the layout alone was seen, with a correlation lower by at least "
-        f"{on_defenses.LEAST_LAYOUT_DROP:g}), for at most {on_defenses.MOST_POINTS:g} points of accuracy.",
+        f"{on_defenses.LEAST_LAYOUT_DROP:g}; where the pieces alone, with a lead lower by {on_defenses.LEAST_DROP:g}), for at most "
+        f"{on_defenses.MOST_POINTS:g} points of accuracy.",
         when=on_defenses.use_defense,
         title="Consider {defense} on what you share.",
         why="It made this attack infeasible within {budget} ({after} instead of {before}) and cost {cost}. {membership} "
