@@ -363,6 +363,15 @@ def test_where_a_layout_alone_was_seen_the_layout_says_what_a_defense_bought():
     assert "none lowered the correlation of the layout by 0.2" in none.why
 
 
+def test_where_the_pieces_alone_were_seen_their_lead_says_what_a_defense_bought():
+    base = replace(BASE, outcome="partial", ssim=0.1, pieces_lead=0.12, told_by="pieces_lead")
+    row = replace(ROW, ssim=0.3, pieces_lead=-0.02)
+    (use,) = [one for one in advise(defenses(undefended=base, rows=(row,))) if one.rule == "use_defense"]
+    assert "(lead of the pieces -0.02 instead of lead of the pieces 0.12)" in use.why
+    kept = defenses(undefended=base, rows=(replace(row, pieces_lead=0.1),))
+    assert not [one for one in advise(kept) if one.rule == "use_defense"]
+
+
 def test_a_defense_that_leaks_in_a_set_up_is_not_recommended():
     tried = replace(TRIED, model="cnn")
     leak = replace(

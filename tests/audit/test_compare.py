@@ -169,6 +169,16 @@ def test_a_verdict_that_rests_on_the_layout(run):
     assert found.warnings == ()
 
 
+def test_a_verdict_that_rests_on_the_pieces(run):
+    old = record(INFEASIBLE, restarts=(0.3, 0.4))
+    new = replace(old, verdict=PARTIAL, rule="1 of 1 images beat the null run (1 by their pieces alone)")
+    new = replace(new, metrics={**new.metrics, "pieces_lead": {"mean": 0.12}})
+    assert OTHER_RULE in compare(run("a", old), run("b", new)).cases[0].notes
+    measured = replace(old, metrics={**old.metrics, "pieces_lead": {"mean": -0.03}})
+    (note,) = compare(run("c", measured), run("d", new)).cases[0].notes
+    assert note == "seen by the pieces, which fit the original better than other images by -0.03 before and 0.12 after"
+
+
 def test_other_budgets_are_warned_of(run):
     found = compare(run("a", record()), run("b", record(options={"steps": 500})))
     assert "different budgets" in found.warnings[0]

@@ -247,6 +247,19 @@ def test_what_was_seen_by_its_layout_alone_is_read_from_the_rule_that_the_verdic
     assert (compared.rows[0].told_by, compared.rows[0].layout) == ("ssim", None)
 
 
+def test_what_was_seen_by_its_pieces_alone_is_read_too():
+    seen = Scores(mse=(0.0, 0.0), ssim=(0.1, 0.1), psnr=(11.0, 11.0), pieces=(0.8, 0.4), pieces_lead=(0.2, -0.1))
+    nothing = Scores(mse=(0.0, 0.0), ssim=(0.6, 0.6), psnr=(14.0, 14.0), pieces=(0.0, 0.0), pieces_lead=(0.0, -0.1))
+    judged = judge(seen, nothing, nothing)
+    found = {"metrics": seen.summary(), "null": nothing.summary(), "rule": judged.rule}
+    (update,) = answered(updates_of([replace(record(Case(), judged.outcome), **found)])).every
+    assert update.which == "1 of 2 images beat the null run (1 by their pieces alone)"
+    assert (update.told_by, update.pieces_lead, update.null_pieces_lead) == ("pieces_lead", 0.05, -0.05)
+    compared = defenses_of([trial(verdict=judged.outcome, **found), trial("prune:0.99")])
+    assert isinstance(compared, Defenses)
+    assert (compared.undefended.told_by, compared.undefended.pieces_lead) == ("pieces_lead", 0.2)
+
+
 @pytest.mark.parametrize(
     ("channel", "clients", "advised"),
     [

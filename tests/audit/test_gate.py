@@ -122,6 +122,7 @@ def test_a_gate_that_judged_nothing_fails_in_every_file():
 
 def test_the_layout_stands_beside_the_other_figures():
     seen = replace(record(PARTIAL), metrics={"ssim": {"mean": 0.3}, "layout": {"mean": 0.7}})
+    assert [c["pieces_lead"] for c in gate.summary([seen], PARTIAL)["cases"]] == [None]
     assert [c["layout"] for c in gate.summary([seen, record(PARTIAL)], PARTIAL)["cases"]] == [0.7, None]
 
 

@@ -228,6 +228,17 @@ def test_where_the_layout_tells_it_is_the_layout_that_is_shown(tmp_path):
     assert "a correlation of 8 × 8 block means" in page
 
 
+def test_where_the_pieces_tell_it_is_their_lead_that_is_shown(tmp_path):
+    plain = replace(NONE, verdict="partial", rule="(1 by their pieces alone)")
+    for one, at in ((plain, 0.31), (RECORDS[1], 0.02), (RECORDS[3], 0.2)):
+        store.append(tmp_path, replace(one, metrics={**one.metrics, "pieces_lead": {"max": at}}))
+    shown = context(tmp_path)
+    assert [row["seen"] for row in shown["rows"]] == ["0.31", "0.02", "0.20"]
+    assert shown["measure"] == "Pieces"
+    assert "(lead of the pieces 0.02 instead of 0.31)" in shown["headline"]
+    assert "the patches of the original are there, in another order" in write(tmp_path).read_text()
+
+
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_labels_cover_neither_marks_nor_each_other(count):
     rng = np.random.default_rng(count)

@@ -171,8 +171,9 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
         notes.append(f"seeds differ: {a.seed} and {b.seed}")
     direction = verdict_direction(a.verdict, b.verdict)
     differences = tuple(_difference(metric, a, b) for metric in ("ssim", "psnr"))
-    seen = next((what for r in (b, a) if (what := told_by(r.rule)) != "ssim"), None)
-    if seen is not None:
+    before, after = told_by(a.rule), told_by(b.rule)
+    seen = before if after == "ssim" else after
+    if seen != "ssim":
         notes.append(_seen(seen, a, b))
     elif direction in ("worse", "better") and all(d.beyond is False for d in differences):
         notes.append("the verdict changed, but its figures lie within the spread over restarts: it may be chance")

@@ -208,7 +208,8 @@ def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
 
 def told_by(records: Sequence[DefenseRecord]) -> ToldBy:
     """The metric that says what the attack sees without defense, and hence what a defense takes from it."""
-    return next((record.told_by for record in records if not record.defenses), "ssim")
+    plain = next((record for record in records if not record.defenses), None)
+    return "ssim" if plain is None else plain.told_by
 
 
 def worth_having(records: Sequence[DefenseRecord]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def score_images(
     right = None
     if labels is not None and truth is not None and labels.dim() == truth.dim() == 1:
         right = _values((labels.cpu()[order] == truth.cpu()).double())
-    enough = pool is not None and _enough(truths, pool)
+    others = pool if pool is not None and _enough(truths, pool) else None
     return Scores(
         mse=_values(image.mse(guesses, truths)),
         psnr=_values(image.psnr(guesses, truths)),
@@ -110,9 +110,11 @@ def score_images(
         reid=None if pool is None else _values(reidentification.rank(guesses, truths, pool)),
         labels=right,
         layout=_values(layout(guesses, truths)),
-        layout_rank=_values(reidentification.rank(guesses, truths, pool, alike=layout_pairs)) if enough else None,
+        layout_rank=None
+        if others is None
+        else _values(reidentification.rank(guesses, truths, others, alike=layout_pairs)),
         pieces=None if tile is None else _values(pieces(guesses, truths, side=tile)),
-        pieces_lead=None if tile is None or not enough else _values(lead(guesses, truths, pool, side=tile)),
+        pieces_lead=None if tile is None or others is None else _values(lead(guesses, truths, others, side=tile)),
     )
 
 
