@@ -93,15 +93,16 @@ unit: $(DEV) chromium
 mutants: $(DEV)
 	$(ONE_THREAD) $(BIN)/python tools/mutation_check.py
 
+# With fonts of known widths: a bare machine has DejaVu alone, in which tables are wider than the tests expect.
 chromium:
-	@command -v chromium >/dev/null 2>&1 && exit 0; \
+	@command -v chromium >/dev/null 2>&1 && fc-list 2>/dev/null | grep -q Liberation && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-		echo "installing Chromium, in which the report is tested"; \
+		echo "installing Chromium, in which the report is tested, and fonts"; \
 		export DEBIAN_FRONTEND=noninteractive; \
-		{ apt-get install -y -qq --no-install-recommends chromium || { apt-get update -qq && \
-		  apt-get install -y -qq --no-install-recommends chromium; }; } >/dev/null; \
-	else \
-		echo "the report is tested in Chromium, which is not installed; as root: apt-get install chromium" >&2; exit 1; \
+		{ apt-get install -y -qq --no-install-recommends chromium fonts-liberation || { apt-get update -qq && \
+		  apt-get install -y -qq --no-install-recommends chromium fonts-liberation; }; } >/dev/null; \
+	elif ! command -v chromium >/dev/null 2>&1; then \
+		echo "the report is tested in Chromium, which is not installed; as root: apt-get install chromium fonts-liberation" >&2; exit 1; \
 	fi
 
 bench: $(BENCH)  ## speed and memory, side by side with a peer

@@ -140,9 +140,9 @@ def mean(values: Sequence[float]) -> float:
 
 
 def pieces(row: Row) -> str:
-    """How well the patches fit in whatever order, and their lead over other images; nothing where there are no patches."""
-    found = row["attack"].get("pieces")
-    return "" if not found else f"{mean(found):.2f} ({mean(row['attack']['pieces_lead']):+.2f})"
+    """How well the patches fit in whatever order, and their lead where there were images enough; nothing without patches."""
+    found, lead = row["attack"].get("pieces"), row["attack"].get("pieces_lead")
+    return "" if not found else f"{mean(found):.2f}" + (f" ({mean(lead):+.2f})" if lead else "")
 
 
 def layouts(row: Row) -> str:

@@ -206,6 +206,14 @@ def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
+SEEN: Mapping[ToldBy, str] = {
+    "ssim": "SSIM",
+    "layout": "correlation of the layout",
+    "pieces_lead": "lead of the pieces",
+}
+"""What says what was seen, inside a sentence."""
+
+
 def told_by(records: Sequence[DefenseRecord]) -> ToldBy:
     """The metric that says what the attack sees without defense, and hence what a defense takes from it."""
     plain = next((record for record in records if not record.defenses), None)

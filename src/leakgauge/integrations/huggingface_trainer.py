@@ -26,6 +26,11 @@ def trainer_monitor(**options: Any) -> Any:
     and reports (nothing that derives from data), and a training resumed from one in ``output_dir`` goes on from there.
     """
     transformers = _transformers(extra="trainer")
+    prefix = transformers.trainer_utils.PREFIX_CHECKPOINT_DIR
+
+    def path_of(args: Any, state: Any) -> Path:
+        """The monitor's file in the checkpoint of this step."""
+        return Path(args.output_dir) / f"{prefix}-{state.global_step}" / STATE
 
     class LeakageMonitor(transformers.TrainerCallback):
         monitor: Monitor | None = None
@@ -36,12 +41,12 @@ def trainer_monitor(**options: Any) -> Any:
             self.monitor = watch(given["model"], given["optimizer"], **options)
             if state is not None and state.global_step:
                 with self.monitor.guard.around("resuming", then=self.monitor.close):
-                    self.monitor.load_state_dict(_saved(_checkpoint(args, state) / STATE, step=state.global_step))
+                    self.monitor.load_state_dict(_saved(path_of(args, state), step=state.global_step))
 
         def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             if self.monitor is not None and state.is_world_process_zero:
                 with self.monitor.guard.around("saving the monitor"):
-                    path = _checkpoint(args, state) / STATE
+                    path = path_of(args, state)
                     torch.save(self.monitor.state_dict(), path.with_suffix(".part"))
                     path.with_suffix(".part").replace(path)
 
@@ -55,13 +60,6 @@ def trainer_monitor(**options: Any) -> Any:
                 self.monitor.close()
 
     return LeakageMonitor()
-
-
-def _checkpoint(args: Any, state: Any) -> Path:
-    """Where the Trainer keeps the checkpoint of this step."""
-    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
-    return Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
 
 
 def _saved(path: Path, *, step: int) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from typing import Any
 from markupsafe import Markup
 
 from leakgauge.audit import defense_records as store
-from leakgauge.audit.advice.on_defenses import FALLS
 from leakgauge.audit.advice.sentences import broken_in_words
-from leakgauge.audit.defense_records import DefenseRecord, in_words, told_by, worth_having
+from leakgauge.audit.defense_records import SEEN, DefenseRecord, in_words, told_by, worth_having
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.phrasing import duration, plural
 from leakgauge.report import words
@@ -92,7 +91,7 @@ def headline(records: Sequence[DefenseRecord]) -> str:
 def _seen(record: DefenseRecord, plain: DefenseRecord) -> str:
     """In the number that says what was seen without a defense."""
     before, after = (_number(getattr(one, plain.told_by)) for one in (plain, record))
-    return f"{FALLS[plain.told_by][0]} {after:.2f} instead of {before:.2f}"
+    return f"{SEEN[plain.told_by]} {after:.2f} instead of {before:.2f}"
 
 
 def _headline_of_one(only: DefenseRecord, plain: DefenseRecord) -> str:

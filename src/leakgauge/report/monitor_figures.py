@@ -47,6 +47,10 @@ class Level:
     label: str
 
 
+LONGEST_NAME = 17
+"""Letters of a layer that fit beside its row, also in the wide ones of DejaVu Sans, the only font of a bare Linux machine."""
+
+
 def curves_svg(
     steps: Sequence[int],
     curves: Sequence[Curve],
@@ -166,7 +170,7 @@ def layer_bars_svg(
     """
     chosen, left_out = _loudest(layers)
     rows = [(name, values[-1], _peak(values)) for name, values in chosen]
-    left, right, row, first = 132, WIDTH - 56, 22, 26
+    left, right, row, first = 132, WIDTH - 62, 22, 26
     scale = max([peak for _, _, peak in rows if peak is not None and peak > 0], default=1.0)
 
     def bar(y: float, value: float | None, css: str) -> str:
@@ -250,7 +254,7 @@ def _peak(values: Sequence[float | None]) -> float | None:
 
 
 def _layer_name(x: float, y: float, name: str) -> str:
-    short = name if len(name) <= 19 else f"…{name[-18:]}"
+    short = name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
     full = f"<title>{escape(name)}</title>" if short != name else ""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="end" class="tick">{full}{escape(short)}</text>'
 

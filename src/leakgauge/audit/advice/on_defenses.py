@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from leakgauge.audit.advice.match import DEFENSES, SPLIT, Match, number
 from leakgauge.audit.advice.on_updates import own
-from leakgauge.audit.defense_records import in_words
+from leakgauge.audit.defense_records import SEEN, in_words
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.phrasing import plural
 from leakgauge.audit.summaries import HELD, LEAKING, Defended, Update
@@ -24,12 +24,8 @@ LEAST_LAYOUT_DROP = 0.2
 """By how much the correlation of the layout must fall where the undefended attack saw a layout alone: as much as it must beat that
 of the null run by."""
 
-FALLS: Mapping[ToldBy, tuple[str, float]] = {
-    "ssim": ("SSIM", LEAST_DROP),
-    "layout": ("correlation of the layout", LEAST_LAYOUT_DROP),
-    "pieces_lead": ("lead of the pieces", LEAST_DROP),
-}
-"""By what it is seen: its name inside a sentence, and the least fall that counts."""
+FALLS: Mapping[ToldBy, float] = {"ssim": LEAST_DROP, "layout": LEAST_LAYOUT_DROP, "pieces_lead": LEAST_DROP}
+"""The least fall that counts, by what says what was seen."""
 
 
 def use_defense(found: Findings) -> Match | None:
@@ -78,8 +74,8 @@ def none_is_cheap(found: Findings) -> Match | None:
     elif unknown:
         best = f"{names} made the attack infeasible, at a cost in accuracy that was not measured"
     elif any(row.outcome == HELD for row in rows(found)):
-        what, least = FALLS[found.defenses.undefended.told_by]
-        best = f"none lowered the {what} by {least:g} and made the attack infeasible wherever it was tried"
+        what = found.defenses.undefended.told_by
+        best = f"none lowered the {SEEN[what]} by {FALLS[what]:g} and made the attack infeasible wherever it was tried"
     else:
         best = "none made the attack infeasible"
     return Match((DEFENSES,), {"count": plural(len(rows(found)), "defense"), "best": best})
@@ -153,8 +149,7 @@ def _protection(spec: str) -> tuple[tuple[str, str], ...]:
 def _earned(base: Defended, row: Defended) -> bool:
     """Whether less is seen by what the undefended attack leaked; where that was not scored the verdict alone counts."""
     before, after = getattr(base, base.told_by), getattr(row, base.told_by)
-    least = FALLS[base.told_by][1]
-    return before is None or after is None or before - after >= least
+    return before is None or after is None or before - after >= FALLS[base.told_by]
 
 
 def _cheap(row: Defended) -> bool:
@@ -172,4 +167,4 @@ def _points(row: Defended) -> str:
 
 def _seen(row: Defended, base: Defended) -> str:
     """What the attack saw of a row, in the number that says what it saw without a defense."""
-    return f"{FALLS[base.told_by][0]} {number(getattr(row, base.told_by), 2)}"
+    return f"{SEEN[base.told_by]} {number(getattr(row, base.told_by), 2)}"
