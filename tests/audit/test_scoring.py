@@ -62,6 +62,9 @@ def test_pieces_are_put_in_order_where_the_model_has_patches():
     assert found.pieces == pytest.approx((1.0, 1.0))
     assert min(found.pieces_lead) > 0.05
     assert max(found.ssim) < 0.3
+    swapped = score_images(scrambled(images[[2, 0, 1]]), images[:3], pool=images[3:], tile=14)
+    assert swapped.pieces == pytest.approx((1.0, 1.0, 1.0))  # paired by their pieces, in the order of the truth
+    assert min(swapped.pieces_lead) > 0.05
     few = score_images(scrambled(images[:2]), images[:2], pool=images[2:10], tile=14)
     assert few.pieces == pytest.approx((1.0, 1.0))
     assert few.pieces_lead is None  # a lead over so few says little

@@ -14,10 +14,10 @@ def side_of(model: nn.Module, shape: tuple[int, ...]) -> int | None:
 
 @pytest.mark.parametrize(
     ("side", "patch", "found"),
-    [(28, 7, 7), (32, 16, 16), (32, 4, 4), (32, 2, None), (16, 16, None), (8, 4, 4)],
+    [(28, 7, 7), (32, 16, 16), (32, 4, 4), (32, 2, None), (68, 4, None), (16, 16, None), (8, 4, 4)],
 )
 def test_patches_of_a_vision_transformer(side, patch, found):
-    """None where they are little more than colours, or where there is one alone."""
+    """None where they are little more than colours, where there is one alone, or where there are very many."""
     model = ViT(in_channels=1, side=side, patch=patch, classes=3, width=12, depth=1, heads=2, seed=0)
     assert side_of(model, (1, side, side)) == found
 

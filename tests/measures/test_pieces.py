@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leakgauge.data.embedded import fashion, photographs
 from leakgauge.errors import BadInput
-from leakgauge.measures.pieces import lead, pieces
+from leakgauge.measures.pieces import lead, paired, pieces
 
 
 def in_order(image: torch.Tensor, side: int, order) -> torch.Tensor:
@@ -67,6 +67,14 @@ def test_the_lead_is_over_the_best_of_all_others():
         each = pieces(guess.expand_as(images), images, side=4)
         others = torch.cat([each[:i], each[i + 1 :]])
         assert float(found[i]) == pytest.approx(float(each[i] - others.max()), abs=1e-9)
+
+
+def test_scrambled_images_find_their_own():
+    images, order = photographs(32), [3, 1, 2, 0]
+    quarters = torch.stack([in_order(image, 16, order) for image in images])
+    shuffled = torch.tensor([5, 0, 7, 2, 1, 6, 3, 4])
+    found = paired(quarters[shuffled], images, side=16)
+    assert shuffled[found].tolist() == list(range(8))
 
 
 def test_copies_of_the_truth_are_no_rivals():

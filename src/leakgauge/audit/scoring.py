@@ -14,7 +14,7 @@ from leakgauge.errors import BadInput
 from leakgauge.measures import baseline, image, reidentification
 from leakgauge.measures.layout import layout, layout_pairs
 from leakgauge.measures.pairing import pair
-from leakgauge.measures.pieces import lead, pieces
+from leakgauge.measures.pieces import lead, paired, pieces
 
 Perceptual = Callable[[Tensor, Tensor], Tensor]
 LEAST_CANDIDATES = 20
@@ -29,6 +29,7 @@ class Scores:
     at least twenty candidates. ``pieces`` is the likeness in whatever order patches are put, ``pieces_lead`` by how much it
     exceeds that of any other candidate; both for models that cut images into patches. ``labels`` is 1.0 where the label is
     right; targets that are no single label (class probabilities, several labels, a vector to regress on) are not compared.
+    Guesses are paired with truths one to one, for pieces by their pieces.
     """
 
     mse: tuple[float, ...]
@@ -102,6 +103,7 @@ def score_images(
     if labels is not None and truth is not None and labels.dim() == truth.dim() == 1:
         right = _values((labels.cpu()[order] == truth.cpu()).double())
     others = pool if pool is not None and _enough(truths, pool) else None
+    scrambled = guesses if tile is None else guesses[paired(guesses, truths, side=tile)]
     return Scores(
         mse=_values(image.mse(guesses, truths)),
         psnr=_values(image.psnr(guesses, truths)),
@@ -113,8 +115,8 @@ def score_images(
         layout_rank=None
         if others is None
         else _values(reidentification.rank(guesses, truths, others, alike=layout_pairs)),
-        pieces=None if tile is None else _values(pieces(guesses, truths, side=tile)),
-        pieces_lead=None if tile is None or others is None else _values(lead(guesses, truths, others, side=tile)),
+        pieces=None if tile is None else _values(pieces(scrambled, truths, side=tile)),
+        pieces_lead=None if tile is None or others is None else _values(lead(scrambled, truths, others, side=tile)),
     )
 
 

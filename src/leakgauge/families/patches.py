@@ -8,7 +8,7 @@ from leakgauge.families.roles import Roles
 
 LEAST_SIDE = 4
 """Smaller patches are little more than colours: in some order those of any image fit any other."""
-TILES = (4, 1024)
+TILES = (4, 256)
 """Fewest and most patches of an image that are put in order."""
 
 

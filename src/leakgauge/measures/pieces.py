@@ -32,6 +32,18 @@ def pieces(a: Tensor, b: Tensor, *, side: int) -> Tensor:
     return torch.tensor([_best(one.cpu().numpy()) for one in products], dtype=torch.float64)
 
 
+def paired(guesses: Tensor, truths: Tensor, *, side: int) -> Tensor:
+    """For each of ``truths`` the index of the guess whose pieces fit it, one to one; place by place, scrambled images are paired at random.
+
+    By what each pair could reach at most, every tile of a guess being free to take the best tile of the truth.
+    """
+    guesses, truths = checked_pair(guesses, truths)
+    tiles, others = _tiles(guesses, side), _tiles(truths, side)
+    most = torch.stack([(one @ others.mT).amax(2).sum(1) for one in tiles])  # (guesses, truths)
+    rows, columns = linear_sum_assignment(most.cpu().numpy(), maximize=True)
+    return torch.from_numpy(rows[np.argsort(columns)])
+
+
 def lead(guesses: Tensor, truths: Tensor, pool: Tensor, *, side: int) -> Tensor:
     """By how much the pieces of each guess fit its own true image better than any other candidate, shape (N,).
 
