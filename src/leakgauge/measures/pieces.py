@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.errors import BadInput
@@ -40,7 +39,7 @@ def paired(guesses: Tensor, truths: Tensor, *, side: int) -> Tensor:
     guesses, truths = checked_pair(guesses, truths)
     tiles, others = _tiles(guesses, side), _tiles(truths, side)
     most = torch.stack([(one @ others.mT).amax(2).sum(1) for one in tiles])  # (guesses, truths)
-    rows, columns = linear_sum_assignment(most.cpu().numpy(), maximize=True)
+    rows, columns = _assigned(most.cpu().numpy())
     return torch.from_numpy(rows[np.argsort(columns)])
 
 
@@ -74,8 +73,14 @@ def _lead(products: Tensor, own: int) -> float:
 
 
 def _best(products: np.ndarray) -> float:
-    rows, columns = linear_sum_assignment(products, maximize=True)
-    return float(products[rows, columns].sum())
+    return float(products[_assigned(products)].sum())
+
+
+def _assigned(products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the one-to-one assignment with the largest sum."""
+    from scipy.optimize import linear_sum_assignment  # here, because it takes longer to import than this whole package
+
+    return linear_sum_assignment(products, maximize=True)
 
 
 def _tiles(images: Tensor, side: int) -> Tensor:
