@@ -26,7 +26,6 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Labels, Observation, Reveal, Size, Targets, Victim, share
 from leakgauge.engine import TF32
 from leakgauge.errors import Inapplicable
-from leakgauge.families import find_roles
 from leakgauge.families.patches import patch_side
 from leakgauge.inversion import Guided
 from leakgauge.inversion.knowledge import gradient_alignment
@@ -222,7 +221,7 @@ def attacked(
     candidates = torch.cat([run.candidates for run in runs])
     upper = [_mean_ssim(victim, one, truths) for one in candidates]
     best = candidates[upper.index(max(upper))]
-    show, tile = victim.space.decode, patch_side(victim.model, find_roles(victim.model), victim.space.shape)
+    show, tile = victim.space.decode, patch_side(victim.model, victim.space.shape)
     numbers = {
         "mode": victim.mode, "batch": len(x), "steps": planned.final, "trial_steps": planned.trial, "restarts": effort.restarts,
         "ms_per_step": 1000 * per_step, "planned_seconds": effort.seconds, "steps_fit": planned.in_time,

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from leakgauge.audit.scoring import score_images, trivial_baseline
 from leakgauge.errors import Inapplicable
-from leakgauge.families import find_roles
 from leakgauge.families.patches import patch_side
 
 SOURCES = {
@@ -63,13 +62,11 @@ def add_pieces(row: Row, pictures: Pictures, pool: Tensor) -> bool:
     """Into the scores of a row whose network cuts images into patches, where they lack them; says whether it did."""
     if "attack" not in row or row["attack"].get("pieces") or f"{row['case']}/truth" not in pictures:
         return False
-    try:
-        model, space, _ = NETWORKS[row["network"]].made(
-            classes=10, seed=0, quick=True
-        )  # a small one has patches as large
+    try:  # a quick one has patches as large
+        model, space, _ = NETWORKS[row["network"]].made(classes=10, seed=0, quick=True)
     except Inapplicable:
         return False
-    tile = patch_side(model, find_roles(model), space.shape)
+    tile = patch_side(model, space.shape)
     if tile is None:
         return False
     shown = {kind: torch.from_numpy(pictures[name]).float() / 255 for kind, name in _names(row["case"], pictures)}

@@ -57,7 +57,8 @@ SWIN = (_SWIN, *(replace(_SWIN, muon=True, lr=lr) for lr in (1e-3, 2e-3)))
   For 53 epochs it gave 83.6 %, with 93.2 % on training images; the lowest loss after 400 steps had chosen it among four rates.
 - So Muon is tried beside AdamW: a small Swin (width 32, five blocks, 8,000 images, 25 epochs, CPU, one seed) was right for 47 % of 2,000
   test images with AdamW at 2.5e-4, for 64 % with Muon at 1e-3, and for 68 % with 2e-3 after 20 epochs. The other attention networks, with
-  little time, get it at half the lower rate, untried: they are larger.
+  little time, get it at half the lower rate, untried: they are larger. These and the next figures led to the recipe and prove nothing
+  else: they were tried by hand on a Swin that no script here makes, with one square for a whole batch. ``accuracy.py`` measures the recipe.
 - With Muon it overfits sooner: on 4,000 images (45 epochs at 2e-3) 95 % of training and 60.6 % of test images were right, with squares of
   other images in half of them 83 % and 62.4 %. So these are in Swin's recipe; where time ends the training first (25 epochs on 8,000 images
   at 1e-3) they cost 2.3 points.

@@ -1,15 +1,10 @@
 """The side of a model's patches, and where it has none that could be put in order."""
 
 import pytest
-from torch import nn
 
 from leakgauge.families import find_roles
 from leakgauge.families.patches import patch_side
 from leakgauge.models import CNN, Swin, ViT
-
-
-def side_of(model: nn.Module, shape: tuple[int, ...]) -> int | None:
-    return patch_side(model, find_roles(model), shape)
 
 
 @pytest.mark.parametrize(
@@ -19,24 +14,23 @@ def side_of(model: nn.Module, shape: tuple[int, ...]) -> int | None:
 def test_patches_of_a_vision_transformer(side, patch, found):
     """None where they are little more than colours, where there is one alone, or where there are very many."""
     model = ViT(in_channels=1, side=side, patch=patch, classes=3, width=12, depth=1, heads=2, seed=0)
-    assert side_of(model, (1, side, side)) == found
+    assert patch_side(model, (1, side, side)) == found
 
 
 def test_a_convolutional_network_has_none():
-    assert side_of(CNN(), (1, 28, 28)) is None
+    assert patch_side(CNN(), (1, 28, 28)) is None
 
 
 def test_patches_that_overlap_or_do_not_fill_the_image():
     model = ViT(in_channels=1, side=32, patch=8, classes=3, width=12, depth=1, heads=2, seed=0)
-    roles = find_roles(model)
-    assert patch_side(model, roles, (1, 36, 32)) is None
-    assert patch_side(model, roles, (32,)) is None
-    layer = model.get_submodule(roles.patch_embedding)
+    assert patch_side(model, (1, 36, 32)) is None
+    assert patch_side(model, (32,)) is None
+    layer = model.get_submodule(find_roles(model).patch_embedding)
     layer.stride = (4, 4)
-    assert patch_side(model, roles, (1, 32, 32)) is None
+    assert patch_side(model, (1, 32, 32)) is None
 
 
 def test_a_swin_of_small_patches():
     shape = {"width": 12, "depths": (1, 1), "heads": (2, 2), "classes": 3, "window": 4}
-    assert side_of(Swin(side=32, patch=4, **shape), (3, 32, 32)) == 4
-    assert side_of(Swin(side=32, patch=2, **shape), (3, 32, 32)) is None
+    assert patch_side(Swin(side=32, patch=4, **shape), (3, 32, 32)) == 4
+    assert patch_side(Swin(side=32, patch=2, **shape), (3, 32, 32)) is None

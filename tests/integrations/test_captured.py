@@ -117,8 +117,13 @@ def test_signs_that_noise_has_made_are_not_trusted(client, tmp_path):
     client()
     sent = read_tensors(tmp_path / "gradient.safetensors")
     bias = next(n for n in reversed(sent) if n.endswith("bias") and sent[n].numel() == 10)
-    save_file({**sent, bias: -sent[bias] - 0.1}, tmp_path / "noisy.safetensors")
-    observed(tmp_path, "noisy.safetensors", "gradient")
+    noisy = -sent[bias] - 0.1
+    assert (
+        int((noisy < 0).sum()) > CASE.batch_size >= int((noisy > 0).sum())
+    )  # by its signs alone it would be turned round
+    save_file({**sent, bias: noisy}, tmp_path / "noisy.safetensors")
+    _, seen = observed(tmp_path, "noisy.safetensors", "gradient")
+    assert torch.equal(seen.signal[bias], noisy)
 
 
 def trained(model, x, y, *, epochs: int, momentum: float = 0.0, minibatches=None) -> dict[str, torch.Tensor]:

@@ -69,13 +69,15 @@ class DefenseRecord:
     @property
     def layout(self) -> float | None:
         """Correlation of the layout of the image that it is plainest in, since few of a batch may be; None where not measured."""
-        found = self.metrics.get("layout")
-        return None if not found else float(found["max"])
+        return self._plainest("layout")
 
     @property
     def pieces_lead(self) -> float | None:
         """As ``layout``, by how much the pieces fit the original better than any other image."""
-        found = self.metrics.get("pieces_lead")
+        return self._plainest("pieces_lead")
+
+    def _plainest(self, metric: str) -> float | None:
+        found = self.metrics.get(metric)
         return None if not found else float(found["max"])
 
     @property

@@ -28,7 +28,6 @@ from leakgauge.audit.setup import Load, Setup, check_fits
 from leakgauge.audit.verdict import judge
 from leakgauge.core import Attack, Blindable, Observation, Reconstruction, Victim
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.families import find_roles
 from leakgauge.families.patches import patch_side
 from leakgauge.measures import baseline
 from leakgauge.measures.lpips import load_lpips
@@ -152,7 +151,7 @@ def attacked(case: Case, setup: Setup, folder: Path, *, nothing: Reconstruction 
     result = attack(victim, seen, seed=case.seed)
     nothing = null_run(attack, victim, seen, seed=case.seed) if nothing is None else nothing
     truths, pool, lpips = victim.space.decode(x).cpu(), setup.pool(case), load_lpips()
-    tile = patch_side(victim.model, find_roles(victim.model), victim.space.shape)
+    tile = patch_side(victim.model, victim.space.shape)
     scores = score(result, x, y, space=victim.space, pool=pool, lpips=lpips, tile=tile)
     null = score(nothing, x, y, space=victim.space, pool=pool, lpips=lpips, tile=tile)
     trivial = trivial_baseline(truths, lpips=lpips)

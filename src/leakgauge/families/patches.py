@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from leakgauge.families.roles import Roles
+from leakgauge.families import find_roles
 
 LEAST_SIDE = 4
 """Smaller patches are little more than colours: in some order those of any image fit any other."""
@@ -12,11 +12,12 @@ TILES = (4, 256)
 """Fewest and most patches of an image that are put in order."""
 
 
-def patch_side(model: nn.Module, roles: Roles, shape: tuple[int, ...]) -> int | None:
+def patch_side(model: nn.Module, shape: tuple[int, ...]) -> int | None:
     """Pixels a side of the patches of images of ``shape`` (C, H, W); None where there are none, or where to order them would say little."""
-    if roles.patch_embedding is None or len(shape) != 3:
+    name = find_roles(model).patch_embedding
+    if name is None or len(shape) != 3:
         return None
-    layer = model.get_submodule(roles.patch_embedding)
+    layer = model.get_submodule(name)
     if not isinstance(layer, nn.Conv2d) or layer.kernel_size != layer.stride or layer.padding not in ((0, 0), "valid"):
         return None
     side, other = layer.kernel_size
