@@ -17,8 +17,8 @@ from leakgauge.engine.fast import SMALL
 from leakgauge.engine.rules.constant import convolved
 from leakgauge.engine.rules.convolution import by_patches
 from leakgauge.engine.rules.patches import patches
+from leakgauge.engine.rules.sums import row_absolute, row_dot, row_square
 from leakgauge.engine.rules.twice import gelu, normalised, softmax
-from leakgauge.engine.rules.use import row_absolute, row_dot, row_square
 
 SIZES = st.integers(1, 3)
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
@@ -304,7 +304,8 @@ class Subtracted(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        self.large += func.overloadpacket is torch.ops.aten.sub and result[0].numel() > SMALL
+        differs = func.overloadpacket in (torch.ops.aten.sub, torch.ops.aten.sub_)
+        self.large += differs and result[0].numel() > SMALL
         return result
 
 
@@ -315,7 +316,7 @@ def test_large_differences_are_formed_once_for_two_distances(own):
         nn.Linear(6, 200), nn.Linear(200, 200), nn.Linear(200, 200), nn.Linear(200, 180), nn.Linear(180, 3)
     )
     fast = agree(wide, (6,), rows=2, batch=1, own=own)
-    again = replace(fast, _subtracted={})
+    again = replace(fast, _compared={}, _formed={})
     weights = dict.fromkeys(again.names, 1.0)
     decaying = {name: 1 / (1 + i) for i, name in enumerate(again.names)}
     with Subtracted() as counted:

@@ -17,7 +17,7 @@ from leakgauge.core import Victim
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.reference import Replay, Weights, capturing
 from leakgauge.engine.rules import Use
-from leakgauge.engine.rules.use import row_absolute, row_dot, row_square
+from leakgauge.engine.rules.sums import row_absolute, row_dot, row_square
 from leakgauge.engine.tape import Tape
 
 SMALL = 2**15
@@ -37,7 +37,7 @@ class Recorded:
     _formed: dict[str, Tensor] = field(default_factory=dict)
     _numbers: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     _laid_out: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
-    _subtracted: dict[str, Tensor] = field(default_factory=dict)
+    _compared: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -58,12 +58,16 @@ class Recorded:
             self._formed[name] = total
         return self._formed[name]
 
+    def _only_use(self, name: str) -> tuple[Use, Tensor] | None:
+        """The one use of a weight whose gradient was not formed yet; several uses have cross terms."""
+        uses = self.weights_of.get(name, [])
+        alone = len(uses) == 1 and name not in self.lifted and name not in self.biases_of and name not in self._formed
+        return uses[0] if alone else None
+
     def _unformed(self, name: str) -> tuple[Use, Tensor] | None:
-        """The one use of a weight whose two numbers are cheaper than its gradient; several uses have cross terms."""
-        uses = self.weights_of.get(name, ())
-        if len(uses) == 1 and name not in self.lifted and name not in self.biases_of and name not in self._formed:
-            return uses[0] if uses[0][0].prefers_gram() else None
-        return None
+        """The one use of a weight whose two numbers are cheaper than its gradient."""
+        alone = self._only_use(name)
+        return alone if alone is not None and alone[0].prefers_gram() else None
 
     def _split(
         self, weights: Weights
@@ -108,28 +112,35 @@ class Recorded:
         )
 
     def l2(self, weights: Weights) -> Tensor:
-        return _total([_times(w, row_square(d)) for w, d in self._differences(weights)])
+        return _total([_times(w, square) for w, square, _ in self._differences(weights)])
 
     def l1(self, weights: Weights) -> Tensor:
-        return _total([_times(w, row_absolute(d)) for w, d in self._differences(weights)])
+        return _total([_times(w, row_absolute(difference)) for w, _, difference in self._differences(weights)])
 
-    def _differences(self, weights: Weights) -> list[tuple[float, Tensor]]:
-        """g − g* with its weight, each (R, k): large tensors by themselves, small ones of one weight end to end."""
-        found: list[tuple[float, Tensor]] = []
+    def _differences(self, weights: Weights) -> list[tuple[float, Tensor, Tensor]]:
+        """‖g − g*‖², (R,), and g − g*, (R, k), with their weight: large tensors by themselves, small ones of one weight end to end."""
+        found: list[tuple[float, Tensor, Tensor]] = []
         small: dict[float, list[str]] = {}
         for name, weight in weights.items():
             if self.observed.entries(name) > SMALL:
-                found.append((weight, self._difference(name)))
+                found.append((weight, *self._difference(name)))
             else:
                 small.setdefault(weight, []).append(name)
-        return found + [(w, g - t) for w, names in small.items() for g, t in self._pieces(names)]
+        pieces = [(w, g - t) for w, names in small.items() for g, t in self._pieces(names)]
+        return found + [(w, row_square(difference), difference) for w, difference in pieces]
 
-    def _difference(self, name: str) -> Tensor:
+    def _difference(self, name: str) -> tuple[Tensor, Tensor]:
         """Of a large tensor, formed once however many distances ask for it."""
-        if name not in self._subtracted:
-            ((gradient, target),) = self._pieces([name])
-            self._subtracted[name] = gradient - target
-        return self._subtracted[name]
+        if name not in self._compared:
+            alone = self._only_use(name)
+            if alone is not None:
+                use, delta = alone
+                self._compared[name] = use.compared(delta, self.observed.signal[name])
+            else:
+                ((gradient, target),) = self._pieces([name])
+                difference = gradient - target
+                self._compared[name] = row_square(difference), difference
+        return self._compared[name]
 
     def observed_square(self, weights: Weights) -> Tensor:
         return self.observed.square(weights)

@@ -16,7 +16,7 @@ from leakgauge.channels.rows import in_rows
 from leakgauge.core import Channel, Victim
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.reference import Replay, Weights
-from leakgauge.engine.rules.use import row_dot
+from leakgauge.engine.rules.sums import row_dot
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,13 +1,21 @@
-"""Attention has no parameters; a rule of its own only makes its second derivative cheaper."""
+"""Attention has no parameters; a rule of its own only makes its second derivative cheaper.
+
+With S = c·q kᵀ, P = softmax(S), o = P v, and u what comes back for o:
+
+    ∂v = Pᵀ u        ∂P = u vᵀ        ∂S = P ∘ (∂P − Σ ∂P∘P)        ∂q = c·∂S k        ∂k = c·∂Sᵀ q
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from leakgauge.engine.rules import twice
+from leakgauge.engine.rules.products import missing, plain_types
 from leakgauge.engine.rules.use import Recorder
 
 
@@ -28,4 +36,85 @@ def attention(
     if not plain or not all(tape.is_data(t) for t in (query, key, value)):
         return NotImplemented
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    return tape.mark_data(twice.softmax((query * factor) @ key.transpose(-1, -2)) @ value)
+    if not plain_types(query, key, value) or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        return tape.mark_data(twice.softmax((query * factor) @ key.transpose(-1, -2)) @ value)
+    q, k, v = (t.reshape(-1, *t.shape[-2:]) for t in (query, key, value))
+    found = attended(q, k, v, factor)
+    return tape.mark_data(found.view(*query.shape[:-1], value.shape[-1]))
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """softmax(scale · q kᵀ) v for pages (N, queries, width), (N, keys, width) and (N, keys, any); differentiable twice."""
+    return _Attention.apply(q, k, v, scale, missing(k.shape[1], k.device))
+
+
+def _longer(rows: Tensor, extra: int) -> Tensor:
+    """So many rows of zeros more on each page."""
+    return torch.nn.functional.pad(rows, (0, 0, 0, extra)) if extra else rows
+
+
+def _times(left: Tensor, right: Tensor, factor: float, onto: Tensor | None = None) -> Tensor:
+    """factor · left @ right, added to ``onto`` in its place where that is given."""
+    if onto is not None:
+        return onto.baddbmm_(left, right, alpha=factor)
+    return torch.baddbmm(left.new_empty(1, 1, 1), left, right, beta=0, alpha=factor)
+
+
+class _Attention(torch.autograd.Function):
+    """Keys and values get ``extra`` rows of zeros, to which no query attends."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, extra: int) -> Tensor:
+        longer_k, longer_v = _longer(k, extra), _longer(v, extra)
+        scores = _times(q, longer_k.transpose(1, 2), scale)
+        if extra:
+            scores[..., k.shape[1] :] = -math.inf
+        p = torch.softmax(scores, -1)
+        ctx.scale, ctx.extra = scale, extra
+        ctx.save_for_backward(q, k, v, p)
+        return p @ longer_v
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return *_AttentionSlope.apply(grads[0], *ctx.saved_tensors, ctx.scale, ctx.extra), None, None
+
+
+class _AttentionSlope(torch.autograd.Function):
+    """∂q, ∂k and ∂v as functions of u, q, k and v. That P depends on q and k is in its derivative.
+
+    With A, B, C coming back for ∂q, ∂k, ∂v, and X = c·(A kᵀ + q Bᵀ) for ∂S, Y = P ∘ (X − Σ X∘P) for ∂P,
+    Z = u Cᵀ + (X − Σ X∘P) ∘ ∂P − X · Σ ∂P∘P for P, W = P ∘ (Z − Σ Z∘P) for S:
+
+        of u: P C + Y v        of q: c·(∂S B + W k)        of k: c·(∂Sᵀ A + Wᵀ q)        of v: Yᵀ u
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, u: Tensor, q: Tensor, k: Tensor, v: Tensor, p: Tensor, scale: float, extra: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        keys = k.shape[1]
+        of_p = u @ _longer(v, extra).transpose(1, 2)
+        of_s = torch.ops.aten._softmax_backward_data(of_p, p, -1, p.dtype)
+        ctx.scale, ctx.extra = scale, extra
+        ctx.save_for_backward(u, q, k, v, p, of_p, of_s)
+        of_q = _times(of_s, _longer(k, extra), scale)
+        of_k = _times(of_s.transpose(1, 2), q, scale)
+        return of_q, of_k[:, :keys], (p.transpose(1, 2) @ u)[:, :keys]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        u, q, k, v, p, of_p, of_s = ctx.saved_tensors
+        keys, scale = k.shape[1], ctx.scale
+        k, v, b, c = (_longer(t, ctx.extra) for t in (k, v, grads[1], grads[2]))
+        a = grads[0]
+        x = _times(q, b.transpose(1, 2), scale, _times(a, k.transpose(1, 2), scale))
+        y = torch.ops.aten._softmax_backward_data(x, p, -1, p.dtype)
+        of_u = _times(y, v, 1.0, p @ c)
+        of_v = (y.transpose(1, 2) @ u)[:, :keys]
+        seen_x, seen_p = (x * p).sum(-1, keepdim=True), (of_p * p).sum(-1, keepdim=True)
+        z = (u @ c.transpose(1, 2)).addcmul_(x - seen_x, of_p).addcmul_(x, seen_p, value=-1)
+        w = torch.ops.aten._softmax_backward_data(z, p, -1, p.dtype)
+        of_q = _times(w, k, scale, _times(of_s, b, scale))
+        of_k = _times(w.transpose(1, 2), q, scale, _times(of_s.transpose(1, 2), a, scale))
+        return of_u, of_q, of_k[:, :keys], of_v, None, None, None

@@ -12,7 +12,8 @@ from torch import Tensor
 from leakgauge.engine.rules.constant import convolved
 from leakgauge.engine.rules.grouped import weight_gradients
 from leakgauge.engine.rules.patches import Pair, patches
-from leakgauge.engine.rules.use import Recorder, Use, gram_is_cheaper, two_numbers
+from leakgauge.engine.rules.products import gram_is_cheaper, two_numbers
+from leakgauge.engine.rules.use import Recorder, Use
 
 FEW_CHANNELS = 4
 POINTWISE = ((1, 1), (1, 1), (0, 0), (1, 1))

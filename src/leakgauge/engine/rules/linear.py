@@ -8,7 +8,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.engine.rules.use import Recorder, Use, gram_is_cheaper, two_numbers
+from leakgauge.engine.rules.products import compared, gram_is_cheaper, plain_types, product, two_numbers
+from leakgauge.engine.rules.use import Recorder, Use
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class LinearUse(Use):
         return delta.reshape(self.rows, -1, delta.shape[-1])
 
     def weight_gradient(self, delta: Tensor) -> Tensor:
-        return self._d(delta).transpose(1, 2) @ self._a()
+        return product(self._d(delta), self._a())
 
     def bias_gradient(self, delta: Tensor) -> Tensor:
         return self._d(delta).sum(1)
@@ -36,6 +37,12 @@ class LinearUse(Use):
 
     def numbers(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         return two_numbers(self._a(), self._d(delta), target)
+
+    def compared(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        if not plain_types(delta, self.a, target):
+            return super().compared(delta, target)
+        square, difference = compared(self._d(delta), self._a(), target)
+        return square, difference.flatten(1)
 
 
 def linear(tape: Recorder, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:

@@ -96,8 +96,8 @@ class _GeluSlope(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         g, x = ctx.saved_tensors
         square = x.square()
-        density = torch.exp(square * -0.5).mul_(1 / math.sqrt(2 * math.pi))
-        of_x = density.mul_(square.neg_().add_(2)).mul_(grads[0]).mul_(g)
+        density = torch.rsub(square, -0.5 * math.log(2 * math.pi), alpha=0.5).exp_()
+        of_x = density.mul_(torch.rsub(square, 2)).mul_(grads[0]).mul_(g)
         return torch.ops.aten.gelu_backward(grads[0], x), of_x
 
 

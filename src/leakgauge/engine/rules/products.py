@@ -1,0 +1,132 @@
+"""Products δᵀa of what left a layer and what entered it, how far they are from what was observed, and what is known without forming them:
+
+    ⟨g_r, g*⟩ = Σ (a_r g*ᵀ) ∘ δ_r            ‖g_r‖² = Σ (a_r a_rᵀ) ∘ (δ_r δ_rᵀ)        (Gram form)
+
+Autograd would give the derivatives of such products transposed in memory, and whatever they meet next is read and written out of order:
+on ViT-Base that was a quarter of a step on a GPU. Here they lie as δ and a do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from leakgauge.engine.rules.sums import squares_of_rows
+
+ALIGNED = 4
+"""Rows of a float32 matrix that begin at multiples of 16 bytes: a product of matrices of 197 columns takes a GPU about twice as long."""
+
+
+def missing(columns: int, device: torch.device) -> int:
+    """How many columns of zeros a GPU should get beside these."""
+    return -columns % ALIGNED if device.type == "cuda" else 0
+
+
+def plain_types(*tensors: Tensor) -> bool:
+    """Whether these can be multiplied as they are: one type, and no autocast that would choose another."""
+    kinds, device = {t.dtype for t in tensors}, tensors[0].device.type
+    return len(kinds) == 1 and not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device))
+
+
+def product(delta: Tensor, a: Tensor) -> Tensor:
+    """δ_rᵀ a_r for every r, (R, outputs, inputs), of δ (R, n, outputs) and a (R, n, inputs)."""
+    if not plain_types(delta, a):
+        return delta.transpose(1, 2) @ a
+    return _Product.apply(delta, a)
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, delta: Tensor, a: Tensor) -> Tensor:
+        ctx.save_for_backward(delta, a)
+        return delta.transpose(1, 2) @ a
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        delta, a = ctx.saved_tensors
+        return a @ grads[0].transpose(1, 2), delta @ grads[0]
+
+
+def compared(delta: Tensor, a: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """‖δ_rᵀ a_r − t_r‖², (R,), and the difference itself, (R, outputs, inputs); ``target`` is one for all r, or has R rows."""
+    return _Compared.apply(delta, a, target)
+
+
+class _Compared(torch.autograd.Function):
+    """The slope of the square scales δ and a, which are small, and not the difference; that is added only if others asked for it."""
+
+    @staticmethod
+    def forward(ctx: Any, delta: Tensor, a: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        difference = (delta.transpose(1, 2) @ a).sub_(target)
+        ctx.save_for_backward(delta, a, difference)
+        ctx.set_materialize_grads(False)
+        return squares_of_rows(difference.flatten(1)), difference
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (delta, a, difference), (of_square, of_difference) = ctx.saved_tensors, grads
+        twice = None if of_square is None else (2 * of_square).view(-1, 1, 1)
+        if of_difference is None and twice is None:
+            return None, None, None
+        if of_difference is None:
+            assert twice is not None
+            return (a * twice) @ difference.transpose(1, 2), (delta * twice) @ difference, None
+        whole = of_difference if twice is None else torch.addcmul(of_difference, difference, twice)
+        return a @ whole.transpose(1, 2), delta @ whole, None
+
+
+def two_numbers(a: Tensor, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """⟨δ_rᵀ a_r, t⟩ and ‖δ_rᵀ a_r‖², each (R,), without forming the products.
+
+    a (R, …, n, inputs), δ (R, …, n, outputs); t is (…, outputs, inputs), or has R rows.
+    """
+    return _TwoNumbers.apply(a, delta, target)
+
+
+class _TwoNumbers(torch.autograd.Function):
+    """Autograd would multiply by each Gram matrix twice, although it is symmetric, and add what comes back piece by piece."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        projected = a @ target.transpose(-1, -2)  # the layer run with t for its weight
+        extra = missing(a.shape[-2], a.device) if plain_types(a, delta) else 0
+        of_a, of_delta = gram(a, extra), gram(delta, extra)
+        ctx.save_for_backward(a, delta, target, projected, of_a, of_delta)
+        return (projected * delta).flatten(1).sum(1), (of_a * of_delta).flatten(1).sum(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        a, delta, target, projected, of_a, of_delta = ctx.saved_tensors
+        dot, twice_square = (g.view(-1, *[1] * (a.dim() - 1)) for g in (grads[0], 2 * grads[1]))
+        n = a.shape[-2]
+        for_a = _add_product((delta @ target).mul_(dot), (twice_square * of_delta)[..., :n], a)
+        for_delta = _add_product(projected * dot, (twice_square * of_a)[..., :n], delta)
+        return for_a, for_delta, None
+
+
+def gram(rows: Tensor, extra: int) -> Tensor:
+    """r rᵀ of (…, n, k), and ``extra`` columns of zeros, (…, n, n + extra); without a derivative."""
+    if not extra:
+        return rows @ rows.transpose(-1, -2)
+    found = rows.new_zeros(*rows.shape[:-1], rows.shape[-2] + extra)
+    pages = rows.reshape(-1, *rows.shape[-2:])
+    torch.bmm(pages, pages.transpose(1, 2), out=found.view(-1, *found.shape[-2:])[..., :-extra])
+    return found
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """total + left @ right in the type of ``right``; in the place of ``total`` unless types are mixed (autocast)."""
+    if not total.dtype == left.dtype == right.dtype:
+        return (total + left @ right).to(right.dtype)
+    pages = [t.reshape(-1, *t.shape[-2:]) for t in (total, left, right)]
+    return pages[0].baddbmm_(pages[1], pages[2]).view(total.shape)
+
+
+def gram_is_cheaper(n: int, inputs: int, outputs: int) -> bool:
+    """Multiplications of the two forms: n²·(inputs + outputs), plus n·inputs·outputs for the dot, against the latter."""
+    return n * (inputs + outputs) < inputs * outputs
