@@ -26,7 +26,7 @@ from pieces import Clock, Pieces, alone
 from study import Images, Options, Row
 from torch import Tensor, nn
 
-from leakgauge.engine import TF32, Exact
+from leakgauge.engine import TF32, Exact, Fused
 
 PAPER = {
     "mnist": {"dlg": "1.291e-04, 0.997", "ig": "0.043, 0.833", "tag": "3.438e-05, 0.998", "april": "4.796e-05, 0.998"},
@@ -55,7 +55,7 @@ DATA_SETS = {
     "mnist": DataSet(study.digits, 500, 800, study.small_model, Exact()),
     "cifar10": DataSet(study.objects, 500, 1500, study.small_model, Exact()),
     "cifar10_trained": DataSet(study.objects, 100, 1500, study.small_model, Exact(), epochs=10),
-    "imagenet": DataSet(photographs_224, 30, 5000, study.base_model, TF32(), piece=6, tried=2, shorter=10),
+    "imagenet": DataSet(photographs_224, 30, 5000, study.base_model, Fused(TF32()), piece=6, tried=2, shorter=10),
 }
 
 
@@ -153,6 +153,7 @@ def main() -> None:
     parser.add_argument("--datasets", help=f"some of {', '.join(DATA_SETS)}")
     parser.add_argument("--attacks", default="april,dlg,tag,ig")
     parser.add_argument("--piece", type=int, help="how many images at once, instead of the data set's own number")
+    parser.add_argument("--plain", action="store_true", help="no fused kernels, where torch.compile does not work")
     parser.add_argument("--within", type=float, help="seconds, after which it stops; the same command goes on")
     parser.add_argument("--out", type=Path, default=study.RESULTS)
     given = parser.parse_args()
@@ -165,6 +166,8 @@ def main() -> None:
     table, pieces = Table(given.out, facts, CELLS), Pieces(given.out / "table1_pieces.jsonl", run)
     for data_set in (given.datasets or ("mnist,cifar10" if given.quick else ",".join(DATA_SETS))).split(","):
         kind = DATA_SETS[data_set]
+        if given.plain and isinstance(kind.precision, Fused):
+            kind = replace(kind, precision=kind.precision.of)
         missing = [name for name in given.attacks.split(",") if not table.has(data_set, name)]
         if not missing:
             continue

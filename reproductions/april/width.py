@@ -27,9 +27,8 @@ SEEDS = 3
 def leak(options: Options, results: Results, images: Images, widths: tuple[int, ...], *, base: bool) -> None:
     """The closed form at each width, on models that differ in nothing else."""
     name = "ViT-Base" if base else "CIFAR model"
+    widths = tuple(width for width in widths if not results.has(part="leak", model=name, width=width))
     for width in widths:
-        if results.has(part="leak", model=name, width=width):
-            continue
         make = study.base_model if base else study.small_model
         patch = {} if base else {"patch": 7 if images.shape[1] == 28 else 4}
         model = make(images, architecture="A", quick=options.quick, seed=options.seed, width=width, **patch)
@@ -48,7 +47,7 @@ def leak(options: Options, results: Results, images: Images, widths: tuple[int, 
         )
         if base:
             results.keep(f"width {width}", study.shown(found, space))
-    if base:
+    if base and widths:
         results.keep("original", images.x)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from leakgauge.engine.rules import products
 from leakgauge.engine.rules.attention import _Attention, attended
-from leakgauge.engine.rules.products import compared, product, two_numbers
+from leakgauge.engine.rules.products import compared, product, summed_product, two_numbers
 
 
 def random(*shape: int) -> Tensor:
@@ -23,6 +23,13 @@ def test_a_product_is_differentiable_twice_and_its_slopes_lie_as_its_factors():
     assert torch.autograd.gradgradcheck(product, (delta, a))
     slopes = torch.autograd.grad(product(delta, a).square().sum(), (delta, a))
     assert [slope.is_contiguous() for slope in slopes] == [True, True]
+
+
+def test_a_summed_product_and_its_slopes():
+    torch.manual_seed(0)
+    delta, a = random(2, 5, 3), random(2, 5, 3)
+    torch.testing.assert_close(summed_product(delta, a), (delta * a).sum(1))
+    assert torch.autograd.gradcheck(summed_product, (delta, a))
 
 
 @pytest.mark.parametrize("rows", [None, 2])

@@ -3,6 +3,7 @@
 from leakgauge.engine.capture import Captured
 from leakgauge.engine.choose import Choice, Replayer, choose
 from leakgauge.engine.fast import ByRules
+from leakgauge.engine.fused import Fused
 from leakgauge.engine.memory import rows_that_fit, saved_bytes
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.precision import TF32, BFloat16, Exact, Precision
@@ -16,6 +17,7 @@ __all__ = [
     "Captured",
     "Choice",
     "Exact",
+    "Fused",
     "Observed",
     "Precision",
     "Reference",

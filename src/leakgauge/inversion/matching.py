@@ -13,6 +13,7 @@ from leakgauge.channels.dropout import dropping_layers
 from leakgauge.channels.twice import explaining_once_only
 from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Victim
 from leakgauge.engine import Exact, Observed, Precision
+from leakgauge.engine.fused import named, rounds
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.inversion.draws import Draws
@@ -108,7 +109,7 @@ class Matching:
                     chunk = self._whole_groups(min(chunk, len(rows.x) - done) // 2, full)
                     torch.cuda.empty_cache()
         every = _joined(found)
-        if not isinstance(self.precision, Exact):
+        if rounds(self.precision):
             every = _judged_exactly(every, rows, at_once=self._at_least)
         seconds = (time.perf_counter() - began) / len(seen)
         every = replace(every, note="; ".join([every.note, *_of_dropout(victim)]))
@@ -288,7 +289,7 @@ def _judged_exactly(found: _Found, rows: _Rows, *, at_once: int) -> _Found:
         judged = [search.objective(found.x[rows], y, rows) for rows, y in zip(pieces, logits, strict=True)]
     losses = torch.cat(judged)
     change = float((losses - found.losses).abs().max())
-    name = type(rows.problem.precision).__name__
+    name = named(rows.problem.precision)
     return replace(
         found, losses=losses, note=f"{found.note}; {name}, losses judged in float32 (off by at most {change:.1e})"
     )

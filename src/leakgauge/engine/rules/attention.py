@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from leakgauge.engine.fused import chain
 from leakgauge.engine.rules import twice
 from leakgauge.engine.rules.products import missing, plain_types
 from leakgauge.engine.rules.use import Recorder
@@ -109,12 +110,18 @@ class _AttentionSlope(torch.autograd.Function):
         k, v, b, c = (_longer(t, ctx.extra) for t in (k, v, grads[1], grads[2]))
         a = grads[0]
         x = _times(q, b.transpose(1, 2), scale, _times(a, k.transpose(1, 2), scale))
-        y = torch.ops.aten._softmax_backward_data(x, p, -1, p.dtype)
+        y, w = _between_products(x, u @ c.transpose(1, 2), p, of_p)
         of_u = _times(y, v, 1.0, p @ c)
         of_v = (y.transpose(1, 2) @ u)[:, :keys]
-        seen_x, seen_p = (x * p).sum(-1, keepdim=True), (of_p * p).sum(-1, keepdim=True)
-        z = (u @ c.transpose(1, 2)).addcmul_(x - seen_x, of_p).addcmul_(x, seen_p, value=-1)
-        w = torch.ops.aten._softmax_backward_data(z, p, -1, p.dtype)
         of_q = _times(w, k, scale, _times(of_s, b, scale))
         of_k = _times(w.transpose(1, 2), q, scale, _times(of_s.transpose(1, 2), a, scale))
         return of_u, of_q, of_k[:, :keys], of_v, None, None, None
+
+
+@chain
+def _between_products(x: Tensor, uc: Tensor, p: Tensor, of_p: Tensor) -> tuple[Tensor, Tensor]:
+    """Y and W of :class:`_AttentionSlope` from X, u Cᵀ, P and ∂P."""
+    y = torch.ops.aten._softmax_backward_data(x, p, -1, p.dtype)
+    seen_x, seen_p = (x * p).sum(-1, keepdim=True), (of_p * p).sum(-1, keepdim=True)
+    z = torch.addcmul(uc, x - seen_x, of_p).addcmul_(x, seen_p, value=-1)
+    return y, torch.ops.aten._softmax_backward_data(z, p, -1, p.dtype)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leakgauge.engine.rules.products import plain_types, summed_product
 from leakgauge.engine.rules.twice import normalised
 from leakgauge.engine.rules.use import Recorder, Use
 
@@ -27,6 +28,9 @@ class ScaleUse(Use):
         return per_row.sum(gone)
 
     def weight_gradient(self, delta: Tensor) -> Tensor:
+        if self.kept == (delta.dim() - 1,) and plain_types(delta, self.a):
+            width = delta.shape[-1]
+            return summed_product(delta.reshape(self.rows, -1, width), self.a.reshape(self.rows, -1, width))
         return self._summed(delta * self.a)
 
     def bias_gradient(self, delta: Tensor) -> Tensor:
@@ -71,8 +75,12 @@ def _scaled(tape: Recorder, normal: Tensor, weight: Tensor | None, bias: Tensor 
     if weight is None and bias is None:
         return normal
     shape = [normal.shape[d] if d in kept else 1 for d in range(normal.dim())]
-    output = normal if weight is None else normal * weight.view(shape)
-    output = output if bias is None else output + bias.view(shape)
+    if weight is not None and bias is not None:
+        output = torch.addcmul(bias.view(shape), normal, weight.view(shape))
+    elif weight is not None:
+        output = normal * weight.view(shape)
+    else:
+        output = normal if bias is None else normal + bias.view(shape)
     names = (tape.name_of(weight), tape.name_of(bias))
     if names == (None, None):
         return tape.mark_data(output)

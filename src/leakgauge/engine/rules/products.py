@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from leakgauge.engine.fused import chain
 from leakgauge.engine.rules.sums import squares_of_rows
 
 ALIGNED = 4
@@ -55,15 +56,22 @@ def compared(delta: Tensor, a: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return _Compared.apply(delta, a, target)
 
 
+@chain
+def _subtracted(formed: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The difference, and the squares of its rows."""
+    difference = formed - target
+    return difference, squares_of_rows(difference.flatten(1))
+
+
 class _Compared(torch.autograd.Function):
     """The slope of the square scales δ and a, which are small, and not the difference; that is added only if others asked for it."""
 
     @staticmethod
     def forward(ctx: Any, delta: Tensor, a: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        difference = (delta.transpose(1, 2) @ a).sub_(target)
+        difference, square = _subtracted(delta.transpose(1, 2) @ a, target)
         ctx.save_for_backward(delta, a, difference)
         ctx.set_materialize_grads(False)
-        return squares_of_rows(difference.flatten(1)), difference
+        return square, difference
 
     @staticmethod
     @once_differentiable
@@ -77,6 +85,34 @@ class _Compared(torch.autograd.Function):
             return (a * twice) @ difference.transpose(1, 2), (delta * twice) @ difference, None
         whole = of_difference if twice is None else torch.addcmul(of_difference, difference, twice)
         return a @ whole.transpose(1, 2), delta @ whole, None
+
+
+def summed_product(delta: Tensor, a: Tensor) -> Tensor:
+    """Σ_n δ ∘ a of (R, n, width), shape (R, width)."""
+    return _SummedProduct.apply(delta, a)
+
+
+class _SummedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, delta: Tensor, a: Tensor) -> Tensor:
+        ctx.save_for_backward(delta, a)
+        return _summed(delta, a)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        delta, a = ctx.saved_tensors
+        return _spread(grads[0].unsqueeze(1), delta, a)
+
+
+@chain
+def _summed(delta: Tensor, a: Tensor) -> Tensor:
+    return (delta * a).sum(1)
+
+
+@chain
+def _spread(slope: Tensor, delta: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    return slope * a, slope * delta
 
 
 def two_numbers(a: Tensor, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

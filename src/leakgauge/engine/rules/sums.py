@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from leakgauge.channels.rows import in_rows
+from leakgauge.engine.fused import chain
 
 PIECE, LONG = 2**10, 2**15
 """How many values a CPU adds up one after another, in a norm and in a product."""
@@ -78,4 +79,9 @@ class _RowAbsolute(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (values,) = ctx.saved_tensors
-        return values.sgn().mul_(grads[0].unsqueeze(1))
+        return _signs(values, grads[0].unsqueeze(1))
+
+
+@chain
+def _signs(values: Tensor, slope: Tensor) -> Tensor:
+    return values.sgn().mul_(slope)

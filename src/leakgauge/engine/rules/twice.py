@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from leakgauge.engine.fused import chain
+
 
 def normalised(x: Tensor, shape: tuple[int, ...], eps: float) -> Tensor:
     """n = (x − mean) · r over the last dimensions ``shape``, r = 1/√(variance + eps); differentiable twice."""
@@ -40,11 +42,40 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         (n, r), (of_n, of_r) = ctx.saved_tensors, grads
+        if of_n is not None and of_r is not None and not torch.is_grad_enabled():
+            return _both_slopes(of_n, of_r, n, r, ctx.shape), None, None
         slope = None if of_n is None else _Slope.apply(of_n, n, r, ctx.shape)
         if of_r is not None:
-            through_r = n * (of_r * r.square() / -math.prod(ctx.shape))
+            through_r = _through_scale(of_r, n, r, ctx.shape)
             slope = through_r if slope is None else slope + through_r
         return slope, None, None
+
+
+def _through_scale(of_r: Tensor, n: Tensor, r: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What comes back for r, as a slope of x: ∂r/∂x = −r² · n / (number of values)."""
+    return n * (of_r * r.square() / -math.prod(shape))
+
+
+@chain
+def _both_slopes(of_n: Tensor, of_r: Tensor, n: Tensor, r: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return (_centred(of_n, n, shape) * r).add_(_through_scale(of_r, n, r, shape))
+
+
+@chain
+def _slope(g: Tensor, n: Tensor, r: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    centred = _centred(g, n, shape)
+    return centred * r, centred
+
+
+@chain
+def _slopes_of_slope(
+    u: Tensor, g: Tensor, n: Tensor, r: Tensor, centred: Tensor, shape: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of r · (g − mean(g) − n · mean(g · n)) in g, n and r, with u coming back."""
+    dims = tuple(range(-len(shape), 0))
+    up = u * r
+    of_n = torch.addcmul(up * (g * n).mean(dims, keepdim=True), g, (up * n).mean(dims, keepdim=True)).neg_()
+    return _centred(up, n, shape), of_n, (u * centred).sum(dims, keepdim=True)
 
 
 class _Slope(torch.autograd.Function):
@@ -52,19 +83,16 @@ class _Slope(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, g: Tensor, n: Tensor, r: Tensor, shape: tuple[int, ...]) -> Tensor:
-        centred = _centred(g, n, shape)
+        slope, centred = _slope(g, n, r, shape)
         ctx.shape = shape
         ctx.save_for_backward(g, n, r, centred)
-        return centred * r
+        return slope
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         g, n, r, centred = ctx.saved_tensors
-        dims = tuple(range(-len(ctx.shape), 0))
-        up = grads[0] * r
-        of_n = torch.addcmul(up * (g * n).mean(dims, keepdim=True), g, (up * n).mean(dims, keepdim=True)).neg_()
-        return _centred(up, n, ctx.shape), of_n, (grads[0] * centred).sum(dims, keepdim=True), None
+        return *_slopes_of_slope(grads[0], g, n, r, centred, ctx.shape), None
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -95,10 +123,14 @@ class _GeluSlope(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         g, x = ctx.saved_tensors
-        square = x.square()
-        density = torch.rsub(square, -0.5 * math.log(2 * math.pi), alpha=0.5).exp_()
-        of_x = density.mul_(torch.rsub(square, 2)).mul_(grads[0]).mul_(g)
-        return torch.ops.aten.gelu_backward(grads[0], x), of_x
+        return _slopes_of_gelu_slope(grads[0], g, x)
+
+
+@chain
+def _slopes_of_gelu_slope(u: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    square = x.square()
+    density = torch.rsub(square, -0.5 * math.log(2 * math.pi), alpha=0.5).exp_()
+    return torch.ops.aten.gelu_backward(u, x), density.mul_(torch.rsub(square, 2)).mul_(u).mul_(g)
 
 
 def softmax(x: Tensor) -> Tensor:
