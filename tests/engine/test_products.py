@@ -61,7 +61,7 @@ def test_a_comparison_keeps_single_precision_where_the_difference_is_small():
 
 @pytest.mark.parametrize("extra", [0, 3])
 def test_two_numbers_agree_with_the_formed_product(extra, monkeypatch):
-    monkeypatch.setattr(products, "missing", lambda columns, device: extra)
+    monkeypatch.setattr(products, "missing", lambda rows, device: extra)
     torch.manual_seed(0)
     a, delta, target = random(2, 5, 4), random(2, 5, 3), torch.randn(3, 4, dtype=torch.float64)
     formed = delta.transpose(1, 2) @ a
@@ -71,7 +71,7 @@ def test_two_numbers_agree_with_the_formed_product(extra, monkeypatch):
     assert torch.autograd.gradcheck(lambda x, d: two_numbers(x, d, target), (a, delta))
 
 
-def test_only_a_gpu_gets_columns_of_zeros():
+def test_only_a_gpu_gets_rows_of_zeros():
     assert [products.missing(n, torch.device("cuda")) for n in (196, 197, 199)] == [0, 3, 1]
     assert products.missing(197, torch.device("cpu")) == 0
 

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from leakgauge.engine.fused import chain
 from leakgauge.engine.rules import twice
-from leakgauge.engine.rules.products import missing, plain_types
+from leakgauge.engine.rules.products import longer, missing, plain_types
 from leakgauge.engine.rules.use import Recorder
 
 
@@ -49,11 +49,6 @@ def attended(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return _Attention.apply(q, k, v, scale, missing(k.shape[1], k.device))
 
 
-def _longer(rows: Tensor, extra: int) -> Tensor:
-    """So many rows of zeros more on each page."""
-    return torch.nn.functional.pad(rows, (0, 0, 0, extra)) if extra else rows
-
-
 def _times(left: Tensor, right: Tensor, factor: float, onto: Tensor | None = None) -> Tensor:
     """factor · left @ right, added to ``onto`` in its place where that is given."""
     if onto is not None:
@@ -66,14 +61,14 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, extra: int) -> Tensor:
-        longer_k, longer_v = _longer(k, extra), _longer(v, extra)
-        scores = _times(q, longer_k.transpose(1, 2), scale)
+        long_k, long_v = longer(k, extra), longer(v, extra)
+        scores = _times(q, long_k.transpose(1, 2), scale)
         if extra:
             scores[..., k.shape[1] :] = -math.inf
         p = torch.softmax(scores, -1)
         ctx.scale, ctx.extra = scale, extra
         ctx.save_for_backward(q, k, v, p)
-        return p @ longer_v
+        return p @ long_v
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -94,11 +89,11 @@ class _AttentionSlope(torch.autograd.Function):
         ctx: Any, u: Tensor, q: Tensor, k: Tensor, v: Tensor, p: Tensor, scale: float, extra: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         keys = k.shape[1]
-        of_p = u @ _longer(v, extra).transpose(1, 2)
+        of_p = u @ longer(v, extra).transpose(1, 2)
         of_s = torch.ops.aten._softmax_backward_data(of_p, p, -1, p.dtype)
         ctx.scale, ctx.extra = scale, extra
         ctx.save_for_backward(u, q, k, v, p, of_p, of_s)
-        of_q = _times(of_s, _longer(k, extra), scale)
+        of_q = _times(of_s, longer(k, extra), scale)
         of_k = _times(of_s.transpose(1, 2), q, scale)
         return of_q, of_k[:, :keys], (p.transpose(1, 2) @ u)[:, :keys]
 
@@ -107,7 +102,7 @@ class _AttentionSlope(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         u, q, k, v, p, of_p, of_s = ctx.saved_tensors
         keys, scale = k.shape[1], ctx.scale
-        k, v, b, c = (_longer(t, ctx.extra) for t in (k, v, grads[1], grads[2]))
+        k, v, b, c = (longer(t, ctx.extra) for t in (k, v, grads[1], grads[2]))
         a = grads[0]
         x = _times(q, b.transpose(1, 2), scale, _times(a, k.transpose(1, 2), scale))
         y, w = _between_products(x, u @ c.transpose(1, 2), p, of_p)

@@ -18,12 +18,17 @@ from leakgauge.engine.fused import chain
 from leakgauge.engine.rules.sums import squares_of_rows
 
 ALIGNED = 4
-"""Rows of a float32 matrix that begin at multiples of 16 bytes: a product of matrices of 197 columns takes a GPU about twice as long."""
+"""A GPU reads 16 bytes at a time: a product whose shared or last dimension is 197 takes it about twice as long as one of 200."""
 
 
-def missing(columns: int, device: torch.device) -> int:
-    """How many columns of zeros a GPU should get beside these."""
-    return -columns % ALIGNED if device.type == "cuda" else 0
+def missing(rows: int, device: torch.device) -> int:
+    """How many rows of zeros a GPU should get below so many."""
+    return -rows % ALIGNED if device.type == "cuda" else 0
+
+
+def longer(rows: Tensor, extra: int) -> Tensor:
+    """So many rows of zeros more on each page of (…, rows, width)."""
+    return torch.nn.functional.pad(rows, (0, 0, 0, extra)) if extra else rows
 
 
 def plain_types(*tensors: Tensor) -> bool:
@@ -130,29 +135,20 @@ class _TwoNumbers(torch.autograd.Function):
     def forward(ctx: Any, a: Tensor, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         projected = a @ target.transpose(-1, -2)  # the layer run with t for its weight
         extra = missing(a.shape[-2], a.device) if plain_types(a, delta) else 0
-        of_a, of_delta = gram(a, extra), gram(delta, extra)
-        ctx.save_for_backward(a, delta, target, projected, of_a, of_delta)
+        long_a, long_delta = longer(a, extra), longer(delta, extra)
+        of_a, of_delta = a @ long_a.transpose(-1, -2), delta @ long_delta.transpose(-1, -2)
+        ctx.save_for_backward(long_a, long_delta, target, projected, of_a, of_delta)
         return (projected * delta).flatten(1).sum(1), (of_a * of_delta).flatten(1).sum(1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        a, delta, target, projected, of_a, of_delta = ctx.saved_tensors
-        dot, twice_square = (g.view(-1, *[1] * (a.dim() - 1)) for g in (grads[0], 2 * grads[1]))
-        n = a.shape[-2]
-        for_a = _add_product((delta @ target).mul_(dot), (twice_square * of_delta)[..., :n], a)
-        for_delta = _add_product(projected * dot, (twice_square * of_a)[..., :n], delta)
+        long_a, long_delta, target, projected, of_a, of_delta = ctx.saved_tensors
+        delta = long_delta[..., : projected.shape[-2], :]
+        dot, twice_square = (g.view(-1, *[1] * (long_a.dim() - 1)) for g in (grads[0], 2 * grads[1]))
+        for_a = _add_product((delta @ target).mul_(dot), twice_square * of_delta, long_a)
+        for_delta = _add_product(projected * dot, twice_square * of_a, long_delta)
         return for_a, for_delta, None
-
-
-def gram(rows: Tensor, extra: int) -> Tensor:
-    """r rᵀ of (…, n, k), and ``extra`` columns of zeros, (…, n, n + extra); without a derivative."""
-    if not extra:
-        return rows @ rows.transpose(-1, -2)
-    found = rows.new_zeros(*rows.shape[:-1], rows.shape[-2] + extra)
-    pages = rows.reshape(-1, *rows.shape[-2:])
-    torch.bmm(pages, pages.transpose(1, 2), out=found.view(-1, *found.shape[-2:])[..., :-extra])
-    return found
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
