@@ -2,9 +2,9 @@
 
     python reproductions/april/plan.py [--work FOLDER] [--training-images 25000]
 
-Reads what is done in FOLDER (results/ by default). Parts run one after another. Sources of the paces: ``results/table1.jsonl`` (MNIST cells
-of 500 images and 800 steps), ``benchmarks/results/engine_h200.jsonl`` (ViT-B/16), ``results/batches.jsonl`` (three processes that took
-turns, so a third of its seconds). What was never measured says so.
+Reads what is done in FOLDER (results/ by default). Parts run one after another. Sources of the paces: ``results/table1.jsonl``,
+``benchmarks/results/fused_h200.jsonl``, ``results/batches.jsonl`` (its batch of 24 comes from three processes that took turns: a third of
+its seconds).
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from pieces import Pieces
 from study import Row
 from why_batches import ATTACKED, ON_A_GPU
 
-SMALL_PACE = {"april": 62.0 / 400, "dlg": 61.4 / 400, "tag": 80.0 / 400, "ig": 62.0 / 400}
-"""ms for an image and a step of the small model: seconds for 400,000 of them. IG was not measured: it forms no gradients, so not more.
-TAG took 98 s when its two distances still formed the differences twice; now half of what it moves beyond DLG is left."""
-BASE_PACE = {"april": 4.05, "dlg": 4.05, "tag": 4.6, "ig": 3.06}
-"""The same for ViT-Base in TF32. IG: the cosine of the benchmark. Squared distance: 8.66 − 7.68 ms more, its difference in float32. TAG: as
-much more than DLG as on the small model, by the number of parameters (86.4 to 7.1 million)."""
+SMALL_PACE = {"april": 120.7 / 750, "dlg": 120.9 / 750, "tag": 175.7 / 750, "ig": 81.8 / 750}
+"""ms for an image and a step of the small model: seconds for 750,000 of them (CIFAR-10, pieces of 250)."""
+BASE_PACE = {"april": 115.8 / 30, "dlg": 108.9 / 30, "tag": 140.7 / 30, "ig": 24.4 / 6}
+"""The same for ViT-Base in TF32 with fused kernels, six images at a time: seconds for 30,000 of them; IG by ``benchmarks/fused.py``. More
+at a time take less each; how much less was not measured."""
 LATENCY = {"small": 6.0, "base": 15.0}
 """ms of a step however few the images: 1,200 and 3,300 kernels of about 5 µs."""
 SET_UP = {"small": 3.0, "base": 6.0}
 """Seconds before the first recorded step of an attack."""
-BATCH_STEP = {4: 20.0, 24: 58.0}
-"""ms of a step on ViT-Base: 36.9 s for 600 steps and 34.8 s for 200 in three lanes, a third of it."""
-TRAINING = {384: 35.0, 192: 12.0, 96: 8.0, 48: 8.0, 24: 8.0}
-"""Seconds for three models of a width on 50,000 images: an estimate from the operations of a step."""
+BATCH_STEP = {4: 22.0, 24: 58.0}
+"""ms of a step on ViT-Base: 110.2 s for 5000 steps; 34.8 s for 200 in three lanes, a third of it."""
+TRAINING = dict.fromkeys((384, 192, 96, 48, 24), 66.0)
+"""Seconds for three models of a width on 50,000 images: five on 25,000 took 165 s with loading."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def studies(work: Path, training_images: int) -> Iterator[Part]:
     missing = [w for a in "BA" for w in width.CIFAR_WIDTHS if not found.has(part="accuracy", architecture=a, width=w)]
     if missing:
         seconds = sum(TRAINING[w] for w in missing) * training_images / 50_000
-        yield Part("small", "width, accuracies", seconds, f"{len(missing)} trainings, never measured")
+        yield Part("small", "width, accuracies", seconds, f"{len(missing)} trainings")
 
 
 def read(path: Path) -> list[Row]:

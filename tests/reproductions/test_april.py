@@ -13,8 +13,8 @@ from PIL import Image
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
 STUDIES = (
-    "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "why", "why_batches", "width",
-    "without_encoder",
+    "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "why", "why_batches",
+    "why_table1", "width", "without_encoder",
 )  # fmt: skip
 HELPERS = (
     "table1", "cells", "resumable", "side_by_side",
@@ -303,7 +303,7 @@ def test_tables_can_be_made_from_another_folder(tmp_path, monkeypatch, folder_on
     )  # told, although some steps are missing
     assert "SSIM 0.90 for 4, 0.90 for 24 | none" in made
     assert "Measured on abacus" in made
-    assert "Not measured at full size yet: architecture_a, progress, width" in made
+    assert "Not measured at full size yet: table1, architecture_a, progress, width" in made
 
 
 def test_the_tables_of_the_readme_are_those_of_the_results(monkeypatch, folder_on_path):

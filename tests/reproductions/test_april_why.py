@@ -29,6 +29,10 @@ def folder_on_path(monkeypatch):
         "attention_variants",
         "batches",
         "claims",
+        "table1",
+        "why_table1",
+        "cells",
+        "side_by_side",
         "drawing",
     )
     for name in own:
@@ -176,3 +180,40 @@ def test_reasons_are_given_only_where_they_were_measured(tmp_path, monkeypatch):
     assert "SSIM 0.90 instead of 0.03" in claims.even_attention()
     study.write(tmp_path / "why.jsonl", [{"quick": True}, *rows])
     assert claims.even_attention() == "not found out"
+
+
+def test_table_1_is_judged_by_the_order_of_the_attacks_on_images_that_all_have(tmp_path, monkeypatch):
+    import claims
+    import study
+    import why_table1
+
+    monkeypatch.setattr(study, "RESULTS", tmp_path)
+    errors = {"april": [1e-5, 9.0], "tag": [2e-5], "dlg": [3e-5], "ig": [4e-5]}
+    rows = [
+        {
+            "data_set": "cifar10",
+            "of": "CIFAR-10",
+            "attack": name,
+            "images": len(each),
+            "wanted": 2,
+            "which": list(range(len(each))),
+            "each_mse": each,
+        }
+        for name, each in errors.items()
+    ]
+    assert not claims.told("table1", {"complete": False}, rows[:3])
+    assert claims.told("table1", {"complete": False}, rows)
+    (claim,) = claims.table1(rows)
+    assert claim.holds
+    assert claim.ours == "APRIL 1.0e-05 < TAG 2.0e-05 < DLG 3.0e-05 < Inverting Gradients 4.0e-05 (1 of 2 images)"
+    rows[0]["each_mse"] = [1e-3, 0.0]
+    (claim,) = claims.table1(rows)
+    assert claim.ours.startswith("TAG 2.0e-05 < DLG")
+    assert "does not reproduce** | not found out" in claim.line()
+    measured = [
+        {"data": "CIFAR-10", "distance": distance, "labels": labels, "mse": 10.0**-n}
+        for n, (distance, labels) in enumerate(why_table1.CASES, start=1)
+    ]
+    study.write(tmp_path / "why_table1.jsonl", [{"quick": False}, *measured])
+    (claim,) = claims.table1(rows)
+    assert "squared distance 1e-01 where the label is optimised too (DLG), 1e-02 where it is read" in claim.why
