@@ -88,9 +88,9 @@ def studies(work: Path, training_images: int) -> Iterator[Part]:
             seconds = SET_UP["base"] + left * milliseconds / 1000
             yield Part("small" if size == 4 else "rest", f"batches, ViT-Base {size}", seconds, f"{left} steps")
     found = study.Results(read(work / "why_batches.jsonl"))
-    for size in ATTACKED + ON_A_GPU:
-        if not found.has(part="attack", batch=size):
-            yield Part("rest", f"why_batches, attack on {size}", 12.0, "1500 steps")
+    for size, steps in ATTACKED + ON_A_GPU:
+        if not found.has(part="attack", batch=size, steps=steps):
+            yield Part("rest", f"why_batches, attack on {size}", 12.0 * steps / 1500, f"{steps} steps")
     found = study.Results(read(work / "width.jsonl"))
     missing = [w for a in "BA" for w in width.CIFAR_WIDTHS if not found.has(part="accuracy", architecture=a, width=w)]
     if missing:

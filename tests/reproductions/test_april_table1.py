@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
 HELPERS = (
     "table1", "cells", "resumable", "side_by_side",
     "pieces", "files", "study", "width", "drawing", "training", "plan", "batches", "why_batches",
-    "pack", "pack_data",
+    "pack", "pack_data", "table1_figures",
 )  # fmt: skip
 
 
@@ -28,8 +28,9 @@ def run(monkeypatch):
     """Runs a script with --quick; the modules it imports by plain names must not stay behind for other tests."""
     monkeypatch.syspath_prepend(str(FOLDER))
 
-    def go(name: str, out: Path, *more: str) -> dict:
-        monkeypatch.setattr(sys, "argv", [name, "--quick", "--device", "cpu", "--out", str(out), *more])
+    def go(name: str, out: Path, *more: str, only_out: bool = False) -> dict:
+        how = [] if only_out else ["--quick", "--device", "cpu"]
+        monkeypatch.setattr(sys, "argv", [name, *how, "--out", str(out), *more])
         return runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
 
     yield go
@@ -55,6 +56,14 @@ def test_it_goes_on_where_it_stopped(tmp_path, run, capsys):
     found = [row[key] for row in rows for key in ("mse", "mse_sd", "ssim", "ssim_sd", "label_accuracy", "seconds")]
     assert all(math.isfinite(number) for number in found)
     assert "cifar10 april" in module["table"](rows)
+    figures = run("table1_figures", tmp_path, only_out=True)
+    assert "MNIST" in (tmp_path / "table1.svg").read_text("utf-8")
+    assert not (tmp_path / "table1_mnist.png").exists()  # two attacks are missing
+    pictures = dict.fromkeys(
+        ["mnist_truth", *(f"mnist_{a}" for a in ("dlg", "ig", "tag", "april"))], np.zeros((3, 1, 8, 8), "uint8")
+    )
+    figures["draw"](rows, pictures, tmp_path)
+    assert Image.open(tmp_path / "table1_mnist.png").height > 5 * 84
     with np.load(tmp_path / "table1.npz") as kept:
         assert {name: kept[name].shape[0] for name in kept.files} == dict.fromkeys(kept.files, 2)
         assert set(kept.files) == {"mnist_truth", "mnist_april", "mnist_ig"}
