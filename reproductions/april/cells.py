@@ -151,7 +151,7 @@ class Cell:
         """Attacks some of the images and keeps what was found about each of them; returns the pictures, or None if time ran out."""
         attack = self.matching(self.steps, setting)
         assert isinstance(attack.solver, Descent)
-        name = f"table1_{self.data_set}_{self.attack}_{first}"
+        name = self.name(first)
         key = self.pieces.run | self.key | {"first": first, "setting": repr(setting), "steps": self.steps}
         solver = Resumable(attack.solver, self.options.out / name, self.clock, key)
         began = time.perf_counter()
@@ -191,10 +191,21 @@ class Cell:
             return None
         best = min(range(len(tried)), key=lambda i: tried[i]["mse"])
         first = missing[0]
+        size = self.begun(first) or size
         last = next((i for i in range(first, first + size) if i not in missing), first + size)
         images = replace(self.table, x=self.table.x[first:last], y=self.table.y[first:last])
         found = self.piece(first, images, SETTINGS[self.attack][best])
         return None if found is None else (first, found)
+
+    def begun(self, first: int) -> int | None:
+        """How many images the piece has that was stopped here, if one was: it goes on as it began."""
+        state = self.options.out / f"{self.name(first)}.0.pt"
+        if not state.is_file():
+            return None
+        return len(torch.load(state, map_location="cpu", weights_only=True)["at"][0])
+
+    def name(self, first: int) -> str:
+        return f"table1_{self.data_set}_{self.attack}_{first}"
 
     def row(self) -> Row:
         """The cell's row from the pieces that are done: ``images`` of the ``wanted`` ones, which ``which`` names."""

@@ -151,6 +151,16 @@ def test_a_piece_that_is_stopped_goes_on_in_the_next_call(tmp_path, run, monkeyp
     assert ours["seconds"] > 0
 
 
+def test_a_piece_that_was_stopped_goes_on_with_its_own_number_of_images(tmp_path, run, capsys):
+    """A state of two images is there, and three are asked for: two come first, then the third."""
+    run("table1", tmp_path, *ONE_CELL, "--piece", "2", "--within", "0")
+    torch.save({"key": None, "at": [torch.zeros(2, 1, 1, 28, 28)]}, tmp_path / "table1_mnist_april_0.0.pt")
+    run("table1", tmp_path, *ONE_CELL)
+    assert "belongs to another run" in capsys.readouterr().out
+    rows = [row for row in lines(tmp_path / "table1_pieces.jsonl") if row["part"] == "piece"]
+    assert [(row["first"], row["amount"]) for row in rows] == [(0, 2), (2, 1)]
+
+
 def test_without_any_time_nothing_is_begun(tmp_path, run, capsys):
     run("table1", tmp_path, *ONE_CELL, "--within", "0")
     assert "mnist april: no time for a setting" in capsys.readouterr().out
