@@ -25,7 +25,7 @@ from resumable import Resumable
 from study import Images, Options, Pictures, Results, Row
 from torch import Tensor
 
-from leakgauge.engine import TF32, Exact, Precision
+from leakgauge.engine import TF32, Exact, Fused, Precision
 from leakgauge.inversion import ChanceCounts, Descent
 
 SIZES = (4, 8, 16, 24)
@@ -72,7 +72,7 @@ def cases(options: Options) -> list[Case]:
         for size in ((2, 3) if options.quick else SIZES)
     ]
     shown = [photographs.first(2)] if options.quick else [photographs.first(4), pictures_of(photographs)]
-    large = [Case("ViT-Base", len(own.x), own, study.base_model, options.steps(5000), TF32()) for own in shown]
+    large = [Case("ViT-Base", len(own.x), own, study.base_model, options.steps(5000), Fused(TF32())) for own in shown]
     return small + large
 
 
