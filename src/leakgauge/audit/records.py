@@ -20,10 +20,10 @@ class Record:
     """Everything one case produced.
 
     ``metrics``, ``null`` and ``baseline`` map a metric name (mse, psnr, ssim, lpips, reid, labels, layout, layout_rank, pieces,
-    pieces_lead) to its summary ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not measured; so does
-    ``start``, where a start was revealed. ``restarts`` maps a metric name to its value for each restart (mean over the batch),
-    ``intervals`` to the mean over restarts ``{"mean", "low", "high", "n", "level"}`` where there are several. ``pictures`` maps truth /
-    reconstruction / null / baseline to a PNG strip (images side by side, 1 pixel gap) relative to the run folder, and
+    pieces_lead, ssim_reduced, psnr_reduced) to its summary ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not
+    measured; so does ``start``, where a start was revealed. ``restarts`` maps a metric name to its value for each restart (mean over the
+    batch), ``intervals`` to the mean over restarts ``{"mean", "low", "high", "n", "level"}`` where there are several. ``pictures`` maps
+    truth / reconstruction / null / baseline to a PNG strip (images side by side, 1 pixel gap) relative to the run folder, and
     ``progress`` lists ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``.
     ``stated`` is what the attack said could be recovered before it solved anything. ``finished`` is the time (UTC,
     ISO 8601) at which the case was done.

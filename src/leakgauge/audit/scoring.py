@@ -27,7 +27,8 @@ class Scores:
 
     ``reid`` is the rank of the true image among the pool (1 is best), ``layout_rank`` that by layout alone, where there are
     at least twenty candidates. ``pieces`` is the likeness in whatever order patches are put, ``pieces_lead`` by how much it
-    exceeds that of any other candidate; both for models that cut images into patches. ``labels`` is 1.0 where the label is
+    exceeds that of any other candidate; both for models that cut images into patches. ``ssim_reduced`` and ``psnr_reduced`` are of
+    images averaged down to at most 64 pixels a side, where they are larger. ``labels`` is 1.0 where the label is
     right; targets that are no single label (class probabilities, several labels, a vector to regress on) are not compared.
     Guesses are paired with truths one to one, for pieces by their pieces.
     """
@@ -42,6 +43,8 @@ class Scores:
     layout_rank: tuple[float, ...] | None = None
     pieces: tuple[float, ...] | None = None
     pieces_lead: tuple[float, ...] | None = None
+    ssim_reduced: tuple[float, ...] | None = None
+    psnr_reduced: tuple[float, ...] | None = None
 
     def summary(self) -> dict[str, Any]:
         """Mean, smallest, largest and every value of each metric, as a record keeps them."""
@@ -117,6 +120,8 @@ def score_images(
         else _values(reidentification.rank(guesses, truths, others, alike=layout_pairs)),
         pieces=None if tile is None else _values(pieces(scrambled, truths, side=tile)),
         pieces_lead=None if tile is None or others is None else _values(lead(scrambled, truths, others, side=tile)),
+        ssim_reduced=_reduced(image.ssim, guesses, truths),
+        psnr_reduced=_reduced(image.psnr, guesses, truths),
     )
 
 
@@ -139,6 +144,8 @@ def trivial_baseline(truths: Tensor, *, lpips: Perceptual | None = None) -> Scor
         ssim=_best(max, *[s.ssim for s in scored]),
         lpips=best_lpips,
         layout=_best(max, *[s.layout for s in scored if s.layout is not None]),
+        ssim_reduced=_best_or_none(*[s.ssim_reduced for s in scored]),
+        psnr_reduced=_best_or_none(*[s.psnr_reduced for s in scored]),
     )
 
 
@@ -150,11 +157,23 @@ def score_images_in_order(guesses: Tensor, truths: Tensor, *, lpips: Perceptual 
         ssim=_values(image.ssim(guesses, truths)),
         lpips=None if lpips is None else _values(lpips(guesses, truths)),
         layout=_values(layout(guesses, truths)),
+        ssim_reduced=_reduced(image.ssim, guesses, truths),
+        psnr_reduced=_reduced(image.psnr, guesses, truths),
     )
 
 
 def _best(choose: Callable[[tuple[float, ...]], float], *columns: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(choose(values) for values in zip(*columns, strict=True))
+
+
+def _best_or_none(*columns: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    measured = [column for column in columns if column is not None]
+    return _best(max, *measured) if measured else None
+
+
+def _reduced(metric: Callable[[Tensor, Tensor], Tensor], guesses: Tensor, truths: Tensor) -> tuple[float, ...] | None:
+    guess, truth = image.reduced(guesses), image.reduced(truths)
+    return None if guess is None or truth is None else _values(metric(guess, truth))
 
 
 def _values(tensor: Tensor) -> tuple[float, ...]:

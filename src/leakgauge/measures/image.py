@@ -7,6 +7,7 @@ because the differences of near-equal images cancel in float32.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.errors import BadInput
@@ -14,6 +15,8 @@ from leakgauge.errors import BadInput
 WINDOW = 11
 SIGMA = 1.5
 K1, K2 = 0.01, 0.03
+VIEWED = 64
+"""Pixels a side up to which images are compared as they are; larger ones also at a size below."""
 SLACK = 1e-4  # how far rounding (interpolation, float16) may push a value out of [0, 1]
 
 
@@ -102,6 +105,19 @@ def _mean_ssim(of_a: tuple[Tensor, Tensor], of_b: tuple[Tensor, Tensor], product
         mean_a, mean_b, square_a - mean_a * mean_a, square_b - mean_b * mean_b, product - mean_a * mean_b
     )
     return index.flatten(1).mean(1)
+
+
+def reduced(images: Tensor) -> Tensor | None:
+    """Images averaged down by the least whole factor that leaves no side above ``VIEWED`` pixels; None where none is longer.
+
+    SSIM looks through a window of 11 pixels. On 32×32 that is a third of the image, on 224×224 a twentieth: there grain decides that
+    nobody minds who looks at the picture.
+    """
+    height, width = images.shape[-2:]
+    factor = -(-max(height, width) // VIEWED)
+    if factor == 1:
+        return None
+    return F.interpolate(images, size=(max(1, height // factor), max(1, width // factor)), mode="area")
 
 
 def ssim_index(mean_a: Tensor, mean_b: Tensor, var_a: Tensor, var_b: Tensor, cov: Tensor) -> Tensor:

@@ -16,6 +16,14 @@ MISSING = "not measured"
 METRICS: Mapping[str, tuple[str, str]] = {
     "psnr": ("PSNR", "higher = closer to the original"),
     "ssim": ("SSIM", "higher = closer to the original"),
+    "ssim_reduced": (
+        "SSIM at reduced size",
+        "of images averaged down to 64 pixels a side; higher = closer to the original",
+    ),
+    "psnr_reduced": (
+        "PSNR at reduced size",
+        "of images averaged down to 64 pixels a side; higher = closer to the original",
+    ),
     "lpips": ("LPIPS", "lower = closer to the original"),
     "mse": ("MSE", "lower = closer to the original"),
     "reid": ("Re-identification rank", "1 = the original is the closest image"),
@@ -25,7 +33,18 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "pieces_lead": ("Lead of the pieces", "above 0 = they fit no other image as well"),
     "labels": ("Labels recovered", "higher = more labels told"),
 }
-_DECIMALS = {"psnr": 1, "ssim": 3, "lpips": 3, "reid": 1, "layout": 2, "layout_rank": 1, "pieces": 2, "pieces_lead": 2}
+_DECIMALS = {
+    "psnr": 1,
+    "ssim": 3,
+    "ssim_reduced": 3,
+    "psnr_reduced": 1,
+    "lpips": 3,
+    "reid": 1,
+    "layout": 2,
+    "layout_rank": 1,
+    "pieces": 2,
+    "pieces_lead": 2,
+}
 
 
 @dataclass(frozen=True)
