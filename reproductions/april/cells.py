@@ -21,7 +21,7 @@ from leakgauge.core import Reconstruction, Victim
 from leakgauge.engine import Precision
 from leakgauge.inversion import L2, Adam, AdamW, CosineDecay, Descent, Joint, Matching, Steady
 from leakgauge.inversion.solvers import Schedule
-from leakgauge.measures.image import mse, ssim
+from leakgauge.measures.image import mse, reduced, ssim
 
 SHOWN = 10
 SET_UP = 20.0
@@ -166,6 +166,7 @@ class Cell:
         self.pieces.add(
             part="piece", first=first, amount=len(images.x), seconds=round(seconds, 2), right=right, notes=found[0].notes,
             each_mse=digits_that_count(mse(guesses, images.x)), each_ssim=digits_that_count(ssim(guesses, images.x)),
+            each_ssim_reduced=at_reduced_size(guesses, images.x),
             attack_settings=f"{attack.objective!r}; {attack.solver!r}", device=study.device_name(self.options.device),
             **self.key,
         )  # fmt: skip
@@ -216,6 +217,7 @@ class Cell:
         parts = list({part["first"]: part for part, _ in each}.values())
         errors, alike = (torch.tensor([part[key][n] for part, n in each]) for key in ("each_mse", "each_ssim"))
         right = [part["right"][n] for part, n in each if part["right"]]
+        smaller = [(part.get("each_ssim_reduced") or {n: None})[n] for part, n in each]
         return {
             "data_set": self.data_set, "attack": self.attack, "images": len(each), "wanted": len(self.table.x),
             "of": self.table.name, "steps": self.steps, "model": "trained" if self.kind.epochs else "untrained",
@@ -228,7 +230,7 @@ class Cell:
             "seconds_tuning": round(sum(one["seconds"] for one in tried), 1),
             "device": ", ".join(sorted({part["device"] for part in parts})), "which": which,
             "each_mse": study.rounded(errors.tolist()), "each_ssim": study.rounded(alike.tolist()),
-            "each_right": right or None,
+            "each_right": right or None, "each_ssim_reduced": smaller if None not in smaller else None,
         }  # fmt: skip
 
 
@@ -239,6 +241,12 @@ def spread(values: Tensor) -> float:
 
 def digits_that_count(values: Tensor) -> list[float]:
     return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+def at_reduced_size(guesses: Tensor, truths: Tensor) -> list[float] | None:
+    """SSIM of images averaged down to at most 64 pixels a side, where they are larger."""
+    guess, truth = reduced(guesses), reduced(truths)
+    return None if guess is None or truth is None else digits_that_count(ssim(guess, truth))
 
 
 def whole(row: Row) -> bool:
