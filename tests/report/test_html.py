@@ -267,6 +267,15 @@ def test_bare_record_renders(tmp_path: Path, one):
     assert "not measured" in text
 
 
+def test_the_reduced_size_is_shown_for_large_images_alone(tmp_path: Path, one):
+    measured = {"mean": 0.853, "min": 0.7, "max": 0.95, "per_image": [0.853]}
+    for found, shown in ((measured, True), (None, False)):
+        record = replace(one, metrics={**one.metrics, "ssim_reduced": found, "reid": None})
+        text = text_of(render([record], folder=tmp_path, title="t"))
+        assert ("SSIM at reduced size" in text) == shown
+        assert "Re-identification rank" in text  # this one is missed, and says so
+
+
 def test_curve_that_does_not_fit_is_said_and_not_hidden(tmp_path: Path, one):
     page = render([replace(one, curve={"steps": [0, 1], "losses": [[1.0]]})], folder=tmp_path, title="t")
     assert "The curve cannot be drawn" in page

@@ -200,12 +200,18 @@ def _bars(number: int, record: Record) -> Markup | None:
 
 
 def _metric_table(record: Record) -> list[dict[str, Any]]:
-    known = [m for m in words.METRICS if m in record.metrics or m in ("psnr", "ssim", "lpips")]
+    known = [
+        m
+        for m in words.METRICS
+        if m in ("psnr", "ssim", "lpips")
+        or (m in record.metrics and (record.metrics[m] or m not in words.OF_LARGE_IMAGES))
+    ]
     rows = []
     for metric in known + [m for m in record.metrics if m not in words.METRICS]:
         name, direction = words.METRICS.get(metric, (metric, ""))
         cells = [_cell(metric, getattr(record, source).get(metric)) for source, _ in _ROWS]
-        rows.append({"name": name + (" (dB)" if metric == "psnr" else ""), "direction": direction, "cells": cells})
+        unit = " (dB)" if metric in ("psnr", "psnr_reduced") else ""
+        rows.append({"name": name + unit, "direction": direction, "cells": cells})
     return rows
 
 

@@ -33,6 +33,8 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "pieces_lead": ("Lead of the pieces", "above 0 = they fit no other image as well"),
     "labels": ("Labels recovered", "higher = more labels told"),
 }
+OF_LARGE_IMAGES = ("ssim_reduced", "psnr_reduced")
+"""Metrics that small images do not have, and that are not missed there."""
 _DECIMALS = {
     "psnr": 1,
     "ssim": 3,
