@@ -289,6 +289,7 @@ def measured(found: Sequence[Reconstruction], images: Images, space: Pixels) -> 
     ]
     lists = {name: [v for s in scores for v in getattr(s, name)] for name in ("mse", "ssim")}
     right = [v for s in scores for v in (s.labels or ())]
+    smaller = [v for s in scores for v in (s.ssim_reduced or ())]  # of large images
     return {
         "images": len(lists["mse"]),
         "mse": mean(lists["mse"]),
@@ -296,6 +297,7 @@ def measured(found: Sequence[Reconstruction], images: Images, space: Pixels) -> 
         "label_accuracy": mean(right) if right else None,
         "each_mse": rounded(lists["mse"]),
         "each_ssim": rounded(lists["ssim"]),
+        **({"each_ssim_reduced": rounded(smaller)} if smaller else {}),
     }
 
 
