@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+from torch.overrides import BaseTorchFunctionMode
 
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
@@ -100,6 +101,19 @@ def test_kernels_do_not_depend_on_the_shapes_before(traced, monkeypatch):
         for size in (3, 4, 5, 4):
             doubled(torch.rand(size))
     assert seen == [False] * 3
+
+
+def test_a_default_device_does_not_keep_chains_from_being_fused(traced, monkeypatch):
+    """To PyTorch it is a mode, and inside other modes nothing is fused."""
+    used = []
+    monkeypatch.setattr(fused, "compare", lambda *args: used.append(args))
+    doubled = fused.chain(lambda x: x + x)
+    with Fused().inside(torch.device("cpu")), torch.device("cpu"):
+        with BaseTorchFunctionMode():
+            doubled(torch.ones(2))
+        assert not used
+        doubled(torch.ones(2))
+    assert used
 
 
 def test_a_gpu_without_triton_is_told_in_one_sentence(monkeypatch):

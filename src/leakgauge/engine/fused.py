@@ -17,6 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves
 
 from leakgauge.engine.precision import Exact, Precision
@@ -85,8 +87,7 @@ def chain(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         tensors = [one for one in args if isinstance(one, Tensor)]
-        # inside a mode, as in the proof of a replay, everything is watched operation by operation
-        if not _Switch.inside or tensors[0].device.type not in DEVICES or torch._C._len_torch_function_stack():
+        if not _Switch.inside or tensors[0].device.type not in DEVICES or _watched():
             return function(*args, **kwargs)
         key = tuple(
             (t.shape, t.stride(), t.dtype, t.device, t.requires_grad) if isinstance(t, Tensor) else t for t in args
@@ -98,6 +99,11 @@ def chain(function: Callable[P, R]) -> Callable[P, R]:
         return kernels[key](*args, **kwargs)
 
     return call
+
+
+def _watched() -> bool:
+    """Whether each operation is: inside a mode, as in the proof of a replay, but not for a default device, which is a mode too."""
+    return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
