@@ -1,7 +1,10 @@
 """Chains that run as one kernel: the same numbers, checked when first used, and nothing changed on a CPU."""
 
+from contextlib import ExitStack
+
 import pytest
 import torch
+from torch.overrides import BaseTorchFunctionMode
 
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
@@ -72,6 +75,47 @@ def test_a_kernel_that_is_off_is_refused():
         fused.compare((torch.tensor([1, 1, torch.nan]), torch.zeros(2)), right, "chain")
 
 
+def test_a_kernel_of_bfloat16_may_round_less_often_than_its_chain():
+    right = torch.ones(3, dtype=torch.bfloat16)
+    fused.compare(torch.tensor([1, 1, 1.02]).bfloat16(), right, "chain")
+    with pytest.raises(Inapplicable, match="off by"):
+        fused.compare(torch.tensor([1, 1, 1.1]).bfloat16(), right, "chain")
+
+
+def test_one_process_may_attack_any_number_of_shapes(traced):
+    """PyTorch gives up after eight kernels of one function."""
+    doubled = fused.chain(lambda x, of: x + of * x)
+    with Fused().inside(torch.device("cpu")):
+        for dims in range(1, 12):
+            x = torch.rand([2] * dims)
+            torch.testing.assert_close(doubled(x, 1), 2 * x)
+            torch.testing.assert_close(doubled(x, 2), 3 * x)
+
+
+def test_kernels_do_not_depend_on_the_shapes_before(traced, monkeypatch):
+    """A kernel for any shape may add up in another order."""
+    seen, plain = [], torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **how: (seen.append(how["dynamic"]), plain(f, **how))[1])
+    doubled = fused.chain(lambda x: x + x)
+    with Fused().inside(torch.device("cpu")):
+        for size in (3, 4, 5, 4):
+            doubled(torch.rand(size))
+    assert seen == [False] * 3
+
+
+def test_a_default_device_does_not_keep_chains_from_being_fused(traced, monkeypatch):
+    """To PyTorch it is a mode, and inside other modes nothing is fused."""
+    used = []
+    monkeypatch.setattr(fused, "compare", lambda *args: used.append(args))
+    doubled = fused.chain(lambda x: x + x)
+    with Fused().inside(torch.device("cpu")), torch.device("cpu"):
+        with BaseTorchFunctionMode():
+            doubled(torch.ones(2))
+        assert not used
+        doubled(torch.ones(2))
+    assert used
+
+
 def test_a_gpu_without_triton_is_told_in_one_sentence(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with (
@@ -89,4 +133,15 @@ def test_what_is_fused_is_as_exact_as_what_it_is_of():
 def test_the_switch_goes_back_also_after_an_error():
     with pytest.raises(ValueError, match="stop"), Fused().inside(torch.device("cpu")):
         raise ValueError("stop")
-    assert not fused._Switch.on
+    assert not fused._Switch.inside
+
+
+def test_the_switch_stays_on_for_who_leaves_last():
+    """As attacks in two threads may."""
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(Fused().inside(torch.device("cpu")))
+    second.enter_context(Fused().inside(torch.device("cpu")))
+    first.close()
+    assert fused._Switch.inside == 1
+    second.close()
+    assert not fused._Switch.inside

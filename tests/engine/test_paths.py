@@ -1,5 +1,7 @@
 """Which path a model takes, and that every path gives the reference's reconstruction."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from leakgauge.attacks import inverting_gradients
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.engine import ByRules, Observed, Reference, Vmapped, choose, memory
+from leakgauge.engine.rules.products import compared
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import L1, L2, Adam, Cosine, Descent, Halving, Matching, TotalVariation, search
 from leakgauge.inversion.terms import Candidate
@@ -287,6 +290,36 @@ def test_memory_is_counted_once_per_storage():
     assert memory.saved_bytes(lambda: (row * target[:1]).sum(), besides=[target]) == 0
     assert memory.rows_that_fit(8, 1, torch.device("cpu")) == 8
     assert memory.rows_that_fit(8, 2**60, torch.device("cpu")) == 1
+
+
+def test_nothing_stays_in_memory_after_counting():
+    """A comparison saves its own result: if that were kept as it is, its graph would hold itself."""
+    x, target, entered = torch.randn(1, 5, 4, requires_grad=True), torch.zeros(4, 4), []
+
+    def evaluate() -> Tensor:
+        a = x.sin()
+        entered.append(weakref.ref(a))
+        return compared(a, a, target)[0]
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert memory.saved_bytes(evaluate) > 0
+        assert entered[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_a_second_derivative_can_be_counted():
+    x, found = torch.randn(7, requires_grad=True), []
+
+    def evaluate() -> Tensor:
+        (slope,) = torch.autograd.grad(x.exp().square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(slope.sum(), x)[0])
+        return slope
+
+    memory.saved_bytes(evaluate)
+    torch.testing.assert_close(found[0], 4 * (2 * x).exp())
 
 
 def test_halving_drops_restarts_and_keeps_what_they_found():

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves
 
 from leakgauge.engine.precision import Exact, Precision
@@ -25,12 +29,23 @@ R = TypeVar("R")
 DEVICES, BACKEND = {"cuda"}, "inductor"
 DEVIATION = 1e-4
 """Largest accepted deviation of a kernel from its chain, relative to the largest value of a result."""
+ROUNDINGS = 4
+"""The same in units of a type's last digit, for bfloat16: there a chain rounds after every operation, and a kernel once."""
 
 
 class _Switch:
-    """One for the process: the backward pass of a GPU runs in a thread of its own, which no context variable reaches."""
+    """One for the process: the backward pass of a GPU runs in a thread of its own, which no context variable reaches.
 
-    on = False
+    It counts who is inside, since attacks in several threads need not leave in the order in which they came.
+    """
+
+    inside = 0
+    lock = threading.Lock()
+
+    @classmethod
+    def turn(cls, by: int) -> None:
+        with cls.lock:
+            cls.inside += by
 
 
 @dataclass(frozen=True)
@@ -46,12 +61,12 @@ class Fused:
     def inside(self, device: torch.device, /) -> Iterator[None]:
         if device.type == "cuda" and importlib.util.find_spec("triton") is None:
             raise Inapplicable("fused kernels need Triton, which is not installed; leave Fused() out")
-        before, _Switch.on = _Switch.on, True
+        _Switch.turn(1)
         try:
             with self.of.inside(device):
                 yield
         finally:
-            _Switch.on = before
+            _Switch.turn(-1)
 
 
 def rounds(precision: Precision) -> bool:
@@ -67,25 +82,38 @@ def named(precision: Precision) -> str:
 def chain(function: Callable[P, R]) -> Callable[P, R]:
     """A function of tensors, which it does not change, for use where nothing is differentiated: :class:`Fused` may make it one kernel."""
 
-    @functools.cache
-    def compiled() -> Callable[..., R]:  # importing what compiles takes a second
-        return torch.compile(function, fullgraph=True, backend=BACKEND)
-
-    proven: set[Any] = set()
+    kernels: dict[Any, Callable[..., R]] = {}
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         tensors = [one for one in args if isinstance(one, Tensor)]
-        # inside a mode, as in the proof of a replay, everything is watched operation by operation
-        if not _Switch.on or tensors[0].device.type not in DEVICES or torch._C._len_torch_function_stack():
+        if not _Switch.inside or tensors[0].device.type not in DEVICES or _watched():
             return function(*args, **kwargs)
-        key = tuple((tuple(t.shape), t.stride(), t.dtype) for t in tensors)
-        if key not in proven:
-            compare(compiled()(*args, **kwargs), function(*args, **kwargs), function.__name__)
-            proven.add(key)
-        return compiled()(*args, **kwargs)
+        key = tuple(
+            (t.shape, t.stride(), t.dtype, t.device, t.requires_grad) if isinstance(t, Tensor) else t for t in args
+        )
+        if key not in kernels:
+            kernel = compiled(function)
+            compare(kernel(*args, **kwargs), function(*args, **kwargs), function.__name__)
+            kernels[key] = kernel
+        return kernels[key](*args, **kwargs)
 
     return call
+
+
+def _watched() -> bool:
+    """Whether each operation is: inside a mode, as in the proof of a replay, but not for a default device, which is a mode too."""
+    return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """One kernel for one set of shapes. PyTorch counts kernels by the code that they come from, and after eight gives up: each gets a
+    copy of its own. Kernels for any shape would be fewer, but what an attack gives would depend on those before it.
+    """
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace()
+    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    return torch.compile(copy, fullgraph=True, dynamic=False, backend=BACKEND)
 
 
 def compare(found: Any, expected: Any, name: str) -> None:
@@ -93,5 +121,5 @@ def compare(found: Any, expected: Any, name: str) -> None:
     for ours, theirs in zip(tree_leaves(found), tree_leaves(expected), strict=True):
         scale = theirs.abs().max().clamp_min(torch.finfo(theirs.dtype).tiny)
         off = float((ours - theirs).abs().max() / scale)
-        if not off <= DEVIATION:
+        if not off <= max(DEVIATION, ROUNDINGS * torch.finfo(theirs.dtype).eps):
             raise Inapplicable(f"the fused kernel of {name} is off by {off:.1e}; leave Fused() out")

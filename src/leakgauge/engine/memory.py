@@ -27,7 +27,7 @@ def saved_bytes(evaluate: Callable[[], object], *, besides: Iterable[Tensor] = (
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in elsewhere:
             storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # a result that its own graph holds would live until Python collects
 
     with watchable(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = evaluate()  # kept until the count is done, so that no storage is freed and counted twice
