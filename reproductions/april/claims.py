@@ -220,9 +220,13 @@ def unrecognised(rows: list[Row]) -> str:
     if min(r["labels_read"] for r in rows) < 1:
         return wrong_labels()
     losses = ", ".join(f"{r['relative_loss']:.0e} for {r['batch']}" for r in rows)
+    steps = {r["steps"] for r in rows}
+    longer = [r for r in reasons("why_batches") if r["part"] == "attack" and r["steps"] > max(steps)]
+    more = ", ".join(f"{r['ssim']:.2f} for {r['batch']} after {r['steps']}" for r in longer)
     return (
-        f"not found out; all labels are right, the loss ends at {losses} of ‖g*‖². The paper judges by eye: where its Table 1 gives "
-        "numbers, single images of ImageNet, its SSIM is 0.099"
+        (f"probably too few steps ({max(steps)}): SSIM {more} (`why_batches.py`)" if more else "not found out")
+        + f"; all labels are right, the loss ends at {losses} of ‖g*‖². The paper does not say its steps for batches, and judges by eye: "
+        "where its Table 1 gives numbers, single images of ImageNet, its SSIM is 0.099"
     )
 
 
