@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import study
 from batches import BY_BIAS, newest
 from study import Row
-from table1 import PAPER, chosen, common
+from table1 import NAMES, PAPER, chosen, common
 from why_table1 import ABSOLUTE, ALL, CASES, OPTIMISED, POSITIONS, READ, SQUARED
 
 RECOVERED, RECOGNISABLE, KEPT = 0.95, 0.5, 0.02
@@ -293,9 +293,6 @@ def progress(rows: list[Row]) -> list[Claim]:
             )
         )
     return found
-
-
-NAMES = {"dlg": "DLG", "ig": "Inverting Gradients", "tag": "TAG", "april": "APRIL"}
 
 
 def table1(rows: list[Row]) -> list[Claim]:

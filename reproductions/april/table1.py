@@ -34,6 +34,7 @@ PAPER = {
     "imagenet": {"dlg": "1.328, 0.056", "ig": "1.671, 0.029", "tag": "1.180, 0.062", "april": "1.092, 0.099"},
 }
 """Mean MSE and SSIM of the paper's Table 1. Its MSE on ImageNet exceeds 1, so it is not on images in [0, 1]."""
+NAMES = {"dlg": "DLG", "ig": "Inverting Gradients", "tag": "TAG", "april": "APRIL"}
 CELLS = [(data_set, attack) for data_set, attacks in PAPER.items() for attack in attacks]
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import study
 from drawing import Line, Panel, grid, svg
 from study import Pictures, Row
-from table1 import DATA_SETS, PAPER, chosen, common
+from table1 import DATA_SETS, NAMES, PAPER, chosen, common
 
-NAMES = {"dlg": "DLG", "ig": "Inverting Gradients", "tag": "TAG", "april": "APRIL"}
 SHOWN = 8
 
 

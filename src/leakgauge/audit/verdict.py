@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from leakgauge.audit.scoring import Scores
 from leakgauge.core import Assumption
 
 Outcome = Literal["feasible", "partial", "infeasible_within_budget"]
+Metric = Literal[
+    "ssim", "psnr", "lpips", "reid", "layout", "layout_rank", "pieces_lead", "ssim_reduced", "psnr_reduced"
+]
 ToldBy = Literal["ssim", "layout", "pieces_lead"]
 """Metrics that can say what an attack saw."""
 
@@ -35,9 +38,7 @@ class Check:
     measured, on either side, decides nothing.
     """
 
-    metric: Literal[
-        "ssim", "psnr", "lpips", "reid", "layout", "layout_rank", "pieces_lead", "ssim_reduced", "psnr_reduced"
-    ]
+    metric: Metric
     margin: float
     above: Literal["zero", "null", "baseline"]
 
@@ -93,16 +94,14 @@ RECONSTRUCTED = (
 """The first three were frozen on reconstructions from two trained classifiers, ResNet-20 and ResNet-56 on CIFAR-10: they agree best
 with whether the *other* network still takes the reconstruction for its image among 500 (``reproductions/practical_feasibility``,
 ``freeze_thresholds.py``; 120 reconstructions, true minus false positives 0.78, 0.76 and 0.81). The others are margins by choice."""
-REDUCED = (
-    Check("ssim_reduced", 0.38, above="zero"),
-    Check("ssim_reduced", 0.36, above="null"),
-    Check("psnr_reduced", 2.6, above="null"),
-    Check("ssim_reduced", 0.02, above="baseline"),
-    Check("psnr_reduced", 0.5, above="baseline"),
-    Check("reid", 1, above="zero"),
+_SMALLER: Mapping[str, Metric] = {"ssim": "ssim_reduced", "psnr": "psnr_reduced"}
+REDUCED = tuple(
+    replace(check, metric=_SMALLER.get(check.metric, check.metric))
+    for check in RECONSTRUCTED
+    if check.metric != "lpips"
 )
-"""The same for images of more than 64 pixels a side, averaged down to at most that: near the size that the thresholds were frozen at. At
-224×224 grain alone fails the checks above on pictures that are plain to everyone."""
+"""The same for images of more than 64 pixels a side, averaged down to at most that: near the size that the thresholds were frozen at.
+LPIPS is not measured there. At 224×224 grain alone fails the checks above on pictures that are plain to everyone."""
 AT_REDUCED_SIZE = "at reduced size"
 GLIMPSED = (
     Check("ssim", 0.05, above="null"),
