@@ -8,8 +8,8 @@
 # A call takes at most LIMIT (560) seconds. Call it as often as needed: it goes on where it was, in the midst of an attack too. Results are
 # kept in WORK (/tmp/april_table1), and those under results/ are taken up: on another machine unpack the archive of the call before into
 # results/, and put its states (*.pt) into DATA. Writes OUT/april_table1_results.tar.gz (numbers, figures),
-# OUT/april_table1_pictures.tar.gz, OUT/april_table1.log and the state of the attack that was stopped, if that is small (not of the batch of
-# 24, nor on the trained model, which stays in WORK). PLAN=1 prints only what is left and its seconds; PIECE is the number of ImageNet
+# OUT/april_table1_pictures.tar.gz, OUT/april_table1.log and the state of the attack that was stopped, in parts of 15 MiB where it is larger
+# (not on the trained model, which stays in WORK); put all parts into DATA. PLAN=1 prints only what is left and its seconds; PIECE is the number of ImageNet
 # images at a time; MORE is given to every script, such as --quick; FRESH=1 begins without the results of full-size runs, as a quick try must.
 set -u
 out=${1:?give the folder for the results} data=${2:?give the folder with MNIST, CIFAR-10 and ImageNet} stage=${3:-all}
@@ -27,6 +27,9 @@ if [ -z "${FRESH:-}" ]; then
     done
     for file in "$data"/*.[0-9].pt; do
         [ -f "$file" ] && [ ! -f "$work/$(basename "$file")" ] && cp "$file" "$work"
+    done
+    for file in "$data"/*.[0-9].pt.aa; do
+        [ -f "$file" ] && [ ! -f "$work/$(basename "${file%.aa}")" ] && cat "${file%.aa}".?? >"$work/$(basename "${file%.aa}")"
     done
 fi
 if [ "${PLAN:-}" ]; then "$python" "$here/plan.py" --work "$work"; exit; fi
@@ -63,4 +66,5 @@ for log in "$work"/*.log; do printf '\n== %s\n' "$(basename "$log")"; tail -n 60
 (cd "$work" && tar -czf "$out/april_table1_results.tar.gz" $(ls | grep -E '\.(jsonl|svg|png)$'))
 (cd "$work" && pictures=$(ls | grep '\.npz$' | grep -v part) && [ "$pictures" ] && tar -czf "$out/april_table1_pictures.tar.gz" $pictures)
 find "$work" -maxdepth 1 -name '*.[0-9].pt' ! -name '*_trained_*' -size -16M -exec cp {} "$out" \;
+find "$work" -maxdepth 1 -name '*.[0-9].pt' ! -name '*_trained_*' -size +15M -size -61M -exec sh -c 'split -b 15M "$1" "$2/$(basename "$1")."' _ {} "$out" \;
 ls -l "$out"
