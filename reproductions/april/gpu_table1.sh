@@ -3,7 +3,7 @@
 # DATA holds mnist.npz, CIFAR-10 and imagenet.npz (see README.md); what lacks its data waits. One thing after another, the most valuable
 # first: processes side by side slow each other down by more than taking turns would (measured in practical_feasibility).
 #   small     the attacks on MNIST and CIFAR-10, batches but for the largest, widths
-#   imagenet  the attacks on ViT-Base in turn, six images each, so that a stopped run has all attacks on the same images
+#   imagenet  the attacks on ViT-Base in turn, PIECE (24) images each, so that a stopped run has all attacks on the same images
 #   rest      the batch of 24 on ViT-Base, the attacks on a trained model, why_batches
 # A call takes at most LIMIT (560) seconds. Call it as often as needed: it goes on where it was, in the midst of an attack too. Results are
 # kept in WORK (/tmp/april_table1), and those under results/ are taken up: on another machine unpack the archive of the call before into

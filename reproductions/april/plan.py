@@ -25,9 +25,9 @@ from why_batches import ATTACKED, ON_A_GPU
 
 SMALL_PACE = {"april": 120.7 / 750, "dlg": 120.9 / 750, "tag": 175.7 / 750, "ig": 81.8 / 750}
 """ms for an image and a step of the small model: seconds for 750,000 of them (CIFAR-10, pieces of 250)."""
-BASE_PACE = {"april": 115.8 / 30, "dlg": 108.9 / 30, "tag": 140.7 / 30, "ig": 24.4 / 6}
-"""The same for ViT-Base in TF32 with fused kernels, six images at a time: seconds for 30,000 of them; IG by ``benchmarks/fused.py``. More
-at a time take less each; how much less was not measured."""
+BASE_PACE = {"april": 331.9 / 120, "dlg": 348.9 / 120, "tag": 212.5 / 64.56, "ig": 24.4 / 6 / 1.39}
+"""The same for ViT-Base in TF32 with fused kernels, 24 images at a time: seconds for 120,000 of them (TAG: 64,560). Six at a time took
+APRIL 1.39 times as long each (115.8 s for 30,000); IG by ``benchmarks/fused.py`` with six, and that ratio."""
 LATENCY = {"small": 6.0, "base": 15.0}
 """ms of a step however few the images: 1,200 and 3,300 kernels of about 5 µs."""
 SET_UP = {"small": 3.0, "base": 6.0}

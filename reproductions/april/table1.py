@@ -56,7 +56,7 @@ DATA_SETS = {
     "mnist": DataSet(study.digits, 500, 800, study.small_model, Exact()),
     "cifar10": DataSet(study.objects, 500, 1500, study.small_model, Exact()),
     "cifar10_trained": DataSet(study.objects, 100, 1500, study.small_model, Exact(), epochs=10),
-    "imagenet": DataSet(photographs_224, 30, 5000, study.base_model, Fused(TF32()), piece=6, tried=2, shorter=10),
+    "imagenet": DataSet(photographs_224, 30, 5000, study.base_model, Fused(TF32()), piece=24, tried=2, shorter=10),
 }
 
 
@@ -110,6 +110,18 @@ def from_afar(row: Row, images: list[int]) -> str:
     return f"{chosen(row, 'each_ssim_reduced', images).mean():.3f}" if row.get("each_ssim_reduced") else "–"
 
 
+def further(rows: list[Row]) -> list[Row]:
+    """Rows that tell of more images than they share with the other attacks on their data set."""
+    return [r for r in rows if r["images"] > len(common([o for o in rows if o["data_set"] == r["data_set"]]))]
+
+
+def by_itself(row: Row) -> str:
+    return (
+        f"{row['data_set']} {row['attack']} MSE {row['mse']:.2e} ± {row['mse_sd']:.1e}, SSIM {row['ssim']:.3f} ± {row['ssim_sd']:.3f} "
+        f"({row['images']} images)"
+    )
+
+
 def table(rows: list[Row]) -> str:
     """Attacks on a data set stand beside each other with the images that all of them have."""
     lines = [
@@ -131,6 +143,7 @@ def table(rows: list[Row]) -> str:
     fewer = [f"{d} {a} ({r['images']} of {r['wanted']} images)" for (d, a), r in by_cell.items() if not whole(r)]
     told = [f"Not measured yet: {', '.join(missing)}."] if missing else []
     told += [f"To go on: {', '.join(fewer)}."] if fewer else []
+    told += [f"With all its images: {', '.join(ahead)}."] if (ahead := [*map(by_itself, further(rows))]) else []
     return "\n".join([*lines, "", " ".join(told)]).rstrip()
 
 
