@@ -116,8 +116,9 @@ def further(rows: list[Row]) -> list[Row]:
 
 
 def by_itself(row: Row) -> str:
+    errors, alike = (chosen(row, key, images_of(row)) for key in ("each_mse", "each_ssim"))
     return (
-        f"{row['data_set']} {row['attack']} MSE {row['mse']:.2e} ± {row['mse_sd']:.1e}, SSIM {row['ssim']:.3f} ± {row['ssim_sd']:.3f} "
+        f"{row['data_set']} {row['attack']} MSE {errors.mean():.2e} ± {spread(errors):.1e}, SSIM {alike.mean():.3f} ± {spread(alike):.3f} "
         f"({row['images']} images)"
     )
 

@@ -196,10 +196,12 @@ def test_attacks_are_compared_on_the_images_that_all_have(run):
     assert [line.split(" | ")[5] for line in text[2:5]] == [*["5.00e-01 ± 7.1e-01"] * 2, "5.00e+00 ± 7.1e+00"]
     assert [line.split(" | ")[-1] for line in text[2:5]] == ["50% |"] * 3
     assert "imagenet dlg" in text[-1]
+    assert "With all its images: imagenet april MSE 1.50e+01 ± 1.3e+01" in text[-1]
     assert "To go on: imagenet april (4 of 6 images), imagenet ig (4 of 6 images)." in text[-1]
     whole = table1.table([made_up_row(name, list(range(6))) for name in ("april", "ig")])
     assert "| 6 | april |" in whole
     assert "To go on" not in whole
+    assert "With all its images" not in whole
 
 
 def test_a_row_of_fewer_images_is_not_whole_and_is_replaced(tmp_path, run):
@@ -313,9 +315,9 @@ def test_the_plan_shrinks_as_work_is_done(tmp_path, run, capsys, monkeypatch):
     )
     after = left()
     assert "imagenet april" not in after
-    assert after["imagenet tag"] == pytest.approx(3 * (6 + 5000 * 6 * plan.BASE_PACE["tag"] / 1000))
+    assert after["imagenet tag"] == pytest.approx(6 + 5000 * 18 * plan.BASE_PACE["tag"] / 1000)
     together = 6 + 500 * 8 * plan.BASE_PACE["tag"] / 1000  # four settings on two images
-    assert before["imagenet tag"] == pytest.approx(together + 5 * (6 + 5000 * 6 * plan.BASE_PACE["tag"] / 1000))
+    assert before["imagenet tag"] == pytest.approx(together + 2 * 6 + 5000 * 30 * plan.BASE_PACE["tag"] / 1000)
     assert after["imagenet ig"] == before["imagenet ig"]
     assert after["batches, ViT-Base 4"] == pytest.approx(6 + 1000 * plan.BATCH_STEP[4] / 1000)
     assert before["batches, ViT-Base 4"] == pytest.approx(6 + 5000 * plan.BATCH_STEP[4] / 1000)
