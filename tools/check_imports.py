@@ -1,6 +1,6 @@
 """Checks who imports whom inside the package. Prints ``file:line`` for each breach and exits with 1.
 
-    cli → integrations → report → audit → split | monitor → attacks → inversion | defenses → engine
+    cli → integrations → report → audit → split | monitor → attacks → inversion | defenses | servers → engine
         → channels | measures → graphs → families → core → spaces | given_data | given_model | given_weights → checkpoints
         → errors | randomness
 
@@ -41,7 +41,7 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"audit"}),
     frozenset({"split", "monitor"}),
     frozenset({"attacks"}),
-    frozenset({"inversion", "defenses"}),
+    frozenset({"inversion", "defenses", "servers"}),
     frozenset({"engine"}),
     frozenset({"channels", "measures"}),
     frozenset({"graphs"}),

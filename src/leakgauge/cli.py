@@ -38,11 +38,12 @@ from leakgauge.cli_options import (
     ResizeOption,
     RevealOption,
     SeedOption,
+    ServerOption,
     SizeOption,
     SkipOption,
     TrainingOption,
 )  # fmt: skip
-from leakgauge.cli_plan import compare, init
+from leakgauge.cli_plan import compare, init, list_
 from leakgauge.errors import BadInput
 
 app = typer.Typer(
@@ -171,6 +172,7 @@ def audit(
     "**leakgauge attack my_model.py:make --data photos/ --attack dlg --defense prune:0.9**"
 )
 def attack(
+    context: typer.Context,
     model: ModelArgument = None,
     data: DataOption = None,
     mode: ModeOption = None,
@@ -178,6 +180,7 @@ def attack(
     local_steps: LocalOption = 1,
     local_lr: LocalLrOption = 0.01,
     channel: ChannelOption = "",
+    server: ServerOption = "",
     defense: DefenseOption = None,
     attack: AttackOption = "inverting_gradients",
     option: OptionOption = None,
@@ -210,8 +213,9 @@ def attack(
     from leakgauge.integrations.captured import refuse_in_a_file
     from leakgauge.run_folder import claimed
 
+    attack = attack if "attack" in _given(context) else console.usual_attack(server)
     base = console.base_case(
-        model, data, local_steps, local_lr, channel, attack, option, reveal, classes, resize, device, seed,
+        model, data, local_steps, local_lr, channel, attack, option, reveal, classes, resize, device, seed, server,
     )  # fmt: skip
     changes: dict[str, Any] = {"mode": mode or "eval", "batch_size": 1 if batch_size is None else batch_size}
     case = replace(base, name="", first=first, defenses=tuple(defense or ()), **changes)
@@ -221,8 +225,10 @@ def attack(
     if update is None and weights is not None:
         raise BadInput("--weights belongs to --update; to load weights into your model do it in its factory")
     if update is not None:
-        if defense or first or fail_over or json or junit or markdown:
-            raise BadInput("--update brings what the client sent; --first, defenses and verdicts have no place there")
+        if defense or server or first or fail_over or json or junit or markdown:
+            raise BadInput(
+                "--update brings what a client sent; --first, --server, defenses and verdicts have no place there"
+            )
         refuse_in_a_file(case, data=data)
     refusal = "a run; choose another folder with --out"
     with claimed(folder, console.ATTACKED, replace_old=out is None, refusal=refusal, marks=console.RESULTS):
@@ -377,12 +383,7 @@ app.command(
 )(compare)
 
 
-@app.command("list")
-def list_() -> None:
-    """Show the attacks, defenses, channels and embedded models that can be named."""
-    from leakgauge import console
-
-    console.show_registries()
+app.command("list")(list_)
 
 
 def main() -> None:

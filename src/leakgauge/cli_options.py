@@ -48,6 +48,15 @@ RevealOption = Annotated[
     list[str] | None,
     typer.Option("--reveal", help="Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable."),
 ]
+ServerOption = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        help="A malicious server, which sends another model than the agreed one: imprint:bins=256, trap_weights, fishing:target=3. "
+        "Read by its own attack unless --attack names one. Default: honest but curious.",
+        show_default=False,
+    ),
+]
 ExplainOption = Annotated[
     bool,
     typer.Option(

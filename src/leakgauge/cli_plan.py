@@ -1,4 +1,4 @@
-"""The commands around repeated audits: ``init`` writes a plan file, ``compare`` shows what changed between two runs."""
+"""The commands around audits: ``init`` writes a plan file, ``compare`` shows what changed between two runs, ``list`` what can be named."""
 
 from __future__ import annotations
 
@@ -53,3 +53,10 @@ def compare(
 
 
 __all__ = ["compare", "init"]
+
+
+def list_() -> None:
+    """Show the attacks, defenses, channels, malicious servers and embedded models that can be named."""
+    from leakgauge import console
+
+    console.show_registries()

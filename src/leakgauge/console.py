@@ -32,6 +32,8 @@ from leakgauge.integrations.setups import find
 from leakgauge.inversion import watching
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
+from leakgauge.report.words import server_of
+from leakgauge.servers import SERVERS
 
 COLOURS = {"feasible": "bold red", "partial": "yellow", "infeasible_within_budget": "green"}
 
@@ -76,6 +78,12 @@ class Gate:
         return gate.exit_code(found, limit)
 
 
+def usual_attack(server: str) -> str:
+    """The attack of a case that names none: a malicious server's own, or that of any case."""
+    made = Case(server=server).build_server()
+    return Case.attack if made is None else made.reads
+
+
 def base_case(
     model: str | None,
     data: str | None,
@@ -89,6 +97,7 @@ def base_case(
     resize: bool,
     device: str,
     seed: int,
+    server: str = "",
 ) -> Case:
     """The case that the options describe; it is built once, so that a wrong option is refused before anything runs."""
     model, data = named(model, data)
@@ -98,6 +107,7 @@ def base_case(
         local_steps=local_steps,
         local_lr=local_lr,
         channel=channel,
+        server=server,
         attack=attack,
         options=dict(option_of(text) for text in option or ()),
         reveal=("size", *(reveal or ())),
@@ -109,6 +119,7 @@ def base_case(
     case.build_attack()
     case.build_reveal()
     case.build_channel()
+    case.build_server()
     return case
 
 
@@ -175,7 +186,7 @@ def _progress(screen: Console) -> Progress:
 
 def verdicts(found: Sequence[Record]) -> Table:
     """The verdicts of cases as a table, each with its PSNR beside that of the null run."""
-    table = Table(title="What an honest-but-curious server could reconstruct")
+    table = Table(title=f"What {server_of(found)} could reconstruct")
     for column in ("case", "PSNR", "null", "SSIM", "verdict"):
         table.add_column(column, overflow="fold")
     for record in found:
@@ -204,6 +215,7 @@ def show_registries() -> None:
         "attacks": ATTACKS,
         "defenses": DEFENSES,
         "channels": CHANNELS,
+        "malicious servers": SERVERS,
         "revealed on request": REVEALS,
         "embedded models": PRETRAINED,
     }

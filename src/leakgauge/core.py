@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.given_data import explaining_mistakes, refuse_samples
-from leakgauge.given_model import copied, refuse_wrapped
+from leakgauge.given_model import copied, drop_rate, keeps_statistics, refuse_wrapped
 from leakgauge.given_weights import output_at
 from leakgauge.randomness import own_stream, private_randomness
 from leakgauge.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
@@ -42,7 +42,8 @@ class Victim:
     """All that is public about the audited model.
 
     The model is copied when the victim is made and the copy is put into ``mode``; the user's own module is never
-    touched. The copy is only ever run functionally, on given parameters and on copies of the buffers.
+    touched. The copy is only ever run functionally, on given parameters and on copies of the buffers. ``sent_by`` names the
+    malicious server that sent this model in place of the agreed one (see :mod:`leakgauge.servers`); empty for an honest one.
     """
 
     model: nn.Module
@@ -50,6 +51,7 @@ class Victim:
     loss: Loss = F.cross_entropy
     mode: Mode = "eval"
     name: str = ""
+    sent_by: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -100,24 +102,7 @@ class Victim:
     def depends_on_mode(self) -> bool:
         """Whether train and eval mode differ for this model (batch statistics, dropout, running statistics of single images)."""
         kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-        return any(isinstance(m, kinds) or drop_rate(m) > 0 or _keeps_statistics(m) for m in self.model.modules())
-
-
-def drop_rate(module: nn.Module) -> float:
-    """The share that a layer drops in train mode: dropout, dropout inside attention, timm's and torchvision's stochastic depth."""
-    rate = getattr(module, drop_attribute(module), 0.0)
-    return float(rate) if isinstance(rate, int | float) else 0.0
-
-
-def drop_attribute(module: nn.Module) -> str:
-    """Under which name a layer of :func:`drop_rate` holds its rate."""
-    if isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__ == "StochasticDepth":  # torchvision's
-        return "p"
-    return "dropout" if isinstance(module, nn.MultiheadAttention) else "drop_prob"  # as timm and transformers write it
-
-
-def _keeps_statistics(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.running_mean is not None
+        return any(isinstance(m, kinds) or drop_rate(m) > 0 or keeps_statistics(m) for m in self.model.modules())
 
 
 class Channel(Protocol):
@@ -169,15 +154,19 @@ class RowByRow(Protocol):
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal: ...
 
 
+Kind = Literal["deployable", "diagnostic", "malicious"]
+
+
 @dataclass(frozen=True)
 class Assumption:
     """One thing the adversary is taken to know or to profit from.
 
-    ``deployable``: a real server has it in ordinary protocols. ``diagnostic``: it makes the result an upper bound.
+    ``deployable``: a real server has it in ordinary protocols. ``diagnostic``: it makes the result an upper bound. ``malicious``: a
+    real server can do it, and breaks the protocol with it.
     """
 
     what: str
-    kind: Literal["deployable", "diagnostic"]
+    kind: Kind
 
 
 @dataclass(frozen=True)
@@ -202,7 +191,7 @@ class Reveal(Protocol):
     ) -> Observation: ...
 
 
-def _told(seen: Observation, what: str, kind: Literal["deployable", "diagnostic"], **known: Any) -> Observation:
+def _told(seen: Observation, what: str, kind: Kind, **known: Any) -> Observation:
     return replace(seen, assumptions=(*seen.assumptions, Assumption(what, kind)), **known)
 
 
@@ -305,6 +294,8 @@ def share(
         signal = _apart(channel(victim, x, y))
     signal = defended(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
     seen = Observation(signal=signal, channel=channel)
+    if victim.sent_by:
+        seen = _told(seen, f"server sends another model than the agreed one: {victim.sent_by}", "malicious")
     if updates and victim.mode == "eval" and victim.depends_on_mode():
         seen = _told(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
     rng = torch.Generator().manual_seed(seed)

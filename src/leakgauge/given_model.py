@@ -1,4 +1,4 @@
-"""The module that a user gives: refused where it cannot be run on given weights, else copied."""
+"""The module that a user gives: refused where it cannot be run on given weights, else copied; what its train mode changes."""
 
 from __future__ import annotations
 
@@ -37,3 +37,21 @@ def refuse_wrapped(model: nn.Module) -> None:
         )
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise BadInput("the victim's model has lazy layers without weights; run one batch through it first")
+
+
+def drop_rate(module: nn.Module) -> float:
+    """The share that a layer drops in train mode: dropout, dropout inside attention, timm's and torchvision's stochastic depth."""
+    rate = getattr(module, drop_attribute(module), 0.0)
+    return float(rate) if isinstance(rate, int | float) else 0.0
+
+
+def drop_attribute(module: nn.Module) -> str:
+    """Under which name a layer of :func:`drop_rate` holds its rate."""
+    if isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__ == "StochasticDepth":  # torchvision's
+        return "p"
+    return "dropout" if isinstance(module, nn.MultiheadAttention) else "drop_prob"  # as timm and transformers write it
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether single images move running statistics of the layer."""
+    return isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.running_mean is not None

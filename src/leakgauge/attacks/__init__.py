@@ -15,10 +15,13 @@ from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.feasibility import feasibility, huang
 from leakgauge.attacks.feature_matching import feature_matching
 from leakgauge.attacks.federated_averaging import federated_averaging
+from leakgauge.attacks.fishing import fishing
 from leakgauge.attacks.gradinversion import gradinversion
 from leakgauge.attacks.idlg import idlg
+from leakgauge.attacks.imprint import imprint
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
+from leakgauge.attacks.linear_rows import linear_rows
 from leakgauge.attacks.tag import tag
 from leakgauge.attacks.token_positions import token_positions
 from leakgauge.core import Attack
@@ -40,6 +43,9 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "feasibility": feasibility,
     "huang": huang,
     "federated_averaging": federated_averaging,
+    "linear_rows": linear_rows,
+    "imprint": imprint,
+    "fishing": fishing,
 }
 
 __all__ = [
@@ -55,13 +61,16 @@ __all__ = [
     "feasibility",
     "feature_matching",
     "federated_averaging",
+    "fishing",
     "fit_decoder",
     "fit_on",
     "gradinversion",
     "huang",
     "idlg",
+    "imprint",
     "inverting_gradients",
     "linear",
+    "linear_rows",
     "tag",
     "token_positions",
 ]

@@ -35,8 +35,8 @@ class Linear:
         if batch_size(seen) != 1:
             raise Inapplicable(f"the rows of a shared gradient mix {seen.size} samples; analytic recovery needs one")
         signal = Observed.checked(seen.signal, victim).signal
-        name = _first_layer(victim)
-        _require_raw_input(victim, name, seed=seed)
+        name = first_linear(victim)
+        require_raw_input(victim, name, seed=seed)
         for needed in (f"{name}.weight", f"{name}.bias"):
             if needed not in signal:
                 raise Inapplicable(f"not shared: {needed}")
@@ -61,7 +61,7 @@ def input_of_linear(weight: Tensor, bias: Tensor) -> Tensor:
     return ((weight.double().T @ bias.double()) / square).to(weight.dtype)
 
 
-def _first_layer(victim: Victim) -> str:
+def first_linear(victim: Victim) -> str:
     name = find_roles(victim.model).first_layer
     layer = None if name is None else victim.model.get_submodule(name)
     if name is None or not isinstance(layer, nn.Linear):
@@ -75,7 +75,7 @@ def _first_layer(victim: Victim) -> str:
     return name
 
 
-def _require_raw_input(victim: Victim, name: str, *, seed: int) -> None:
+def require_raw_input(victim: Victim, name: str, *, seed: int) -> None:
     """Runs noise through the public model: what enters the layer must be the image itself, value by value."""
     noise = victim.to_input(victim.space.start(PROBES, torch.Generator().manual_seed(seed)))
     with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:

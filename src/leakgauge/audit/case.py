@@ -18,6 +18,7 @@ from leakgauge.core import Attack, Buffers, Channel, Defense, Labels, Mode, Nois
 from leakgauge.defenses import DEFENSES, Withhold
 from leakgauge.errors import BadInput
 from leakgauge.models.pretrained import PRETRAINED
+from leakgauge.servers import SERVERS, Server
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,12 @@ def default_data(model: str) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """``attack``, ``channel``, ``defenses`` and ``reveal`` are written as NAME or NAME:option=value,…; ``options`` go to the attack.
+    """``attack``, ``channel``, ``server``, ``defenses`` and ``reveal`` are written as NAME or NAME:option=value,…; ``options`` go to
+    the attack.
 
     Without a ``channel`` the gradient is shared, or the weight update of several local steps; ``aggregate:clients=4`` adds
     up what four clients share of that, who hold the batch together. What a client draws for itself comes from the seed.
+    Without a ``server`` it is honest, and sends the model as it is.
     ``first`` is the index of the first private image in the data; the batch is that one and those after it. ``classes``
     (where a library's model can be built for any number) and ``resize`` (images to the model's size) are for loading.
     """
@@ -92,6 +95,7 @@ class Case:
     local_steps: int = 1
     local_lr: float = 0.01
     channel: str = ""
+    server: str = ""
     attack: str = "inverting_gradients"
     options: Mapping[str, Any] = field(default_factory=dict)
     defenses: tuple[str, ...] = ()
@@ -134,15 +138,15 @@ class Case:
         parts = [self.model, f"{self.mode} mode", f"batch {self.batch_size}"]
         if self.local_steps > 1:
             parts.append(f"{self.local_steps} local steps")
-        return ", ".join([*parts, *filter(None, [self.channel]), *self.defenses, self.attack])
+        return ", ".join([*parts, *filter(None, [self.channel, self.server]), *self.defenses, self.attack])
 
     def key(self) -> str:
         """Identifies the case in a run; ``--resume`` skips cases whose key has a record."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
 
     def identity(self) -> dict[str, Any]:
-        """The fields that a key is made of; a channel only where there is one, as runs of older versions know none."""
-        return {name: value for name, value in asdict(self).items() if name != "channel" or value}
+        """The fields that a key is made of; channel and server only where there is one, as runs of older versions know none."""
+        return {name: value for name, value in asdict(self).items() if name not in ("channel", "server") or value}
 
     def deed(self) -> str:
         """Identifies what the case does, whatever its name."""
@@ -150,6 +154,9 @@ class Case:
 
     def build_attack(self) -> Attack:
         return made_from(self.attack, ATTACKS, kind="attack", extra=self.options)
+
+    def build_server(self) -> Server | None:
+        return made_from(self.server, SERVERS, kind="server") if self.server else None
 
     def build_defenses(self) -> tuple[Defense, ...]:
         return tuple(map(_defense, self.defenses))
@@ -232,6 +239,7 @@ class Case:
         if (self.local_steps, self.local_lr) != (Case.local_steps, Case.local_lr):
             words += ["--local-steps", str(self.local_steps), "--local-lr", str(self.local_lr)]
         words += ["--channel", self.channel] if self.channel else []
+        words += ["--server", self.server] if self.server else []
         words += self.options_of_setup()
         for name, value in self.options.items():
             words += ["--option", f"{name}={value}"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from leakgauge.audit.case import Case, accepted_options
 from leakgauge.audit.run import run_case
-from leakgauge.audit.setup import Load, check_fits
+from leakgauge.audit.setup import Load, check_fits, set_up
 from leakgauge.audit.step_time import FEWEST_STEPS, LONGEST_TRIAL, MEASURABLE, SHORTEST_TRIAL
 from leakgauge.errors import BadInput
 
@@ -29,7 +29,7 @@ class Cost:
 def rehearse(cases: Sequence[Case], *, load: Load) -> None:
     """Loads every case and shares its batch, so that what a user has to mend is told before anything runs."""
     for case in cases:
-        setup = load(case)
+        setup = set_up(case, load)
         check_fits(setup)
         try:
             setup.observation(case)

@@ -202,7 +202,8 @@ def described(record: Record) -> str:
     """One sentence: under which conditions, for which budget, with which outcome."""
     case = record.case
     revealed = ", ".join(case["reveal"]) or "nothing"
-    kind = "diagnostic" if any(a["kind"] == "diagnostic" for a in record.assumptions) else "deployable"
+    kinds = {a["kind"] for a in record.assumptions}
+    kind = next((kind for kind in ("diagnostic", "malicious") if kind in kinds), "deployable")
     spent = _spent(restored(dict(case)))
     through = f"through {case['channel']}, " if case.get("channel") else ""
     through += f"behind {', '.join(case['defenses'])}, " if case["defenses"] else ""

@@ -123,6 +123,7 @@ def _update(number: int, record: Record) -> Update:
         defenses=tuple(map(str, record.defenses)) if known is None else known.protections(),
         diagnostic=_assumed(record, "diagnostic"),
         deployable=_assumed(record, "deployable"),
+        malicious=_assumed(record, "malicious"),
         attack=str(case.get("attack") or record.attack).partition(":")[0],
         steps=steps if isinstance(steps, int) else None,
         usual_steps=usual_steps if isinstance(usual_steps, int) else None,

@@ -24,7 +24,7 @@ from leakgauge.audit.intervals import ANYWHERE, POSSIBLE, interval
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Perceptual, Scores, score, score_images, score_images_in_order, trivial_baseline
-from leakgauge.audit.setup import Load, Setup, check_fits
+from leakgauge.audit.setup import Load, Setup, check_fits, set_up
 from leakgauge.audit.verdict import judge
 from leakgauge.core import Attack, Blindable, Observation, Reconstruction, Victim
 from leakgauge.errors import BadInput, Inapplicable
@@ -95,7 +95,7 @@ def run_case(case: Case, *, load: Load, folder: Path) -> Record:
     began = time.perf_counter()
     about = _about(case)
     try:
-        setup = load(case)
+        setup = set_up(case, load)
         about["victim"] = _described(setup, check_fits(setup))
         found = attacked(case, setup, folder)
     except Inapplicable as refusal:

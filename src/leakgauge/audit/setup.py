@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,14 @@ class Setup:
             )
         x, y = self.images[rows], self.labels[rows]
         return self.victim.to_input(self.victim.space.encode(x)), y.to(self.victim.device)
+
+    def sent(self, case: Case) -> Setup:
+        """The set-up with the model that the case's server sends; it knows the auxiliary images, where there are some."""
+        server = case.build_server()
+        if server is None:
+            return self
+        auxiliary = next((known.images for known in self.reveal(case) if isinstance(known, Auxiliary)), None)
+        return replace(self, victim=server(self.victim, auxiliary=auxiliary, seed=case.seed))
 
     def observation(self, case: Case) -> Observation:
         """What the adversary of the case holds."""
@@ -79,6 +87,11 @@ class Setup:
 
 Load = Callable[[Case], Setup]
 """Finds what a case names. Passed in, so that the audit needs no framework and a case stays plain data."""
+
+
+def set_up(case: Case, load: Load) -> Setup:
+    """What the case names, with the model that its server sends."""
+    return load(case).sent(case)
 
 
 def embedded(case: Case) -> Setup:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.setup import Load, check_fits
+from leakgauge.audit.setup import Load, check_fits, set_up
 from leakgauge.errors import BadInput
 
 FEWEST_STEPS = 50
@@ -33,7 +33,7 @@ def seconds_of(text: str) -> float:
 
 def seconds_per_step(case: Case, load: Load) -> float | None:
     """Seconds of one step, from the difference of a trial and a run of one step; None where the attack does not run."""
-    setup = load(case)
+    setup = set_up(case, load)
     check_fits(setup)
     try:
         seen = setup.observation(case)

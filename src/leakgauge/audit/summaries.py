@@ -16,11 +16,11 @@ HELD = "infeasible_within_budget"
 class Update:
     """One attacked set-up. ``outcome`` is None where it was refused or failed; ``change`` names the single change of a ladder.
 
-    ``anchor`` is its place in the report. ``diagnostic`` lists the assumptions that no ordinary server satisfies. ``steps`` and
-    ``usual_steps`` (the attack's own default) are None for an attack in closed form. ``labels`` is the share of labels that the
-    attack found by itself, None where it was given them. ``first`` is the index of the first private image. ``which`` says how many
-    images of a batch a partial verdict is about, ``told_by`` which of the numbers says what was seen: where images were glimpsed by
-    their layout or their pieces alone, SSIM and PSNR may lie below those of the null run.
+    ``anchor`` is its place in the report. ``diagnostic`` lists the assumptions that no ordinary server satisfies, ``malicious`` what a
+    server does against the protocol. ``steps`` and ``usual_steps`` (the attack's own default) are None for an attack in closed form.
+    ``labels`` is the share of labels that the attack found by itself, None where it was given them. ``first`` is the index of the first
+    private image. ``which`` says how many images of a batch a partial verdict is about, ``told_by`` which of the numbers says what was
+    seen: where images were glimpsed by their layout or their pieces alone, SSIM and PSNR may lie below those of the null run.
     """
 
     anchor: str
@@ -35,6 +35,7 @@ class Update:
     defenses: tuple[str, ...] = ()
     diagnostic: tuple[str, ...] = ()
     deployable: tuple[str, ...] = ()
+    malicious: tuple[str, ...] = ()
     attack: str = "inverting_gradients"
     steps: int | None = None
     usual_steps: int | None = None
@@ -61,8 +62,8 @@ class Update:
 
     @property
     def plain(self) -> bool:
-        """Shared as it is, without a defense."""
-        return not self.defenses
+        """Shared as it is, without a defense, with a server that keeps to the protocol."""
+        return not self.defenses and not self.malicious
 
 
 @dataclass(frozen=True)

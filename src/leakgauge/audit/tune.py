@@ -17,7 +17,7 @@ from typing import Any
 
 from leakgauge.audit.case import Case, accepted_options
 from leakgauge.audit.scoring import score_images
-from leakgauge.audit.setup import Load
+from leakgauge.audit.setup import Load, set_up
 from leakgauge.channels.dropout import without_dropout
 from leakgauge.errors import BadInput, Inapplicable, MissingExtra
 from leakgauge.inversion.knowledge import gradient_alignment
@@ -185,7 +185,7 @@ def _value(trial: Trial, oracle: bool) -> float:
 
 def _tried(case: Case, options: Mapping[str, float], load: Load, share_of_steps: float) -> Trial:
     steps = max(1, round(share_of_steps * _steps(case)))
-    setup = load(case)
+    setup = set_up(case, load)
     victim, (x, _) = setup.victim, setup.private(case)
     seen = setup.observation(case)
     attack = replace(case, options={**case.options, "steps": steps}).build_attack()

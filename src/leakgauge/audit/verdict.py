@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from leakgauge.audit.scoring import Scores
-from leakgauge.core import Assumption
+from leakgauge.core import Assumption, Kind
 
 Outcome = Literal["feasible", "partial", "infeasible_within_budget"]
 Metric = Literal[
@@ -138,7 +138,7 @@ class Verdict:
 
     outcome: Outcome
     rule: str
-    kind: Literal["deployable", "diagnostic"]
+    kind: Kind
 
 
 def judge(
@@ -172,7 +172,8 @@ def judge(
     }
     ways = [next((way for way, images in shown.items() if images[i]), None) for i in range(count)]
     whole, some = reconstructed.count(None), count - ways.count(None)
-    kind = "diagnostic" if any(a.kind == "diagnostic" for a in assumptions) else "deployable"
+    kinds = {a.kind for a in assumptions}
+    kind: Kind = "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
     if whole >= SHARE_FOR_FEASIBLE * count:
         return Verdict("feasible", f"{whole} of {count} images pass every check{of_them}", kind)
     missed = next(check for check in reconstructed if check is not None)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from leakgauge.core import Victim, drop_attribute, drop_rate
+from leakgauge.core import Victim
+from leakgauge.given_model import drop_attribute, drop_rate
 from leakgauge.randomness import private_randomness
 
 

@@ -114,6 +114,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         ("Batch size", str(case.get("batch_size", "–"))),
         ("Local steps", steps),
         ("What is shared", record.channel or "–"),
+        *([("Server", f"malicious: {case['server']}")] if case.get("server") else []),
         ("Defenses", ", ".join(record.defenses) or ", ".join(map(str, case.get("defenses") or ())) or "none"),
         ("Attack", record.attack or str(case.get("attack") or "–")),
         ("Options", options or "defaults"),

@@ -104,6 +104,19 @@ def diagnostic(record: Record) -> list[str]:
     return [a.get("what", "") for a in record.assumptions if a.get("kind") == "diagnostic"]
 
 
+def malicious(record: Record) -> list[str]:
+    """What the server of this record did against the protocol."""
+    return [a.get("what", "") for a in record.assumptions if a.get("kind") == "malicious"]
+
+
+def server_of(records: Sequence[Record]) -> str:
+    """Whom these set-ups are about."""
+    dishonest = [bool(malicious(r) or r.case.get("server")) for r in records]
+    if not any(dishonest):
+        return "an honest-but-curious server"
+    return "a malicious server" if all(dishonest) else f"a server (malicious in {sum(dishonest)} of them)"
+
+
 def headline(records: Sequence[Record]) -> str:
     """The verdict over all set-ups, in one sentence. Set-ups without a result are left to :func:`qualifiers`."""
     count = Counter(outcome(r).key for r in records)
@@ -114,7 +127,7 @@ def headline(records: Sequence[Record]) -> str:
     if judged == 0:
         return f"None of the {plural(len(records), 'set-up')} gave a result; this run says nothing about leakage."
     of = plural(judged, "set-up") if judged == len(records) else plural(judged, "judged set-up")
-    server = "an honest-but-curious server"
+    server = server_of(records)
     if not feasible and not partial:
         if judged == 1:
             return f"In the {of[2:]} {server} could not reconstruct private images within the budget spent."

@@ -27,7 +27,7 @@ from leakgauge.audit.summaries import (
 Tone = Literal["bad", "partly", "good", "none"]
 GUESSING = 0.5
 """The AUC of one who guesses."""
-SERVER = "an honest-but-curious server"
+SERVER, MALICIOUS = "an honest-but-curious server", "a malicious server"
 
 LIMITS = (
     "A negative verdict is no proof of safety. It says that these attacks, with these steps, restarts and images, did not succeed; "
@@ -92,14 +92,17 @@ def _unanswered(question: Question, why: Unanswered) -> QuestionVerdict:
 
 
 def _updates(found: Updates) -> QuestionVerdict:
-    plain = [u for u in found.own if u.plain]
+    honest, malicious = [u for u in found.own if not u.malicious], [u for u in found.own if u.malicious]
+    plain = [u for u in honest if u.plain]
     ordinary, helped = [u for u in plain if not u.diagnostic], [u for u in plain if u.diagnostic]
-    first = ordinary or helped or list(found.own) or list(found.judged)
+    first = ordinary or helped or honest or malicious or list(found.judged)
     worst = _worst(first)
     said = [_reconstructed(first, worst, "" if ordinary else "With diagnostic help " if helped else "")]
     if ordinary and helped:
         said.append(f"With diagnostic help (upper bound): {_tally(helped)}.")
-    defended = [u for u in found.own if u.defenses]
+    if honest and malicious:
+        said.append(f"With a malicious server: {_tally(malicious)}.")
+    defended = [u for u in honest if u.defenses]
     if defended and (ordinary or helped):
         said.append(f"With a defense: {_tally(defended)}.")
     if found.flips:
@@ -108,20 +111,25 @@ def _updates(found: Updates) -> QuestionVerdict:
     tone, word = _BADGES[worst]
     bound = "" if ordinary or not helped or worst == HELD else " (upper bound)"
     assumed = _assumed(
-        [what for u in first for what in u.deployable], [what for u in first for what in u.diagnostic]
+        [what for u in first for what in u.deployable],
+        [what for u in first for what in u.diagnostic],
+        [what for u in first for what in u.malicious],
     ) or (("deployable", "nothing beyond the model and what is shared"),)
     return QuestionVerdict(
         "updates", QUESTIONS["updates"], tone, word + bound, tuple(said), assumed, _spent(found.every)
     )
 
 
-def _assumed(deployable: Sequence[str], diagnostic: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    kinds = (("deployable", deployable), ("diagnostic", diagnostic))
+def _assumed(
+    deployable: Sequence[str], diagnostic: Sequence[str], malicious: Sequence[str] = ()
+) -> tuple[tuple[str, str], ...]:
+    kinds = (("deployable", deployable), ("diagnostic", diagnostic), ("malicious", malicious))
     return tuple((kind, "; ".join(dict.fromkeys(what))) for kind, what in kinds if what)
 
 
 def _reconstructed(updates: Sequence[Update], worst: str, prefix: str) -> str:
-    who = (prefix + SERVER)[0].upper() + (prefix + SERVER)[1:]
+    server = prefix + (MALICIOUS if all(u.malicious for u in updates) else SERVER)
+    who = server[0].upper() + server[1:]
     shared = "defended updates" if all(u.defenses for u in updates) else "plain updates"
     if worst == HELD:
         every = f" in any of {len(updates)} set-ups" if len(updates) > 1 else ""

@@ -1,0 +1,74 @@
+"""Reads the images off the gradient of an imprint block that a malicious server put in front of the model."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.found_images import batch_of
+from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.engine import Observed
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion.labels import batch_size
+from leakgauge.servers.imprint import ImprintBlock
+
+ROUNDING = 64.0
+"""Units of rounding, relative to the largest row, below which a bin counts as empty."""
+
+
+@dataclass(frozen=True)
+class Imprint:
+    """The attack made by :func:`imprint`."""
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        began, size = time.perf_counter(), batch_size(seen)
+        name = next((n for n, m in victim.model.named_modules() if isinstance(m, ImprintBlock)), None)
+        if name is None:
+            raise Inapplicable(
+                "the model has no imprint block; a malicious server must send it first (--server imprint)"
+            )
+        signal = Observed.checked(seen.signal, victim).signal
+        for needed in (f"{name}.measure.weight", f"{name}.measure.bias"):
+            if needed not in signal:
+                raise Inapplicable(f"not shared: {needed}")
+        weight, bias = signal[f"{name}.measure.weight"], signal[f"{name}.measure.bias"]
+        found, strength = images_in_bins(weight, bias)
+        best = strength.abs().argsort(descending=True, stable=True)[:size]
+        x = found[best].view(-1, *victim.space.shape).to(victim.dtype)
+        told = f"{len(found)} of {len(bias)} bins hold something, for {size} images"
+        return Reconstruction.single(
+            batch_of(victim.space.project(x), size, victim), None, made_by=repr(self), began=began, notes=(told,)
+        )
+
+
+def images_in_bins(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The content of each bin that is not empty (n, d), and Σ δ of it (n,).
+
+    Rows k of ``weight`` and ``bias`` add up δ_i x_i and δ_i over the images above cut k, so for the bin between cuts k and k + 1
+
+        x = (∂W_k − ∂W_{k+1}) / (∂b_k − ∂b_{k+1})
+
+    which is the image, where there is one, and a mean weighted by δ where there are several. The last bin is open.
+
+    Ref: Fowl et al. 2022, Eq. (5) — difference of neighbouring rows
+    """
+    weight, bias = weight.double(), bias.double()
+    own, alone = weight.clone(), bias.clone()
+    own[:-1] -= weight[1:]
+    alone[:-1] -= bias[1:]
+    held = alone.abs() > ROUNDING * torch.finfo(torch.float32).eps * bias.abs().max()
+    return own[held] / alone[held, None], alone[held]
+
+
+def imprint() -> Imprint:
+    """Fowl et al. 2022: what the client sends back of the model that :func:`leakgauge.servers.imprint` made, image by image.
+
+    An image that has its bin to itself comes back up to rounding, whatever the rest of the network is, in any batch and through
+    secure aggregation. Where fewer bins are filled than there are images, the missing ones are grey. Labels are not read.
+
+    Ref: Fowl et al. 2022 (Robbing the Fed), section 3
+    """
+    return Imprint()

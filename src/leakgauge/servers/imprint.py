@@ -1,0 +1,110 @@
+"""A block in front of the model that sorts the images of a batch into rows of its own gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from leakgauge.core import Victim
+from leakgauge.errors import BadInput
+from leakgauge.servers.server import brightness, pixels_of
+
+
+class ImprintBlock(nn.Module):
+    """x + u Σ_k relu(⟨w, x⟩ − c_k): the same measurement ⟨w, x⟩ in every row, cut off at ascending c_k.
+
+    Row k of ∂L/∂(weight of ``measure``) adds up δ_i x_i over the images with ⟨w, x_i⟩ > c_k, its bias the δ_i alone, and δ_i is the
+    same in all rows. So neighbouring rows differ by the images between c_k and c_{k+1}.
+
+    Ref: Fowl et al. 2022 (Robbing the Fed), section 3 — imprint module
+    """
+
+    def __init__(self, weight: Tensor, cuts: Tensor, back: Tensor) -> None:
+        super().__init__()
+        self.measure = nn.Linear(len(weight), len(cuts))
+        self.back = nn.Linear(1, len(weight), bias=False)
+        with torch.no_grad():
+            self.measure.weight.copy_(weight.expand(len(cuts), -1))
+            self.measure.bias.copy_(-cuts)
+            self.back.weight.copy_(back[:, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        above = F.relu(self.measure(x.flatten(1))).sum(1, keepdim=True)
+        return x + self.back(above).view_as(x)
+
+
+class Imprinted(nn.Module):
+    """The agreed model behind the block."""
+
+    def __init__(self, imprint: ImprintBlock, model: nn.Module) -> None:
+        super().__init__()
+        self.imprint, self.model = imprint, model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(self.imprint(x))
+
+
+@dataclass(frozen=True)
+class Imprint:
+    """The server made by :func:`imprint`."""
+
+    bins: int
+    change: float
+
+    @property
+    def reads(self) -> str:
+        return "imprint"
+
+    def __call__(self, victim: Victim, /, *, auxiliary: Tensor | None = None, seed: int = 0) -> Victim:
+        space = pixels_of(victim)
+        weight, offset = brightness(space)
+        cuts = even_cuts(self.bins)
+        if auxiliary is not None:
+            cuts = normal_cuts((auxiliary.detach().cpu().double().flatten(1) @ weight) + offset, self.bins)
+        rng = torch.Generator().manual_seed(seed)
+        signs = torch.randint(0, 2, weight.shape, generator=rng).double() * 2 - 1
+        most = float((1 - cuts).clamp(min=0).sum())  # of Σ_k relu(⟨w, x⟩ − c_k), reached by a white image
+        std = torch.tensor(space.std, dtype=torch.float64).mean()
+        back = signs * self.change * (space.bounds[1] - space.bounds[0]) / std / max(most, 1e-12)
+        block = ImprintBlock(weight, cuts - offset, back).to(victim.device, victim.dtype)
+        return replace(victim, model=Imprinted(block, victim.model), sent_by=repr(self))
+
+
+def even_cuts(bins: int) -> Tensor:
+    """c_k = k / bins: bins of equal width over all brightnesses there are, for a server that knows nothing."""
+    return torch.arange(bins, dtype=torch.float64) / bins
+
+
+def normal_cuts(seen: Tensor, bins: int) -> Tensor:
+    """Bins that are equally likely for brightnesses like those ``seen``, taken as normal: c_k = μ + σ Φ⁻¹(k / bins), c_0 = 0.
+
+    Ref: Fowl et al. 2022, section 3 — bins of equal mass
+    """
+    if len(seen) < 2:
+        raise BadInput(f"equally likely bins need at least 2 auxiliary images, got {len(seen)}")
+    cuts = seen.mean() + seen.std().clamp(min=1e-6) * torch.special.ndtri(
+        torch.arange(bins, dtype=torch.float64) / bins
+    )
+    return cuts.clamp(min=0.0)
+
+
+def imprint(bins: int = 256, change: float = 0.01) -> Imprint:
+    """Fowl et al. 2022: puts :class:`ImprintBlock` in front of the model; the attack ``imprint`` reads single images off its gradient.
+
+    ``bins`` is how many rows the block has: an image that has its bin to itself comes back exactly, and images that share one
+    come back mixed. Cuts are even over all brightnesses, or equally likely for the auxiliary images, where the server has some.
+    ``change`` is by how much the block may change a pixel of a white image, as a share of the range; other images less.
+
+    Deviations: the paper's second layer has a column for each bin, all of them alike; here the bins are added up before one column,
+    which gives the same gradient with fewer weights. The block's output is added to the image, so that the model still works.
+
+    Ref: Fowl et al. 2022 (Robbing the Fed: Directly Obtaining Private Data in Federated Learning with Modified Models)
+    """
+    if bins < 1:
+        raise BadInput(f"an imprint needs at least 1 bin, got {bins}")
+    if not change > 0:
+        raise BadInput(f"an imprint must change the image, or nothing flows back through it; got change={change}")
+    return Imprint(bins, change)

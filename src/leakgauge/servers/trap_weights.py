@@ -1,0 +1,86 @@
+"""Weights of the first linear layer that make its units answer to few images each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.core import Pixels, Victim
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.families import find_roles
+from leakgauge.given_model import copied
+from leakgauge.servers.server import pixels_of
+
+
+@dataclass(frozen=True)
+class TrapWeights:
+    """The server made by :func:`trap_weights`."""
+
+    share: float
+    scale: float
+
+    @property
+    def reads(self) -> str:
+        return "linear_rows"
+
+    def __call__(self, victim: Victim, /, *, auxiliary: Tensor | None = None, seed: int = 0) -> Victim:
+        space, name = pixels_of(victim), find_roles(victim.model).first_layer
+        model = copied(victim.model)
+        layer = None if name is None else model.get_submodule(name)
+        if not isinstance(layer, nn.Linear) or layer.bias is None:
+            raise Inapplicable(
+                f"the first layer is a {type(layer).__name__}; trap weights need a Linear with a bias that sees the image"
+            )
+        if layer.in_features != space.shape[0] * space.shape[1] * space.shape[2]:
+            raise Inapplicable(f"the first layer {name} takes {layer.in_features} values, not a whole image")
+        rows = traps(layer.out_features, layer.in_features, self.scale, torch.Generator().manual_seed(seed))
+        weight, bias = in_model_space(rows, space)
+        if auxiliary is not None:
+            answers = auxiliary.detach().cpu().double().flatten(1) @ weight.T
+            bias = -torch.quantile(answers, 1 - self.share, dim=0)
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+        return replace(victim, model=model, sent_by=repr(self))
+
+
+def traps(units: int, inputs: int, scale: float, rng: torch.Generator) -> Tensor:
+    """Rows of which a random half is −|N(0, 1)| and the other half the same values, times ``scale``, with the sign turned.
+
+    Ref: Boenisch et al. 2023, section 4.1 — trap weights
+    """
+    rows = torch.empty(units, inputs, dtype=torch.float64)
+    half = inputs // 2
+    order = torch.rand(units, inputs, generator=rng).argsort(1)
+    values = torch.randn(units, inputs - half, generator=rng, dtype=torch.float64).abs()
+    mixed = torch.rand(units, half, generator=rng).argsort(1)
+    rows.scatter_(1, order[:, half:], -values)
+    rows.scatter_(1, order[:, :half], scale * values[:, :half].gather(1, mixed))
+    return rows / inputs**0.5
+
+
+def in_model_space(rows: Tensor, space: Pixels) -> tuple[Tensor, Tensor]:
+    """(W, b) with W x + b = ``rows`` p for the image p in [0, 1] that ``x`` shows."""
+    low, high = space.bounds
+    channels, area = space.shape[0], space.shape[1] * space.shape[2]
+    mean = torch.tensor(space.mean, dtype=torch.float64).expand(channels).repeat_interleave(area)
+    std = torch.tensor(space.std, dtype=torch.float64).expand(channels).repeat_interleave(area)
+    return rows * std / (high - low), rows @ ((mean - low) / (high - low))
+
+
+def trap_weights(share: float = 0.05, scale: float = 0.95) -> TrapWeights:
+    """Boenisch et al. 2023: the architecture stays, the weights of a fully connected first layer are chosen so that a unit answers to
+    few images; the attack ``linear_rows`` reads off those that are alone somewhere.
+
+    Without auxiliary images the positive half of a row is ``scale`` times the negative one: the smaller, the fewer images pass. With
+    auxiliary images each unit's bias is set so that it answers to a ``share`` of them, which fits 1 / share images best.
+
+    Ref: Boenisch et al. 2023 (When the Curious Abandon Honesty), section 4.1; biases by quantiles: Nowak et al. 2024 (QBI), section 3
+    """
+    if not 0 < share < 1:
+        raise BadInput(f"the share of images that a unit answers to lies between 0 and 1, got {share}")
+    if not scale > 0:
+        raise BadInput(f"trap weights need a positive scale, got {scale}")
+    return TrapWeights(share, scale)
