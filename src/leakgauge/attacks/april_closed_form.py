@@ -96,10 +96,11 @@ class AprilClosedForm:
         products = products - layout.gradient_before(signal).T @ known  # what the known tokens add to the right side
         positions, weight, box = _positions(victim, roles)[layout.first :], grid.weight, Box.of(victim, grid)
         system = NoisySystem.of(unknown, products, positions + box.tokens, embedding=weight, guess=box.middle)
+        own = torch.cat([victim.parameters()[n].double().cpu() for n in roles.attention[0].weights])
         stated = replace(
             identifiability(unknown, weight.shape[1], signal[_position(roles)].dtype),
             patch_rank=int(torch.linalg.matrix_rank(weight)),
-            pixel_error=expected_pixel_error(system, rounding=torch.finfo(victim.dtype).eps, span=box.span),
+            pixel_error=expected_pixel_error(system, own, rounding=torch.finfo(victim.dtype).eps, span=box.span),
             unseen=grid.unseen(),
             samples=size,
         )
@@ -107,7 +108,6 @@ class AprilClosedForm:
             tokens, said = tokens_from_attention(unknown, products), ()
             flat = pixels_from_patches(tokens - positions, weight, grid.bias)
         else:
-            own = torch.cat([victim.parameters()[n].double().cpu() for n in roles.attention[0].weights])
             largest = float(system.base.norm()) + box.radius * float(torch.linalg.matrix_norm(weight, 2))
             flat, said = self._regularised(system, own, box, math.hypot(largest, float(known.norm())))
         x = grid.assembled(flat).to(victim.device, next(iter(signal.values())).dtype)
