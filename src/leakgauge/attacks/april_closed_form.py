@@ -23,7 +23,7 @@ from leakgauge.attacks.april_ridge import (
 from leakgauge.channels.facts import local_steps
 from leakgauge.channels.gradient import gradient, gradient_at
 from leakgauge.channels.twice import twice_differentiable
-from leakgauge.core import Observation, Reconstruction, Signal, Tokens, Victim
+from leakgauge.core import Assumption, Observation, Reconstruction, Signal, Tokens, Victim
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
@@ -80,6 +80,12 @@ class AprilClosedForm:
             raise BadInput(
                 f"noise is a deviation that is not negative and is used with a ridge; got noise {self.noise!r}, ridge {self.ridge!r}"
             )
+
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """A declared noise is knowledge about the client's defense, which protocols make public."""
+        if self.noise is None:
+            return ()
+        return (Assumption(f"deviation of the noise on each shared entry known ({self.noise:g})", "deployable"),)
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
