@@ -56,12 +56,16 @@ def tokens_from_attention(position: Tensor, products: Tensor) -> Tensor:
     return torch.linalg.lstsq(position.T.cpu(), products.cpu(), driver="gelsd").solution
 
 
-def attention_products(signal: Signal, parameters: Signal, attention: Attention) -> Tensor:
+def attention_products(signal: Signal, parameters: Signal, attention: Attention, *, in_columns: bool = False) -> Tensor:
     """Qᵀ ∂l/∂Q + Kᵀ ∂l/∂K + Vᵀ ∂l/∂V, (width, width), from fused or separate weights.
+
+    With ``in_columns`` an output is a column of the weight, as in GPT-2's ``Conv1D``, not a row.
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1, line 5 — right side of the linear system
     """
-    return torch.stack([parameters[n].double().T @ signal[n].double() for n in attention.weights]).sum(0)
+    pairs = [(parameters[name].double(), signal[name].double()) for name in attention.weights]
+    products = [w @ g.T if in_columns else w.T @ g for w, g in pairs]
+    return torch.stack(products).sum(0)
 
 
 @dataclass(frozen=True)
