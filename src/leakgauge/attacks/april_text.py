@@ -132,7 +132,8 @@ def april_text() -> AprilText:
     gradient is not shared; order follows from the positions. Needs one sentence and a first attention that reads exactly
     the sum of token and position embedding, with nothing around it (architecture A,
     ``TextTransformer(residual=False)``, or GPT-2 after ``families.attention_first``). Standard BERT and GPT-2 are refused with
-    the reason; for them there is :func:`leakgauge.attacks.token_positions`. What will be lost is said before solving, in the result's notes.
+    the reason; for them there is :func:`leakgauge.attacks.token_positions`. What will be lost is said
+    before solving, in the result's notes.
 
     Deviations: the paper inverts a patch embedding by its pseudo-inverse; ids are found by the nearest row.
 
