@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -123,3 +125,29 @@ def test_images_of_bytes_are_told_what_to_give(model, kind):
 def test_a_single_number_is_no_batch():
     with pytest.raises(BadInput, match="got a single number"):
         share(victim(), Gradient(), torch.tensor(3.0), torch.tensor([0]))
+
+
+class Wrapped(nn.Module):
+    """Gives its scores in something else, as models of Hugging Face do."""
+
+    def __init__(self, kind) -> None:
+        super().__init__()
+        self.inner, self.kind = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), kind
+
+    def forward(self, x):
+        return self.kind(logits=self.inner(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (
+            SimpleNamespace,
+            "gives a SimpleNamespace of Hugging Face; wrap the model in Logits, or for text in TextLogits",
+        ),
+        (dict, "the model gives a dict; give Victim a loss that takes it"),
+    ],
+)
+def test_a_model_that_gives_no_plain_scores(kind, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        share(Victim(Wrapped(kind), Pixels((3, 2, 2))), Gradient(), X, torch.tensor([0, 1]))

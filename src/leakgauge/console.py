@@ -147,7 +147,9 @@ def run_captured(case: Case, update: Path, weights: Path | None, *, holds: str, 
     seen = with_auxiliary(captured_observation(victim, update, case, holds=holds), victim, case)
     found = attack_captured(case, victim, seen, folder=folder)
     screen = Console(quiet=quiet)
-    screen.print(f"taken for granted: {'; '.join(a.what for a in seen.assumptions)}", soft_wrap=True, markup=False)
+    screen.print(
+        f"taken for granted: {'; '.join(a['what'] for a in found.summary['assumptions'])}", soft_wrap=True, markup=False
+    )
     for name, value in (("reconstruction", found.mismatch), ("null run", found.null_mismatch)):
         if value is not None:
             screen.print(

@@ -65,8 +65,20 @@ def refuse_targets(outputs: Callable[[], Any], loss: Callable[..., Any], x: Tens
     elif loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
         with torch.no_grad():
             scores = outputs()
-        if isinstance(scores, Tensor) and scores.dim() >= 2:
+        if not isinstance(scores, Tensor):
+            raise BadInput(_no_scores(scores))
+        if scores.dim() >= 2:
             _refuse_labels(y, scores, loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else -100)
+
+
+def _no_scores(given: Any) -> str:
+    kind = type(given).__name__
+    if isinstance(getattr(given, "logits", None), Tensor):
+        return (
+            f"cross entropy takes the scores alone, the model gives a {kind} of Hugging Face; wrap the model in Logits, or for "
+            "text in TextLogits, both from leakgauge.integrations.huggingface"
+        )
+    return f"cross entropy takes a tensor of scores, the model gives a {kind}; give Victim a loss that takes it"
 
 
 def _refuse_objects(y: Mapping[str, Any], samples: int) -> None:

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from leakgauge import testing
 from leakgauge.attacks import april
 from leakgauge.attacks.april import PositionEmbedding
 from leakgauge.channels import Gradient
-from leakgauge.core import share
+from leakgauge.core import Pixels, Victim, share
 from leakgauge.defenses import Withhold
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import L2, Cosine, Joint
@@ -49,6 +51,31 @@ def test_positions_by_other_names_are_found(name):
     assert PositionEmbedding()(["conv1.weight", name]) == {name: 1.0}
 
 
+class UnnamedPositions(nn.Module):
+    """A transformer on ``nn.MultiheadAttention`` whose learned table is called by a name of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut = nn.Conv2d(1, 8, 3, 3)
+        self.where = nn.Parameter(torch.randn(1, 16, 8, generator=torch.Generator().manual_seed(0)))
+        self.mix = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, x):
+        tokens = self.cut(x).flatten(2).transpose(1, 2) + self.where
+        return self.out((tokens + self.mix(tokens, tokens, tokens)[0]).mean(1))
+
+
+def test_positions_are_known_by_their_role_where_the_name_does_not_say():
+    model = UnnamedPositions()
+    victim = Victim(model, Pixels((1, 12, 12)))
+    assert PositionEmbedding().of(victim, [name for name, _ in model.named_parameters()]) == {"where": 1.0}
+    seen = share(victim, Gradient(), torch.rand(1, 1, 12, 12), torch.tensor([1]))
+    assert april(steps=2)(victim, seen).x.shape == (1, 1, 12, 12)
+    with pytest.raises(Inapplicable, match="not shared: where, the gradient of the position embedding"):
+        april(steps=2)(victim, replace(seen, signal={n: g for n, g in seen.signal.items() if n != "where"}))
+
+
 def test_a_weight_below_zero_is_refused():
     with pytest.raises(BadInput, match="not negative, got -1"):
         april(alpha=-1)
@@ -83,7 +110,6 @@ def test_a_miniature_of_table_1():
     stays below SSIM 0.6.
     """
     from leakgauge.audit import score
-    from leakgauge.core import Pixels, Victim
 
     images, labels = testing.tiny_images(3)
     space = Pixels((1, testing.SIDE, testing.SIDE))
@@ -115,8 +141,6 @@ def test_frozen_positions_leave_nothing_to_compare():
     model = testing.TINY["vit"]()
     model.pos_embed.requires_grad_(False)
     victim, x, y = testing.tiny_case("vit")
-    from leakgauge.core import Victim
-
     frozen = Victim(model, victim.space)
     with pytest.raises(Inapplicable, match="position embedding"):
         april(steps=2)(frozen, share(frozen, Gradient(), x, y))

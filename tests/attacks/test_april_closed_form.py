@@ -73,9 +73,9 @@ def test_the_papers_size_in_both_precisions():
 
 
 def test_small_positions_in_float32_are_a_predicted_failure():
-    """Positions of scale 0.02 hardly tell the flat patches of a photograph apart: 2 % of the range are 34 dB, 27 come out."""
+    """Positions of scale 0.02 hardly tell the flat patches of a photograph apart: 5 % of the range are 26 dB, 27 come out."""
     quality, notes = recovered(papers_size(0.02), (3, 224, 224), images=photographs(224)[:1])
-    assert "rounding or noise in the gradients puts pixels off by about 2 % of their range" in notes[0]
+    assert "rounding or noise in the gradients puts pixels off by about 5 % of their range" in notes[0]
     assert 24 < quality < 40
 
 

@@ -43,6 +43,16 @@ def test_a_whole_number_may_be_written_as_a_float():
     assert made_from("dlg:steps=1e1", ATTACKS, kind="attack") == ATTACKS["dlg"](steps=10)
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("false", False), ("False", False), ("0", False), ("true", True), ("True", True), ("1", True)],
+)
+def test_a_switch_may_be_written_in_small_letters(written, meant):
+    """As a word, false would be true."""
+    made = made_from(f"april_closed_form:force={written}", ATTACKS, kind="attack")
+    assert made == ATTACKS["april_closed_form"](force=meant)
+
+
 def test_options_of_an_attack():
     made = made_from("dlg:lr=0.5", ATTACKS, kind="attack", extra={"steps": 7})
     assert made == ATTACKS["dlg"](lr=0.5, steps=7)
@@ -69,6 +79,8 @@ def test_options_of_an_attack():
         ("dlg:steps=many", ATTACKS, "takes a number as steps, got 'many'"),
         ("dlg:lr=-1", ATTACKS, "positive learning rate"),
         ("inverting_gradients:tv=big", ATTACKS, "takes a number as tv, got 'big'"),
+        ("april_closed_form:force=maybe", ATTACKS, "takes true or false as force, got 'maybe'"),
+        ("april_closed_form:force=2", ATTACKS, "takes true or false as force, got 2"),
         ("", ATTACKS, "unknown thing ''"),
     ],
 )

@@ -54,6 +54,16 @@ def test_the_closed_form_recovers_a_rearranged_transformer_and_says_so_before(le
     assert "49 against 64: enough" in page
 
 
+def test_a_declared_noise_is_among_what_the_adversary_is_taken_to_know(leakgauge, tmp_path):
+    words = ("--option", "ridge=auto", "--option", "noise=1e-4", "--defense", "gaussian_noise:std=1e-4")
+    said = leakgauge("attack", "attention_first:vit", "--attack", "april_closed_form", *words, "--out", "run")
+    assert said.code == 0, said.err
+    (record,) = records.read(tmp_path / "run")
+    known = {"what": "deviation of the noise on each shared entry known (0.0001)", "kind": "deployable"}
+    assert known in record.assumptions
+    assert known["what"] in (tmp_path / "run/report.html").read_text("utf-8")
+
+
 def test_the_closed_form_refuses_a_standard_transformer_with_the_reason(leakgauge, tmp_path):
     assert leakgauge("attack", "vit", "--attack", "april_closed_form", "--out", "run").code == 0
     (record,) = records.read(tmp_path / "run")

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
+from torch import nn
+
+from leakgauge.core import Victim
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.families import find_roles
 from leakgauge.inversion import L2, Adam, Cosine, Descent, Matching, Normal, inferred
 
 POSITION_NAMES = ("pos_emb", "position_embedding", "positional_embedding")
 """What learned positions are called in our models, timm's and Hugging Face's, in GPTs written by hand and in CLIP."""
 
 
+_FOUND: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
+"""The position embedding of each model that was looked at, since an attack asks at every step."""
+
+
 @dataclass(frozen=True)
 class PositionEmbedding:
-    """Weight 1 for the position embedding, none for anything else."""
+    """Weight 1 for the position embedding, none for anything else: known by its name, or by its role in the model."""
 
     def __call__(self, names: Sequence[str], /) -> Mapping[str, float]:
         found = [name for name in names if any(part in name for part in POSITION_NAMES)]
@@ -24,6 +33,16 @@ class PositionEmbedding:
                 f"not shared: the gradient of a position embedding, which has one of {known} in its name"
             )
         return dict.fromkeys(found, 1.0)
+
+    def of(self, victim: Victim, names: Sequence[str], /) -> Mapping[str, float]:
+        if victim.model not in _FOUND:
+            _FOUND[victim.model] = find_roles(victim.model).position_embedding
+        role = _FOUND[victim.model]
+        if role is None:
+            return self(names)
+        if role not in names:
+            raise Inapplicable(f"not shared: {role}, the gradient of the position embedding")
+        return {role: 1.0}
 
 
 def april(*, alpha: float = 1.0, lr: float = 0.1, steps: int = 1500, restarts: int = 1) -> Matching:

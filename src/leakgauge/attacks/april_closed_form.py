@@ -23,7 +23,7 @@ from leakgauge.attacks.april_ridge import (
 from leakgauge.channels.facts import local_steps
 from leakgauge.channels.gradient import gradient, gradient_at
 from leakgauge.channels.twice import twice_differentiable
-from leakgauge.core import Observation, Reconstruction, Signal, Tokens, Victim
+from leakgauge.core import Assumption, Observation, Reconstruction, Signal, Tokens, Victim
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
@@ -56,12 +56,16 @@ def tokens_from_attention(position: Tensor, products: Tensor) -> Tensor:
     return torch.linalg.lstsq(position.T.cpu(), products.cpu(), driver="gelsd").solution
 
 
-def attention_products(signal: Signal, parameters: Signal, attention: Attention) -> Tensor:
+def attention_products(signal: Signal, parameters: Signal, attention: Attention, *, in_columns: bool = False) -> Tensor:
     """Qᵀ ∂l/∂Q + Kᵀ ∂l/∂K + Vᵀ ∂l/∂V, (width, width), from fused or separate weights.
+
+    With ``in_columns`` an output is a column of the weight, as in GPT-2's ``Conv1D``, not a row.
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1, line 5 — right side of the linear system
     """
-    return torch.stack([parameters[n].double().T @ signal[n].double() for n in attention.weights]).sum(0)
+    pairs = [(parameters[name].double(), signal[name].double()) for name in attention.weights]
+    products = [w @ g.T if in_columns else w.T @ g for w, g in pairs]
+    return torch.stack(products).sum(0)
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,12 @@ class AprilClosedForm:
                 f"noise is a deviation that is not negative and is used with a ridge; got noise {self.noise!r}, ridge {self.ridge!r}"
             )
 
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """A declared noise is knowledge about the client's defense, which protocols make public."""
+        if self.noise is None:
+            return ()
+        return (Assumption(f"deviation of the noise on each shared entry known ({self.noise:g})", "deployable"),)
+
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         size = batch_size(seen)
@@ -96,10 +106,11 @@ class AprilClosedForm:
         products = products - layout.gradient_before(signal).T @ known  # what the known tokens add to the right side
         positions, weight, box = _positions(victim, roles)[layout.first :], grid.weight, Box.of(victim, grid)
         system = NoisySystem.of(unknown, products, positions + box.tokens, embedding=weight, guess=box.middle)
+        own = torch.cat([victim.parameters()[n].double().cpu() for n in roles.attention[0].weights])
         stated = replace(
             identifiability(unknown, weight.shape[1], signal[_position(roles)].dtype),
             patch_rank=int(torch.linalg.matrix_rank(weight)),
-            pixel_error=expected_pixel_error(system, rounding=torch.finfo(victim.dtype).eps, span=box.span),
+            pixel_error=expected_pixel_error(system, own, rounding=torch.finfo(victim.dtype).eps, span=box.span),
             unseen=grid.unseen(),
             samples=size,
         )
@@ -107,7 +118,6 @@ class AprilClosedForm:
             tokens, said = tokens_from_attention(unknown, products), ()
             flat = pixels_from_patches(tokens - positions, weight, grid.bias)
         else:
-            own = torch.cat([victim.parameters()[n].double().cpu() for n in roles.attention[0].weights])
             largest = float(system.base.norm()) + box.radius * float(torch.linalg.matrix_norm(weight, 2))
             flat, said = self._regularised(system, own, box, math.hypot(largest, float(known.norm())))
         x = grid.assembled(flat).to(victim.device, next(iter(signal.values())).dtype)

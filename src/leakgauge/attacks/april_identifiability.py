@@ -16,6 +16,9 @@ SMALL_ERROR = 0.01
 LARGE_ERROR = 0.1
 """Share of their range beyond which a deficient rank shows: 20 dB. Below it, the small singular values are still good enough."""
 
+_FAR = 1e30
+"""An error beyond any range, squared, that can still be multiplied by zero."""
+
 
 @dataclass(frozen=True)
 class Identifiability:
@@ -108,23 +111,37 @@ def identifiability(gradient: Tensor, values: int | None, dtype: torch.dtype) ->
     return Identifiability(tokens, width, values, rank, condition, rounding)
 
 
-def expected_pixel_error(system: NoisySystem, *, rounding: float, span: float) -> float:
-    """Root mean square error of the plain solution's pixels, as a share of their range ``span``.
+def expected_pixel_error(system: NoisySystem, weights: Tensor, *, rounding: float, span: float) -> float:
+    """Root mean square error of the plain solution's pixels once they are pulled into their range, as a share of it (``span``).
 
-        error² = 1/N · (Σ_ij min(ν/σ_ij, span/2)² + (N − k·m) · (span/2)²)
+        τ²_pq = Σ_ij v²_pi q²_qj · (ν²/σ²_ij + (d_i · e_ij)²) + (1 − Σ_ij v²_pi q²_qj) · (span/2)²
+        error² = mean over pixels of min(τ_pq, span/2)²
 
     ν is the root mean square of the right side's entries outside all l_i and p_j, where the truth puts nothing: rounding, noise
     that a defense added, a loss of digits in a weight update, whatever it comes from. It is taken to be as large inside,
-    where σ_ij of :mod:`.april_ridge` divides it. A direction that is drowned, or not reached at all (N values, k·m
-    directions), is off by half of the range. Where everything is reached, ν is ``rounding`` times the right side.
+    where σ_ij of :mod:`.april_ridge` divides it. Where everything is reached, ν is ``rounding`` times the right side. What no
+    direction reaches is off by half of the range. One direction that is drowned spoils all pixels that it touches, so the
+    range bounds the error of a pixel and not that of a direction.
+
+    l_i leans towards the noise E of ∂l/∂z by d_i = min(1, width · std²/s_i²), and takes that share of the tokens for none:
+    e_ij = |v_iᵀ z₀ p_j|/t_j, at least span/2 since the picture is not known. std is that of noise alike on all entries,
+    ν = std · √((‖W‖² + ‖z₀‖²)/width); ``weights`` is W, (3·width, width).
 
     Ref: Golub and Van Loan 2013, section 5.3.7 — sensitivity of least squares, with the residual as the size of the noise
     """
-    every, reached, values = system.side.numel(), system.singular.numel(), system.guess.numel()
+    every, reached, width = system.side.numel(), system.singular.numel(), len(system.side)
     explained = system.left @ (system.left.T @ system.side @ system.inner) @ system.inner.T
     if reached < every:
         noise = float((system.side - explained).norm()) / math.sqrt(every - reached)
     else:
         noise = rounding * float(system.side.norm()) / math.sqrt(every)
-    off = torch.where(system.singular > 0, noise / system.singular, math.inf).clamp_max(span / 2)
-    return math.sqrt((float(off.square().sum()) + (values - reached) * (span / 2) ** 2) / values) / span
+    stretch = (system.embedding @ system.outer).norm(dim=0)  # t_j
+    lean = noise**2 * width**2 / (float(weights.norm()) ** 2 + float(system.base.norm()) ** 2)  # width · std²
+    drowned = (lean * (stretch / system.singular).square()).clamp_max(1)
+    missed = (system.right.T @ system.base @ system.inner / stretch).abs().clamp_min(span / 2)
+    squared = (noise / system.singular).square() + (drowned * missed).square()
+    squared = torch.where(system.singular > 0, squared, math.inf).clamp_max(_FAR * span**2)
+    token, pixel = system.right.square(), system.outer.square()
+    unreached = (1 - token.sum(1)[:, None] * pixel.sum(1)).clamp_min(0)
+    spread = token @ squared @ pixel.T + unreached * (span / 2) ** 2
+    return math.sqrt(float(spread.clamp_max((span / 2) ** 2).mean())) / span

@@ -32,6 +32,9 @@ from leakgauge.inversion.text_tables import (
     text_model,
 )
 
+COLUMNS = "Conv1D"
+"""The linear layer of GPT-2 in transformers: its weight is (inputs, outputs)."""
+
 
 @dataclass(frozen=True)
 class AprilText:
@@ -46,12 +49,13 @@ class AprilText:
         signal = Observed.checked(seen.signal, victim).signal
         model = text_model(victim)
         table = position_table(model, victim, signal)
-        attention, reads = _first_attention(victim, model, signal)
-        tried = probe(model, victim, seed=seed, reads=reads)
-        embeddings, positions = _layout(victim, model, attention, tried)
+        attention, columns = _first_attention(victim, model, signal)
+        tried = probe(model, victim, seed=seed, reads=attention.layers[0])
+        embeddings, positions = _layout(victim, model, attention, tried, in_columns=columns)
         gradient = table[tried.places].double().cpu()
         stated = identifiability(gradient, None, table.dtype)
-        z = tokens_from_attention(gradient, attention_products(signal, victim.parameters(), attention))
+        products = attention_products(signal, victim.parameters(), attention, in_columns=columns)
+        z = tokens_from_attention(gradient, products)
         among, known = _candidates(model, signal)
         ids = nearest_rows(z - positions, embeddings, among.cpu())
         x = victim.to_input(ids)[None]
@@ -69,19 +73,23 @@ def nearest_rows(embedded: Tensor, table: Tensor, among: Tensor) -> Tensor:
     return among[torch.cdist(embedded, table[among]).argmin(1)]
 
 
-def _first_attention(victim: Victim, model: TextModel, signal: Signal) -> tuple[Attention, str]:
-    """The first attention layer, and the layer in it that reads its input; refuses what cannot be used."""
+def _first_attention(victim: Victim, model: TextModel, signal: Signal) -> tuple[Attention, bool]:
+    """The first attention layer, and whether its weights hold an output in a column; refuses what cannot be used."""
     attention = model.roles.attention[0]
+    kinds: set[str] = set()
     for name in attention.layers:
         layer = victim.model.get_submodule(name)
-        if not isinstance(layer, nn.Linear):
+        kinds.add("Linear" if isinstance(layer, nn.Linear) else type(layer).__name__)
+        if not kinds <= {"Linear", COLUMNS}:
             raise Inapplicable(f"{name} is a {type(layer).__name__}; the closed form is written for linear layers")
         if f"{name}.weight" not in signal:
             raise Inapplicable(f"not shared: {name}.weight")
-    return attention, attention.layers[0]
+    return attention, kinds == {COLUMNS}
 
 
-def _layout(victim: Victim, model: TextModel, attention: Attention, tried: Probe) -> tuple[Tensor, Tensor]:
+def _layout(
+    victim: Victim, model: TextModel, attention: Attention, tried: Probe, *, in_columns: bool
+) -> tuple[Tensor, Tensor]:
     """Token embedding (vocabulary, width) and the rows of the positions. Refuses, on the adversary's own ids, models
     for which the first attention reads anything but their sum, or for which Eq. (8) does not hold.
     """
@@ -96,7 +104,8 @@ def _layout(victim: Victim, model: TextModel, attention: Attention, tried: Probe
             "or a token type, lies between them"
         )
     gradient = position_table(model, victim, tried.signal)[tried.places].double().cpu()
-    require_identity(gradient, z, attention_products(tried.signal, victim.parameters(), attention).cpu())
+    products = attention_products(tried.signal, victim.parameters(), attention, in_columns=in_columns)
+    require_identity(gradient, z, products.cpu())
     return weights[model.token], positions
 
 
@@ -122,8 +131,9 @@ def april_text() -> AprilText:
     over the tokens v whose row of the token embedding's gradient is not zero, or over the whole vocabulary where that
     gradient is not shared; order follows from the positions. Needs one sentence and a first attention that reads exactly
     the sum of token and position embedding, with nothing around it (architecture A,
-    ``TextTransformer(residual=False)``). Standard BERT and GPT-2 are refused with the reason; for them there is
-    :func:`leakgauge.attacks.token_positions`. What will be lost is said before solving, in the result's notes.
+    ``TextTransformer(residual=False)``, or GPT-2 after ``families.attention_first``). Standard BERT and GPT-2 are refused with
+    the reason; for them there is :func:`leakgauge.attacks.token_positions`. What will be lost is said
+    before solving, in the result's notes.
 
     Deviations: the paper inverts a patch embedding by its pseudo-inverse; ids are found by the nearest row.
 

@@ -16,6 +16,8 @@ NUMBERS = {"int", "float", "None"}
 """Annotations, as written, of options that no word can fill."""
 WHOLE_NUMBERS = {"int", "None"}
 """Annotations of options that no fraction can fill."""
+SWITCHES = {"bool", "None"}
+"""Annotations of options that are true or false."""
 
 
 def made_from(
@@ -39,9 +41,15 @@ def made_from(
     for option, value in options.items():
         if option not in allowed:
             raise BadInput(f"{kind} {name} has no option {option!r}; it takes {', '.join(allowed) or 'none'}")
-        if isinstance(value, str) and set(str(parameters[option].annotation).split(" | ")) <= NUMBERS:
+        annotations = _annotations(parameters[option])
+        if "bool" in annotations and annotations <= SWITCHES:
+            options[option] = (
+                value if value is None and "None" in annotations else _switch(value, f"{kind} {name}", option)
+            )
+            continue
+        if isinstance(value, str) and annotations <= NUMBERS:
             raise BadInput(f"{kind} {name} takes a number as {option}, got {value!r}")
-        if isinstance(value, float) and set(str(parameters[option].annotation).split(" | ")) <= WHOLE_NUMBERS:
+        if isinstance(value, float) and annotations <= WHOLE_NUMBERS:
             if not value.is_integer():
                 raise BadInput(f"{kind} {name} takes a whole number as {option}, got {value!r}")
             options[option] = int(value)  # 1e3 steps are a thousand
@@ -51,6 +59,19 @@ def made_from(
         raise BadInput(
             f"{kind} {spec!r}{_given(extra)} does not fit: {error}; it takes {', '.join(allowed) or 'no options'}"
         ) from error
+
+
+def _annotations(parameter: inspect.Parameter) -> set[str]:
+    written = parameter.annotation
+    return set((written.__name__ if isinstance(written, type) else str(written)).split(" | "))
+
+
+def _switch(value: object, who: str, option: str) -> bool:
+    """True or False, also as ``true`` and ``false``, which would be words, and every word is true."""
+    found = {"true": True, "false": False, "1": True, "0": False}.get(str(value).lower())
+    if found is None:
+        raise BadInput(f"{who} takes true or false as {option}, got {value!r}")
+    return found
 
 
 def options_in(spec: str, factory: Callable[..., object]) -> dict[str, Any]:

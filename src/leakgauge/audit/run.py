@@ -19,6 +19,7 @@ from torch import Tensor
 
 import leakgauge
 from leakgauge.audit import records
+from leakgauge.audit.assumed import assumed
 from leakgauge.audit.case import Case
 from leakgauge.audit.intervals import ANYWHERE, POSSIBLE, interval
 from leakgauge.audit.pictures import save_strip
@@ -155,11 +156,12 @@ def attacked(case: Case, setup: Setup, folder: Path, *, nothing: Reconstruction 
     scores = score(result, x, y, space=victim.space, pool=pool, lpips=lpips, tile=tile)
     null = score(nothing, x, y, space=victim.space, pool=pool, lpips=lpips, tile=tile)
     trivial = trivial_baseline(truths, lpips=lpips)
-    verdict = judge(scores, null, trivial, seen.assumptions)
+    known = assumed(attack, seen)
+    verdict = judge(scores, null, trivial, known)
     spread = _spread(result, truths, victim, lpips)
     return {
         "status": "done",
-        "assumptions": tuple(asdict(a) for a in seen.assumptions),
+        "assumptions": tuple(asdict(a) for a in known),
         "metrics": scores.summary(),
         "null": null.summary(),
         "baseline": trivial.summary(),

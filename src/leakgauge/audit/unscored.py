@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from leakgauge.audit.assumed import assumed
 from leakgauge.audit.case import Case
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.pictures import save_strip
@@ -53,7 +54,7 @@ def attack_captured(case: Case, victim: Victim, seen: Observation, *, folder: Pa
         "model": case.model,
         "attack": repr(attack),
         "channel": repr(seen.channel),
-        "assumptions": [asdict(a) for a in seen.assumptions],
+        "assumptions": [asdict(a) for a in assumed(attack, seen)],
         "mismatch": mismatch,
         "null_mismatch": null_mismatch,
         "labels": labels,

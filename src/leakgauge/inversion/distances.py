@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from leakgauge.core import Victim
 from leakgauge.engine import Replay
 from leakgauge.errors import BadInput
 from leakgauge.inversion.terms import Candidate, Term, root
@@ -19,6 +20,13 @@ class LayerWeights(Protocol):
     """Weight of each named tensor of the signal; names are in the model's order, input side first."""
 
     def __call__(self, names: Sequence[str], /) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class WeightsByRole(LayerWeights, Protocol):
+    """Weights that depend on what a tensor is for in the victim's model, which its name need not say."""
+
+    def of(self, victim: Victim, names: Sequence[str], /) -> Mapping[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -139,4 +147,6 @@ _TINY = 1e-30  # a zero gradient has no direction: its cosine distance is 1, not
 
 def _weighted(at: Candidate, weights: LayerWeights) -> tuple[Replay, Mapping[str, float]]:
     replay = at.replayed()
+    if isinstance(weights, WeightsByRole):
+        return replay, weights.of(at.victim, replay.names)
     return replay, weights(replay.names)
