@@ -5,12 +5,14 @@ Nothing depends on it that is not compared with the reference afterwards: where 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+
+from leakgauge.engine.nested import map_tensors, tensors
 
 Function = Callable[..., Any]
 
@@ -27,25 +29,25 @@ MOVING: set[Function] = {
 
 
 def axes_after(
-    func: Function, args: Any, kwargs: Any, result: Any, axis_of: Callable[[Tensor], int | None]
-) -> list[int]:
+    func: Function, args: Any, kwargs: Any, result: Any, axis_of: Callable[[Any], int | None]
+) -> Iterable[int]:
     """The samples' dimension in each tensor of ``result = func(*args, **kwargs)``; ``axis_of`` is None for what holds no samples.
 
     A result of the same shape has them where they were. Else PyTorch is asked: the function runs on tensors without values that
     have another number of samples, and that number is looked for in what comes out.
     """
-    data = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and axis_of(t) is not None]
-    made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+    data = [(t.shape, axis) for t in tensors((args, kwargs)) if (axis := axis_of(t)) is not None]
     if func not in MOVING:
-        if all(axis_of(t) == 0 for t in data):
-            return [0] * len(made)
-        kept = [[axis_of(t) or 0 for t in data if t.shape == one.shape] for one in made]
+        if not any(axis for _, axis in data):
+            return repeat(0)
+        made = [t.shape for t in tensors(result)]
+        kept = [[axis for shape, axis in data if shape == one] for one in made]
         if all(kept):
             return [max(axes) for axes in kept]
-    return _asked(func, args, kwargs, axis_of) or [0] * len(made)
+    return _asked(func, args, kwargs, axis_of) or repeat(0)
 
 
-def _asked(func: Function, args: Any, kwargs: Any, axis_of: Callable[[Tensor], int | None]) -> list[int]:
+def _asked(func: Function, args: Any, kwargs: Any, axis_of: Callable[[Any], int | None]) -> list[int]:
     def valueless(tensor: Tensor) -> Tensor:
         axis = axis_of(tensor)
         shape = [MANY if d == axis else size for d, size in enumerate(tensor.shape)]
@@ -53,8 +55,8 @@ def _asked(func: Function, args: Any, kwargs: Any, axis_of: Callable[[Tensor], i
 
     try:
         with torch.no_grad():
-            given, named = tree_map_only(Tensor, valueless, (args, kwargs))
-            found = [t.shape for t in tree_leaves(func(*given, **named)) if isinstance(t, Tensor)]
+            given, named = map_tensors(valueless, (args, kwargs))
+            found = [t.shape for t in tensors(func(*given, **named))]
     except (RuntimeError, ValueError, TypeError, IndexError):  # sizes were given as numbers, say
         return []
     return [shape.index(MANY) if MANY in shape else 0 for shape in found]

@@ -16,7 +16,7 @@ there, is not assumed: the caller compares with the reference before it trusts t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count, repeat
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from leakgauge.engine.axis import Function, axes_after
+from leakgauge.engine.nested import Slot, fill, map_tensors, tensors
 from leakgauge.engine.rules import LEADING, RULES, Use
 
 READING: set[Function] = {
@@ -64,7 +65,7 @@ class Tape(TorchFunctionMode):
 
     def mark_data(self, value: Any, axes: Iterable[int] = repeat(0)) -> Any:
         """``axes`` are the dimensions of the samples in the tensors of ``value``."""
-        for tensor, axis in zip(_tensors(value), axes, strict=False):
+        for tensor, axis in zip(tensors(value), axes, strict=False):
             self._data[id(tensor)] = axis
             self._alive.append(tensor)
         return value
@@ -103,7 +104,7 @@ class Tape(TorchFunctionMode):
             result = self._by_rule(rule, func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        found = list(_tensors((args, kwargs)))
+        found = list(tensors((args, kwargs)))
         parametric = any(self.is_parameter(t) for t in found)
         data = any(self.is_data(t) for t in found)
         if data and func in READING:
@@ -116,13 +117,13 @@ class Tape(TorchFunctionMode):
         if data:
             return self._meet(func, args, kwargs)
         result = func(*args, **kwargs)
-        if any(True for _ in _tensors(result)):
+        if any(True for _ in tensors(result)):
             return self._follow(func, args, kwargs, result)
         return result
 
     def _by_rule(self, rule: Function, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The rules have samples first. Where they are not, they are brought there and back, or the rule does not fit."""
-        axis = max((self.axis(t) or 0 for t in _tensors((args, kwargs))), default=0)
+        axis = max((self.axis(t) or 0 for t in tensors((args, kwargs))), default=0)
         if not axis or func is F.multi_head_attention_forward:
             return rule(self, func, *args, **kwargs)
         if func not in LEADING:
@@ -131,7 +132,7 @@ class Tape(TorchFunctionMode):
         def first(value: Tensor) -> Tensor:
             return self.mark_data(value.movedim(axis, 0)) if self.axis(value) == axis else value
 
-        moved_args, moved_kwargs = _map_tensors(first, (args, kwargs))
+        moved_args, moved_kwargs = map_tensors(first, (args, kwargs))
         result = rule(self, func, *moved_args, **moved_kwargs)
         return result if result is NotImplemented else self.mark_data(result.movedim(0, axis), (axis,))
 
@@ -155,7 +156,7 @@ class Tape(TorchFunctionMode):
         if func in ELEMENTWISE and self._spread_by_constant(args):
             return self._meet(func, args, kwargs)
         shadows = self._mapped(func, args, kwargs)
-        for value, shadow in zip(_tensors(result), _tensors(shadows), strict=True):
+        for value, shadow in zip(tensors(result), tensors(shadows), strict=True):
             self._shadows[id(value)] = shadow
             self._alive.append(value)
         return result
@@ -184,8 +185,7 @@ class Tape(TorchFunctionMode):
                 func(*aligned[0], **kwargs)
                 return args[0]
         result = self._mapped(func, args, kwargs)
-        one = _map_tensors(lambda t: t[0], result)
-        return self._joined(result, axes_after(func, args, kwargs, one, self.axis))
+        return self._joined(result, axes_after(func, args, kwargs, result, self.axis))
 
     def _joined(self, value: Any, axes: Iterable[int]) -> Any:
         """What :meth:`split` took apart, as data again."""
@@ -195,7 +195,7 @@ class Tape(TorchFunctionMode):
             axis = next(of_each)
             return self.mark_data(tensor.movedim(0, axis).flatten(axis, axis + 1), (axis,))
 
-        return _map_tensors(whole, value)
+        return map_tensors(whole, value)
 
     def _aligned(self, args: tuple[Any, ...]) -> tuple[list[Any], int] | None:
         """Data split by restart and shadows (R, 1, …, …), so that ordinary broadcasting pairs them, and the dimension of the samples;
@@ -232,19 +232,19 @@ class Tape(TorchFunctionMode):
                 mapped.append(self.split(value))
             else:
                 return value
-            return _Slot(len(mapped) - 1)
+            return Slot(len(mapped) - 1)
 
-        holes = _map_tensors(per_restart, (args, kwargs))
+        holes = map_tensors(per_restart, (args, kwargs))
 
         def call(*values: Tensor) -> tuple[Tensor, ...]:
-            filled_args, filled_kwargs = _fill(holes, values)
+            filled_args, filled_kwargs = fill(holes, values)
             result = func(*filled_args, **filled_kwargs)
             number = count()
-            made.append(_map_tensors(lambda _: _Slot(next(number)), result))  # beside tensors there may be None
-            return tuple(_tensors(result))
+            made.append(map_tensors(lambda _: Slot(next(number)), result))  # beside tensors there may be None
+            return tuple(tensors(result))
 
         found = torch.vmap(call, randomness="different")(*mapped)
-        return _fill(made[0], found)
+        return fill(made[0], found)
 
     # --- helpers of the rules
 
@@ -268,44 +268,6 @@ class Tape(TorchFunctionMode):
             return self.mark_data(output + bias.view(shape))
         shadow = self.shadow(bias).view(self.rows, *shape)
         return self.mark_data((output.unflatten(0, (self.rows, -1)) + shadow).flatten(0, 1))
-
-
-class _Slot:
-    """Marks where a mapped tensor goes back into the arguments."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-
-
-def _map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (tuple, list)):
-        return type(value)(_map_tensors(change, item) for item in value)
-    if isinstance(value, dict):
-        return {key: _map_tensors(change, item) for key, item in value.items()}
-    return value
-
-
-def _fill(holes: Any, values: tuple[Tensor, ...]) -> Any:
-    if isinstance(holes, _Slot):
-        return values[holes.index]
-    if isinstance(holes, (tuple, list)):
-        return type(holes)(_fill(item, values) for item in holes)
-    if isinstance(holes, dict):
-        return {key: _fill(item, values) for key, item in holes.items()}
-    return holes
 
 
 EXPANDING: set[Function] = {
