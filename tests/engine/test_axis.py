@@ -40,6 +40,7 @@ def after(func, *args, **kwargs) -> list[int]:
         (torch.cat, ([SAMPLES_SECOND, SAMPLES_SECOND],), [1]),
         (torch.relu, (SAMPLES_SECOND,), [1]),
         (Tensor.add, (SAMPLES_SECOND, torch.zeros(4, 1, 4)), [1]),
+        (Tensor.add, (SAMPLES_SECOND, torch.zeros(4, 4, 4)), [1]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

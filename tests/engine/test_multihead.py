@@ -49,7 +49,7 @@ class Attends(nn.Module):
 def test_self_attention(rows, batch, own, positions, heads, bias, batch_first, weights, average, dtype):
     """Also where there are as many positions as samples, and where the weights it gives are used."""
     given = {"need_weights": weights, "average_attn_weights": average}
-    model = Attends(heads, batch_first=batch_first, bias=bias, given=given)
+    model = Attends(heads, batch_first=batch_first, bias=bias, given=given, dropout=0.5)  # not in eval mode
     fast = agree(model, (positions, 6), rows=rows, batch=batch, own=own, dtype=dtype)
     assert fast.lifted == {}  # linear layers all the way
 
@@ -115,7 +115,7 @@ def test_added_keys_go_restart_by_restart(made):
 
 
 class Padded(nn.Module):
-    """Leaves out positions, of each sample others, and by a mask for each head as well."""
+    """Leaves out the last positions, of each sample as many as its values tell, and those ahead by a mask for each head."""
 
     def __init__(self, *, by_head: bool, batch_first: bool) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Padded(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         padded = torch.arange(4) > 1 + (x.detach().sum((1, 2)) > 0)[:, None]
-        heads = padded[:, None].expand(-1, 8, -1).reshape(-1, 4, 4) if self.by_head else None
+        heads = causal(4).expand(2 * len(x), -1, -1) if self.by_head else None
         tokens = x if self.batch_first else x.transpose(0, 1)
         found, weights = self.attention(tokens, tokens, tokens, key_padding_mask=padded, attn_mask=heads)
         return torch.cat([(found if self.batch_first else found.transpose(0, 1)).flatten(1), weights.flatten(1)], 1)
@@ -223,6 +223,22 @@ def test_samples_that_attend_to_each_other_do_so_within_a_restart():
     agree(AcrossSamples(), (4, 6), rows=3, batch=2, own=False)
 
 
+class SamplesLast(nn.Module):
+    """A convolution along the samples, which are the last dimension; its kernel of one mixes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.shift = nn.Conv1d(1, 2, 1), nn.Parameter(torch.zeros(2, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (torch.tanh(self.conv(x.t().unsqueeze(1))) + self.shift).mean(0).t()
+
+
+def test_a_rule_that_wants_samples_first_is_not_used_where_they_are_last():
+    fast = agree(SamplesLast(), (6,), rows=3, batch=2, own=False)
+    assert set(fast.lifted) == {"conv.weight", "conv.bias", "shift"}
+
+
 def test_what_enters_a_captured_layer_is_what_enters_it_in_the_reference():
     victim = Victim(OnEncoder(batch_first=False).double(), Anything(4, 3), loss=squared)
     observed = Observed({n: torch.ones_like(p) for n, p in victim.parameters().items()})
@@ -272,8 +288,9 @@ def test_dropout_within_attention_is_drawn_for_each_restart(weights):
     victim = Victim(model, Anything(4, 6), loss=squared, mode="train")
     observed = Observed({n: torch.ones_like(p) for n, p in victim.parameters().items()})
     x = torch.randn(1, 1, 4, 6, dtype=torch.float64).expand(4, 2, -1, -1)
-    squares = ByRules(victim, observed)(x, torch.zeros(4, 2)).square(dict.fromkeys(observed.signal, 1.0))
-    assert len(squares.unique()) == 4
+    found = ByRules(victim, observed)(x, torch.zeros(4, 2))
+    assert len(found.square(dict.fromkeys(observed.signal, 1.0)).unique()) == 4
+    assert ("attention.in_proj_weight" in found.lifted) == weights  # then they must be those of the same draw
 
 
 class FixedMask(nn.Module):

@@ -212,10 +212,9 @@ class Tape(TorchFunctionMode):
             elif self.is_data(value):
                 out.append(self.split(value))
             elif self.is_parameter(value):
-                shape = (*[1] * (dims - value.dim()), *value.shape)
-                if len(shape) > dims or shape[axis] != 1:
+                if value.dim() > dims:
                     return None
-                out.append(self.shadow(value).reshape(self.rows, *shape))
+                out.append(self.shadow(value).reshape(self.rows, *[1] * (dims - value.dim()), *value.shape))
             else:
                 out.append(value)
         return out, axis
