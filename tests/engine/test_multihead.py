@@ -146,10 +146,11 @@ class Reads(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         keys = self.narrow(x)
-        return self.attention(self.probe.expand(len(x), -1, -1), keys, x, need_weights=False)[0][:, 0]
+        values = keys if self.attention.vdim == keys.shape[-1] else x
+        return self.attention(self.probe.expand(len(x), -1, -1), keys, values, need_weights=False)[0][:, 0]
 
 
-@pytest.mark.parametrize("options", [{}, {"kdim": 4}, {"kdim": 4, "bias": False}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"kdim": 4}, {"kdim": 4, "vdim": 4, "bias": False}], ids=str)
 def test_a_query_that_is_not_the_keys(options):
     agree(Reads(**options), (4, 6), rows=3, batch=2, own=True)
 
