@@ -91,6 +91,24 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class OnEncoder(nn.Module):
+    """torch's encoder on the rows of an image, samples or positions first."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=batch_first)
+        self.encoder, self.first = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), batch_first
+
+    def forward(self, x):
+        tokens = x[:, 0] if self.first else x[:, 0].transpose(0, 1)
+        return self.encoder(tokens).mean(1 if self.first else 0)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_an_encoder_in_either_layout(batch_first):
+    moved_once(Victim(OnEncoder(batch_first=batch_first).to("meta"), Pixels((1, 8, 8))))
+
+
 KNOWN = {
     "boxes": torch.empty(3, 4, device="meta"),
     "classes": torch.empty(3, dtype=torch.long, device="meta"),

@@ -86,6 +86,10 @@ def _is_gradient(channel: Channel, victim: Victim) -> bool:
     return isinstance(channel, Gradient)
 
 
+DROPPING: dict[object, int] = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
+"""Attention drops weights by itself; where ``dropout_p`` stands among the arguments."""
+
+
 class _WithoutDropout(TorchFunctionMode):
     """Dropout and stochastic depth draw for every row and cannot be compared; without them the rest can."""
 
@@ -94,6 +98,12 @@ class _WithoutDropout(TorchFunctionMode):
     ) -> object:
         if func is F.dropout:
             return args[0]
+        if func in DROPPING:  # given by place or by name
+            place, kwargs = DROPPING[func], {**(kwargs or {})}
+            if len(args) > place:
+                args = (*args[:place], 0.0, *args[place + 1 :])
+            elif "dropout_p" in kwargs:
+                kwargs["dropout_p"] = 0.0
         if func is Tensor.bernoulli_:  # a mask of its mean: after the usual division by p it is 1
             return args[0].fill_(args[1])  # pyright: ignore[reportAttributeAccessIssue]
         return func(*args, **(kwargs or {}))  # pyright: ignore[reportCallIssue]

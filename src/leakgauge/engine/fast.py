@@ -146,7 +146,7 @@ class Recorded:
         return self.observed.square(weights)
 
     def inputs(self, name: str) -> Tensor:
-        return self.captured[name].unflatten(0, (self.rows, -1))
+        return self.captured[name]
 
 
 def _times(weight: float, value: Tensor) -> Tensor:
@@ -203,7 +203,8 @@ def _recorded(
                 biases.setdefault(use.bias, []).append((use, delta))
     rest = deltas[len(tape.uses) :]
     lifted = {name: g for name, g in zip(tape.lifted, rest, strict=True) if g is not None}
-    return Recorded(observed, weights, biases, lifted, captured, tape.rows)
+    by_restart = {name: tape.split(value) for name, value in captured.items()}
+    return Recorded(observed, weights, biases, lifted, by_restart, tape.rows)
 
 
 def summed_loss(loss: Any, output: Any, y: Tensor) -> Tensor:

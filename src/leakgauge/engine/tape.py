@@ -9,23 +9,26 @@ calls passes through :class:`Tape`. Where a parameter meets the data there are t
   reparametrised weights) gets one copy of the parameter per restart, and autograd does the rest. What is computed from
   parameters alone carries such a copy along as its shadow until it meets the data.
 
-A tensor counts as data when it was computed from the candidates, or was expanded from one row to all of them.
-Whether a model keeps restarts outermost is not assumed: the caller compares with the reference before it trusts the tape.
+A tensor counts as data when it was computed from the candidates, or was expanded from one row to all of them. In which of its
+dimensions the samples are is followed (``engine/axis.py``) as far as it can be. Whether that is right, and restarts are outermost
+there, is not assumed: the caller compares with the reference before it trusts the tape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count, repeat
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from leakgauge.engine.rules import RULES, Use
-
-Function = Callable[..., Any]
+from leakgauge.engine.axis import Function, axes_after
+from leakgauge.engine.nested import Slot, fill, map_tensors, tensors
+from leakgauge.engine.rules import LEADING, RULES, Use
 
 READING: set[Function] = {
     Tensor.__bool__,
@@ -55,19 +58,29 @@ class Tape(TorchFunctionMode):
         self.uses: list[Use] = []
         self.lifted: dict[str, Tensor] = {}
         self._shadows: dict[int, Tensor] = {}
-        self._data: set[int] = set()
+        self._data: dict[int, int] = {}
         self._alive: list[Any] = list(parameters.values())  # an id is only good while its tensor lives
 
     # --- what is known about a tensor
 
-    def mark_data(self, value: Any) -> Any:
-        for tensor in _tensors(value):
-            self._data.add(id(tensor))
+    def mark_data(self, value: Any, axes: Iterable[int] = repeat(0)) -> Any:
+        """``axes`` are the dimensions of the samples in the tensors of ``value``."""
+        for tensor, axis in zip(tensors(value), axes, strict=False):
+            self._data[id(tensor)] = axis
             self._alive.append(tensor)
         return value
 
     def is_data(self, value: Any) -> bool:
         return id(value) in self._data
+
+    def axis(self, value: Any) -> int | None:
+        """The dimension of the samples in data; None for anything else."""
+        return self._data.get(id(value))
+
+    def split(self, value: Tensor) -> Tensor:
+        """Data as one tensor per restart, (R, *shape), the samples of each where they were."""
+        axis = self.axis(value) or 0
+        return value.unflatten(axis, (self.rows, -1)).movedim(axis, 0)
 
     def is_parameter(self, value: Any) -> bool:
         return id(value) in self._shadows or id(value) in self.names
@@ -88,23 +101,40 @@ class Tape(TorchFunctionMode):
         kwargs = kwargs or {}
         rule = RULES.get(func)
         if rule is not None:
-            result = rule(self, func, *args, **kwargs)
+            result = self._by_rule(rule, func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        found = list(_tensors((args, kwargs)))
+        found = list(tensors((args, kwargs)))
         parametric = any(self.is_parameter(t) for t in found)
         data = any(self.is_data(t) for t in found)
         if data and func in READING:
             raise RuntimeError("the model looks at values of its data, and a branch may differ between restarts")
         if not parametric:
             result = func(*args, **kwargs)
-            return self.mark_data(result) if data or self._spreads(func, args, result) else result
+            if data:
+                return self.mark_data(result, axes_after(func, args, kwargs, result, self.axis))
+            return self.mark_data(result) if self._spreads(func, args, result) else result
         if data:
             return self._meet(func, args, kwargs)
         result = func(*args, **kwargs)
-        if any(True for _ in _tensors(result)):
+        if any(True for _ in tensors(result)):
             return self._follow(func, args, kwargs, result)
         return result
+
+    def _by_rule(self, rule: Function, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The rules have samples first. Where they are not, they are brought there and back, or the rule does not fit."""
+        axis = max((self.axis(t) or 0 for t in tensors((args, kwargs))), default=0)
+        if not axis or func is F.multi_head_attention_forward:
+            return rule(self, func, *args, **kwargs)
+        if func not in LEADING:
+            return NotImplemented
+
+        def first(value: Tensor) -> Tensor:
+            return self.mark_data(value.movedim(axis, 0)) if self.axis(value) == axis else value
+
+        moved_args, moved_kwargs = map_tensors(first, (args, kwargs))
+        result = rule(self, func, *moved_args, **moved_kwargs)
+        return result if result is NotImplemented else self.mark_data(result.movedim(0, axis), (axis,))
 
     def _spreads(self, func: Function, args: tuple[Any, ...], result: Any) -> bool:
         """A constant expanded from one row to all of them is data from then on."""
@@ -123,68 +153,97 @@ class Tape(TorchFunctionMode):
             shape = (self.rows, self.batch, *result.shape[1:])
             kept = source if source.dim() == len(shape) else source.unsqueeze(1)
             return self.mark_data(kept.expand(shape).flatten(0, 1))
+        if func in ELEMENTWISE and self._spread_by_constant(args):
+            return self._meet(func, args, kwargs)
         shadows = self._mapped(func, args, kwargs)
-        for value, shadow in zip(_tensors(result), _tensors(shadows), strict=True):
+        for value, shadow in zip(tensors(result), tensors(shadows), strict=True):
             self._shadows[id(value)] = shadow
             self._alive.append(value)
         return result
+
+    def _spread_by_constant(self, args: tuple[Any, ...]) -> bool:
+        """A constant (samples, positions, width) that spreads a parameter to all samples, as CLIP's class embedding is, becomes data."""
+        of_all = [
+            t for t in args if isinstance(t, Tensor) and not self.is_parameter(t)
+            and t.dim() > 2 and len(t) == self.rows * self.batch
+        ]  # fmt: skip
+        if not of_all or any(self.is_parameter(t) and t.dim() > 2 and len(t) > 1 for t in args):
+            return False
+        self.mark_data(of_all)
+        return True
 
     def _meet(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A parameter without a rule meets the data: broadcast where that is all it takes, else map over the restarts."""
         if func in ELEMENTWISE and not kwargs.get("out"):
             aligned = self._aligned(args)
             if aligned is not None:
-                result = func(*aligned, **kwargs).flatten(0, 1)
-                return self.mark_data(result)
+                values, axis = aligned
+                return self._joined(func(*values, **kwargs), (axis,))
         if func in INPLACE:
             aligned = self._aligned(args)
             if aligned is not None:
-                func(*aligned, **kwargs)
+                func(*aligned[0], **kwargs)
                 return args[0]
         result = self._mapped(func, args, kwargs)
-        return self.mark_data(_map_tensors(lambda t: t.flatten(0, 1), result))
+        return self._joined(result, axes_after(func, args, kwargs, result, self.axis))
 
-    def _aligned(self, args: tuple[Any, ...]) -> list[Any] | None:
-        """Data as (R, n, …) and shadows as (R, 1, …, …), so that ordinary broadcasting pairs them; None if it cannot."""
-        dims = max(t.dim() for t in args if isinstance(t, Tensor) and self.is_data(t))
+    def _joined(self, value: Any, axes: Iterable[int]) -> Any:
+        """What :meth:`split` took apart, as data again."""
+        of_each = iter(axes)
+
+        def whole(tensor: Tensor) -> Tensor:
+            axis = next(of_each)
+            return self.mark_data(tensor.movedim(0, axis).flatten(axis, axis + 1), (axis,))
+
+        return map_tensors(whole, value)
+
+    def _aligned(self, args: tuple[Any, ...]) -> tuple[list[Any], int] | None:
+        """Data split by restart and shadows (R, 1, …, …), so that ordinary broadcasting pairs them, and the dimension of the samples;
+        None if it cannot.
+        """
+        data = [t for t in args if isinstance(t, Tensor) and self.is_data(t)]
+        dims, axis = max(t.dim() for t in data), self.axis(data[0]) or 0
+        if any(t.dim() != dims or self.axis(t) != axis for t in data):
+            return None
         out: list[Any] = []
         for value in args:
             if not isinstance(value, Tensor):
                 out.append(value)
             elif self.is_data(value):
-                if value.dim() != dims:
-                    return None
-                out.append(value.unflatten(0, (self.rows, -1)))
+                out.append(self.split(value))
             elif self.is_parameter(value):
-                shadow = self.shadow(value)
-                if value.dim() > dims or (value.dim() == dims and len(value) != 1):
+                if value.dim() > dims:
                     return None
-                inner = value.shape[1:] if value.dim() == dims else value.shape
-                out.append(shadow.reshape(self.rows, *[1] * (dims - len(inner)), *inner))
+                out.append(self.shadow(value).reshape(self.rows, *[1] * (dims - value.dim()), *value.shape))
             else:
                 out.append(value)
-        return out
+        return out, axis
 
     def _mapped(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``func`` for every restart by itself, through vmap."""
         mapped: list[Tensor] = []
+        made: list[Any] = []
 
         def per_restart(value: Any) -> Any:
             if self.is_parameter(value):
                 mapped.append(self.shadow(value))
             elif self.is_data(value):
-                mapped.append(value.unflatten(0, (self.rows, -1)))
+                mapped.append(self.split(value))
             else:
                 return value
-            return _Slot(len(mapped) - 1)
+            return Slot(len(mapped) - 1)
 
-        holes = _map_tensors(per_restart, (args, kwargs))
+        holes = map_tensors(per_restart, (args, kwargs))
 
-        def call(*values: Tensor) -> Any:
-            filled_args, filled_kwargs = _fill(holes, values)
-            return func(*filled_args, **filled_kwargs)
+        def call(*values: Tensor) -> tuple[Tensor, ...]:
+            filled_args, filled_kwargs = fill(holes, values)
+            result = func(*filled_args, **filled_kwargs)
+            number = count()
+            made.append(map_tensors(lambda _: Slot(next(number)), result))  # beside tensors there may be None
+            return tuple(tensors(result))
 
-        return torch.vmap(call, randomness="different")(*mapped)
+        found = torch.vmap(call, randomness="different")(*mapped)
+        return fill(made[0], found)
 
     # --- helpers of the rules
 
@@ -208,44 +267,6 @@ class Tape(TorchFunctionMode):
             return self.mark_data(output + bias.view(shape))
         shadow = self.shadow(bias).view(self.rows, *shape)
         return self.mark_data((output.unflatten(0, (self.rows, -1)) + shadow).flatten(0, 1))
-
-
-class _Slot:
-    """Marks where a mapped tensor goes back into the arguments."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-
-
-def _map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (tuple, list)):
-        return type(value)(_map_tensors(change, item) for item in value)
-    if isinstance(value, dict):
-        return {key: _map_tensors(change, item) for key, item in value.items()}
-    return value
-
-
-def _fill(holes: Any, values: tuple[Tensor, ...]) -> Any:
-    if isinstance(holes, _Slot):
-        return values[holes.index]
-    if isinstance(holes, (tuple, list)):
-        return type(holes)(_fill(item, values) for item in holes)
-    if isinstance(holes, dict):
-        return {key: _fill(item, values) for key, item in holes.items()}
-    return holes
 
 
 EXPANDING: set[Function] = {

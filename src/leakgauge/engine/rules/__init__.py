@@ -10,6 +10,7 @@ from leakgauge.engine.rules.attention import attention
 from leakgauge.engine.rules.convolution import convolution
 from leakgauge.engine.rules.embedding import embedding
 from leakgauge.engine.rules.linear import linear
+from leakgauge.engine.rules.multihead import multi_head_attention
 from leakgauge.engine.rules.normalisation import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from leakgauge.engine.rules.use import Use
 
@@ -25,7 +26,13 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.embedding: embedding,
     F.gelu: gelu,
     F.scaled_dot_product_attention: attention,
+    F.multi_head_attention_forward: multi_head_attention,
 }
 """``rule(tape, function, *arguments)``; NotImplemented means that it does not fit and the parameter is to be lifted."""
 
-__all__ = ["RULES", "Use"]
+LEADING: set[Callable[..., Any]] = {
+    F.linear, F.layer_norm, F.rms_norm, F.embedding, F.gelu, F.scaled_dot_product_attention,
+}  # fmt: skip
+"""Functions that treat all leading dimensions alike: samples that are not in the first can be brought there and back."""
+
+__all__ = ["LEADING", "RULES", "Use"]
