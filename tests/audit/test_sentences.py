@@ -26,6 +26,7 @@ PLAIN = Update("case-1", "cnn, batch 4, dlg", HELD, batch=4, attack="dlg", steps
                null_ssim=0.1, null_psnr=8.0, seconds=60.0, deployable=("batch size known",))  # fmt: skip
 LEAK = replace(PLAIN, anchor="case-2", name="cnn, batch 1, dlg", batch=1, outcome="feasible", ssim=0.9, steps=300)
 HELPED = replace(LEAK, anchor="case-3", diagnostic=("eval mode",))
+MALICIOUS = replace(LEAK, anchor="case-4", malicious=("another model",))
 WATCHED = Training(steps=100, peak=Measured(40, 1.0, 0.8, 1.2), last=Measured(100, 0.2, 0.1, 0.3), ceiling=2.77, scored=30,
                    controls=(("null", 0.0), ("decoy", -0.1)), layers=(("fc.weight", 0.3),), seconds=4.0)  # fmt: skip
 SCANNED = Split(threshold=0.25, cuts=7, recommended="pool3", fvu=0.3, bytes=64, edge_share=0.9, safest="head", safest_fvu=0.5,
@@ -52,6 +53,8 @@ def updates(*every: Update, flips: tuple[Flip, ...] = ()) -> QuestionVerdict:
         ((PLAIN, HELPED), "good", "Held within budget", "could not reconstruct private images from plain updates within the budget"),
         ((HELPED,), "bad", "Leaks (upper bound)", "With diagnostic help an honest-but-curious server could reconstruct"),
         ((replace(LEAK, defenses=("prune:0.5",)),), "bad", "Leaks", "from defended updates: cnn, batch 1"),
+        ((MALICIOUS,), "bad", "Leaks", "A malicious server could reconstruct private images from plain updates: cnn, batch 1"),
+        ((PLAIN, MALICIOUS), "good", "Held within budget", "An honest-but-curious server could not reconstruct"),
         ((PLAIN, replace(PLAIN, anchor="case-9")), "good", "Held within budget", "plain updates in any of 2 set-ups within"),
     ],
 )  # fmt: skip
@@ -59,6 +62,11 @@ def test_the_worst_realistic_set_up_decides(every: tuple[Update, ...], tone: str
     found = updates(*every)
     assert (found.tone, found.word) == (tone, word)
     assert said in found.sentences[0]
+
+
+def test_a_malicious_server_is_counted_by_itself():
+    assert "With a malicious server: 1 feasible." in updates(PLAIN, MALICIOUS).sentences[1]
+    assert updates(MALICIOUS).assumptions[-1] == ("malicious", "another model")
 
 
 def test_help_and_defenses_are_counted_beside_it():

@@ -8,7 +8,15 @@ from torch import Tensor
 from leakgauge.core import Victim
 
 
+def valid_range(victim: Victim, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The darkest and the lightest image there is (model space), of the type of ``like``."""
+    dark, light = (
+        victim.space.project(like.new_full((1, *victim.space.shape), bound)) for bound in (-torch.inf, torch.inf)
+    )
+    return dark, light
+
+
 def batch_of(found: Tensor, size: int, victim: Victim) -> Tensor:
     """The images that were found (model space), and grey ones for those that were not, up to ``size``."""
-    grey = victim.space.encode(torch.full((max(0, size - len(found)), *victim.space.shape), 0.5))
-    return torch.cat([found, victim.to_input(grey)])
+    dark, light = valid_range(victim, found)
+    return torch.cat([found, ((dark + light) / 2).expand(max(0, size - len(found)), *victim.space.shape)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.found_images import batch_of
+from leakgauge.attacks.found_images import batch_of, valid_range
 from leakgauge.attacks.linear import first_linear, require_raw_input
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.engine import Observed
@@ -67,10 +67,8 @@ def told_apart(rows: Tensor, victim: Victim, *, seed: int) -> tuple[Tensor, int]
     scale = sketch.norm(dim=1)
     near = torch.cdist(sketch, sketch) <= SAME * torch.maximum(scale[:, None], scale[None])
     images = rows.view(-1, *victim.space.shape)
-    span = victim.space.project(torch.full_like(images[:1], torch.inf)) - victim.space.project(
-        torch.full_like(images[:1], -torch.inf)
-    )
-    out = ((images - victim.space.project(images)).abs() / span).flatten(1).amax(1)
+    dark, light = valid_range(victim, images)
+    out = ((images - victim.space.project(images)).abs() / (light - dark)).flatten(1).amax(1)
     count = near.sum(1) * (out < OUTSIDE)
     order = sorted(range(len(rows)), key=lambda j: (-int(count[j]), float(out[j])))
     kept: list[int] = []

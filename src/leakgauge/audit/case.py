@@ -138,7 +138,8 @@ class Case:
         parts = [self.model, f"{self.mode} mode", f"batch {self.batch_size}"]
         if self.local_steps > 1:
             parts.append(f"{self.local_steps} local steps")
-        return ", ".join([*parts, *filter(None, [self.channel, self.server]), *self.defenses, self.attack])
+        sent = f"malicious {self.server}" if self.server else ""
+        return ", ".join([*parts, *filter(None, [self.channel, sent]), *self.defenses, self.attack])
 
     def key(self) -> str:
         """Identifies the case in a run; ``--resume`` skips cases whose key has a record."""

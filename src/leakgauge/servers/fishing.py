@@ -46,7 +46,7 @@ def fished_class(victim: Victim) -> int:
     """The class that the head of the model that was sent fishes for; refuses a head that does not."""
     name = find_roles(victim.model).head
     head = None if name is None else victim.model.get_submodule(name)
-    bias = head.bias if isinstance(head, nn.Linear) else None
+    bias = head.bias.detach() if isinstance(head, nn.Linear) and head.bias is not None else None
     if bias is None or float(bias.min()) > -UNLIKELY / 2 or int((bias < -UNLIKELY / 2).sum()) != 1:
         raise Inapplicable("the model's head does not fish for a class; let --server fishing:target=CLASS send it")
     return int(bias.argmin())

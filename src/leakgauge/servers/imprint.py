@@ -67,8 +67,8 @@ class Imprint:
         rng = torch.Generator().manual_seed(seed)
         signs = torch.randint(0, 2, weight.shape, generator=rng).double() * 2 - 1
         most = float((1 - cuts).clamp(min=0).sum())  # of Σ_k relu(⟨w, x⟩ − c_k), reached by a white image
-        std = torch.tensor(space.std, dtype=torch.float64).mean()
-        back = signs * self.change * (space.bounds[1] - space.bounds[0]) / std / max(most, 1e-12)
+        pixel = 1 / (weight * len(weight))  # in model space, of the whole range
+        back = signs * self.change * pixel / max(most, 1e-12)
         block = ImprintBlock(weight, cuts - offset, back).to(victim.device, victim.dtype)
         return replace(victim, model=Imprinted(block, victim.model), sent_by=repr(self))
 

@@ -51,6 +51,12 @@ def defense_did_not_hold(found: Findings) -> Match | None:
     return Match(anchors(hit), facts)
 
 
+def malicious_server_leaks(found: Findings) -> Match | None:
+    """Set-ups with a malicious server that leak, the clearest first."""
+    hit = sorted((u for u in own(found) if u.malicious and u.leaks), key=lambda u: -(u.ssim or 0.0))
+    return Match(anchors(hit), {"name": hit[0].name, "quality": quality(hit[0])}) if hit else None
+
+
 def keep_buffers(found: Findings) -> Match | None:
     return _flipped(found, lambda flip: flip.change == "running statistics shared")
 

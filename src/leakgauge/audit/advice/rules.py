@@ -85,6 +85,15 @@ RULES: tuple[Rule, ...] = (
         why="{seen} in spite of it: {name} ({quality}).",
     ),
     Rule(
+        name="malicious_server_leaks",
+        severity="act",
+        condition="A set-up with a malicious server is feasible or partial.",
+        when=on_updates.malicious_server_leaks,
+        title="Check the model that the server sends before you train on it: layers, order, and weights against the last round's.",
+        why="A server that sent another model than the agreed one reconstructed private images: {name} ({quality}). Secure aggregation "
+        "does not stop that; noise that an accountant vouches for does.",
+    ),
+    Rule(
         name="no_safe_cut",
         severity="act",
         condition="The scan ended, and no cut meets the threshold and the requirements.",
