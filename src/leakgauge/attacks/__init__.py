@@ -20,6 +20,7 @@ from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
 from leakgauge.attacks.tag import tag
+from leakgauge.attacks.tag_read_labels import tag_read_labels
 from leakgauge.attacks.token_positions import token_positions
 from leakgauge.core import Attack
 
@@ -28,6 +29,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "idlg": idlg,
     "inverting_gradients": inverting_gradients,
     "tag": tag,
+    "tag_read_labels": tag_read_labels,
     "linear": linear,
     "gradinversion": gradinversion,
     "april": april,
@@ -63,5 +65,6 @@ __all__ = [
     "inverting_gradients",
     "linear",
     "tag",
+    "tag_read_labels",
     "token_positions",
 ]
