@@ -11,14 +11,14 @@ from leakgauge.inversion import Adam, CosineDecay, Descent, Matching, read_off
 def tag_read_labels(
     *, alpha: float = 0.1, decay: float = 1.0, lr: float = 0.1, steps: int = 1000, restarts: int = 1
 ) -> Matching:
-    """Not of a paper: TAG's distance for the images alone; their labels are read off the head's gradient.
+    """TAG's distance for the images alone, their labels read off the head's gradient as in iDLG; of no paper.
 
         ŷ = labels read off ∂W, ∂b of the head,   x̂ = argmin Σ_l ‖g_l − g*_l‖² + alpha · Σ_l w_l ‖g_l − g*_l‖₁
 
     ``alpha`` and ``decay`` as in :func:`~leakgauge.attacks.tag.tag`; Adam with a learning rate that falls from ``lr`` to zero
-    along half a cosine, pixels kept in their range. On untrained vision transformers whose positions are not small, and on a
-    sigmoid LeNet, it found more than any other recipe here; on trained networks it finds nothing, where
-    :func:`~leakgauge.attacks.inverting_gradients.inverting_gradients` may. docs/april_beyond.md has the measurements.
+    along half a cosine, pixels kept in their range. Measured (docs/april_beyond.md): of the recipes that match gradients it found
+    most on an untrained CNN and on untrained vision transformers whose positions are not small; on trained networks it found
+    nothing, where :func:`~leakgauge.attacks.inverting_gradients.inverting_gradients` may.
 
     It assumes what reading the labels needs, and checks it: plain cross entropy on one label per sample, a linear head whose
     gradient is shared, a known batch size. One label is read exactly (iDLG's rule); those of a batch are counted, which is
