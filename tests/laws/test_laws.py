@@ -25,6 +25,7 @@ HOME = {
     "idlg": ("lenet", {"steps": 20, "restarts": 2}),
     "inverting_gradients": ("cnn", {"steps": 150, "tv": 0.01}),
     "tag": ("lenet", {"steps": 250}),
+    "tag_read_labels": ("vit_a", {"steps": 150}),
     "linear": ("mlp", {}),
     "gradinversion": ("cnn", {"steps": 150, "restarts": 3}),
     "april": ("vit_a", {"steps": 300, "restarts": 2}),

@@ -23,6 +23,7 @@ from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
 from leakgauge.attacks.linear_rows import linear_rows
 from leakgauge.attacks.tag import tag
+from leakgauge.attacks.tag_read_labels import tag_read_labels
 from leakgauge.attacks.token_positions import token_positions
 from leakgauge.core import Attack
 
@@ -31,6 +32,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "idlg": idlg,
     "inverting_gradients": inverting_gradients,
     "tag": tag,
+    "tag_read_labels": tag_read_labels,
     "linear": linear,
     "gradinversion": gradinversion,
     "april": april,
@@ -72,5 +74,6 @@ __all__ = [
     "linear",
     "linear_rows",
     "tag",
+    "tag_read_labels",
     "token_positions",
 ]

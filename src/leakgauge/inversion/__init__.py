@@ -16,6 +16,7 @@ from leakgauge.inversion.labels import (
     RowSum,
     SignRule,
     inferred,
+    read_off,
 )
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.priors import BatchNormStatistics, Norm, TotalVariation
@@ -74,5 +75,6 @@ __all__ = [
     "TotalVariation",
     "Uniform",
     "inferred",
+    "read_off",
     "watching",
 ]

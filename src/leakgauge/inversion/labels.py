@@ -72,8 +72,8 @@ class RowSum:
     """
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
-        require_positive_features(victim, rng=rng, rule="the row-sum rule")
         sums = head_gradient(victim, seen, "weight").sum(1)
+        require_positive_features(victim, rng=rng, rule="the row-sum rule")
         return _exactly(sums < 0, batch_size(seen), rule="the row-sum rule")
 
 
@@ -87,8 +87,8 @@ class MinimumEntry:
     """
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
-        require_positive_features(victim, rng=rng, rule="Yin et al.'s rule")
         smallest = head_gradient(victim, seen, "weight").min(1).values
+        require_positive_features(victim, rng=rng, rule="Yin et al.'s rule")
         size = batch_size(seen)
         if size > int((smallest < 0).sum()):
             raise Inapplicable(
@@ -201,17 +201,20 @@ class FirstThatApplies:
                 return rule(victim, seen, rng=rng)
             except Inapplicable as reason:
                 reasons.append(str(reason))
-        raise Inapplicable("; ".join(reasons))
+        raise Inapplicable("; ".join(dict.fromkeys(reasons)))
+
+
+def read_off() -> FirstThatApplies:
+    """Labels that must be read: the sign rule for one sample; counts from the bias, less the chances that an untrained
+    model gives to noise; Yin et al.; where noise breaks their preconditions, the best guess from the bias. ``Inapplicable``
+    with every reason where none applies, as for a withheld head or another loss than cross entropy.
+    """
+    return FirstThatApplies((SignRule(), ChanceCounts(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False)))
 
 
 def inferred() -> LabelRule:
-    """What attacks use by default: the sign rule for one sample; counts from the bias, less the chances that an untrained
-    model gives to noise; Yin et al.; where noise or a withheld head breaks their preconditions, the best guess from the
-    bias, and last the label as one more unknown.
-    """
-    return FirstThatApplies(
-        (SignRule(), ChanceCounts(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False), Joint())
-    )
+    """What attacks use by default: what :func:`read_off` reads, and where it cannot, the label as one more unknown."""
+    return FirstThatApplies((*read_off().rules, Joint()))
 
 
 def readable(rule: LabelRule, victim: Victim, seen: Observation, *, seed: int) -> Tensor | None:
