@@ -64,6 +64,6 @@ def fishing(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: in
     The number of images of that class is read off the gradient of its bias, their labels are known, and the body of the network has
     a gradient from them alone. The options are those of inverting gradients. Images of other classes are grey.
 
-    Ref: Wen et al. 2022 (Fishing for User Data in Large-Batch Federated Learning), section 3.1
+    Ref: Wen et al. 2022 — inversion of the class that was fished for
     """
     return Fishing(inverting_gradients(tv=tv, lr=lr, steps=steps, restarts=restarts))

@@ -53,7 +53,7 @@ def images_in_bins(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
     which is the image, where there is one, and a mean weighted by δ where there are several. The last bin is open.
 
-    Ref: Fowl et al. 2022, Eq. (5) — difference of neighbouring rows
+    Ref: Fowl et al. 2022 — difference of neighbouring rows
     """
     weight, bias = weight.double(), bias.double()
     own, alone = weight.clone(), bias.clone()
@@ -69,6 +69,6 @@ def imprint() -> Imprint:
     An image that has its bin to itself comes back up to rounding, whatever the rest of the network is, in any batch and through
     secure aggregation. Where fewer bins are filled than there are images, the missing ones are grey. Labels are not read.
 
-    Ref: Fowl et al. 2022 (Robbing the Fed), section 3
+    Ref: Fowl et al. 2022 — images read off the imprint module
     """
     return Imprint()

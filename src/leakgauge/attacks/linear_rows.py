@@ -47,7 +47,7 @@ class LinearRows:
 def quotients(weight: Tensor, bias: Tensor) -> Tensor:
     """∂W_j / ∂b_j for every unit j that any image reached: Σ_i δ_ij x_i / Σ_i δ_ij, the image itself where one reached it alone.
 
-    Ref: Boenisch et al. 2023, Eq. (3) — input from the gradients of one unit
+    Ref: Boenisch et al. 2023 — input from the gradients of one unit
     """
     reached = bias != 0
     return weight[reached].double() / bias[reached].double()[:, None]
@@ -89,6 +89,6 @@ def linear_rows() -> LinearRows:
     chose the weights (:func:`leakgauge.servers.trap_weights`). The adversary does not know which units are reached by one image
     alone; it believes those that agree with another unit first, then those that are valid images. Images that were not found are grey.
 
-    Ref: Boenisch et al. 2023 (When the Curious Abandon Honesty), section 3
+    Ref: Boenisch et al. 2023 — extraction of single images of a batch
     """
     return LinearRows()

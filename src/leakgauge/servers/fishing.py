@@ -61,7 +61,7 @@ def fishing(target: int = 0) -> Fishing:
 
     Deviations: no separation among several images of the class (the paper's feature fishing).
 
-    Ref: Wen et al. 2022 (Fishing for User Data in Large-Batch Federated Learning via Gradient Magnification), section 3.1
+    Ref: Wen et al. 2022 — class fishing
     """
     if target < 0:
         raise BadInput(f"a class is a number from 0 on, got {target}")

@@ -19,7 +19,7 @@ class ImprintBlock(nn.Module):
     Row k of ∂L/∂(weight of ``measure``) adds up δ_i x_i over the images with ⟨w, x_i⟩ > c_k, its bias the δ_i alone, and δ_i is the
     same in all rows. So neighbouring rows differ by the images between c_k and c_{k+1}.
 
-    Ref: Fowl et al. 2022 (Robbing the Fed), section 3 — imprint module
+    Ref: Fowl et al. 2022 — imprint module
     """
 
     def __init__(self, weight: Tensor, cuts: Tensor, back: Tensor) -> None:
@@ -81,7 +81,7 @@ def even_cuts(bins: int) -> Tensor:
 def normal_cuts(seen: Tensor, bins: int) -> Tensor:
     """Bins that are equally likely for brightnesses like those ``seen``, taken as normal: c_k = μ + σ Φ⁻¹(k / bins), c_0 = 0.
 
-    Ref: Fowl et al. 2022, section 3 — bins of equal mass
+    Ref: Fowl et al. 2022 — bins of equal mass
     """
     if len(seen) < 2:
         raise BadInput(f"equally likely bins need at least 2 auxiliary images, got {len(seen)}")
@@ -101,7 +101,7 @@ def imprint(bins: int = 256, change: float = 0.01) -> Imprint:
     Deviations: the paper's second layer has a column for each bin, all of them alike; here the bins are added up before one column,
     which gives the same gradient with fewer weights. The block's output is added to the image, so that the model still works.
 
-    Ref: Fowl et al. 2022 (Robbing the Fed: Directly Obtaining Private Data in Federated Learning with Modified Models)
+    Ref: Fowl et al. 2022 — a model changed for imprinting
     """
     if bins < 1:
         raise BadInput(f"an imprint needs at least 1 bin, got {bins}")

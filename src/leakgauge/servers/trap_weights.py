@@ -49,7 +49,7 @@ class TrapWeights:
 def traps(units: int, inputs: int, scale: float, rng: torch.Generator) -> Tensor:
     """Rows of which a random half is −|N(0, 1)| and the other half the same values, times ``scale``, with the sign turned.
 
-    Ref: Boenisch et al. 2023, section 4.1 — trap weights
+    Ref: Boenisch et al. 2023 — rows of trap weights
     """
     rows = torch.empty(units, inputs, dtype=torch.float64)
     half = inputs // 2
@@ -77,7 +77,8 @@ def trap_weights(share: float = 0.05, scale: float = 0.95) -> TrapWeights:
     Without auxiliary images the positive half of a row is ``scale`` times the negative one: the smaller, the fewer images pass. With
     auxiliary images each unit's bias is set so that it answers to a ``share`` of them, which fits 1 / share images best.
 
-    Ref: Boenisch et al. 2023 (When the Curious Abandon Honesty), section 4.1; biases by quantiles: Nowak et al. 2024 (QBI), section 3
+    Ref: Boenisch et al. 2023 — trap weights
+    Ref: Nowak et al. 2024 — biases by quantiles (QBI)
     """
     if not 0 < share < 1:
         raise BadInput(f"the share of images that a unit answers to lies between 0 and 1, got {share}")

@@ -1,0 +1,165 @@
+"""How many images of a batch a malicious server reads off one update, and what stands against it, on embedded data.
+
+python benchmarks/malicious.py [--rounds 3] [--out FILE]     minutes on two cores
+python benchmarks/malicious.py --quick                       seconds, to see it run
+python benchmarks/malicious.py --show FILE                   the tables of what was measured
+
+An image counts as read where its SSIM reaches 0.95. Every round has a batch of its own (images never meet those that the server
+holds); a cell gives the mean and the range over rounds. Seed 0 for weights, servers, noise and starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from leakgauge.audit.case import Case
+from leakgauge.audit.scoring import score
+from leakgauge.audit.setup import Setup, embedded, set_up
+from leakgauge.core import Victim
+from leakgauge.errors import Inapplicable
+
+READ = 0.95
+HELD = "auxiliary:64"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A set-up, and for each round the share of images that were read and the median PSNR (dB; 200 where exact)."""
+
+    part: str
+    what: str
+    batch: int
+    read: tuple[float, ...]
+    psnr: tuple[float, ...]
+    refused: str = ""
+
+
+def fully_connected(case: Case) -> Setup:
+    """The embedded data with an untrained network whose first layer sees the image."""
+    torch.manual_seed(0)
+    setup = embedded(replace(case, model="cnn", name=""))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
+    return replace(setup, victim=Victim(model, setup.victim.space, mode=case.mode, name="mlp"))
+
+
+def measured(part: str, what: str, case: Case, rounds: int) -> Row:
+    """Attacks as many batches as there are rounds."""
+    load = fully_connected if case.model == "mlp" else embedded
+    read: list[float] = []
+    psnr: list[float] = []
+    for turn in range(rounds):
+        one = replace(case, first=turn * case.batch_size, name="")
+        setup = set_up(one, load)
+        x, y = setup.private(one)
+        try:
+            found = one.build_attack()(setup.victim, setup.observation(one), seed=0)
+        except Inapplicable as refusal:
+            return Row(part, what, case.batch_size, (), (), str(refusal))
+        scores = score(found, x, y, space=setup.victim.space)
+        read.append(sum(value >= READ for value in scores.ssim) / len(x))
+        psnr.append(min(200.0, statistics.median(scores.psnr)))
+    return Row(part, what, case.batch_size, tuple(read), tuple(psnr))
+
+
+def protections(case: Case) -> Iterator[tuple[str, Case]]:
+    """What may stand between the client and the server, one thing at a time."""
+    yield "nothing", case
+    yield "train mode", replace(case, mode="train", name="")
+    yield "4 local steps", replace(case, local_steps=4, name="")
+    for spec in ("aggregate:clients=4", *(f"dpsgd:clip=1,noise={noise}" for noise in (0.001, 0.01, 0.1, 1))):
+        yield spec, replace(case, channel=spec, name="")
+    for spec in ("clip:1", "quantize:8", "prune:0.9", *(f"gaussian_noise:relative={r}" for r in (0.001, 0.01, 0.1, 1))):
+        yield spec, replace(case, defenses=(spec,), name="")
+
+
+def cases(quick: bool) -> Iterator[tuple[str, str, Case]]:
+    """The parts of the page: batches and bins, honest and trapped weights, what is tried against an imprint, and fishing."""
+    base = Case(model="cnn", server="imprint", attack="imprint")
+    for batch in (4, 16, 64, 128)[: 2 if quick else None]:
+        for bins in (64, 256, 1024)[: 2 if quick else None]:
+            server = f"imprint:bins={bins}"
+            yield "imprint", f"{bins} bins", replace(base, server=server, batch_size=batch, name="")
+            yield (
+                "imprint",
+                f"{bins} bins, {HELD}",
+                replace(base, server=server, batch_size=batch, reveal=("size", HELD), name=""),
+            )
+    mlp = Case(model="mlp", attack="linear_rows")
+    for batch in (4, 16, 64)[: 2 if quick else None]:
+        trap = f"trap_weights:share={1 / batch:.4g}"
+        yield "rows", "honest weights", replace(mlp, batch_size=batch, name="")
+        yield "rows", "trap weights", replace(mlp, server="trap_weights", batch_size=batch, name="")
+        yield (
+            "rows",
+            f"trap weights, {HELD}",
+            replace(mlp, server=trap, batch_size=batch, reveal=("size", HELD), name=""),
+        )
+    for change in (0.01, 100):  # of a pixel's range: hardly to be seen, and as loud as it gets
+        server = f"imprint:bins=256,change={change}"
+        against = replace(base, server=server, batch_size=16, reveal=("size", HELD), name="")
+        for what, changed in protections(against):
+            yield "against", f"change {change}: {what}", changed
+    steps = {"steps": 5 if quick else 300}
+    fished = Case(model="cnn", batch_size=10, options=steps)
+    yield "fishing", "inverting_gradients", fished
+    yield "fishing", "fishing", replace(fished, server="fishing:target=1", attack="fishing", name="")
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown, a part after another."""
+    lines: list[str] = []
+    for part in dict.fromkeys(row.part for row in rows):
+        lines += ["", f"### {part}", "", "| set-up | batch | images read | median PSNR |", "|---|---|---|---|"]
+        for row in (one for one in rows if one.part == part):
+            cells = (
+                ("refused: " + row.refused, "–")
+                if row.refused
+                else (spread(row.read, "{:.0%}"), spread(row.psnr, "{:.1f}"))
+            )
+            lines.append(f"| {row.what} | {row.batch} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines[1:])
+
+
+def spread(values: tuple[float, ...], form: str) -> str:
+    mean, low, high = (form.format(one) for one in (statistics.fmean(values), min(values), max(values)))
+    return mean if low == high else f"{mean} [{low}..{high}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--show", type=Path)
+    given = parser.parse_args()
+    if given.show is not None:
+        kept = [json.loads(line) for line in given.show.read_text("utf-8").splitlines()][1:]
+        print(table([Row(**{**one, "read": tuple(one["read"]), "psnr": tuple(one["psnr"])}) for one in kept]))
+        return
+    rounds = 1 if given.quick else given.rounds
+    rows: list[Row] = []
+    for part, what, case in cases(given.quick):
+        rows.append(measured(part, what, case, rounds))
+        print(rows[-1], flush=True)
+    print(table(rows))
+    if given.out is not None:
+        facts = {
+            "benchmark": "malicious",
+            "rounds": rounds,
+            "seed": 0,
+            "quick": given.quick,
+            "torch": str(torch.__version__),
+        }
+        given.out.write_text("".join(json.dumps(one) + "\n" for one in [facts, *map(asdict, rows)]), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
