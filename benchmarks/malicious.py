@@ -28,17 +28,22 @@ from leakgauge.errors import Inapplicable
 
 READ = 0.95
 HELD = "auxiliary:64"
+FISHED = 1
 
 
 @dataclass(frozen=True)
 class Row:
-    """A set-up, and for each round the share of images that were read and the median PSNR (dB; 200 where exact)."""
+    """A set-up, and for each round the share of images that were read and the median PSNR (dB; 200 where exact).
+
+    ``target`` is the PSNR of the one image of class ``FISHED``, where the batch has one.
+    """
 
     part: str
     what: str
     batch: int
     read: tuple[float, ...]
     psnr: tuple[float, ...]
+    target: tuple[float, ...] = ()
     refused: str = ""
 
 
@@ -55,18 +60,23 @@ def measured(part: str, what: str, case: Case, rounds: int) -> Row:
     load = fully_connected if case.model == "mlp" else embedded
     read: list[float] = []
     psnr: list[float] = []
+    target: list[float] = []
     for turn in range(rounds):
-        one = replace(case, first=turn * case.batch_size, name="")
+        one = replace(
+            case, first=case.first + turn * max(case.batch_size, 10), name=""
+        )  # ten classes, one of each in turn
         setup = set_up(one, load)
         x, y = setup.private(one)
         try:
             found = one.build_attack()(setup.victim, setup.observation(one), seed=0)
         except Inapplicable as refusal:
-            return Row(part, what, case.batch_size, (), (), str(refusal))
+            return Row(part, what, case.batch_size, (), (), refused=str(refusal))
         scores = score(found, x, y, space=setup.victim.space)
         read.append(sum(value >= READ for value in scores.ssim) / len(x))
         psnr.append(min(200.0, statistics.median(scores.psnr)))
-    return Row(part, what, case.batch_size, tuple(read), tuple(psnr))
+        if (y == FISHED).sum() == 1:
+            target.append(min(200.0, scores.psnr[int((y == FISHED).nonzero())]))
+    return Row(part, what, case.batch_size, tuple(read), tuple(psnr), tuple(target))
 
 
 def protections(case: Case) -> Iterator[tuple[str, Case]]:
@@ -108,27 +118,37 @@ def cases(quick: bool) -> Iterator[tuple[str, str, Case]]:
         for what, changed in protections(against):
             yield "against", f"change {change}: {what}", changed
     steps = {"steps": 5 if quick else 300}
-    fished = Case(model="cnn", batch_size=10, options=steps)
-    yield "fishing", "inverting_gradients", fished
-    yield "fishing", "fishing", replace(fished, server="fishing:target=1", attack="fishing", name="")
+    for size in (1, 10, 20)[: 2 if quick else None]:
+        caught = Case(model="cnn", batch_size=size, first=FISHED if size == 1 else 0, options={"tv": 0.01, **steps})
+        yield "fishing", "inverting_gradients", caught
+        if size > 1:
+            yield "fishing", "fishing", replace(caught, server=f"fishing:target={FISHED}", attack="fishing", name="")
 
 
 def table(rows: list[Row]) -> str:
     """Markdown, a part after another."""
     lines: list[str] = []
     for part in dict.fromkeys(row.part for row in rows):
-        lines += ["", f"### {part}", "", "| set-up | batch | images read | median PSNR |", "|---|---|---|---|"]
+        lines += [
+            "",
+            f"### {part}",
+            "",
+            "| set-up | batch | images read | median PSNR | of the one of class 1 |",
+            "|---|---|---|---|---|",
+        ]
         for row in (one for one in rows if one.part == part):
             cells = (
                 ("refused: " + row.refused, "–")
                 if row.refused
                 else (spread(row.read, "{:.0%}"), spread(row.psnr, "{:.1f}"))
             )
-            lines.append(f"| {row.what} | {row.batch} | {cells[0]} | {cells[1]} |")
+            lines.append(f"| {row.what} | {row.batch} | {cells[0]} | {cells[1]} | {spread(row.target, '{:.1f}')} |")
     return "\n".join(lines[1:])
 
 
 def spread(values: tuple[float, ...], form: str) -> str:
+    if not values:
+        return "–"
     mean, low, high = (form.format(one) for one in (statistics.fmean(values), min(values), max(values)))
     return mean if low == high else f"{mean} [{low}..{high}]"
 
@@ -142,7 +162,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.show is not None:
         kept = [json.loads(line) for line in given.show.read_text("utf-8").splitlines()][1:]
-        print(table([Row(**{**one, "read": tuple(one["read"]), "psnr": tuple(one["psnr"])}) for one in kept]))
+        print(
+            table([Row(**{**one, **{name: tuple(one[name]) for name in ("read", "psnr", "target")}}) for one in kept])
+        )
         return
     rounds = 1 if given.quick else given.rounds
     rows: list[Row] = []
