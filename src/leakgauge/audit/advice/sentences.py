@@ -36,7 +36,8 @@ LIMITS = (
     "Verdicts are about a server that keeps to the protocol and looks, except where they name a malicious one.",
     "Every verdict is about this model with these weights, these images and this set-up. Another checkpoint, larger images or "
     "other people's data can leak more.",
-    "Defenses were attacked by an adversary that does not adapt to them, and noise without an accountant bounds nothing.",
+    "Defenses were attacked by an adversary that does not adapt to them, unless what it is taken to know says otherwise; noise without "
+    "an accountant bounds nothing.",
 )
 """What no audit says, whatever it found."""
 
