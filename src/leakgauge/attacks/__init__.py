@@ -19,6 +19,7 @@ from leakgauge.attacks.gradinversion import gradinversion
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
+from leakgauge.attacks.r_gap import r_gap
 from leakgauge.attacks.tag import tag
 from leakgauge.attacks.token_positions import token_positions
 from leakgauge.core import Attack
@@ -29,6 +30,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "inverting_gradients": inverting_gradients,
     "tag": tag,
     "linear": linear,
+    "r_gap": r_gap,
     "gradinversion": gradinversion,
     "april": april,
     "april_closed_form": april_closed_form,
@@ -62,6 +64,7 @@ __all__ = [
     "idlg",
     "inverting_gradients",
     "linear",
+    "r_gap",
     "tag",
     "token_positions",
 ]
