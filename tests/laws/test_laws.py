@@ -26,6 +26,7 @@ HOME = {
     "inverting_gradients": ("cnn", {"steps": 150, "tv": 0.01}),
     "tag": ("lenet", {"steps": 250}),
     "linear": ("mlp", {}),
+    "r_gap": ("lenet", {}),
     "gradinversion": ("cnn", {"steps": 150, "restarts": 3}),
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -81,7 +81,9 @@ def _walked_back(
 ) -> tuple[Tensor, tuple[Judged, ...]]:
     """The image, and what was known of each layer's equations before they were solved, the first layer first.
 
-    From δ = ∂L/∂z of a layer and its input x follow those of the layer before: z' = σ⁻¹(x) and δ' = Wᵀδ ⊙ σ'(z').
+    From δ = ∂L/∂z of a layer and its input x follow those of the layer before: z' = σ⁻¹(x) and δ' = Wᵀδ ⊙ σ'(z'). A value of x
+    that is not determined gives no equation for z', and does no other harm where no gradient passes it (a stride that leaves
+    out the border) or its slope is known (no activation). Elsewhere it is a guess, as is all that follows.
     """
 
     def own(name: str) -> Tensor:
@@ -94,12 +96,15 @@ def _walked_back(
     judged = [found.judged]
     for layer, following in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
         after = layer.undone(found.x, off=found.off)
-        sent = following.slope_of_input(delta.view(following.leaves), own(following.weight))
-        delta = (sent.flatten() * after.slope).view(layer.leaves)
+        sent = following.slope_of_input(delta.view(following.leaves), own(following.weight)).flatten()
+        open_ones = ~found.determined & (sent.abs() > rounding * sent.abs().max())
+        guessed = int(open_ones.sum()) if layer.after else 0
+        judged[0] = replace(judged[0], guessed=guessed)
+        delta = (sent * after.slope).view(layer.leaves)
         if not delta.any():
             raise Inapplicable(f"the gradient that reaches {layer.name} is zero, so nothing follows from it")
         if layer.convolves:
-            z, passed = after.z.view(layer.leaves), after.known.view(layer.leaves)
+            z, passed = after.z.view(layer.leaves), after.known if guessed else after.known & found.determined
             if layer.bias is not None:
                 z = z - own(layer.bias).view(-1, *[1] * (z.dim() - 1))
             known = system_of_convolution(layer, own(layer.weight), delta, gradients[layer.weight], z, passed)

@@ -132,12 +132,6 @@ def read_chain(victim: Victim) -> tuple[Layer, ...]:
     while node.op != "placeholder":
         where, what = names.get(node, str(node.target)), operation(node)
         source = _only_input(node, where, what)
-        if len(node.users) > 1 or len(source.users) > 1:
-            branch = node if len(node.users) > 1 else source
-            at = "the image" if branch.op == "placeholder" else names.get(branch, branch.name)
-            raise Inapplicable(
-                f"not a plain chain of layers: {at} is used by {len(branch.users)} operations, as in a residual connection"
-            )
         if what in ("linear", "conv1d", "conv2d", "conv3d"):
             layers.append(_layer(node, source, where, tuple(reversed(after))))
             after = []
@@ -165,19 +159,26 @@ def _output(graph: fx.Graph) -> fx.Node:
 def _only_input(node: fx.Node, where: str, what: str) -> fx.Node:
     """The one tensor that the operation reads, weights apart."""
     if "norm" in what:
-        raise Inapplicable(f"{where} normalises ({what}); R-GAP goes back through layers and activations only")
+        raise Inapplicable(
+            f"the model normalises ({_called(where, what)}); R-GAP goes back through layers and activations only"
+        )
     if "pool" in what:
-        raise Inapplicable(f"{where} pools ({what}); what is merged has no equation of its own")
+        raise Inapplicable(f"the model pools ({_called(where, what)}); what is merged has no equation of its own")
     if what == "dropout" and not _no_dropout(node):
-        raise Inapplicable(f"{where} drops values at random (dropout in train mode), which ones is not known")
+        raise Inapplicable(f"the model drops values in train mode ({_called(where, what)}); which ones is not known")
     read = [n for n in node.all_input_nodes if n.op != "get_attr"]
     if len(read) != 1 or not isinstance(node.args[0], fx.Node) or node.args[0] is not read[0]:
         raise Inapplicable(
-            f"not a plain chain of layers: {where} ({what}) reads {len(read)} tensors, as in a residual connection"
+            f"not a plain chain of layers: {_called(where, what)} reads {len(read)} tensors, as in a residual connection"
             if len(read) > 1
-            else f"not a plain chain of layers: {where} ({what}) reads no single tensor"
+            else f"not a plain chain of layers: {_called(where, what)} reads no single tensor"
         )
     return read[0]
+
+
+def _called(where: str, what: str) -> str:
+    """An operation with the module it runs in."""
+    return where if where.rpartition(".")[2].partition("_")[0] == what.partition("_")[0] else f"{what} of {where}"
 
 
 def _no_dropout(node: fx.Node) -> bool:
@@ -193,7 +194,7 @@ def _activation(node: fx.Node, where: str, what: str) -> Activation:
     if what == "elu" and float(settings["alpha"]) > 0 and settings["scale"] == 1 and settings["input_scale"] == 1:
         return Activation(what, float(settings["alpha"]))
     raise Inapplicable(
-        f"{where} is {what}; R-GAP goes back through convolutions, linear layers, leaky ReLU, ReLU, ELU, sigmoid and tanh"
+        f"the model has {_called(where, what)}; R-GAP undoes convolutions, linear layers, leaky ReLU, ReLU, ELU, sigmoid and tanh"
     )
 
 

@@ -78,12 +78,14 @@ def _from_scores(
 
     The equation may have several solutions: inputs that give the same gradient.
 
-    Ref: R-GAP (Zhu and Blaschko 2021), section 3.1 — recovering from the loss; two data with one gradient
+    Ref: R-GAP (Zhu and Blaschko 2021), twin data — the last layer from the loss; two inputs with one gradient
     """
     factor = factor_of(channel)
     left, singular, _ = torch.linalg.svd(gradient / factor, full_matrices=False)
     if len(singular) > 1 and singular[1] > ONE_VECTOR * singular[0]:
-        raise Inapplicable("the gradient of the head is no product of two vectors, so it is not that of one sample")
+        raise Inapplicable(
+            "the gradient of the head is no product of two vectors: it is not that of one sample, or was changed on its way"
+        )
     probabilities, tried = _cases(victim, left[:, 0])
     found: list[Start] = []
     for direction, target in tried:

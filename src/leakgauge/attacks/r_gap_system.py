@@ -14,13 +14,18 @@ SMALL_ERROR = 0.01
 """Share of their range by which pixels may be off while a picture still counts as recovered: 40 dB."""
 
 
+DETERMINED = 1e-6
+"""How much of a value, squared, may lie where the equations say nothing while it still counts as determined."""
+
+
 @dataclass(frozen=True)
 class Judged:
     """What one layer's equations determine, known before they are solved.
 
     ``rank`` of the ``unknowns`` follow from ``equations``; the largest singular value is ``condition`` times the smallest that
     counts. ``noise`` is how far the right side is from any solution, relative to its length, and ``off`` how far each value of
-    the solution is expected to be off because of it (root mean square, what is not determined left out).
+    the solution is expected to be off because of it (root mean square, what is not determined left out). ``guessed`` of the
+    values are not determined although the gradient passes them, so that of all layers before is wrong.
     """
 
     name: str
@@ -30,6 +35,7 @@ class Judged:
     condition: float
     noise: float
     off: float
+    guessed: int = 0
 
     @property
     def lost(self) -> int:
@@ -38,10 +44,12 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """A layer's input ``x``, how far each of its values is expected to be ``off``, and the judgement on its equations."""
+    """A layer's input ``x``, how far each of its values is expected to be ``off``, which of them the equations have
+    ``determined``, and the judgement on the equations."""
 
     x: Tensor
     off: Tensor
+    determined: Tensor
     judged: Judged
 
 
@@ -63,7 +71,7 @@ class System:
         least = float(singular[0]) * rounding * math.sqrt(max(rows, unknowns))
         rank = int((singular > least).sum())
         left, singular, right = left[:, :rank], singular[:rank], right[:rank]
-        guess = torch.zeros_like(right[0]) if guess is None else guess
+        guess = torch.zeros(unknowns, dtype=right.dtype) if guess is None else guess
         side = self.side - self.matrix @ guess
         reached = left.T @ side
         square = float((side - left @ reached).square().sum()) + self.outside
@@ -75,11 +83,12 @@ class System:
             unknowns=unknowns,
             equations=self.equations,
             rank=rank,
-            condition=float(singular[0] / singular[-1]),
+            condition=float(singular[0] / singular[-1]) if rank else math.inf,
             noise=math.sqrt(square) / (length or 1.0),
             off=float(off.square().mean().sqrt()),
         )
-        return Solved(guess + right.T @ (reached / singular), off, judged)
+        determined = right.square().sum(0) > 1 - DETERMINED  # its unit vector lies in the rows' space
+        return Solved(guess + right.T @ (reached / singular), off, determined, judged)
 
 
 def system_of_convolution(
@@ -155,31 +164,34 @@ class RankAnalysis:
     def index(self) -> float:
         """Σ_i (d − (i − 1))/d · (rank(A_i) − n_i) over the d layers: 0 where every layer's input is determined, else below.
 
-        Ref: R-GAP (Zhu and Blaschko 2021), section 4 — rank analysis index
+        Ref: R-GAP (Zhu and Blaschko 2021), rank analysis — index of an architecture's risk
         """
         depth = len(self.layers)
         return sum((depth - i) / depth * (layer.rank - layer.unknowns) for i, layer in enumerate(self.layers))
 
     @property
-    def pixel_error(self) -> float:
-        """How far a pixel is expected to be off, as a share of its range; values of no equation are off by half of it."""
-        first = self.layers[0]
-        off = min(first.off / self.span, 0.5)
-        return math.sqrt(off**2 + 0.25 * first.lost / first.unknowns)
+    def pixel_error(self) -> float | None:
+        """How far a pixel is expected to be off, as a share of its range, where unknowns of the image that do not follow are off by
+        half of it. None where a later layer's input is guessed: then nothing is known of the layers before it."""
+        first, *later = self.layers
+        if any(layer.guessed for layer in later):
+            return None
+        return math.sqrt(min(first.off / self.span, 0.5) ** 2 + 0.25 * first.lost / first.unknowns)
 
     def lost(self) -> tuple[str, ...]:
         """Predictions, in words; none means that everything comes back."""
         first, *later = self.layers
         found = [
-            f"{layer.lost} of the {layer.unknowns} unknowns before {layer.name} do not follow: they and all earlier ones are a guess"
+            f"{layer.guessed} of the {layer.unknowns} values that enter {layer.name} do not follow: they and all before are a guess"
             for layer in later
-            if layer.lost
+            if layer.guessed
         ]
         if first.lost:
             found.append(f"{first.lost} of the {first.unknowns} unknowns of the image do not follow: detail is lost")
-        if not found and self.pixel_error > SMALL_ERROR:
+        off = self.pixel_error
+        if not found and off is not None and off > SMALL_ERROR:
             found.append(
-                f"rounding or noise in the gradients puts pixels off by about {100 * self.pixel_error:.0f} % of their range"
+                f"rounding or noise in the gradients puts pixels off by about {100 * off:.0f} % of their range"
             )
         return tuple(found)
 
@@ -194,16 +206,16 @@ class RankAnalysis:
                 for layer in self.layers
             ),
             ("rank analysis index", f"{self.index:g}"),
-            (
-                "expected error of a pixel",
-                f"{self.pixel_error:.1e} of its range (numbers are rounded to {self.rounding:.0e})",
-            ),
+            ("expected error of a pixel", f"{self._off()} (numbers are rounded to {self.rounding:.0e})"),
             ("predicted", "; ".join(self.lost()) or "everything is recovered"),
         )
 
     def __str__(self) -> str:
         systems = ", ".join(f"{layer.rank} of {layer.unknowns} before {layer.name}" for layer in self.layers)
         return (
-            f"identifiability: {systems}; rank analysis index {self.index:g}, pixels off by about {self.pixel_error:.1e} of their "
-            f"range; predicted: {', '.join(self.lost()) or 'everything is recovered'}"
+            f"identifiability: {systems}; rank analysis index {self.index:g}, expected error of a pixel {self._off()}; "
+            f"predicted: {', '.join(self.lost()) or 'everything is recovered'}"
         )
+
+    def _off(self) -> str:
+        return "not known" if self.pixel_error is None else f"{self.pixel_error:.1e} of its range"
