@@ -172,14 +172,14 @@ class TestClosedForm:
         assert torch.allclose(input_of_linear(torch.outer(delta, x), delta), x)
 
     def test_input_of_a_convolution(self):
-        # kernel (2, -1) on x = (1, 2, 4): z = (2·1 − 2, 2·2 − 4) = (0, 0). With δ = (1, 3) the gradient of the kernel is
-        # (1·1 + 3·2, 1·2 + 3·4) = (7, 14). z alone leaves one direction open; both together give x
+        # kernel (2, −1) on x = (1, 2, 5): z = (2·1 − 2, 2·2 − 5) = (0, −1). With δ = (1, 3) the gradient of the kernel is
+        # (1·1 + 3·2, 1·2 + 3·5) = (7, 17). z alone leaves one direction open; both together give x
         layer = Layer("", "w", None, enters=(1, 3), leaves=(1, 2), convolves=True)
-        weight, z = torch.tensor([[[2.0, -1.0]]]).double(), torch.zeros(1, 2).double()
-        delta, gradient = torch.tensor([[1.0, 3.0]]).double(), torch.tensor([[[7.0, 14.0]]]).double()
+        weight, z = torch.tensor([[[2.0, -1.0]]]).double(), torch.tensor([[0.0, -1.0]]).double()
+        delta, gradient = torch.tensor([[1.0, 3.0]]).double(), torch.tensor([[[7.0, 17.0]]]).double()
         known = torch.ones(1, 2, dtype=torch.bool)
         found = system_of_convolution(layer, weight, delta, gradient, z, known).solved("", rounding=1e-16)
-        assert found.x.tolist() == pytest.approx([1.0, 2.0, 4.0])
+        assert found.x.tolist() == pytest.approx([1.0, 2.0, 5.0])
         assert (found.judged.rank, found.judged.equations) == (3, 4)
 
     def test_rank_analysis_index(self):

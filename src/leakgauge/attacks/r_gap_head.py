@@ -65,6 +65,8 @@ def _from_bias(
     residuals = (weight @ x + own).softmax(0) - torch.eye(len(slope), dtype=x.dtype)  # row c: p − y for label c
     fit = F.cosine_similarity(residuals, (slope if factor > 0 else -slope)[None], dim=1)
     residual = residuals[int(fit.argmax())]
+    if not fit.max() > 0:  # noise: no label gives anything like it
+        return Start(x, slope / factor, factor)
     found = float(slope @ residual / residual.square().sum())
     changed = abs(found / factor - 1) > FITS
     said = f"the gradient was multiplied by {found / factor:.3g} on its way, which is undone" if changed else ""
