@@ -28,6 +28,7 @@ HOME = {
     "tag": ("lenet", {"steps": 250}),
     "tag_read_labels": ("vit_a", {"steps": 150}),
     "linear": ("mlp", {}),
+    "r_gap": ("lenet", {}),
     "gradinversion": ("cnn", {"steps": 150, "restarts": 3}),
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),
