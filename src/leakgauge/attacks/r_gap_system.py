@@ -102,7 +102,7 @@ def system_of_convolution(
     δ = ∂L/∂z is ``delta``; ``z`` is without the bias. The second kind of equations is the same for all
     channels c of a group, and is put together by its singular vectors. Both kinds are divided by the mean length of their rows.
 
-    Ref: R-GAP (Zhu and Blaschko 2021), Eq. (6) to (15) and Algorithm 1 — weight and gradient constraints of a layer
+    Ref: R-GAP (Zhu and Blaschko 2021) — weight and gradient constraints of a layer
     """
     known = known.flatten()
     weights = layer.product(torch.eye(layer.unknowns, dtype=weight.dtype).view(-1, *layer.enters), weight)
