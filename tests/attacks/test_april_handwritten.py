@@ -203,6 +203,25 @@ def test_heads_that_are_modules_of_their_own_are_one_attention():
     ]
 
 
+class Grouped(Separate):
+    """Two of the three heads' keys and values are left out: all heads share the first."""
+
+    def __init__(self) -> None:
+        super().__init__("q_proj k_proj v_proj o_proj")
+        self.k_proj, self.v_proj = nn.Linear(WIDTH, WIDTH // 3), nn.Linear(WIDTH, WIDTH // 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        k, v = self.k_proj(x).repeat(1, 1, 3), self.v_proj(x).repeat(1, 1, 3)
+        return self.o_proj(attended(self.q_proj(x), k, v, 3))
+
+
+def test_heads_that_share_keys_and_values():
+    torch.manual_seed(0)
+    model = Vit(Grouped())
+    assert attacked(model) > 200
+    assert find_roles(model).attention[0].out == "layers.0.attn.o_proj"
+
+
 @pytest.mark.parametrize("style", ["to_qkv", "wq", "query"])
 def test_standard_layouts_are_refused_with_the_reason_and_can_be_rearranged(style):
     torch.manual_seed(0)
@@ -281,7 +300,7 @@ def test_a_layer_that_only_has_the_name_is_refused():
         attacked(Vit(Unused()))
 
 
-def test_weights_that_run_twice_are_refused_where_the_block_holds_them_itself():
+def test_weights_that_run_twice_are_refused():
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -291,5 +310,29 @@ def test_weights_that_run_twice_are_refused_where_the_block_holds_them_itself():
             return self.inner(self.inner(x))
 
     torch.manual_seed(0)
-    with pytest.raises(Inapplicable, match="are used more than once"):
+    with pytest.raises(Inapplicable, match=r"the weights of layers\.0\.attn\.inner are used more than once"):
         attacked(Vit(Twice()))
+
+
+class InTheModel(nn.Module):
+    """No module for the attention: the model holds its layers itself, and may use them again."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times, self.cut = times, nn.Conv2d(3, WIDTH, 4, 4)
+        self.pos = nn.Parameter(torch.randn(9, WIDTH))
+        self.k, self.q, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.score = nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.cut(x).flatten(2).transpose(1, 2) + self.pos
+        for _ in range(self.times):
+            tokens = attended(self.q(tokens), self.k(tokens), self.v(tokens), 1)
+        return self.score(tokens.mean(1))
+
+
+def test_a_model_that_holds_the_layers_of_its_attention_itself():
+    torch.manual_seed(0)
+    assert attacked(InTheModel(1)) > 200
+    with pytest.raises(Inapplicable, match="are used more than once"):
+        attacked(InTheModel(2))

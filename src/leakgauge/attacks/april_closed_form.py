@@ -245,7 +245,7 @@ def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Lay
     if close(gradient.T @ z, attention_products(signal, victim.parameters(), attention).cpu()):
         return found
     again = _used_again(victim, attention, probe, seed=seed)
-    reason = f"the weights of {attention.name} are used more than once, so their gradient mixes several inputs"
+    reason = f"the weights of {attention.name or 'the model'} are used more than once, so their gradient mixes several inputs"
     return replace(found, broken=reason if again else BYPASSED)
 
 
@@ -256,11 +256,15 @@ def _first_input(victim: Victim, attention: Attention, x: Tensor, *, seed: int) 
         victim(x)
     read = [seen[name] for name in attention.layers if name in seen]
     if any(other.shape != read[0].shape or not close(other, read[0]) for other in read):
-        raise Inapplicable(f"q, k and v of {attention.name} do not read the same tokens: it is no self-attention")
+        raise Inapplicable(
+            f"q, k and v of {attention.name or 'the model'} do not read the same tokens: it is no self-attention"
+        )
     for tokens in (*read[:1], seen.get(attention.name)):
         if isinstance(tokens, Tensor) and tokens.dim() == 3 and 1 in tokens.shape[:2]:  # the batch is first or second
             return tokens.flatten(0, 1).double().cpu()
-    raise Inapplicable(f"{attention.name} does not read tokens (1, tokens, width), so its input is not known")
+    raise Inapplicable(
+        f"{attention.name or 'the model'} does not read tokens (1, tokens, width), so its input is not known"
+    )
 
 
 def _learned_tokens(victim: Victim, roles: Roles, known: Tensor, positions: Tensor) -> tuple[tuple[str, int], ...]:

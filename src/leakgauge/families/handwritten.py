@@ -24,7 +24,16 @@ def handwritten_roles(model: nn.Module) -> Roles | None:
     places = dict.fromkeys(name.rpartition(".")[0] for name in linears(model))
     attention = _heads_joined(model, [found for place in places for found in _attention(model, place)])
     widths = {_linear(model, name).in_features for layer in attention for name in layer.layers}
-    return roles_around(model, attention, widths.pop()) if len(widths) == 1 else None
+    roles = roles_around(model, attention, widths.pop()) if len(widths) == 1 else None
+    return None if roles is None or _filtered_before(model, roles) else roles
+
+
+def _filtered_before(model: nn.Module, roles: Roles) -> bool:
+    """Whether a convolution comes before a patch embedding that is a linear layer, as in models of sound."""
+    layers = [model.get_submodule(name) for name in weighted(model)]
+    patches = model.get_submodule(roles.patch_embedding or "")
+    before = layers[: layers.index(patches)]
+    return isinstance(patches, nn.Linear) and not all(isinstance(layer, nn.Linear) for layer in before)
 
 
 def _attention(model: nn.Module, place: str) -> list[Attention]:
@@ -58,13 +67,13 @@ def _completed(model: nn.Module, place: str, parts: dict[str, str], more: tuple[
 
     ``more`` are the layers of further heads, three for each.
     """
-    layers, last = (*parts.values(), *more), _linear(model, list(parts.values())[-1])
-    heads = 1 + len(more) // 3 if more else head_count(model.get_submodule(place))
-    width, left = divmod(last.out_features * (1 + len(more) // 3), 3 if "qkv" in parts else 1)
-    rest = [name for name in _in(place, linears(model)) if name not in layers]
-    shapes = {name: (_linear(model, name).in_features, _linear(model, name).out_features) for name in rest}
-    out = [name for name in rest if shapes[name] == (width, last.in_features)]
-    if "qkv" in parts and (left or (width % heads if heads else not out)):
+    layers, made = (*parts.values(), *more), [_linear(model, name) for name in parts.values()]
+    fused, count, tokens = "qkv" in parts, 1 + len(more) // 3, made[0].in_features
+    heads = count if more else head_count(model.get_submodule(place))
+    width, left = divmod(made[0].out_features * count, 3 if fused else 1)
+    rest = [(name, _linear(model, name)) for name in _in(place, linears(model)) if name not in layers]
+    out = [name for name, layer in rest if (layer.in_features, layer.out_features) == (width, tokens)]
+    if fused and (left or (width % heads if heads else not out)):
         return None
     named = [name for name in out if _OUT.search(name.removeprefix(f"{place}."))]
     output = out[0] if len(out) == 1 else next(iter(named), None)
