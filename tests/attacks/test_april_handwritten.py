@@ -276,14 +276,14 @@ class Cross(Separate):
 
 
 class Unused(Separate):
-    """Has a layer that says qkv and attends by others."""
+    """Has a layer that says qkv, which is called or not, and attends by others."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, called: bool) -> None:
         super().__init__("a b c d")
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.called, self.qkv = called, nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + 0 * self.qkv(x).sum()
+        return super().forward(x) + (self.qkv(x).mean() if self.called else 0)
 
 
 @pytest.mark.parametrize("latent", [True, False])
@@ -294,10 +294,11 @@ def test_cross_attention_is_refused(latent):
             attacked(Vit(Cross(latent=latent)), force=force)
 
 
-def test_a_layer_that_only_has_the_name_is_refused():
+@pytest.mark.parametrize("called", [True, False])
+def test_a_layer_that_only_has_the_name_is_refused(called):
     torch.manual_seed(0)
     with pytest.raises(Inapplicable, match="is not that of the first attention's input alone"):
-        attacked(Vit(Unused()))
+        attacked(Vit(Unused(called=called)))
 
 
 def test_weights_that_run_twice_are_refused():
