@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import nn
 
-from leakgauge.attacks import dlg, inverting_gradients, linear
+from leakgauge.attacks import dlg, inverting_gradients, linear, r_gap
 from leakgauge.audit.run import null_run
 from leakgauge.audit.scoring import score
 from leakgauge.audit.setup import one_of_each_class
@@ -33,6 +33,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Pixels, Attack]] = {
     ),
     "dlg on an untrained sigmoid LeNet": (lambda: LeNet(in_channels=1, side=28), PLAIN, dlg(steps=20, restarts=8)),
     "linear on an untrained MLP": (MLP, PLAIN, linear()),
+    "r_gap on an untrained sigmoid LeNet": (lambda: LeNet(in_channels=1, side=28), PLAIN, r_gap()),
 }
 
 

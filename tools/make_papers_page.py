@@ -76,6 +76,7 @@ PAPERS: dict[str, str] = {
     "Nowak et al. 2024": "Nowak, Bott, Khachaturov, Puppe, Krenzer, Hekalo: *QBI: Quantile-Based Bias Initialization for Efficient Private Data Reconstruction in Federated Learning*. 2024, arXiv:2406.18745",
     "Nowozin et al. 2016": "Nowozin, Cseke, Tomioka: *f-GAN: Training Generative Neural Samplers using Variational Divergence Minimization*. NeurIPS 2016, arXiv:1606.00709",
     "Phong et al. 2018": "Phong, Aono, Hayashi, Wang, Moriai: *Privacy-Preserving Deep Learning via Additively Homomorphic Encryption*. IEEE Transactions on Information Forensics and Security, 2018",
+    "R-GAP (Zhu and Blaschko 2021)": "Zhu, Blaschko: *R-GAP: Recursive Gradient Attack on Privacy*. ICLR 2021, arXiv:2010.07733",
     "Roy and Vetterli 2007": "Roy, Vetterli: *The Effective Rank: A Measure of Effective Dimensionality*. EUSIPCO 2007",
     "Shekhar and Ramdas 2023": "Shekhar, Ramdas: *Nonparametric Two-Sample Testing by Betting*. IEEE Transactions on Information Theory, 2023, arXiv:2112.09162",
     "Song and Ermon 2020": "Song, Ermon: *Understanding the Limitations of Variational Mutual Information Estimators*. ICLR 2020, arXiv:1910.06222",

@@ -15,6 +15,7 @@ from leakgauge.core import Pixels, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.errors import Inapplicable
 from leakgauge.models import LeNet
+from leakgauge.servers import fishing as fishing_server
 
 GREY = Pixels((1, 28, 28))
 
@@ -124,7 +125,16 @@ def test_an_attack_gives_its_reference_and_its_deviations(name):
     assert "Deviations: " in words
 
 
-CLOSED = ("linear", "april_closed_form", "april_text", "bag_of_tokens", "token_positions")
+CLOSED = (
+    "linear",
+    "linear_rows",
+    "r_gap",
+    "imprint",
+    "april_closed_form",
+    "april_text",
+    "bag_of_tokens",
+    "token_positions",
+)
 
 
 @pytest.mark.parametrize("name", [n for n in ATTACKS if n not in CLOSED])
@@ -136,6 +146,10 @@ def test_restarts_and_steps_reach_the_loop(name):
     elif name == "feature_matching":
         victim, x, y = testing.tiny_case("lenet")
         seen = share(victim, Features("body.1"), x, y)
+    elif name == "fishing":
+        victim, x, y = testing.tiny_case("lenet")
+        victim = fishing_server(int(y[0]))(victim)
+        seen = share(victim, Gradient(), x, y)
     else:
         victim, seen, _, _ = lenet_case(1)
     result = attack(victim, seen)

@@ -132,3 +132,13 @@ def test_trivial_baseline_is_the_better_of_mean_and_blur():
         columns = zip(*(getattr(s, metric) for s in both), strict=True)
         assert getattr(found, metric) == tuple(best(pair) for pair in columns)
     assert found.psnr[2] > 60  # a flat picture is its own mean
+
+
+def test_labels_of_one_mixture_are_compared_as_a_set_with_repeats():
+    truths = torch.rand(4, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    mixed = truths.mean(0, keepdim=True).expand(4, -1, -1, -1)
+    truth = torch.tensor([3, 5, 3, 7])
+    scores = score_images(mixed, truths, labels=torch.tensor([5, 3, 3, 9]), truth=truth)
+    assert scores.labels == (1.0, 1.0, 1.0, 0.0)
+    apart = score_images(truths, truths, labels=torch.tensor([5, 3, 3, 7]), truth=truth)
+    assert apart.labels == (0.0, 0.0, 1.0, 1.0)

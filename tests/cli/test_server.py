@@ -17,9 +17,10 @@ def test_a_malicious_server_is_read_by_its_own_attack_and_named_everywhere(leakg
     (record,) = records.read(tmp_path / "run")
     assert (record.case["attack"], record.case["server"]) == ("imprint", "imprint:bins=64")
     assert record.verdict == "feasible"
-    assert {"kind": "malicious", "what": "server sends another model than the agreed one: Imprint(bins=64, change=0.01)"} in [
-        dict(a) for a in record.assumptions
-    ]
+    assert {
+        "kind": "malicious",
+        "what": "server sends another model than the agreed one: Imprint(bins=64, change=0.01)",
+    } in [dict(a) for a in record.assumptions]
     assert "--server imprint:bins=64" in record.command
     page = (tmp_path / "run/report.html").read_text("utf-8")
     assert "malicious: imprint:bins=" in page

@@ -19,6 +19,7 @@ from leakgauge.defenses import (
 )
 from leakgauge.errors import Inapplicable
 from leakgauge.measures.mutual_information import ESTIMATORS, Estimate, Training
+from leakgauge.servers import fishing, imprint
 
 HOME = {
     "dlg": ("lenet", {"steps": 20, "restarts": 2}),
@@ -27,6 +28,7 @@ HOME = {
     "tag": ("lenet", {"steps": 250}),
     "tag_read_labels": ("vit_a", {"steps": 150}),
     "linear": ("mlp", {}),
+    "r_gap": ("lenet", {}),
     "gradinversion": ("cnn", {"steps": 150, "restarts": 3}),
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),
@@ -38,7 +40,12 @@ HOME = {
     "feasibility": ("cnn", {"steps": 150}),
     "huang": ("cnn", {"steps": 150, "statistics": 0.01}),
     "federated_averaging": ("cnn", {"steps": 150}),
+    "linear_rows": ("mlp", {}),
+    "imprint": ("cnn", {}),
+    "fishing": ("lenet", {"steps": 150, "tv": 0.01}),
 }
+SENT = {"imprint": imprint, "fishing": fishing}
+"""Malicious servers whose model an attack reads."""
 SEEN_THROUGH = {"feature_matching": Features("features.5")}
 DEFENSE_SETTINGS = {
     "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),
@@ -83,8 +90,11 @@ def test_every_registered_thing_has_its_laws():
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack(name):
-    victim, options = HOME[name]
-    testing.check_attack(ATTACKS[name](**options), *testing.tiny_case(victim), channel=SEEN_THROUGH.get(name))
+    home, options = HOME[name]
+    victim, x, y = testing.tiny_case(home)
+    if name in SENT:
+        victim = SENT[name](*([int(y[0])] if name == "fishing" else []))(victim)
+    testing.check_attack(ATTACKS[name](**options), victim, x, y, channel=SEEN_THROUGH.get(name))
 
 
 @pytest.mark.parametrize("name", ATTACKS)

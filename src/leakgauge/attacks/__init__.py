@@ -22,6 +22,7 @@ from leakgauge.attacks.imprint import imprint
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
 from leakgauge.attacks.linear_rows import linear_rows
+from leakgauge.attacks.r_gap import r_gap
 from leakgauge.attacks.tag import tag
 from leakgauge.attacks.tag_read_labels import tag_read_labels
 from leakgauge.attacks.token_positions import token_positions
@@ -34,6 +35,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "tag": tag,
     "tag_read_labels": tag_read_labels,
     "linear": linear,
+    "r_gap": r_gap,
     "gradinversion": gradinversion,
     "april": april,
     "april_closed_form": april_closed_form,
@@ -73,6 +75,7 @@ __all__ = [
     "inverting_gradients",
     "linear",
     "linear_rows",
+    "r_gap",
     "tag",
     "tag_read_labels",
     "token_positions",

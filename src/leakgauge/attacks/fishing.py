@@ -40,8 +40,8 @@ class Fishing:
         told = f"class {target} has {count} of the {size} images, by the gradient of its bias; the others do not reach the body"
         trace = replace(found.trace, snapshots=torch.empty(0), snapshot_steps=())
         return replace(
-            found, x=batch_of(found.x, size, victim), candidates=torch.stack(whole), y=None, trace=trace, made_by=repr(self),
-            notes=(*found.notes, told),
+            found, x=batch_of(found.x, size, victim), candidates=torch.stack(whole), y=None, trace=trace,
+            made_by=f"fishing by {found.made_by}", notes=(*found.notes, told),
         )  # fmt: skip
 
 
@@ -63,6 +63,8 @@ def fishing(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: in
 
     The number of images of that class is read off the gradient of its bias, their labels are known, and the body of the network has
     a gradient from them alone. The options are those of inverting gradients. Images of other classes are grey.
+
+    Deviations: the head's own gradient, in which other classes stand too, is left out; the paper takes other attacks as well.
 
     Ref: Wen et al. 2022 — inversion of the class that was fished for
     """

@@ -69,6 +69,8 @@ def imprint() -> Imprint:
     An image that has its bin to itself comes back up to rounding, whatever the rest of the network is, in any batch and through
     secure aggregation. Where fewer bins are filled than there are images, the missing ones are grey. Labels are not read.
 
+    Deviations: where noise fills more bins than there are images, those with the largest bias are taken.
+
     Ref: Fowl et al. 2022 — images read off the imprint module
     """
     return Imprint()

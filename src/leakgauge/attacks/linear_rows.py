@@ -89,6 +89,8 @@ def linear_rows() -> LinearRows:
     chose the weights (:func:`leakgauge.servers.trap_weights`). The adversary does not know which units are reached by one image
     alone; it believes those that agree with another unit first, then those that are valid images. Images that were not found are grey.
 
+    Deviations: the paper counts what was extracted with the truth at hand; here the adversary chooses without it.
+
     Ref: Boenisch et al. 2023 — extraction of single images of a batch
     """
     return LinearRows()

@@ -104,7 +104,7 @@ def score_images(
     guesses = guesses[order]
     right = None
     if labels is not None and truth is not None and labels.dim() == truth.dim() == 1:
-        right = _values((labels.cpu()[order] == truth.cpu()).double())
+        right = _right(labels.cpu()[order], truth.cpu(), guesses)
     others = pool if pool is not None and _enough(truths, pool) else None
     scrambled = guesses if tile is None else guesses[paired(guesses, truths, side=tile)]
     return Scores(
@@ -174,6 +174,18 @@ def _best_or_none(*columns: tuple[float, ...] | None) -> tuple[float, ...] | Non
 def _reduced(metric: Callable[[Tensor, Tensor], Tensor], guesses: Tensor, truths: Tensor) -> tuple[float, ...] | None:
     guess, truth = image.reduced(guesses), image.reduced(truths)
     return None if guess is None or truth is None else _values(metric(guess, truth))
+
+
+def _right(labels: Tensor, truth: Tensor, guesses: Tensor) -> tuple[float, ...]:
+    """1.0 where a label is right. Guesses that are the same image, as the mixture of a batch, are in no order, nor are their labels."""
+    _, group = guesses.flatten(1).unique(dim=0, return_inverse=True)
+    left = [labels[group == g].tolist() for g in range(int(group.max()) + 1)]
+    right: list[float] = []
+    for g, y in zip(group.tolist(), truth.tolist(), strict=True):
+        right.append(float(y in left[g]))
+        if right[-1]:
+            left[g].remove(y)
+    return tuple(right)
 
 
 def _values(tensor: Tensor) -> tuple[float, ...]:

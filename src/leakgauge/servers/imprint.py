@@ -39,9 +39,10 @@ class ImprintBlock(nn.Module):
 class Imprinted(nn.Module):
     """The agreed model behind the block."""
 
-    def __init__(self, imprint: ImprintBlock, model: nn.Module) -> None:
+    def __init__(self, block: nn.Module, model: nn.Module) -> None:
         super().__init__()
-        self.imprint, self.model = imprint, model
+        self.imprint = block
+        self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(self.imprint(x))

@@ -33,10 +33,11 @@ LIMITS = (
     "A negative verdict is no proof of safety. It says that these attacks, with these steps, restarts and images, did not succeed; "
     "others may. A reconstruction, once it is there, is a proof.",
     "Diagnostic results are upper bounds: the adversary was given something that an ordinary server does not have.",
-    "Verdicts are about a server that keeps to the protocol and looks, except where they name a malicious one.",
+    "Results are about a server that keeps to the protocol and looks, except where they name a malicious one.",
     "Every verdict is about this model with these weights, these images and this set-up. Another checkpoint, larger images or "
     "other people's data can leak more.",
-    "Defenses were attacked by an adversary that does not adapt to them, and noise without an accountant bounds nothing.",
+    "Defenses were attacked by an adversary that does not adapt to them, unless what it is taken to know says otherwise; noise without "
+    "an accountant bounds nothing.",
 )
 """What no audit says, whatever it found."""
 
