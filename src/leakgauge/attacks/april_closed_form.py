@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakgauge.attacks.april_identifiability import expected_pixel_error, identifiability
 from leakgauge.attacks.april_patches import Box, PatchGrid, pixels_from_patches
@@ -182,8 +182,8 @@ def _parts(victim: Victim, signal: Signal, *, seed: int) -> tuple[Roles, PatchGr
     roles = find_roles(victim.model)
     if not roles.attention:
         raise Inapplicable(
-            "the model has no self-attention that a family knows: linear layers for q, k and v, named as in timm or "
-            "Hugging Face, or nn.MultiheadAttention after a patch embedding"
+            "the model has no self-attention that a family knows: linear layers whose names say q, k and v (to_q, wq, query, "
+            "q_proj, qkv, in any spelling) or nn.MultiheadAttention, after a patch embedding"
         )
     if roles.position_embedding is None:
         raise Inapplicable("the model has no learned position embedding, so the gradient of the tokens is not shared")
@@ -245,18 +245,26 @@ def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Lay
     if close(gradient.T @ z, attention_products(signal, victim.parameters(), attention).cpu()):
         return found
     again = _used_again(victim, attention, probe, seed=seed)
-    reason = f"the weights of {attention.name} are used more than once, so their gradient mixes several inputs"
+    reason = f"the weights of {attention.name or 'the model'} are used more than once, so their gradient mixes several inputs"
     return replace(found, broken=reason if again else BYPASSED)
 
 
 def _first_input(victim: Victim, attention: Attention, x: Tensor, *, seed: int) -> Tensor:
     """What the first attention reads for one image, (tokens, width)."""
-    for name in (*attention.layers[:1], attention.name):  # some layers are not called: their weight is used as it is
-        with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:
-            victim(x)
-        if name in seen and seen[name].dim() == 3 and 1 in seen[name].shape[:2]:  # the batch is first or second
-            return seen[name].flatten(0, 1).double().cpu()
-    raise Inapplicable(f"{attention.name} does not read tokens (1, tokens, width), so its input is not known")
+    places = (*attention.layers, attention.name)  # some layers are not called: their weight is used as it is
+    with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, places) as seen:
+        victim(x)
+    read = [seen[name] for name in attention.layers if name in seen]
+    if any(other.shape != read[0].shape or not close(other, read[0]) for other in read):
+        raise Inapplicable(
+            f"q, k and v of {attention.name or 'the model'} do not read the same tokens: it is no self-attention"
+        )
+    for tokens in (*read[:1], seen.get(attention.name)):
+        if isinstance(tokens, Tensor) and tokens.dim() == 3 and 1 in tokens.shape[:2]:  # the batch is first or second
+            return tokens.flatten(0, 1).double().cpu()
+    raise Inapplicable(
+        f"{attention.name or 'the model'} does not read tokens (1, tokens, width), so its input is not known"
+    )
 
 
 def _learned_tokens(victim: Victim, roles: Roles, known: Tensor, positions: Tensor) -> tuple[tuple[str, int], ...]:
@@ -299,18 +307,19 @@ def _probe_gradient(victim: Victim, probe: Tensor, *, seed: int) -> Signal:
 
 
 def _used_again(victim: Victim, attention: Attention, probe: Tensor, *, seed: int) -> bool:
-    """Whether the attention runs several times for one image, or shares a weight with another layer."""
-    calls: list[None] = []
-    layer = victim.model.get_submodule(attention.name)
-    handle = layer.register_forward_pre_hook(lambda *_: calls.append(None), with_kwargs=True)
+    """Whether the attention, or its first layer, runs several times for one image, or shares a weight with another layer."""
+    calls: list[nn.Module] = []
+    layers = [victim.model.get_submodule(name) for name in (attention.name, *attention.layers[:1])]
+    handles = [layer.register_forward_pre_hook(lambda module, _: calls.append(module)) for layer in layers]
     try:
         with torch.no_grad(), private_randomness(seed, victim.device):
             victim(probe)
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
     own = {id(victim.model.get_parameter(name)) for name in attention.weights}
     names = [name for name, p in victim.model.named_parameters(remove_duplicate=False) if id(p) in own]
-    return len(calls) > 1 or len(names) > len(attention.weights)
+    return any(calls.count(layer) > 1 for layer in layers) or len(names) > len(attention.weights)
 
 
 def require_identity(gradient: Tensor, z: Tensor, products: Tensor) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from leakgauge.families.attention_first import attention_first
 from leakgauge.families.cnn import generic_roles
+from leakgauge.families.handwritten import handwritten_roles
 from leakgauge.families.hierarchical import hierarchical_roles
 from leakgauge.families.multihead import multihead_roles
 from leakgauge.families.resnet import resnet_roles
@@ -26,6 +27,7 @@ FAMILIES: dict[str, Callable[[nn.Module], Roles | None]] = {
     "text": text_roles,
     "hierarchical": hierarchical_roles,
     "multihead": multihead_roles,
+    "handwritten": handwritten_roles,
 }
 """Tried in this order; the generic roles come last and fit everything."""
 

@@ -32,9 +32,10 @@ class AttentionFirst(nn.Module):
 def attention_first(model: nn.Module, roles: Roles) -> nn.Module:
     """A copy of ``model`` without the norm before and the residual around its first attention.
 
-    Ours, timm's, Hugging Face's and torchvision's can be rearranged, and models on ``nn.TransformerEncoder``. ``roles`` are the
-    model's own, from ``find_roles(model)``. The weights are the model's; only their order changes. Scaling (layer scale),
-    dropout and dropped paths of that block are left out. On the command line it is ``attention_first:MODEL``.
+    Ours, timm's, Hugging Face's and torchvision's can be rearranged, models on ``nn.TransformerEncoder``, and those written by hand
+    whose blocks hold an attention, a normalisation and an ``mlp``. ``roles`` are the model's own, from ``find_roles(model)``. The
+    weights are the model's; only their order changes. Scaling (layer scale), dropout and dropped paths of that block are left
+    out. On the command line it is ``attention_first:MODEL``.
     """
     if not roles.attention:
         raise Inapplicable(
@@ -46,7 +47,8 @@ def attention_first(model: nn.Module, roles: Roles) -> nn.Module:
         )
     changed = copy.deepcopy(model)
     place, _, attention = roles.attention[0].name.rpartition(".")
-    if not place or (roles.patch_embedding or "").startswith(f"{place}."):
+    shared = not place or roles.attention[0].beside_others
+    if shared or (roles.patch_embedding or "").startswith(f"{place}."):
         raise Inapplicable(f"the first attention, {roles.attention[0].name}, lies in no block of its own to rearrange")
     block = changed.get_submodule(place)
     parent, _, name = place.rpartition(".")

@@ -18,15 +18,19 @@ _POSITION = re.compile(r"pos", re.IGNORECASE)
 def multihead_roles(model: nn.Module) -> Roles | None:
     """None unless convolutions, or a linear layer, come before the first attention and end in its width.
 
-    Words have other roles: a model that looks tokens of that width up in an ``nn.Embedding`` does not match.
+    Words have other roles: a model that looks tokens up in an ``nn.Embedding`` before that does not match.
     """
     attention = _self_attention(model)
     if not attention:
         return None
+    return roles_around(model, attention, getattr(model.get_submodule(attention[0].name), "embed_dim", 0))
+
+
+def roles_around(model: nn.Module, attention: tuple[Attention, ...], width: int) -> Roles | None:
+    """The other roles of a model of which the attention, in tokens of ``width``, is known; None where it reads no patches."""
     first = attention[0].name
-    width = getattr(model.get_submodule(first), "embed_dim", 0)
-    stem = _stem(model, first, width)
-    if not stem or _looks_words_up(model, width):
+    stem = _stem(model, attention[0].layers or (first,), width)
+    if not stem or _looks_words_up(model, {width, getattr(model.get_submodule(stem[0]), "in_features", width)}):
         return None
     rows = _learned_rows(model, width)
     tables = sorted((name for name in rows if rows[name] > 1), key=lambda name: -rows[name])  # registers are fewer
@@ -54,7 +58,7 @@ def _self_attention(model: nn.Module) -> tuple[Attention, ...]:
     layers = [name for name, module in modules.items() if isinstance(module, nn.TransformerEncoderLayer)]
     patterns = [name for name in layers if stacks and not any(_within(stack, name) for stack in stacks)]
     return tuple(
-        Attention(name, heads=module.num_heads, packed=_joined(name, "in_proj_weight"), out=_joined(name, "out_proj"))
+        Attention(name, heads=module.num_heads, packed=joined(name, "in_proj_weight"), out=joined(name, "out_proj"))
         for name, module in modules.items()
         if isinstance(module, nn.MultiheadAttention)
         and isinstance(module.in_proj_weight, nn.Parameter)
@@ -62,10 +66,10 @@ def _self_attention(model: nn.Module) -> tuple[Attention, ...]:
     )
 
 
-def _stem(model: nn.Module, first_attention: str, width: int) -> tuple[str, ...]:
+def _stem(model: nn.Module, first_attention: tuple[str, ...], width: int) -> tuple[str, ...]:
     """The convolutions before the first attention if their last has ``width``, else the first linear layer that has."""
     order = list(dict(model.named_modules()))
-    before = order[: order.index(first_attention)]
+    before = order[: min(map(order.index, first_attention))]
     layers = [(name, model.get_submodule(name)) for name in before]
     convolutions = [(name, layer.out_channels) for name, layer in layers if isinstance(layer, nn.Conv2d)]
     if convolutions:
@@ -83,21 +87,22 @@ def _learned_rows(model: nn.Module, width: int) -> dict[str, int]:
         for name, parameter in module.named_parameters(recurse=False):
             flat = parameter.dim() == 1 and not _CLASS_TOKEN.search(name)  # such as the scale of a norm
             if parameter.dim() and parameter.shape[-1] == width and not flat:
-                found[_joined(place, name)] = parameter.numel() // width
+                found[joined(place, name)] = parameter.numel() // width
     return found
 
 
 def _unnamed_head(model: nn.Module, attention: tuple[Attention, ...], stem: tuple[str, ...]) -> str | None:
     """The last linear layer that is neither in a block, where the attention lies, nor in the stem."""
-    parents = {layer.name.rpartition(".")[0] for layer in attention}
-    blocks = [parent for parent in parents if not _within(parent, stem[0])] + [layer.name for layer in attention]
+    around = {place for layer in attention for place in (layer.name.rpartition(".")[0], layer.name)}
+    blocks = [place for place in around if not _within(place, stem[0])]
+    blocks += [place for layer in attention for place in layer.places]
     rest = [name for name in linears(model) if name not in stem and not any(_within(block, name) for block in blocks)]
     return rest[-1] if rest else None
 
 
-def _looks_words_up(model: nn.Module, width: int) -> bool:
+def _looks_words_up(model: nn.Module, widths: set[int]) -> bool:
     tables = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
-    return any(table.embedding_dim == width and not _POSITION.search(name) for name, table in tables)
+    return any(table.embedding_dim in widths and not _POSITION.search(name) for name, table in tables)
 
 
 def _preferred(names: list[str], pattern: re.Pattern[str]) -> str | None:
@@ -120,5 +125,5 @@ def _within(place: str, name: str) -> bool:
     return not place or bool(inside(place, (name,)))
 
 
-def _joined(place: str, name: str) -> str:
+def joined(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name

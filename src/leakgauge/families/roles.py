@@ -22,9 +22,10 @@ ROLES = (
 class Attention:
     """One self-attention layer, by module names: either ``qkv`` is fused, or ``q``, ``k`` and ``v`` are separate.
 
-    The rows of a fused ``qkv`` weight are all of q, then all of k, then all of v (its columns, where the layer is the
-    ``Conv1D`` of GPT-2). ``nn.MultiheadAttention`` keeps the fused weight itself, without a layer for it: ``packed`` is that
-    parameter's name, in place of the others. ``heads`` is None where the model does not say.
+    In which order the rows of a fused ``qkv`` weight are (all of q first, or head by head) is not said here: only sums over all
+    of them are read. ``nn.MultiheadAttention`` keeps the fused weight itself, without a layer for it: ``packed`` is that
+    parameter's name, in place of the others. ``heads`` is None where the model does not say. ``more`` holds the layers of further
+    heads, where each has its own. With ``beside_others`` the module ``name`` holds other weights than those of the attention.
     """
 
     name: str
@@ -35,11 +36,18 @@ class Attention:
     v: str | None = None
     out: str | None = None
     packed: str | None = None
+    more: tuple[str, ...] = ()
+    beside_others: bool = False
 
     @property
     def layers(self) -> tuple[str, ...]:
         """Names of the layers that make q, k and v; none where the attention does so itself."""
-        return tuple(name for name in (self.qkv, self.q, self.k, self.v) if name is not None)
+        return tuple(name for name in (self.qkv, self.q, self.k, self.v, *self.more) if name is not None)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Names of the modules that hold the weights of this attention and no others."""
+        return tuple(filter(None, (*self.layers, self.out))) if self.beside_others else (self.name,)
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -88,7 +96,7 @@ class Roles:
         if role not in ROLES:
             raise BadInput(f"{role!r} is not a role of a model; {nearest(role, ROLES)}")
         if role == "attention":
-            return tuple(layer.name for layer in self.attention)
+            return tuple(place for layer in self.attention for place in layer.places)
         if role == "norms":
             return self.norms
         name = {

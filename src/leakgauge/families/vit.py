@@ -72,7 +72,7 @@ _LAYOUTS = (
         v="attention.value",
     ),
 )
-_HEAD_COUNTS = ("num_heads", "num_attention_heads", "heads", "n_heads")
+_HEAD_COUNTS = ("num_heads", "num_attention_heads", "heads", "n_heads", "n_head", "nheads", "nhead", "h")
 """Attributes in which attention layers keep their number of heads."""
 
 
