@@ -4,6 +4,7 @@ python benchmarks/malicious.py [--rounds 3] [--out FILE]     minutes on two core
 python benchmarks/malicious.py --quick                       seconds, to see it run
 python benchmarks/malicious.py --show FILE                   the tables of what was measured
 
+Part "alone" is what the client itself sees of the model, over ten batches (column "images read": share of samples that stand alone).
 An image counts as read where its SSIM reaches 0.95. Every round has a batch of its own (images never meet those that the server
 holds); a cell gives the mean and the range over rounds. Seed 0 for weights, servers, noise and starts.
 """
@@ -25,6 +26,7 @@ from leakgauge.audit.scoring import score
 from leakgauge.audit.setup import Setup, embedded, set_up
 from leakgauge.core import Victim
 from leakgauge.errors import Inapplicable
+from leakgauge.servers import alone
 
 READ = 0.95
 HELD = "auxiliary:64"
@@ -77,6 +79,28 @@ def measured(part: str, what: str, case: Case, rounds: int) -> Row:
         if (y == FISHED).sum() == 1:
             target.append(min(200.0, scores.psnr[int((y == FISHED).nonzero())]))
     return Row(part, what, case.batch_size, tuple(read), tuple(psnr), tuple(target))
+
+
+def singled_out(what: str, case: Case, rounds: int) -> Row:
+    """The share of samples that a client sees stand alone, in as many batches as there are rounds."""
+    load = fully_connected if case.model == "mlp" else embedded
+    shares: list[float] = []
+    for turn in range(rounds):
+        one = replace(case, first=turn * max(case.batch_size, 10), name="")
+        setup = set_up(one, load)
+        shares.append(len(alone(setup.victim, *setup.private(one)).samples) / case.batch_size)
+    return Row("alone", what, case.batch_size, tuple(shares), ())
+
+
+def inspected() -> Iterator[tuple[str, Case]]:
+    """Honest and changed models that a client looks at."""
+    for model in ("cnn", "vit", "vgg", "mlp"):
+        for batch in (4, 16):
+            yield f"{model}, honest", Case(model=model, batch_size=batch)
+    for server in ("imprint:bins=256", "fishing:target=1"):
+        for batch in (4, 10, 16):
+            yield f"cnn, {server}", Case(model="cnn", server=server, batch_size=batch)
+    yield "mlp, trap_weights", Case(model="mlp", server="trap_weights", batch_size=16)
 
 
 def protections(case: Case) -> Iterator[tuple[str, Case]]:
@@ -170,6 +194,9 @@ def main() -> None:
     rows: list[Row] = []
     for part, what, case in cases(given.quick):
         rows.append(measured(part, what, case, rounds))
+        print(rows[-1], flush=True)
+    for what, case in inspected():
+        rows.append(singled_out(what, case, 1 if given.quick else 10))
         print(rows[-1], flush=True)
     print(table(rows))
     if given.out is not None:

@@ -33,6 +33,7 @@ LEVELS: tuple[frozenset[str], ...] = (
             "cli_help",
             "console_init",
             "console_compare",
+            "console_inspect",
             "run_folder",
         }
     ),

@@ -43,7 +43,7 @@ from leakgauge.cli_options import (
     SkipOption,
     TrainingOption,
 )  # fmt: skip
-from leakgauge.cli_plan import compare, init, list_
+from leakgauge.cli_plan import compare, init, inspect, list_
 from leakgauge.errors import BadInput
 
 app = typer.Typer(
@@ -381,8 +381,7 @@ app.command(
     epilog="Examples: **leakgauge compare runs/main runs/branch --fail-if-worse** · **leakgauge compare runs/v1 runs/v2 "
     "--out changes.html --markdown changes.md**"
 )(compare)
-
-
+app.command(epilog="Example: **leakgauge inspect received.py:make --data photos/ --batch-size 32**")(inspect)
 app.command("list")(list_)
 
 

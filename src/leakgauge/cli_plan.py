@@ -1,4 +1,4 @@
-"""The commands around audits: ``init`` writes a plan file, ``compare`` shows what changed between two runs, ``list`` what can be named."""
+"""The small commands around audits: plan files, comparisons, a look at a model that was sent, and what can be named."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from leakgauge.cli_options import MarkdownOption, QuietOption
+from leakgauge.cli_options import (
+    ClassesOption,
+    DataOption,
+    DeviceOption,
+    MarkdownOption,
+    ModelArgument,
+    QuietOption,
+    ResizeOption,
+    SeedOption,
+    ServerOption,
+)
 
 
 def init(
@@ -52,11 +62,41 @@ def compare(
     )
 
 
-__all__ = ["compare", "init"]
-
-
 def list_() -> None:
     """Show the attacks, defenses, channels, malicious servers and embedded models that can be named."""
     from leakgauge import console
 
     console.show_registries()
+
+
+def inspect(
+    model: ModelArgument = None,
+    data: DataOption = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=2, help="Images of your own in one update.")] = 16,
+    first: Annotated[int, typer.Option(min=0, help="Index of the first image in the data.")] = 0,
+    server: ServerOption = "",
+    classes: ClassesOption = None,
+    resize: ResizeOption = False,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Look at a model that a server sent: would single samples of your batch stand alone in the update? Exit with 3 if so.
+
+    The gradient of every sample is computed in eval mode, on your own images; nothing is attacked. --server tries it on a
+    malicious server's model.
+    """
+    from leakgauge import console_inspect
+    from leakgauge.audit.case import Case
+    from leakgauge.integrations.plan_file import named
+
+    model, data = named(model, data)
+    case = Case(
+        model=model, data=data, batch_size=batch_size, first=first, server=server, classes=classes, resize=resize,
+        device=device, seed=seed,
+    )  # fmt: skip
+    case.build_server()
+    raise typer.Exit(console_inspect.show(case, quiet=quiet))
+
+
+__all__ = ["compare", "init", "inspect", "list_"]

@@ -94,3 +94,20 @@ def test_findings_keep_malicious_set_ups_apart(leakgauge, tmp_path):
     (update,) = found.every
     assert update.malicious
     assert not update.plain
+
+
+def test_inspect_tells_a_malicious_model_from_the_agreed_one(leakgauge):
+    honest = leakgauge("inspect", "cnn", "--batch-size", 8)
+    assert honest.code == 0, honest.err
+    assert "None of 8 samples stands alone" in honest.out
+    sent = leakgauge("inspect", "cnn", "--batch-size", 8, "--server", "imprint", "--first", 16)
+    assert sent.code == 3, sent.err
+    assert "samples stand alone" in sent.out
+    assert "imprint.measure.weight" in sent.out
+    assert leakgauge("inspect", "cnn", "--server", "imprint", "--quiet").out == ""
+
+
+def test_inspect_refuses_in_one_sentence(leakgauge):
+    said = leakgauge("inspect", "cnn", "--server", "trap_weights")
+    assert said.code == 2
+    assert "this model cannot be inspected: the first layer is a Conv2d" in said.err

@@ -9,6 +9,7 @@ Everything else in this package is about a server that is curious but honest. Re
 
 from collections.abc import Callable
 
+from leakgauge.servers.alone import Alone, alone
 from leakgauge.servers.fishing import Fishing, fishing
 from leakgauge.servers.imprint import Imprint, ImprintBlock, imprint
 from leakgauge.servers.server import Server
@@ -22,11 +23,13 @@ SERVERS: dict[str, Callable[..., Server]] = {
 
 __all__ = [
     "SERVERS",
+    "Alone",
     "Fishing",
     "Imprint",
     "ImprintBlock",
     "Server",
     "TrapWeights",
+    "alone",
     "fishing",
     "imprint",
     "trap_weights",

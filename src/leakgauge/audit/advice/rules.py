@@ -89,7 +89,7 @@ RULES: tuple[Rule, ...] = (
         severity="act",
         condition="A set-up with a malicious server is feasible or partial.",
         when=on_updates.malicious_server_leaks,
-        title="Check the model that the server sends before you train on it: layers, order, and weights against the last round's.",
+        title="Check the model that the server sends before you train on it: its layers, and what leakgauge inspect says.",
         why="A server that sent another model than the agreed one reconstructed private images: {name} ({quality}). Secure aggregation "
         "does not stop that; noise that an accountant vouches for does.",
     ),
