@@ -78,7 +78,7 @@ CONVOLUTION = st.tuples(st.integers(1, 10), st.integers(1, 4), st.integers(1, 3)
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     convolutions=st.lists(CONVOLUTION, min_size=1, max_size=3),
     act=st.sampled_from(["leaky", "tanh", "none"]),
