@@ -7,7 +7,7 @@ import typer
 
 from leakgauge import cli
 
-COMMANDS = ("audit", "attack", "scan", "monitor", "report", "init", "compare", "list")
+COMMANDS = ("audit", "attack", "scan", "monitor", "report", "init", "compare", "inspect", "list")
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,7 @@ COMMANDS = ("audit", "attack", "scan", "monitor", "report", "init", "compare", "
         ("audit", "file.py:factory, package:factory, timm:NAME"),
         ("attack", "file.py:factory, package:factory, timm:NAME"),
         ("scan", "file.py:factory, package:factory, timm:NAME"),
+        ("inspect", "file.py:factory, package:factory, timm:NAME"),
         ("monitor", "Training script, run as by python."),
         ("monitor", "Arguments of the script."),
         ("report", "Folder that audit, attack, monitor or scan wrote."),
