@@ -34,13 +34,8 @@ class Linear:
         began = time.perf_counter()
         if batch_size(seen) != 1:
             raise Inapplicable(f"the rows of a shared gradient mix {seen.size} samples; analytic recovery needs one")
-        signal = Observed.checked(seen.signal, victim).signal
-        name = first_linear(victim)
-        require_raw_input(victim, name, seed=seed)
-        for needed in (f"{name}.weight", f"{name}.bias"):
-            if needed not in signal:
-                raise Inapplicable(f"not shared: {needed}")
-        x = input_of_linear(signal[f"{name}.weight"], signal[f"{name}.bias"]).view(1, *victim.space.shape)
+        name, weight, bias = first_layer_gradients(victim, seen, seed=seed)
+        x = input_of_linear(weight, bias).view(1, *victim.space.shape)
         return Reconstruction.single(
             victim.space.project(x),
             readable(self.labels, victim, seen, seed=seed),
@@ -61,7 +56,18 @@ def input_of_linear(weight: Tensor, bias: Tensor) -> Tensor:
     return ((weight.double().T @ bias.double()) / square).to(weight.dtype)
 
 
-def first_linear(victim: Victim) -> str:
+def first_layer_gradients(victim: Victim, seen: Observation, *, seed: int) -> tuple[str, Tensor, Tensor]:
+    """Name of the fully connected layer that sees the image itself, and the gradients of its weight and bias; refuses other models."""
+    signal = Observed.checked(seen.signal, victim).signal
+    name = _first_linear(victim)
+    _require_raw_input(victim, name, seed=seed)
+    for needed in (f"{name}.weight", f"{name}.bias"):
+        if needed not in signal:
+            raise Inapplicable(f"not shared: {needed}")
+    return name, signal[f"{name}.weight"], signal[f"{name}.bias"]
+
+
+def _first_linear(victim: Victim) -> str:
     name = find_roles(victim.model).first_layer
     layer = None if name is None else victim.model.get_submodule(name)
     if name is None or not isinstance(layer, nn.Linear):
@@ -75,7 +81,7 @@ def first_linear(victim: Victim) -> str:
     return name
 
 
-def require_raw_input(victim: Victim, name: str, *, seed: int) -> None:
+def _require_raw_input(victim: Victim, name: str, *, seed: int) -> None:
     """Runs noise through the public model: what enters the layer must be the image itself, value by value."""
     noise = victim.to_input(victim.space.start(PROBES, torch.Generator().manual_seed(seed)))
     with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:

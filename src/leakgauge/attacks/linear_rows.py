@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.found_images import batch_of, valid_range
-from leakgauge.attacks.linear import first_linear, require_raw_input
+from leakgauge.attacks.linear import first_layer_gradients
 from leakgauge.core import Observation, Reconstruction, Victim
-from leakgauge.engine import Observed
-from leakgauge.errors import Inapplicable
 from leakgauge.inversion.labels import batch_size
 
 SAME = 1e-3
@@ -29,13 +27,8 @@ class LinearRows:
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began, size = time.perf_counter(), batch_size(seen)
-        signal = Observed.checked(seen.signal, victim).signal
-        name = first_linear(victim)
-        require_raw_input(victim, name, seed=seed)
-        for needed in (f"{name}.weight", f"{name}.bias"):
-            if needed not in signal:
-                raise Inapplicable(f"not shared: {needed}")
-        rows = quotients(signal[f"{name}.weight"], signal[f"{name}.bias"])
+        _, weight, bias = first_layer_gradients(victim, seen, seed=seed)
+        rows = quotients(weight, bias)
         chosen, shown = told_apart(rows, victim, seed=seed)
         x = chosen[:size].view(-1, *victim.space.shape).to(victim.dtype)
         told = f"{len(rows)} units answered; {shown} images stand in several of them, for {size} in the batch"

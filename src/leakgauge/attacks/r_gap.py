@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from leakgauge.attacks.found_images import valid_range
 from leakgauge.attacks.r_gap_chain import Layer, read_chain
 from leakgauge.attacks.r_gap_head import Start, starts
 from leakgauge.attacks.r_gap_system import Judged, RankAnalysis, system_of_convolution, system_of_linear
@@ -117,8 +118,7 @@ def _walked_back(
 
 def _box(victim: Victim) -> Tensor:
     """The lowest and the highest values of an image in model space, (2, *shape)."""
-    huge = torch.full((1, *victim.space.shape), 1e12, dtype=torch.float64)
-    return torch.cat([victim.space.project(-huge), victim.space.project(huge)])
+    return torch.cat(valid_range(victim, torch.empty(0, dtype=torch.float64)))
 
 
 def r_gap(*, unknowns: int = 4096) -> RGap:

@@ -91,7 +91,7 @@ RULES: tuple[Rule, ...] = (
         when=on_updates.malicious_server_leaks,
         title="Check the model that the server sends before you train on it: its layers, and what leakgauge inspect says.",
         why="A server that sent another model than the agreed one reconstructed private images: {name} ({quality}). Secure aggregation "
-        "does not stop that; noise that an accountant vouches for does.",
+        "does not stop that; DP-SGD with an accountant bounds what one sample may add.",
     ),
     Rule(
         name="no_safe_cut",
