@@ -27,6 +27,7 @@ from torch import Tensor
 
 from leakgauge.engine import TF32, Exact, Fused, Precision
 from leakgauge.inversion import ChanceCounts, Descent
+from leakgauge.measures.reidentification import rank
 
 SIZES = (4, 8, 16, 24)
 BY_BIAS, RULE = "counts from the bias", "less the chances on noise"
@@ -113,8 +114,24 @@ def attack(options: Options, results: Results, case: Case) -> None:
     )  # fmt: skip
     results.keep(f"{case.model} {size} original", images.x[:size])
     results.keep(f"{case.model} {size} found", study.in_order(space.decode(found[0].x.cpu()), images.x[:size]))
+    results.rows[-1] |= told_apart(results.pictures, case.model, size)
     if solver.reached == solver.steps:
         solver.forget()
+
+
+def told_apart(pictures: Pictures, model: str, size: int) -> Row:
+    """Where each picture's own image ranks among those of the (first) batch by likeness to it, and the same for pictures of noise.
+
+    Noise is the control, since pictures are paired with the images they are most like.
+    """
+    found, originals = (
+        torch.from_numpy(pictures[f"{model} {size} {what}"]).float() / 255 for what in ("found", "original")
+    )
+    noise = torch.rand(originals.shape, generator=torch.Generator().manual_seed(0))
+    return {
+        name: rank(study.in_order(guesses, originals), originals, originals).tolist()
+        for name, guesses in (("each_rank", found), ("noise_rank", noise))
+    }
 
 
 def run(options: Options, results: Results) -> None:
@@ -161,19 +178,28 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| model | batch | labels | steps | paper | MSE | SSIM | labels read rightly |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | batch | labels | steps | paper | MSE | SSIM | at 56×56 | most like their own image | noise | labels read rightly |",
+        "|---|" + "---|" * 10,
     ]
     for r in rows:
         more = f" of {r['of_steps']}" if r["steps"] < r.get("of_steps", 0) else ""
         lines.append(
             f"| {r['model']} | {r['batch']} | {r['rule']} | {r['steps']}{more} | recognisable | {r['mse']:.4f} | {r['ssim']:.3f} "
-            f"| {r['labels_read']:.0%} |"
+            f"| {from_afar(r)} | {first(r, 'each_rank')} | {first(r, 'noise_rank')} | {r['labels_read']:.0%} |"
         )
     missing = [f"{r['model']} {r['batch']}" for r in newest(rows) if r["rule"] != RULE]
     return "\n".join(
         [*lines, "", f"Not measured yet with labels {RULE}: {', '.join(missing)}." if missing else ""]
     ).rstrip()
+
+
+def from_afar(row: Row) -> str:
+    """SSIM of large images averaged down."""
+    return f"{study.mean(row['each_ssim_reduced']):.2f}" if row.get("each_ssim_reduced") else "–"
+
+
+def first(row: Row, ranks: str) -> str:
+    return f"{row[ranks].count(1)} of {len(row[ranks])}" if ranks in row else "–"
 
 
 if __name__ == "__main__":

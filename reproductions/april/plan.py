@@ -92,7 +92,8 @@ def studies(work: Path, training_images: int) -> Iterator[Part]:
         if not found.has(part="attack", batch=size, steps=steps):
             yield Part("rest", f"why_batches, attack on {size}", 12.0 * steps / 1500, f"{steps} steps")
     found = study.Results(read(work / "width.jsonl"))
-    missing = [w for a in "BA" for w in width.CIFAR_WIDTHS if not found.has(part="accuracy", architecture=a, width=w)]
+    cases = [(a, lr, w) for a, rates in width.RATES.items() for lr in rates for w in width.CIFAR_WIDTHS]
+    missing = [(a, lr, w) for a, lr, w in cases if not found.has(part="accuracy", architecture=a, lr=lr, width=w)]
     if missing:
         seconds = TRAINING * len(missing) * training_images / 50_000
         yield Part("small", "width, accuracies", seconds, f"{len(missing)} trainings")

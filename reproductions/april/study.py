@@ -372,7 +372,7 @@ def earlier(name: str, options: Options) -> Results:
 
 def recorded(name: str, run: Run, options: Options, before: Results | None = None) -> None:
     """Runs the study and writes what it found; also what it had found when it was told to stop or failed."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped before the end"))
+    signal.signal(signal.SIGTERM, _stop)
     began, results, complete = time.perf_counter(), before or Results(), False
     try:
         run(options, results)
@@ -385,6 +385,12 @@ def recorded(name: str, run: Run, options: Options, before: Results | None = Non
         facts |= {"seconds": round(results.seconds + time.perf_counter() - began, 1)}
         write(options.out / f"{name}.jsonl", [facts, *results.rows])
         save(options.out / f"{name}.npz", results.pictures)
+
+
+def _stop(*_: object) -> None:
+    """Ends the run once: ``timeout`` sends its signal twice where it is itself told to stop, and the second must not end the writing."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit("stopped before the end")
 
 
 def device_name(device: torch.device) -> str:

@@ -26,6 +26,7 @@ from pieces import Clock, Pieces, alone
 from study import Images, Options, Row
 from torch import Tensor, nn
 
+from leakgauge.core import Victim
 from leakgauge.engine import TF32, Exact, Fused
 
 PAPER = {
@@ -163,6 +164,23 @@ def kept_training(model: nn.Module, options: Options, *, epochs: int) -> float:
     return accuracy
 
 
+def split(kind: DataSet, options: Options) -> tuple[Images, Images]:
+    """The images of the table, and those of the adversary's own, with which settings are tried."""
+    tried = 1 if options.quick else kind.tried
+    images = kind.images(options, options.count(kind.count) + tried)
+    count = len(images.x) - tried
+    return images.first(count), replace(images, x=images.x[count:], y=images.y[count:])
+
+
+def attacked(kind: DataSet, images: Images, options: Options) -> tuple[Victim, Row]:
+    """The model that is attacked, and its accuracy where it was trained."""
+    model = kind.model(images, architecture="B", quick=options.quick, seed=options.seed)
+    accuracy = {}
+    if kind.epochs:
+        accuracy = {"accuracy": kept_training(model, options, epochs=1 if options.quick else kind.epochs)}
+    return study.victim_of(model, images, options.device), accuracy
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny models on embedded data, in seconds")
@@ -191,19 +209,10 @@ def main() -> None:
         missing = [name for name in given.attacks.split(",") if not table.has(data_set, name)]
         if not missing:
             continue
-        tried = 1 if options.quick else kind.tried
-        images = kind.images(options, options.count(kind.count) + tried)
-        count = len(images.x) - tried
-        model = kind.model(images, architecture="B", quick=options.quick, seed=options.seed)
-        accuracy = {}
-        if kind.epochs:
-            accuracy = {"accuracy": kept_training(model, options, epochs=1 if options.quick else kind.epochs)}
-        victim = study.victim_of(model, images, options.device)
-        own = replace(images, x=images.x[count:], y=images.y[count:])
-        table.keep(f"{data_set}_truth", 0, images.first(count).x)
-        cells = [
-            Cell(data_set, name, kind, victim, images.first(count), own, options, pieces, clock) for name in missing
-        ]
+        images, own = split(kind, options)
+        victim, accuracy = attacked(kind, images, options)
+        table.keep(f"{data_set}_truth", 0, images.x)
+        cells = [Cell(data_set, name, kind, victim, images, own, options, pieces, clock) for name in missing]
         for cell in cells:
             if not cell.missing():  # killed after the last piece, before its row
                 table.put(cell.row() | accuracy)

@@ -20,8 +20,12 @@ from training import accuracies
 from leakgauge.attacks import april_closed_form
 
 WIDTHS = (768, 384, 192, 96)
+TRAINING = 40.0
+"""Seconds that must be left for a training to begin."""
 CIFAR_WIDTHS = (384, 192, 96, 48, 24)
 SEEDS = 3
+RATES = {"B": (1e-3,), "A": (1e-3, 3e-4)}
+"""Learning rates of the trainings. Without residual connections (A) the widest model does not train at the first from every start."""
 
 
 def leak(options: Options, results: Results, images: Images, widths: tuple[int, ...], *, base: bool) -> None:
@@ -58,9 +62,12 @@ def accuracy(options: Options, results: Results, widths: tuple[int, ...]) -> Non
     test = study.objects(options, 200 if options.quick else 10_000)
     epochs = 1 if options.quick else 8
     seeds = range(1 if options.quick else SEEDS)
-    for architecture in ("B", "A"):
+    for architecture, lr in ((architecture, lr) for architecture, rates in RATES.items() for lr in rates):
         for width in widths:
-            if results.has(part="accuracy", architecture=architecture, width=width):
+            if results.has(part="accuracy", architecture=architecture, width=width, lr=lr):
+                continue
+            if not options.clock.allows(TRAINING):
+                results.wait(f"architecture {architecture}, width {width}, rate {lr:g}")
                 continue
             models = [
                 study.small_model(
@@ -80,6 +87,7 @@ def accuracy(options: Options, results: Results, widths: tuple[int, ...]) -> Non
                 frozen=[()] * len(models),
                 epochs=epochs,
                 device=options.device,
+                lr=lr,
             )
             results.add(
                 part="accuracy",
@@ -88,6 +96,7 @@ def accuracy(options: Options, results: Results, widths: tuple[int, ...]) -> Non
                 epochs=epochs,
                 architecture=architecture,
                 width=width,
+                lr=lr,
                 accuracy=study.mean(found),
                 each=study.rounded(found),
             )
@@ -106,8 +115,8 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
         for name in ("ViT-Base", "CIFAR model")
     }
     trained = {
-        name: [(r["width"], r["accuracy"]) for r in rows if r["part"] == "accuracy" and r["architecture"] == name]
-        for name in "AB"
+        case: [(w, r["accuracy"]) for (*of, w), r in accuracies_of(rows).items() if tuple(of) == case]
+        for case in ((architecture, lr) for architecture, rates in RATES.items() for lr in rates)
     }
     widths = sorted({w for w, _ in leaks["CIFAR model"]})
     panels = [
@@ -119,8 +128,7 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
             "CIFAR model, 64 patches of 48 values", "width", "SSIM, or accuracy on CIFAR-10",
             [
                 Line("closed form", leaks["CIFAR model"]),
-                Line("accuracy, architecture A", trained["A"], dashed=True),
-                Line("accuracy, architecture B", trained["B"], dashed=True),
+                *(Line(f"accuracy, architecture {a}, rate {lr:g}", points, dashed=True) for (a, lr), points in trained.items()),
             ],
             log_x=True, bounds=(0, 1), ticks=widths,
         ),
@@ -140,13 +148,23 @@ def table(rows: list[Row]) -> str:
     lines += [
         f"| {r['model']} | {r['width']} | {r['ssim']:.3f} | {r['predicted']} |" for r in rows if r["part"] == "leak"
     ]
-    lines += ["", study.trained(rows)]
-    lines += ["", "| width | accuracy, architecture B | accuracy, architecture A |", "|---|---|---|"]
-    found = {(r["architecture"], r["width"]): r["accuracy"] for r in rows if r["part"] == "accuracy"}
-    for width in sorted({w for _, w in found}, reverse=True):
-        cells = [f"{found[a, width]:.1%}" if (a, width) in found else "not yet" for a in "BA"]
-        lines.append(f"| {width} | {cells[0]} | {cells[1]} |")
+    found, cases = accuracies_of(rows), [(architecture, lr) for architecture in RATES for lr in RATES[architecture]]
+    heads = [f"architecture {architecture}, rate {lr:g}" for architecture, lr in cases]
+    lines += ["", f"{study.trained(rows)} Accuracy, mean and lowest to highest of {SEEDS} starts:"]
+    lines += ["", f"| width | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    for width in sorted({w for *_, w in found}, reverse=True):
+        cells = [spread(found[*case, width]["each"]) if (*case, width) in found else "not yet" for case in cases]
+        lines.append(f"| {width} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def accuracies_of(rows: list[Row]) -> dict[tuple[str, float, int], Row]:
+    """The rows of trainings by architecture, learning rate and width."""
+    return {(r["architecture"], r["lr"], r["width"]): r for r in rows if r["part"] == "accuracy"}
+
+
+def spread(values: list[float]) -> str:
+    return f"{study.mean(values):.1%} ({min(values):.1%}–{max(values):.1%})"
 
 
 if __name__ == "__main__":

@@ -289,9 +289,8 @@ def test_tables_can_be_made_from_another_folder(tmp_path, monkeypatch, folder_on
     results, page = tmp_path / "results", tmp_path / "page.md"
     results.mkdir()
     facts = {"quick": False, "seed": 0, "complete": False, "device": "abacus", "torch": "2", "seconds": 5.0}
-    study.write(
-        results / "batches.jsonl", [facts, *batch_rows(of_steps=5000), *batch_rows(model="CIFAR model", ssim=0.9)]
-    )
+    found = batch_rows(model="CIFAR model", ssim=0.9, each_rank=[1, 1])
+    study.write(results / "batches.jsonl", [facts, *batch_rows(of_steps=5000), *found])
     page.write_text(
         "<!-- claims -->\n<!-- end -->\n<!-- batches -->\n<!-- end -->\n<!-- width -->\n<!-- end -->\n", "utf-8"
     )
@@ -301,7 +300,7 @@ def test_tables_can_be_made_from_another_folder(tmp_path, monkeypatch, folder_on
     assert (
         "SSIM 0.10 for 4, 0.10 for 24 | not reached in a shorter run" in made
     )  # told, although some steps are missing
-    assert "SSIM 0.90 for 4, 0.90 for 24 | none" in made
+    assert "SSIM 0.90 for 4, 0.90 for 24; most like their own image: 2 of 2 and 2 of 2 | none" in made
     assert "Measured on abacus" in made
     assert "Not measured at full size yet: table1, architecture_a, progress, width" in made
 

@@ -1,0 +1,119 @@
+"""Settings beyond those of Table 1, pictures of a batch that are told apart, and runs that are told to stop."""
+
+import json
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The scripts import each other by plain names, which must not stay behind for other tests."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield
+    for path in FOLDER.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_every_attack_is_tried_beyond_and_what_is_there_is_kept(tmp_path, monkeypatch, scripts, capsys):
+    monkeypatch.setattr(sys, "argv", ["edges", "--quick", "--device", "cpu", "--out", str(tmp_path)])
+    module = runpy.run_path(str(FOLDER / "edges.py"), run_name="__main__")
+    facts, *rows = lines(tmp_path / "edges.jsonl")
+    assert facts["complete"]
+    cells = {(row["part"], row["data_set"], row["attack"]) for row in rows}
+    assert cells == {
+        (part, data, attack)
+        for part in ("setting", "whole")
+        for data in ("mnist", "cifar10")
+        for attack in ("dlg", "ig", "tag", "april")
+    }
+    tried = [row for row in rows if row["part"] == "setting"]
+    assert all(len(row["settings"]) == len(row["each_mse"]) == len(module["BEYOND"][row["attack"]]) for row in tried)
+    assert all(np.isfinite(row["each_mse"]).all() for row in tried)
+    capsys.readouterr()
+    runpy.run_path(str(FOLDER / "edges.py"), run_name="__main__")
+    assert '"part"' not in capsys.readouterr().out
+
+
+def test_no_setting_is_tried_twice_and_each_has_a_name_of_its_own(scripts):
+    import cells
+    import edges
+
+    for attack, settings in cells.SETTINGS.items():
+        every = [*settings, *edges.BEYOND[attack]]
+        assert len({edges.told(one, attack) for one in every}) == len(every)
+
+
+def test_the_table_names_the_best_of_all_settings(monkeypatch, scripts):
+    import edges
+
+    monkeypatch.setattr(edges, "inner", lambda: {("mnist", "ig"): {"total variation 0.1": 0.5}})
+    monkeypatch.setattr(edges, "of_table", lambda: {("mnist", "ig"): {"images": 3, "each_mse": [0.5, 0.7, 9.0]}})
+    row = {"part": "setting", "data_set": "mnist", "attack": "ig", "of": "MNIST", "images": 8, "steps": 200}
+    better = row | {"settings": ["total variation 1", "total variation 0"], "each_mse": [0.6, 0.4]}
+    assert edges.table([better]).splitlines()[2].endswith("| total variation 0 (beyond) |")
+    worse = row | {"settings": ["total variation 1"], "each_mse": [0.6]}
+    assert edges.table([worse]).splitlines()[2].endswith("| total variation 0.1 |")
+    whole = row | {"part": "whole", "setting": "total variation 0", "images": 2, "mse": 0.25, "ssim": 0.5}
+    assert edges.table([whole]).splitlines()[-1].endswith("| 2, 200 | 0.6 | 0.25 | 0.500 |")
+
+
+def test_pictures_are_told_apart_by_likeness_and_noise_is_not(scripts):
+    import batches
+
+    rng = np.random.default_rng(0)
+    originals = rng.integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
+    grain = rng.normal(0, 120, originals.shape)
+    shuffled = np.clip(originals[::-1] + grain, 0, 255).astype(np.uint8)
+    pictures = {"M 6 original": originals, "M 6 found": shuffled}
+    found = batches.told_apart(pictures, "M", 6)
+    assert found["each_rank"] == [1] * 6
+    assert set(found["noise_rank"]) != {1}
+    assert batches.first(found, "each_rank") == "6 of 6"
+    assert batches.first({}, "each_rank") == "–"
+
+
+@pytest.mark.parametrize(("ranks", "holds"), [([1] * 4, True), ([1, 1, 2, 1], False), (None, False)])
+def test_a_batch_is_recognisable_where_every_picture_is_told_apart(ranks, holds, scripts):
+    import claims
+
+    same = {"model": "ViT-Base", "rule": "less the chances on noise", "steps": 5000, "ssim": 0.1, "labels_read": 1.0}
+    rows = [same | {"relative_loss": 1e-3, "batch": size} | ({"each_rank": ranks} if ranks else {}) for size in (4, 24)]
+    assert claims.batches(rows)[0].holds == holds
+
+
+def test_a_run_that_is_told_twice_to_stop_keeps_what_it_found(tmp_path, monkeypatch, scripts):
+    """As ``timeout`` does where it is itself told to stop: its own signal, and the one of the group."""
+    import study
+
+    def stopped(options, results):
+        results.add(value=1.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    write = study.write
+
+    def told_again(path, rows):
+        os.kill(os.getpid(), signal.SIGTERM)
+        write(path, rows)
+
+    monkeypatch.setattr(study, "write", told_again)
+    options = study.Options(True, torch.device("cpu"), 0, None, tmp_path, None)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit, match="stopped before the end"):
+            study.recorded("told", stopped, options)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert lines(tmp_path / "told.jsonl")[1:] == [{"value": 1.5}]
