@@ -67,10 +67,10 @@ def test_the_expected_error_is_met_within_a_factor_of_three(dtype, position_std,
     assert ("everything is recovered" in result.notes[0]) == (expected <= 0.01)
 
 
-def expected_and_true_error(victim: Victim, defenses: list[GaussianNoise]) -> tuple[float, float]:
+def expected_and_true_error(victim: Victim, defenses: list[GaussianNoise], **options) -> tuple[float, float]:
     image = torch.rand(1, *victim.space.shape, generator=torch.Generator().manual_seed(3))
     seen = share(victim, Gradient(), victim.space.encode(image), torch.tensor([1]), defenses=defenses, seed=1)
-    result = april_closed_form()(victim, seen)
+    result = april_closed_form(**options)(victim, seen)
     wrong = victim.space.decode(result.x) - image
     return float(dict(result.stated)["expected error of a pixel"].split()[0]), float(wrong.square().mean().sqrt())
 
@@ -115,6 +115,42 @@ def test_the_formula_on_a_small_system_by_hand():
     assert expected_pixel_error(system, weights, rounding=1e-7, span=0.8) == pytest.approx(expected)
     dead = NoisySystem.of(0 * position, 0 * side, base, embedding=embedding, guess=guess)
     assert expected_pixel_error(dead, weights, rounding=1e-7, span=0.8) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("ridge", [0.3, 40.0])
+def test_the_formula_with_a_ridge_by_hand(ridge):
+    """The system above: a ridge divides the noise by less, and takes its share of what sets an image apart from grey instead."""
+    position = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
+    embedding = torch.tensor([[1.0, 0.0], [0.0, 4.0], [0.0, 0.0]], dtype=torch.float64)
+    base, guess = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
+    side = torch.zeros(3, 3, dtype=torch.float64)
+    side[2, 2] = 0.5 * math.sqrt(5)
+    system = NoisySystem.of(position, side, base, embedding=embedding, guess=guess)
+    lean = 0.5**2 * 3**2 / 27
+    off = []
+    for of_tokens in (2.0, 1.0):
+        for of_patches in (1.0, 4.0):
+            singular = of_tokens * of_patches
+            kept = ridge / (singular**2 + ridge)
+            lost = (1 - kept) * min(1, lean / of_tokens**2) * 0.4
+            off.append(min(0.4, math.hypot(0.5 * singular / (singular**2 + ridge), lost, kept * 0.8 / math.sqrt(12))))
+    expected = math.sqrt(sum(value**2 for value in off) / 4) / 0.8
+    weights = 3 * torch.eye(3, dtype=torch.float64)
+    assert expected_pixel_error(system, weights, rounding=1e-7, span=0.8, ridge=ridge) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("relative", [1e-4, 1e-3, 1e-2, 1e-1])
+def test_the_expected_error_is_that_of_the_ridge_solution(relative):
+    """Plain and by ridge the errors differ; the ridge's is met within 15 %, the plain one within a factor of two."""
+    victim = victim_a(torch.float32)
+    found = {
+        ridge: expected_and_true_error(victim, [GaussianNoise(relative=relative)], ridge=ridge)
+        for ridge in (None, "auto")
+    }
+    assert found[None][0] / 2 < found[None][1] < 2 * found[None][0]
+    assert found["auto"][0] == pytest.approx(found["auto"][1], rel=0.15)
+    assert found["auto"][0] < 1.1 * found[None][0]
+    assert (found["auto"][0] < 0.8 * found[None][0]) == (relative >= 0.001)  # where the ridge changes the picture
 
 
 def test_a_gradient_of_zero_is_predicted_to_give_nothing():

@@ -99,7 +99,7 @@ class AprilClosedForm:
         roles, grid = _parts(victim, signal, seed=seed)
         layout = _layout(victim, roles, grid, seed=seed)
         if layout.broken and not self.force:
-            raise Inapplicable(layout.broken)
+            raise Inapplicable(f"{layout.broken}; the attack april, by optimisation, asks for no such layout")
         guessed = (f"a guess, since the theorem's condition fails: {layout.broken}",) if layout.broken else ()
         unknown, known = _position_gradient(signal, roles)[layout.first :], layout.known
         products = attention_products(signal, victim.parameters(), roles.attention[0]).cpu()
@@ -107,19 +107,23 @@ class AprilClosedForm:
         positions, weight, box = _positions(victim, roles)[layout.first :], grid.weight, Box.of(victim, grid)
         system = NoisySystem.of(unknown, products, positions + box.tokens, embedding=weight, guess=box.middle)
         own = torch.cat([victim.parameters()[n].double().cpu() for n in roles.attention[0].weights])
+        ridge, said = self._ridge(system, own)
         stated = replace(
             identifiability(unknown, weight.shape[1], signal[_position(roles)].dtype),
             patch_rank=int(torch.linalg.matrix_rank(weight)),
-            pixel_error=expected_pixel_error(system, own, rounding=torch.finfo(victim.dtype).eps, span=box.span),
+            pixel_error=expected_pixel_error(
+                system, own, rounding=torch.finfo(victim.dtype).eps, span=box.span, ridge=ridge
+            ),
             unseen=grid.unseen(),
             samples=size,
         )
         if self.ridge is None:
-            tokens, said = tokens_from_attention(unknown, products), ()
-            flat = pixels_from_patches(tokens - positions, weight, grid.bias)
+            flat = pixels_from_patches(tokens_from_attention(unknown, products) - positions, weight, grid.bias)
         else:
+            flat = system.solved(ridge)
+        if self.noise is not None:
             largest = float(system.base.norm()) + box.radius * float(torch.linalg.matrix_norm(weight, 2))
-            flat, said = self._regularised(system, own, box, math.hypot(largest, float(known.norm())))
+            said += self._bound(system, own, box, math.hypot(largest, float(known.norm())), ridge)
         x = grid.assembled(flat).to(victim.device, next(iter(signal.values())).dtype)
         x = victim.space.project(torch.nan_to_num(x))[None].expand(size, *x.shape).clone()
         mixed = (
@@ -136,27 +140,22 @@ class AprilClosedForm:
             stated=stated.rows(),
         )
 
-    def _regularised(
-        self, system: NoisySystem, weights: Tensor, box: Box, largest: float
-    ) -> tuple[Tensor, tuple[str, ...]]:
-        """The pixels by ridge, and what is known about their error; ``largest`` ≥ ‖z‖ for every valid image."""
-        assert self.ridge is not None
-        if self.ridge == "auto":
-            std = std_from_outside(system, weights) if self.noise is None else self.noise
-            ridge = ridge_from_noise(system, weights, std)
-            source = "estimated" if self.noise is None else "declared"
-            said = f"ridge {ridge:.1e} from noise of deviation {std:.1e} ({source})"
-        else:
-            ridge, said = float(self.ridge), f"ridge {self.ridge:.1e} as given"
-        pixels = system.solved(ridge)
-        if self.noise is None:
-            return pixels, (said,)
+    def _ridge(self, system: NoisySystem, weights: Tensor) -> tuple[float, tuple[str, ...]]:
+        """λ and where it comes from; 0 for the plain solution."""
+        if self.ridge is None:
+            return 0.0, ()
+        if self.ridge != "auto":
+            return float(self.ridge), (f"ridge {self.ridge:.1e} as given",)
+        std = std_from_outside(system, weights) if self.noise is None else self.noise
+        ridge, source = ridge_from_noise(system, weights, std), "estimated" if self.noise is None else "declared"
+        return ridge, (f"ridge {ridge:.1e} from noise of deviation {std:.1e} ({source})",)
+
+    def _bound(self, system: NoisySystem, weights: Tensor, box: Box, largest: float, ridge: float) -> tuple[str, ...]:
+        """How far pixels are off at most under the declared noise; ``largest`` ≥ ‖z‖ for every valid image."""
+        assert self.noise is not None
         noise = noise_bound(weights, largest, std=self.noise, width=system.base.shape[1])
         bound = error_bound(system, ridge, noise=noise, distance=box.radius) / math.sqrt(box.pixels) / box.narrowest
-        return pixels, (
-            said,
-            f"root mean square error of the pixels at most {bound:.1e} of their range (for 98 % of such noise)",
-        )
+        return (f"root mean square error of the pixels at most {bound:.1e} of their range (for 98 % of such noise)",)
 
 
 def _is_size(value: object) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.april_ridge import NoisySystem
+from leakgauge.attacks.april_ridge import NoisySystem, gain, kept
 
 SMALL_ERROR = 0.01
 """Share of their range by which pixels may be off while a picture still counts as recovered: 40 dB."""
@@ -111,15 +111,20 @@ def identifiability(gradient: Tensor, values: int | None, dtype: torch.dtype) ->
     return Identifiability(tokens, width, values, rank, condition, rounding)
 
 
-def expected_pixel_error(system: NoisySystem, weights: Tensor, *, rounding: float, span: float) -> float:
-    """Root mean square error of the plain solution's pixels once they are pulled into their range, as a share of it (``span``).
+def expected_pixel_error(
+    system: NoisySystem, weights: Tensor, *, rounding: float, span: float, ridge: float = 0.0
+) -> float:
+    """Root mean square error of the solution's pixels once they are pulled into their range, as a share of it (``span``).
 
-        τ²_pq = Σ_ij v²_pi q²_qj · (ν²/σ²_ij + (d_i · e_ij)²) + (1 − Σ_ij v²_pi q²_qj) · (span/2)²
+        τ²_pq = Σ_ij v²_pi q²_qj · ((ν g_ij)² + (1 − k_ij)² (d_i · e_ij)² + k²_ij span²/12) + (1 − Σ_ij v²_pi q²_qj) · (span/2)²
         error² = mean over pixels of min(τ_pq, span/2)²
+
+    g_ij = σ_ij/(σ²_ij + λ) and k_ij = λ/(σ²_ij + λ) for a ``ridge`` λ (:mod:`.april_ridge`), which takes away the share k_ij of what
+    sets the image apart from grey, span/√12 where all values are alike likely; the plain solution has g_ij = 1/σ_ij and k_ij = 0.
 
     ν is the root mean square of the right side's entries outside all l_i and p_j, where the truth puts nothing: rounding, noise
     that a defense added, a loss of digits in a weight update, whatever it comes from. It is taken to be as large inside,
-    where σ_ij of :mod:`.april_ridge` divides it. Where everything is reached, ν is ``rounding`` times the right side. What no
+    where g_ij enlarges it. Where everything is reached, ν is ``rounding`` times the right side. What no
     direction reaches is off by half of the range. One direction that is drowned spoils all pixels that it touches, so the
     range bounds the error of a pixel and not that of a direction.
 
@@ -139,8 +144,12 @@ def expected_pixel_error(system: NoisySystem, weights: Tensor, *, rounding: floa
     lean = noise**2 * width**2 / (float(weights.norm()) ** 2 + float(system.base.norm()) ** 2)  # width · std²
     drowned = (lean * (stretch / system.singular).square()).clamp_max(1)
     missed = (system.right.T @ system.base @ system.inner / stretch).abs().clamp_min(span / 2)
-    squared = (noise / system.singular).square() + (drowned * missed).square()
-    squared = torch.where(system.singular > 0, squared, math.inf).clamp_max(_FAR * span**2)
+    pulled = kept(system.singular, ridge)
+    squared = (noise * gain(system.singular, ridge)).square() + ((1 - pulled) * drowned * missed).square()
+    squared = squared + pulled.square() * span**2 / 12
+    if not ridge:  # a direction that nothing reaches is drowned in rounding, unless a ridge holds it
+        squared = torch.where(system.singular > 0, squared, math.inf)
+    squared = squared.clamp_max(_FAR * span**2)
     token, pixel = system.right.square(), system.outer.square()
     unreached = (1 - token.sum(1)[:, None] * pixel.sum(1)).clamp_min(0)
     spread = token @ squared @ pixel.T + unreached * (span / 2) ** 2

@@ -90,7 +90,7 @@ class NoisySystem:
 
         Ref: Hoerl and Kennard 1970, Eq. (2.1) — ridge regression
         """
-        return self.guess + self.right @ (_gain(self.singular, ridge) * self._rotated) @ self.outer.T
+        return self.guess + self.right @ (gain(self.singular, ridge) * self._rotated) @ self.outer.T
 
     def tokens(self, solution: Tensor) -> Tensor:
         """The tokens z of a solution, (tokens, width)."""
@@ -98,7 +98,7 @@ class NoisySystem:
 
     def residual(self, ridge: float) -> float:
         """‖Ã X̂ Pᵀ − (B̃ − Ã z₀)‖_F; it grows with λ."""
-        return float((self._unexplained + (_kept(self.singular, ridge) * self._rotated).square().sum()).sqrt())
+        return float((self._unexplained + (kept(self.singular, ridge) * self._rotated).square().sum()).sqrt())
 
     def noise_outside(self) -> float:
         """‖R‖_F, estimated from the part of the right side that no X can explain: only noise lies there.
@@ -114,12 +114,12 @@ class NoisySystem:
         return self.residual(0.0) * math.sqrt(every / (every - explained))
 
 
-def _gain(singular: Tensor, ridge: float) -> Tensor:
+def gain(singular: Tensor, ridge: float) -> Tensor:
     """σ/(σ² + λ): what becomes of noise; 0 where σ and λ are 0, as least squares of lowest norm has it."""
     return torch.where(singular > 0, singular / (singular.square() + ridge), 0.0)
 
 
-def _kept(singular: Tensor, ridge: float) -> Tensor:
+def kept(singular: Tensor, ridge: float) -> Tensor:
     """λ/(σ² + λ): what the penalty takes away; 1 where σ and λ are 0."""
     return torch.where(singular > 0, ridge / (singular.square() + ridge), 1.0)
 
@@ -183,8 +183,8 @@ def error_bound(system: NoisySystem, ridge: float, *, noise: float, distance: fl
     Ref: Wedin 1973, Theorem 5.1 — perturbation of pseudo-inverses, the case λ = 0
     """
     unreached = system.guess.numel() > system.singular.numel()
-    kept = 1.0 if unreached else float(_kept(system.singular, ridge).max())
-    return kept * distance + float(_gain(system.singular, ridge).max()) * noise
+    share = 1.0 if unreached else float(kept(system.singular, ridge).max())
+    return share * distance + float(gain(system.singular, ridge).max()) * noise
 
 
 def noise_bound(weights: Tensor, tokens: float, *, std: float, width: int, deviations: float = 3.0) -> float:
@@ -211,4 +211,4 @@ def expected_error(system: NoisySystem, ridge: float, weights: Tensor, *, std: f
     Ref: Golub and Van Loan 2013, section 5.3.7 — first-order sensitivity of least squares
     """
     variance = (weights @ system.left).square().sum(0)[:, None] + (tokens @ system.inner).square().sum(0)
-    return std * float((_gain(system.singular, ridge).square() * variance).sum().sqrt())
+    return std * float((gain(system.singular, ridge).square() * variance).sum().sqrt())
