@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -30,6 +30,8 @@ from leakgauge.core import (
     PerSample,
     Pixels,
     Reconstruction,
+    Reveal,
+    Size,
     Tokens,
     Victim,
     share,
@@ -132,13 +134,21 @@ def _fingerprint(model: nn.Module) -> dict[str, object]:
 
 
 def check_attack(
-    attack: Attack, victim: Victim, x: Tensor, y: Tensor, *, channel: Channel | None = None, better_by: float = 1.0
+    attack: Attack,
+    victim: Victim,
+    x: Tensor,
+    y: Tensor,
+    *,
+    channel: Channel | None = None,
+    better_by: float = 1.0,
+    reveal: Sequence[Reveal] = (Size(),),
 ) -> None:
     """Laws of an attack on a case where it is at home.
 
     It must beat its null run by ``better_by`` dB of PSNR; on text by ``better_by`` times a tenth of the tokens that occur.
+    ``reveal`` is what it is told besides the signal.
     """
-    seen = share(victim, channel or Gradient(), x, y)
+    seen = share(victim, channel or Gradient(), x, y, reveal=reveal)
     with untouched(victim), _global_randomness_kept():
         first = attack(victim, seen, seed=3)
     assert first.x.shape == x.shape, f"reconstruction has shape {tuple(first.x.shape)}, the data {tuple(x.shape)}"

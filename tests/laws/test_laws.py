@@ -5,7 +5,7 @@ import pytest
 from leakgauge import testing
 from leakgauge.attacks import ATTACKS
 from leakgauge.channels import CHANNELS, DPSGD, Aggregate, Features, FedAvg, Gradient, ShuffledFedAvg
-from leakgauge.core import share
+from leakgauge.core import Auxiliary, Size, share
 from leakgauge.defenses import (
     DEFENSES,
     Clip,
@@ -30,6 +30,7 @@ HOME = {
     "linear": ("mlp", {}),
     "r_gap": ("lenet", {}),
     "gradinversion": ("cnn", {"steps": 150, "restarts": 3}),
+    "generative_prior": ("cnn", {"latents": 8, "epochs": 20, "steps": 80, "pixels": 20, "restarts": 2}),
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),
     "april_from_closed_form": ("vit", {"steps": 300, "restarts": 2}),
@@ -46,6 +47,8 @@ HOME = {
 }
 SENT = {"imprint": imprint, "fishing": fishing}
 """Malicious servers whose model an attack reads."""
+HOLDS_IMAGES = {"generative_prior"}
+"""Attacks that learn from images of the adversary's own."""
 SEEN_THROUGH = {"feature_matching": Features("features.5")}
 DEFENSE_SETTINGS = {
     "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),
@@ -94,7 +97,10 @@ def test_attack(name):
     victim, x, y = testing.tiny_case(home)
     if name in SENT:
         victim = SENT[name](*([int(y[0])] if name == "fishing" else []))(victim)
-    testing.check_attack(ATTACKS[name](**options), victim, x, y, channel=SEEN_THROUGH.get(name))
+    told = (
+        (Size(), Auxiliary(victim.space.encode(testing.tiny_images(60)[0][10:]))) if name in HOLDS_IMAGES else (Size(),)
+    )
+    testing.check_attack(ATTACKS[name](**options), victim, x, y, channel=SEEN_THROUGH.get(name), reveal=told)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -17,7 +17,7 @@ STUDIES = (
     "why_table1", "width", "without_encoder",
 )  # fmt: skip
 HELPERS = (
-    "table1", "cells", "resumable", "side_by_side",
+    "table1", "cells", "resumable", "side_by_side", "edges",
     "pieces", "files", "study", "drawing", "training", "make_tables", "claims", "attention_variants",
     *STUDIES,
 )  # fmt: skip

@@ -117,3 +117,33 @@ def test_a_run_that_is_told_twice_to_stop_keeps_what_it_found(tmp_path, monkeypa
     finally:
         signal.signal(signal.SIGTERM, before)
     assert lines(tmp_path / "told.jsonl")[1:] == [{"value": 1.5}]
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (
+            ["setting", "whole"],
+            "all steps: TAG 2.0e-01 < APRIL 3.0e-01 < Inverting Gradients 4.0e-01 < DLG 5.0e-01 (2 images",
+        ),
+        (["setting"], "less error in a shorter run: Inverting Gradients 5 times"),
+        ([], ""),
+    ],
+)
+def test_a_claim_tells_what_other_settings_change(parts, words, tmp_path, monkeypatch, scripts):
+    """Whole runs count where they are better than the table's on the same images, as for Inverting Gradients here but not for APRIL."""
+    import edges
+    import study
+
+    monkeypatch.setattr(edges.study, "RESULTS", tmp_path)
+    table = {"dlg": 0.5, "ig": 0.9, "tag": 0.2, "april": 0.3}
+    cells = {("mnist", name): {"images": 3, "each_mse": [error, error, 9.0]} for name, error in table.items()}
+    monkeypatch.setattr(edges, "of_table", lambda: cells)
+    monkeypatch.setattr(edges, "inner", lambda: {("mnist", name): {"inside": 0.1} for name in table})
+    tried = [{"attack": name, "each_mse": [0.02 if name == "ig" else 0.2, 0.3]} for name in table]
+    whole = [{"attack": name, "images": 2, "mse": mse} for name, mse in (("ig", 0.4), ("april", 0.8))]
+    every = [{"part": "setting"} | row for row in tried] + [{"part": "whole"} | row for row in whole]
+    rows = [{"data_set": "mnist"} | row for row in every if row["part"] in parts]
+    study.write(tmp_path / "edges.jsonl", [{"quick": False}, *rows])
+    found = edges.in_words("mnist")
+    assert (words in found) if words else found == ""

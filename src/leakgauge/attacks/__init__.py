@@ -16,6 +16,8 @@ from leakgauge.attacks.feasibility import feasibility, huang
 from leakgauge.attacks.feature_matching import feature_matching
 from leakgauge.attacks.federated_averaging import federated_averaging
 from leakgauge.attacks.fishing import fishing
+from leakgauge.attacks.generative_prior import generative_prior
+from leakgauge.attacks.generator import fit_generator
 from leakgauge.attacks.gradinversion import gradinversion
 from leakgauge.attacks.idlg import idlg
 from leakgauge.attacks.imprint import imprint
@@ -37,6 +39,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "linear": linear,
     "r_gap": r_gap,
     "gradinversion": gradinversion,
+    "generative_prior": generative_prior,
     "april": april,
     "april_closed_form": april_closed_form,
     "april_from_closed_form": april_from_closed_form,
@@ -67,7 +70,9 @@ __all__ = [
     "federated_averaging",
     "fishing",
     "fit_decoder",
+    "fit_generator",
     "fit_on",
+    "generative_prior",
     "gradinversion",
     "huang",
     "idlg",

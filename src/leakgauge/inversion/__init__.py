@@ -18,6 +18,7 @@ from leakgauge.inversion.labels import (
     inferred,
     read_off,
 )
+from leakgauge.inversion.latent import Latent
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.priors import BatchNormStatistics, Norm, TotalVariation
 from leakgauge.inversion.progress import watching
@@ -50,6 +51,7 @@ __all__ = [
     "Guided",
     "Halving",
     "Joint",
+    "Latent",
     "LayerNorms",
     "Matching",
     "MinimumEntry",

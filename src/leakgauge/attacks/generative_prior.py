@@ -1,0 +1,105 @@
+"""Gradient inversion among what a generator can make, which the adversary trains on images of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from leakgauge.attacks.decoder_training import FEWEST
+from leakgauge.attacks.generator import Generator, fit_generator
+from leakgauge.core import Observation, Pixels, Reconstruction, Victim
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion import (
+    Adam,
+    Cosine,
+    CosineDecay,
+    Descent,
+    Latent,
+    Matching,
+    Sign,
+    StepDecay,
+    TotalVariation,
+    inferred,
+)
+
+
+@dataclass(frozen=True)
+class GenerativePrior:
+    """The attack made by :func:`generative_prior`. ``matching`` lacks its solver, which needs the generator; ``signal`` is False
+    for the null run.
+    """
+
+    matching: Matching
+    latents: int
+    epochs: int
+    weight: float
+    descent: Descent
+    pixels: Descent | None
+    signal: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("latents", self.latents), ("epochs", self.epochs)):
+            if not isinstance(value, int) or value < 1:
+                raise BadInput(f"generative_prior takes a whole number of at least 1 as {name}, got {value!r}")
+
+    def blind(self) -> GenerativePrior:
+        """The same generator without the signal: what it makes of latents near 0."""
+        return replace(self, signal=False)
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        generator = self._generator(victim, seen, seed)
+        solver = Latent(generator, generator.size, self.descent, self.weight, self.pixels)
+        matching = replace(self.matching, solver=solver)
+        found = (matching if self.signal else matching.blind())(victim, seen, seed=seed)
+        return replace(found, made_by=repr(self), notes=(str(generator), *found.notes))
+
+    def _generator(self, victim: Victim, seen: Observation, seed: int) -> Generator:
+        if not isinstance(victim.space, Pixels):
+            raise Inapplicable("a generator makes images, and the victim takes none")
+        count = 0 if seen.auxiliary is None else len(seen.auxiliary)
+        if seen.auxiliary is None or count < FEWEST:
+            raise Inapplicable(
+                f"a generator learns from at least {FEWEST} images of the adversary's own, which holds {count}; reveal some with "
+                "Auxiliary(images), on the command line --reveal auxiliary:900"
+            )
+        images = victim.space.decode(seen.auxiliary.to(victim.device).float())
+        return fit_generator(images, latents=self.latents, epochs=self.epochs, seed=seed)
+
+
+def generative_prior(
+    *,
+    latents: int = 64,
+    epochs: int = 30,
+    steps: int = 300,
+    lr: float = 0.1,
+    weight: float = 1e-4,
+    pixels: int = 100,
+    tv: float = 0.01,
+    restarts: int = 1,
+) -> GenerativePrior:
+    """Jeon et al. 2021: the image is looked for among those that a generator makes, which fills in what the gradient lacks.
+
+        ẑ = argmin_z  1 − ⟨∇θ loss(f(G(z)), ŷ), g*⟩ / (‖∇θ loss‖·‖g*‖)  +  weight · mean z²,    x̂ = G(ẑ)
+
+    G has ``latents`` numbers as input and is trained for ``epochs`` on the auxiliary images that the server holds
+    (:func:`fit_generator`); without any the attack does not apply. ``steps`` steps of Adam with the rate ``lr``, which falls to zero,
+    move z. Then ``pixels`` steps as in inverting gradients, with ``tv`` · TV(x), move the image itself, which reaches detail that G cannot
+    make.
+
+    Deviations: G is no generative adversarial network but a decoder of principal components, which few images suffice to train.
+    Instead of G's weights, pixels are moved in the second stage. Labels are inferred from the head's gradient.
+
+    Ref: Jeon et al. 2021, gradient inversion with generative image prior — search among latents, then near what they give
+    """
+    if not isinstance(pixels, int) or pixels < 0:
+        raise BadInput(f"generative_prior takes a whole number of steps that is not negative as pixels, got {pixels!r}")
+    near = Descent(Adam(0.02), pixels, gradient=(Sign(),), schedule=StepDecay(), project=True) if pixels else None
+    return GenerativePrior(
+        matching=Matching(
+            objective=Cosine() + tv * TotalVariation(), labels=inferred(), restarts=restarts, name="generative_prior"
+        ),
+        latents=latents,
+        epochs=epochs,
+        weight=weight,
+        descent=Descent(Adam(lr), steps, schedule=CosineDecay(), project=False),
+        pixels=near,
+    )

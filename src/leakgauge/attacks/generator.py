@@ -1,0 +1,71 @@
+"""A generator of the adversary's own: a network that makes images of a kind from few numbers, learned from images of that kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.attacks.decoder_recipes import OneCycle
+from leakgauge.attacks.decoder_training import FEWEST, History, train_decoder
+from leakgauge.attacks.decoders.shapes import Decoder
+from leakgauge.attacks.decoders.vector import Vector
+from leakgauge.errors import BadInput
+from leakgauge.measures.image import checked
+from leakgauge.randomness import private_randomness
+
+
+@dataclass(frozen=True, eq=False)
+class Generator:
+    """``network`` makes images (N, C, H, W) in [0, 1] of latents (N, ``size``) that are about N(0, 1); ``history`` says how it learned."""
+
+    network: nn.Module
+    size: int
+    history: History
+
+    def __call__(self, z: Tensor, /) -> Tensor:
+        return self.network(z.float()).to(z.dtype)
+
+    def __str__(self) -> str:
+        learned = self.history
+        return (
+            f"generator of {self.size} latents, from {learned.trained_on + learned.held_out_on} images: {learned.held_out_fvu:.0%} of "
+            "the variance of held-out ones stays unexplained"
+        )
+
+
+def fit_generator(
+    images: Tensor, *, latents: int = 64, epochs: int = 30, decoder: Decoder | None = None, seed: int = 0
+) -> Generator:
+    """Learns to make images like ``images`` (N, C, H, W), in [0, 1] and of the adversary's own, from ``latents`` numbers.
+
+        z = S⁻¹ Vᵀ (x − mean),    G = argmin Σᵢ ‖G(zᵢ) − xᵢ‖²
+
+    V are the first principal directions of the images and S their deviations along them, so latents are uncorrelated and of
+    variance 1. G is ``decoder``, a network from a vector to an image (:class:`Vector`), trained as decoders are: a tenth of the
+    images is held out, and the best epoch there is kept. There are fewer latents than images. V is of all images, so the error
+    on those held out is a little too small.
+
+    Ref: Jolliffe 2002, section 2.2 — principal components, scaled to unit variance
+    """
+    images = checked(images).float()
+    if len(images) < FEWEST:
+        raise BadInput(f"a generator learns from at least {FEWEST} images, got {len(images)}")
+    if not isinstance(latents, int) or latents < 1:
+        raise BadInput(f"a generator needs at least 1 latent, a whole number, got {latents!r}")
+    size = min(latents, len(images) - 1)
+    with private_randomness(seed, images.device):
+        network = (decoder or Vector(width=16, activation="prelu"))((size,), tuple(images.shape[1:]))
+    weights, history = train_decoder(
+        network, principal(images, size), images, training=OneCycle(epochs=epochs), device=images.device, seed=seed
+    )
+    network.load_state_dict(weights)
+    return Generator(network.to(images.device).eval().requires_grad_(False), size, history)
+
+
+def principal(images: Tensor, size: int) -> Tensor:
+    """The first ``size`` principal components of images (N, ...), each of variance 1; 0 where all images agree."""
+    centred = images.flatten(1) - images.flatten(1).mean(0)
+    along, _, _ = torch.linalg.svd(centred, full_matrices=False)
+    return along[:, :size] * len(images) ** 0.5

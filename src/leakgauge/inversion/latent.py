@@ -1,0 +1,92 @@
+"""Solvers that search among what a generator can make, and then perhaps among all images near it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.core import Space
+from leakgauge.errors import BadInput
+from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.solvers import Descent, Losses, Mover, Rows
+
+SPREAD = 0.1
+"""Deviation of the first latents: near the generator's mean, where every direction is still open."""
+
+
+@dataclass(frozen=True)
+class Latent:
+    """``descent`` over latents z of the candidates x = generator(z), whose objective gets ``weight`` · mean z² added.
+
+    ``generator`` makes images in [0, 1], (N, C, H, W), of latents (N, ``size``) that are N(0, 1) for images of its kind; the weight holds
+    them there. z starts near 0, each restart elsewhere, whatever the attack's start among pixels. With ``pixels`` that descent then
+    goes on among pixels, from the last image made.
+
+    Ref: Jeon et al. 2021, latent space search — argmin over z of d(∇loss(G(z)), g*) + λ·R(z)
+    """
+
+    generator: Callable[[Tensor], Tensor]
+    size: int
+    descent: Descent = field(default_factory=Descent)
+    weight: float = 1e-4
+    pixels: Descent | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or self.size < 1:
+            raise BadInput(f"a generator needs at least 1 latent, a whole number, got {self.size!r}")
+        if not self.weight >= 0:
+            raise BadInput(f"the weight of the latents must not be negative, got {self.weight!r}")
+
+    @property
+    def steps(self) -> int:
+        return self.descent.steps + (0 if self.pixels is None else self.pixels.steps)
+
+    @property
+    def together(self) -> bool:
+        return True
+
+    def begin(
+        self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws | None = None
+    ) -> Mover:
+        return _LatentMover(self, x, logits, losses, space, draws or Draws.of(len(x)))
+
+
+class _LatentMover:
+    def __init__(
+        self, of: Latent, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws
+    ) -> None:
+        self.of, self.logits, self.losses, self.space, self.draws = of, logits, losses, space, draws
+        self.made = x.detach().clone()
+        z = draws.normal(0, x.new_empty(*x.shape[:2], of.size)).mul_(SPREAD).requires_grad_()
+        within = replace(of.descent, project=False)  # latents have no box
+        self.mover = within.begin(z, logits, self._of_latents, space, draws)
+
+    @property
+    def note(self) -> str:
+        return self.mover.note
+
+    def _of_latents(self, z: Tensor, logits: Tensor | None, rows: Rows) -> Tensor:
+        x = self.space.encode(self.of.generator(z.flatten(0, 1)).unflatten(0, z.shape[:2]))
+        self.made.copy_(x.detach())
+        return self.losses(x, logits, rows) + self.of.weight * z.square().flatten(1).mean(1)
+
+    def __call__(self, number: int, /) -> None:
+        if number < self.of.descent.steps:
+            self.mover(number)
+            return
+        assert self.of.pixels is not None
+        if number == self.of.descent.steps:
+            with torch.no_grad():
+                self.mover.judge()  # the last latents have made no image yet
+            x = self.made.requires_grad_()
+            self.mover = self.of.pixels.begin(x, self.logits, self.losses, self.space, self.draws)
+        self.mover(number - self.of.descent.steps)
+
+    def judge(self) -> None:
+        self.mover.judge()
+
+    def keep(self, count: int, best: Tensor) -> None:
+        raise BadInput("successive halving drops rows of pixels, not of latents; it is for Descent alone")
