@@ -54,6 +54,8 @@ PAPERS: dict[str, str] = {
     "Hu et al. 2018": "Hu, Shen, Sun: *Squeeze-and-Excitation Networks*. CVPR 2018, arXiv:1709.01507",
     "Huang et al. 2021": "Huang, Gupta, Song, Li, Arora: *Evaluating Gradient Inversion Attacks and Defenses in Federated Learning*. NeurIPS 2021, arXiv:2112.00059",
     "Jacob et al. 2018": "Jacob, Kligys, Chen, Zhu, Tang, Howard, Adam, Kalenichenko: *Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference*. CVPR 2018, arXiv:1712.05877",
+    "Jeon et al. 2021": "Jeon, Kim, Lee, Oh, Ok: *Gradient Inversion with Generative Image Prior*. NeurIPS 2021, arXiv:2110.14962",
+    "Jolliffe 2002": "Jolliffe: *Principal Component Analysis*, second edition. Springer, 2002",
     "Jamieson and Talwalkar 2016": "Jamieson, Talwalkar: *Non-stochastic Best Arm Identification and Hyperparameter Optimization*. AISTATS 2016, arXiv:1502.07943",
     "Kingma and Ba 2015": "Kingma, Ba: *Adam: A Method for Stochastic Optimization*. ICLR 2015, arXiv:1412.6980",
     "Kraskov et al. 2004": "Kraskov, Stögbauer, Grassberger: *Estimating Mutual Information*. Physical Review E, 2004, arXiv:cond-mat/0305641",

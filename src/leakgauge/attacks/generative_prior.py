@@ -73,7 +73,7 @@ def generative_prior(
     lr: float = 0.1,
     weight: float = 1e-4,
     pixels: int = 100,
-    tv: float = 0.01,
+    tv: float = 0.0,
     restarts: int = 1,
 ) -> GenerativePrior:
     """Jeon et al. 2021: the image is looked for among those that a generator makes, which fills in what the gradient lacks.
@@ -82,8 +82,8 @@ def generative_prior(
 
     G has ``latents`` numbers as input and is trained for ``epochs`` on the auxiliary images that the server holds
     (:func:`fit_generator`); without any the attack does not apply. ``steps`` steps of Adam with the rate ``lr``, which falls to zero,
-    move z. Then ``pixels`` steps as in inverting gradients, with ``tv`` · TV(x), move the image itself, which reaches detail that G cannot
-    make.
+    move z. Then ``pixels`` steps as in inverting gradients move the image itself, which reaches detail that G cannot make. With ``tv`` the
+    total variation counts as well.
 
     Deviations: G is no generative adversarial network but a decoder of principal components, which few images suffice to train.
     Instead of G's weights, pixels are moved in the second stage. Labels are inferred from the head's gradient.

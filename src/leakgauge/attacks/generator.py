@@ -47,7 +47,7 @@ def fit_generator(
     images is held out, and the best epoch there is kept. There are fewer latents than images. V is of all images, so the error
     on those held out is a little too small.
 
-    Ref: Jolliffe 2002, section 2.2 — principal components, scaled to unit variance
+    Ref: Jolliffe 2002, chapter 2 — principal components, here scaled to unit variance
     """
     images = checked(images).float()
     if len(images) < FEWEST:
