@@ -1,11 +1,11 @@
 """What a generative prior adds: `generative_prior` beside `inverting_gradients`, and beside what its generator makes without any signal.
 
-python benchmarks/generative.py [--images 4] [--out FILE]
+python benchmarks/generative.py [--images 4] [--out FILE] [--cases PART]   half an hour on one core; PART is in the names of the cases
 python benchmarks/generative.py --quick              a minute, to see it run
 python benchmarks/generative.py --show FILE [FILE …]   the table of what was measured
 
 The embedded networks, trained, on test images that the generator has not seen; it learns from 900 others, which `--own` changes. Both
-attacks have 400 steps; the prior's last 100 are among pixels, in one row none. Every row is a mean over the same images.
+attacks have 400 steps; the prior's last quarter is among pixels, in one row none. Every row is a mean over the same images.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def measured(name: str, *, images: int, own: int, quick: bool) -> list[dict[str,
     victim, encode = setup.victim, setup.victim.space.encode
     reveal = (Size(), Auxiliary(encode(setup.images[-own:])))
     steps, learned = (20, {"epochs": 2}) if quick else (400, {})
-    prior = generative_prior(steps=3 * steps // 4, pixels=steps // 4, **learned)
+    prior = generative_prior(steps=steps, **learned)
     attacks = {
         "inverting_gradients": inverting_gradients(steps=steps),
         "generative_prior": prior,
@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--images", type=int, default=4, help="observations of each case")
     parser.add_argument("--own", type=int, default=900, help="images that the generator learns from")
+    parser.add_argument("--cases", default="", help="only those whose name has this in it")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--show", type=Path, nargs="+")
     given = parser.parse_args()
@@ -95,7 +96,7 @@ def main() -> None:
         lines = [line for path in given.show for line in path.read_text("utf-8").splitlines()]
         print(table([row for row in map(json.loads, lines) if "case" in row]))
         return
-    cases = ("cnn", "vit, 99 % pruned") if given.quick else tuple(CASES)
+    cases = ("cnn", "vit, 99 % pruned") if given.quick else [name for name in CASES if given.cases in name]
     rows = []
     for name in cases:
         rows += measured(

@@ -106,12 +106,22 @@ def test_a_model_in_half_precision_is_attacked_in_float32():
     half = Victim(victim.model.bfloat16(), victim.space)
     own = seen.auxiliary[:40].bfloat16()
     narrow = share(half, Gradient(), x.bfloat16(), y, reveal=(Size(), Auxiliary(own)))
-    assert generative_prior(steps=3, pixels=2, epochs=1)(half, narrow).x.isfinite().all()
+    assert generative_prior(steps=5, pixels=0.4, epochs=1)(half, narrow).x.isfinite().all()
 
 
 @pytest.mark.parametrize(
-    "options", [{"latents": 0}, {"epochs": 1.5}, {"pixels": -1}, {"pixels": 0.5}, {"steps": 0}, {"lr": 0.0}]
+    "options", [{"latents": 0}, {"epochs": 1.5}, {"pixels": -0.1}, {"pixels": 1.0}, {"steps": 0}, {"lr": 0.0}]
 )
 def test_options_that_cannot_be_are_refused(options):
     with pytest.raises(BadInput):
         generative_prior(**options)
+
+
+@pytest.mark.parametrize(
+    ("steps", "share_of", "latent", "among_pixels"),
+    [(400, 0.25, 300, 100), (3, 0.25, 2, 1), (1, 0.9, 1, 0), (50, 0, 50, 0)],
+)
+def test_the_last_share_of_the_steps_is_among_pixels(steps, share_of, latent, among_pixels):
+    attack = generative_prior(steps=steps, pixels=share_of)
+    assert attack.descent.steps == latent
+    assert (attack.pixels.steps if attack.pixels else 0) == among_pixels

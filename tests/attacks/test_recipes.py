@@ -11,7 +11,7 @@ from leakgauge.audit import Case, embedded, score
 from leakgauge.audit.run import null_run
 from leakgauge.audit.usual_cases import default_cases
 from leakgauge.channels import Features, Gradient
-from leakgauge.core import Pixels, Victim, share
+from leakgauge.core import Auxiliary, Pixels, Size, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.errors import Inapplicable
 from leakgauge.models import LeNet
@@ -150,6 +150,10 @@ def test_restarts_and_steps_reach_the_loop(name):
         victim, x, y = testing.tiny_case("lenet")
         victim = fishing_server(int(y[0]))(victim)
         seen = share(victim, Gradient(), x, y)
+    elif name == "generative_prior":
+        victim, x, y = testing.tiny_case("lenet")
+        own = Auxiliary(victim.space.encode(testing.tiny_images(40)[0][20:]))
+        seen = share(victim, Gradient(), x, y, reveal=(Size(), own))
     else:
         victim, seen, _, _ = lenet_case(1)
     result = attack(victim, seen)

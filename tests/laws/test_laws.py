@@ -30,7 +30,7 @@ HOME = {
     "linear": ("mlp", {}),
     "r_gap": ("lenet", {}),
     "gradinversion": ("cnn", {"steps": 150, "restarts": 3}),
-    "generative_prior": ("cnn", {"latents": 8, "epochs": 20, "steps": 80, "pixels": 20, "restarts": 2}),
+    "generative_prior": ("cnn", {"latents": 8, "epochs": 20, "steps": 100, "pixels": 0.2, "restarts": 2}),
     "april": ("vit_a", {"steps": 300, "restarts": 2}),
     "april_closed_form": ("vit_a", {}),
     "april_from_closed_form": ("vit", {"steps": 300, "restarts": 2}),

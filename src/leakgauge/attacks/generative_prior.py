@@ -69,10 +69,10 @@ def generative_prior(
     *,
     latents: int = 64,
     epochs: int = 30,
-    steps: int = 300,
+    steps: int = 400,
     lr: float = 0.1,
     weight: float = 1e-4,
-    pixels: int = 100,
+    pixels: float = 0.25,
     tv: float = 0.0,
     restarts: int = 1,
 ) -> GenerativePrior:
@@ -81,18 +81,19 @@ def generative_prior(
         ẑ = argmin_z  1 − ⟨∇θ loss(f(G(z)), ŷ), g*⟩ / (‖∇θ loss‖·‖g*‖)  +  weight · mean z²,    x̂ = G(ẑ)
 
     G has ``latents`` numbers as input and is trained for ``epochs`` on the auxiliary images that the server holds
-    (:func:`fit_generator`); without any the attack does not apply. ``steps`` steps of Adam with the rate ``lr``, which falls to zero,
-    move z. Then ``pixels`` steps as in inverting gradients move the image itself, which reaches detail that G cannot make. With ``tv`` the
-    total variation counts as well.
+    (:func:`fit_generator`); without any the attack does not apply. Adam with the rate ``lr``, which falls to zero, moves z. In the last
+    share ``pixels`` of the ``steps`` the image itself is moved, as in inverting gradients, which reaches detail that G cannot make. With
+    ``tv`` the total variation counts as well.
 
     Deviations: G is no generative adversarial network but a decoder of principal components, which few images suffice to train.
     Instead of G's weights, pixels are moved in the second stage. Labels are inferred from the head's gradient.
 
     Ref: Jeon et al. 2021, gradient inversion with generative image prior — search among latents, then near what they give
     """
-    if not isinstance(pixels, int) or pixels < 0:
-        raise BadInput(f"generative_prior takes a whole number of steps that is not negative as pixels, got {pixels!r}")
-    near = Descent(Adam(0.02), pixels, gradient=(Sign(),), schedule=StepDecay(), project=True) if pixels else None
+    if not 0 <= pixels < 1:
+        raise BadInput(f"generative_prior takes a share of the steps, from 0 to less than 1, as pixels, got {pixels!r}")
+    last = min(round(pixels * steps), steps - 1)
+    near = Descent(Adam(0.02), last, gradient=(Sign(),), schedule=StepDecay(), project=True) if last > 0 else None
     return GenerativePrior(
         matching=Matching(
             objective=Cosine() + tv * TotalVariation(), labels=inferred(), restarts=restarts, name="generative_prior"
@@ -100,6 +101,6 @@ def generative_prior(
         latents=latents,
         epochs=epochs,
         weight=weight,
-        descent=Descent(Adam(lr), steps, schedule=CosineDecay(), project=False),
+        descent=Descent(Adam(lr), steps - max(last, 0), schedule=CosineDecay(), project=False),
         pixels=near,
     )
