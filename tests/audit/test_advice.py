@@ -103,6 +103,7 @@ FIRES: dict[str, Findings] = {
     ),
     "go_on": split(finished=False, recommended=None),
     "more_steps": updates(replace(PLAIN, steps=150)),
+    "prior_too": updates(PLAIN, LEAK),
     "more_images": updates(PLAIN),
     "no_proof": updates(PLAIN),
     "not_answered": Findings(unanswered=(Unanswered("split"),)),
@@ -140,6 +141,7 @@ SILENT: dict[str, Findings] = {
     "repair_errors": updates(PLAIN, replace(PLAIN, anchor="case-7", outcome=None, status="refused", reason="no head")),
     "go_on": split(finished=True),
     "more_steps": updates(replace(PLAIN, steps=4800)),
+    "prior_too": updates(PLAIN, replace(PLAIN, anchor="case-8", attack="generative_prior")),
     "more_images": updates(MANY),
     "no_proof": updates(PLAIN, PARTLY),
     "not_answered": Findings(unanswered=(Unanswered("split", "RuntimeError", failed=True),)),
@@ -245,7 +247,7 @@ def test_what_to_act_on_comes_before_what_to_know():
     found = Findings(updates=FIRES["plain_updates_leak"].updates, split=SCANNED, unanswered=(Unanswered("training"),))
     given = [place[one.severity] for one in advise(found)]
     assert given == sorted(given)
-    assert set(given) == {0, 2}
+    assert set(given) == {0, 1, 2}
 
 
 def test_the_worst_of_several_is_told_first_and_all_are_evidence():

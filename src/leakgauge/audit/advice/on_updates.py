@@ -18,6 +18,12 @@ LUCK = 0.01
 FEWEST_IMAGES = 20
 """Below it a clean result still allows that more than one image in seven is reconstructed: 1 - 0.05^(1/20) = 14 %."""
 
+PRIOR = "generative_prior"
+WITHOUT_PRIOR = frozenset(
+    {"inverting_gradients", "dlg", "idlg", "tag", "tag_read_labels", "gradinversion", "feasibility", "huang", "april"}
+)
+"""Attacks by matching gradients of images that know no more of them than that they are smooth."""
+
 
 def plain_updates_leak(found: Findings) -> Match | None:
     return _leaking_most(found, "feasible")
@@ -156,6 +162,14 @@ def more_steps(found: Findings) -> Match | None:
     steps = plural(spent[-1], "step") if len(spent) == 1 else f"{spent[0]} to {spent[-1]} steps"
     facts = {"count": plural(len(short), "set-up"), "steps": steps, "usual": least.usual_steps}
     return Match(anchors(short), facts | {"attack": least.attack})
+
+
+def prior_too(found: Findings) -> Match | None:
+    """Images that attacks without a learned prior did not find, in an audit without an attack that has one."""
+    held = [u for u in realistic(found) if u.outcome == HELD and u.attack in WITHOUT_PRIOR]
+    if not held or any(u.attack == PRIOR for u in own(found)):
+        return None
+    return Match(anchors(held), {"count": plural(len(held), "undefended set-up"), "attack": held[0].attack})
 
 
 def more_images(found: Findings) -> Match | None:

@@ -273,6 +273,15 @@ RULES: tuple[Rule, ...] = (
         why="{count} ended short of feasible after {steps}; the default of {attack} is {usual}.",
     ),
     Rule(
+        name="prior_too",
+        severity="check",
+        condition="An undefended set-up held against an attack that learned nothing of images, and none with a generative prior was run.",
+        when=on_updates.prior_too,
+        title="Attack again with a generative prior if the server may hold images of the kind.",
+        why="{count} held against {attack}, which knows of images only that they are smooth. A generator learned from public images "
+        "finds more on some networks: `--attack generative_prior --reveal auxiliary:900`.",
+    ),
+    Rule(
         name="more_images",
         severity="know",
         condition=f"No undefended set-up leaks, and fewer than {on_updates.FEWEST_IMAGES} images were attacked.",
