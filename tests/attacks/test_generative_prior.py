@@ -75,10 +75,10 @@ def case(model: str, *, batch: int = 1):
 
 def test_it_finds_the_image_of_a_trained_vit_where_smoothness_does_not_suffice():
     victim, seen, x, y = case("vit")
-    attack = generative_prior(steps=200, pixels=0, epochs=15)
+    attack = generative_prior(steps=120, pixels=0, epochs=12)
     found = {
         "prior": attack(victim, seen, seed=0),
-        "smooth": inverting_gradients(steps=200)(victim, seen, seed=0),
+        "smooth": inverting_gradients(steps=120)(victim, seen, seed=0),
         "null": null_run(attack, victim, seen, seed=0),
     }
     alike = {name: score(one, x, y, space=victim.space).ssim[0] for name, one in found.items()}

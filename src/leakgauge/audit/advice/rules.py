@@ -279,7 +279,7 @@ RULES: tuple[Rule, ...] = (
         when=on_updates.prior_too,
         title="Attack again with a generative prior if the server may hold images of the kind.",
         why="{count} held against {attack}, which knows of images only that they are smooth. A generator learned from public images "
-        "finds more on some networks: `--attack generative_prior --reveal auxiliary:900`.",
+        "finds more on some networks: --attack generative_prior --reveal auxiliary:900.",
     ),
     Rule(
         name="more_images",
