@@ -82,7 +82,7 @@ def test_it_finds_the_image_of_a_trained_vit_where_smoothness_does_not_suffice()
         "null": null_run(attack, victim, seen, seed=0),
     }
     alike = {name: score(one, x, y, space=victim.space).ssim[0] for name, one in found.items()}
-    assert alike["prior"] > max(alike["smooth"], alike["null"]) + 0.3, alike
+    assert alike["prior"] > max(alike["smooth"], alike["null"]) + 0.2, alike
     assert found["prior"].notes[0].startswith("generator of 64 latents, from 500 images")
     assert "blind" in found["null"].notes[1]
 
