@@ -1,4 +1,4 @@
-"""Solvers that search among what a generator can make, and then perhaps among all images near it."""
+"""A solver that searches among what a generator can make, and then perhaps among all images near it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Latent:
 
     ``generator`` makes images in [0, 1], (N, C, H, W), of latents (N, ``size``) that are N(0, 1) for images of its kind; the weight holds
     them there. z starts near 0, each restart elsewhere, whatever the attack's start among pixels. With ``pixels`` that descent then
-    goes on among pixels, from the last image made.
+    goes on among pixels, from the last image made. Which image is kept is decided by the objective without the weight.
 
     Ref: Jeon et al. 2021, latent space search — argmin over z of d(∇loss(G(z)), g*) + λ·R(z)
     """
