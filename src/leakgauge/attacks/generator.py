@@ -65,7 +65,7 @@ def fit_generator(
 
 
 def principal(images: Tensor, size: int) -> Tensor:
-    """The first ``size`` principal components of images (N, ...), each of variance 1; arbitrary along directions in which images do not differ."""
+    """The first ``size`` principal components of images (N, ...), each of variance 1; arbitrary where images do not differ."""
     centred = images.flatten(1) - images.flatten(1).mean(0)
     along, _, _ = torch.linalg.svd(centred, full_matrices=False)
     return along[:, :size] * len(images) ** 0.5
