@@ -106,7 +106,8 @@ chromium:
 	fi
 
 bench: $(BENCH)  ## speed and memory, side by side with a peer
-	@for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for name in $(filter-out __init__,$(basename $(notdir $(sort $(wildcard benchmarks/*.py))))); do \
+		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 slow: $(DEV) chromium  ## the tests that take minutes, and an audit of the whole grid
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow
@@ -118,4 +119,4 @@ slow: $(DEV) chromium  ## the tests that take minutes, and an audit of the whole
 
 clean:  ## remove the environment and everything that was made
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage leakgauge-runs build dist site src/*.egg-info
-	find src tests tools examples benchmarks -name __pycache__ -type d -exec rm -rf {} +
+	find src tests tools examples benchmarks reproductions -name __pycache__ -type d -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """How well the attacks do at home: PSNR of each on ten held-out Fashion-MNIST images of ten classes, beside its null run.
 
-python benchmarks/attacks.py [--images 10] [--out FILE]
+python -m benchmarks.attacks [--images 10] [--out FILE]
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="how many images, one of each class in turn, to pass over")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    lines: list[dict[str, object]] = [{"command": f"python benchmarks/attacks.py --first {options.first}"}]
+    lines: list[dict[str, object]] = [{"command": f"python -m benchmarks.attacks --first {options.first}"}]
     for name in CASES:
         lines.append(measured(name, options.images, options.first))
         print(json.dumps(lines[-1]), flush=True)

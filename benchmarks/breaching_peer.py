@@ -1,6 +1,6 @@
 """CPU time of one restart-iteration against breaching 0.1.2, the peer that is closest to a plain loop.
 
-    python benchmarks/breaching_peer.py [--quick] [--cases convnet,resnet18_pre] [--threads 2,1] [--out results.jsonl]
+    python -m benchmarks.breaching_peer [--quick] [--cases convnet,resnet18_pre] [--threads 2,1] [--out results.jsonl]
 
 Both sides attack the same gradient of the same network (eval mode, one image, label given) with their own implementation
 of Inverting Gradients: cosine distance, total variation 0.1, signed Adam, projection onto the box. One process, rounds in
@@ -30,10 +30,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from engine import CASES
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from benchmarks.engine import CASES
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.channels import Gradient
 from leakgauge.core import Labels, Observation, Pixels, Reconstruction, Size, Victim, share

@@ -1,6 +1,6 @@
 """Speed of the engine: restart-iterations per second and peak memory, against a plain double-backward loop.
 
-    python benchmarks/engine.py [--quick] [--cases convnet,vit] [--restarts 1,8,32] [--out results.jsonl]
+    python -m benchmarks.engine [--quick] [--cases convnet,vit] [--restarts 1,8,32] [--out results.jsonl]
 
 Everything is measured in one process, alternating, median of rounds with its spread. Wall-clock time with device
 synchronisation on a GPU, CPU time of the process on a CPU. A step is the whole step of an attack: replay, objective, sign,
@@ -30,8 +30,8 @@ from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.search import Problem, Search
 from leakgauge.inversion.solvers import Mover
 from leakgauge.inversion.terms import Term
-from leakgauge.models.resnet import ResNet18
 from leakgauge.models.vit import ViT
+from reproductions.common.networks.resnet import ResNet18
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PRECISIONS: dict[str, Precision] = {"fp32": Exact(), "tf32": TF32(), "bf16": BFloat16()}

@@ -1,6 +1,6 @@
 """What fused kernels save in a step of an attack on ViT-B/16: plain and fused in turn, several rounds, in one run.
 
-    python benchmarks/fused.py [--images 6] [--rounds 5] [--steps 20] [--out FILE]
+    python -m benchmarks.fused [--images 6] [--rounds 5] [--steps 20] [--out FILE]
 
 Each image has a target of its own, as in ``Matching.many``; a step is the replay, the distance and its slope in the image, in TF32 as a
 CUDA graph. On a CPU nothing is fused: there the script only shows that it runs (--quick).

@@ -1,8 +1,8 @@
 """What a generative prior adds: `generative_prior` beside `inverting_gradients`, and beside what its generator makes without any signal.
 
-python benchmarks/generative.py [--images 4] [--out FILE] [--cases PART]   half an hour on one core; PART is in the names of the cases
-python benchmarks/generative.py --quick              a minute, to see it run
-python benchmarks/generative.py --show FILE [FILE …]   the table of what was measured
+python -m benchmarks.generative [--images 4] [--out FILE] [--cases PART]   half an hour on one core; PART is in the names of the cases
+python -m benchmarks.generative --quick              a minute, to see it run
+python -m benchmarks.generative --show FILE [FILE …]   the table of what was measured
 
 The embedded networks, trained, on test images that the generator has not seen; it learns from 900 others, which `--own` changes. Both
 attacks have 400 steps; the prior's last quarter is among pixels, in one row none. Every row is a mean over the same images.

@@ -1,8 +1,8 @@
 """How many images of a batch a malicious server reads off one update, and what stands against it, on embedded data.
 
-python benchmarks/malicious.py [--rounds 3] [--out FILE]     minutes on two cores
-python benchmarks/malicious.py --quick                       seconds, to see it run
-python benchmarks/malicious.py --show FILE                   the tables of what was measured
+python -m benchmarks.malicious [--rounds 3] [--out FILE]     minutes on two cores
+python -m benchmarks.malicious --quick                       seconds, to see it run
+python -m benchmarks.malicious --show FILE                   the tables of what was measured
 
 Part "alone" is what the client itself sees of the model, over ten batches (column "images read": share of samples that stand alone).
 An image counts as read where its SSIM reaches 0.95. Every round has a batch of its own (images never meet those that the server

@@ -1,8 +1,8 @@
 """Which recipe that matches gradients finds most, victim by victim: PSNR of each on the same images, weights and steps.
 
-python benchmarks/matching.py [--seed 0] [--images 4] [--steps 300] [--out FILE]
-python benchmarks/matching.py --quick              a minute or two, to see it run
-python benchmarks/matching.py --show FILE [FILE …]   the table of what was measured
+python -m benchmarks.matching [--seed 0] [--images 4] [--steps 300] [--out FILE]
+python -m benchmarks.matching --quick              a minute or two, to see it run
+python -m benchmarks.matching --show FILE [FILE …]   the table of what was measured
 
 The seed sets the weights of an untrained victim and every start; each seed has images of its own, from the second ten on, as the options
 of ``tag_read_labels`` were chosen on the first. One row is no recipe: TAG by the descent of ``tag_read_labels`` (rate falling,
@@ -141,7 +141,7 @@ def main() -> None:
         print(table(read(options.show)))
         return
     images, steps = (1, 20) if options.quick else (options.images, options.steps)
-    command = f"python benchmarks/matching.py --seed {options.seed} --images {images} --steps {steps}"
+    command = f"python -m benchmarks.matching --seed {options.seed} --images {images} --steps {steps}"
     lines: list[dict[str, object]] = [{"command": command, "torch": torch.__version__}]
     rows: list[Row] = []
     for victim in TARGETS:

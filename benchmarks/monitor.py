@@ -1,6 +1,6 @@
 """What the monitor costs: CPU time of a watched iteration against a plain one, in alternating rounds of one process.
 
-    python benchmarks/monitor.py [--rounds 30] [--only lenet] [--out FILE]
+    python -m benchmarks.monitor [--rounds 30] [--only lenet] [--out FILE]
 
 Cases: ResNet18 (11 million parameters, batch 20, 32 × 32) with the default monitor; LeNet with a white-box probe every
 50 steps, once from its first step on and once in the long run (from step 512 on every fourth step is scored). Each round
@@ -27,11 +27,11 @@ from scipy.stats import binom
 from torch import nn
 
 from leakgauge.models.lenet import LeNet
-from leakgauge.models.privacy_tokens import TokenLeNet
-from leakgauge.models.resnet import ResNet18
 from leakgauge.monitor import Monitor, watch
 from leakgauge.monitor.paper import Schedule, paper_mode
 from leakgauge.monitor.paper_result import Reading
+from reproductions.common.networks.privacy_tokens import TokenLeNet
+from reproductions.common.networks.resnet import ResNet18
 
 BATCH, SIDE, CLASSES = 20, 32, 10
 

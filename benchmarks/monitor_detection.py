@@ -1,6 +1,6 @@
 """What the monitor finds: trainings on embedded Fashion-MNIST samples, and the white-box probe under growing noise.
 
-    python benchmarks/monitor_detection.py [--seeds 3] [--steps 400] [--out FILE]
+    python -m benchmarks.monitor_detection [--seeds 3] [--steps 400] [--out FILE]
 
 Trainings: batch 20, Adam at 9e-4, and SGD at 1e-4, which leaves the weights about where they were initialised. Noise: σ is
 the noise multiplier on the mean of gradients that were clipped per sample at their median norm, 20 members and 180

@@ -1,6 +1,6 @@
 """What layer rules save on models built on ``nn.MultiheadAttention``, against vmap and against the plain reference, in one run.
 
-    python benchmarks/multihead.py [--restarts 1,8] [--rounds 5] [--seconds 2] [--quick] [--out FILE]
+    python -m benchmarks.multihead [--restarts 1,8] [--rounds 5] [--seconds 2] [--quick] [--out FILE]
 
 A step is the replay of all restarts, the cosine distance and its slope in the images. The three ways alternate in one process; ratios
 are of the same round, given as median with the lowest and the highest. CPU time of the process on a CPU. Our own ViT of the same size,
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engine import DEVICE, Case, prepared, rounds
 from torch import Tensor, nn
 
+from benchmarks.engine import DEVICE, Case, prepared, rounds
 from leakgauge.channels import Gradient
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Observed, Reference, Replay, Vmapped

@@ -1,6 +1,6 @@
 """All estimators of mutual information on the committed samples of the bmi benchmark, whose truth is known.
 
-python benchmarks/mutual_information.py [--seeds 1] [--estimators NAME ...] [--tasks NAME ...] [--out FILE]
+python -m benchmarks.mutual_information [--seeds 1] [--estimators NAME ...] [--tasks NAME ...] [--out FILE]
 
 Prints one table: mean held-out value over seeds, and the in-sample value of the first seed behind a slash. A seed changes the
 split and the critic, not the samples.

@@ -1,6 +1,6 @@
 """What knowledge of normalisation statistics adds to a training-mode attack: exact, by proxy, naive or none.
 
-python benchmarks/norm_statistics.py [--steps 200] [--batches 3] [--weight 0.1]
+python -m benchmarks.norm_statistics [--steps 200] [--batches 3] [--weight 0.1]
 
 The embedded CNN in train mode, batches of four held-out Fashion-MNIST images of different classes, labels given. One row per
 source of statistics: mean over the batches of PSNR, SSIM (paired) and of the mean over all pairs, which is what some public

@@ -1,6 +1,6 @@
 """Draws the pictures of docs/engine.md from benchmarks/results: time per restart against restarts, batch size and side.
 
-python benchmarks/plot_engine.py
+python -m benchmarks.plot_engine
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What TF32 and bfloat16 do to the final reconstruction: the same attack on the same ten images in each precision.
 
-    python benchmarks/precision.py [--steps 500] [--restarts 4] [--out FILE]
+    python -m benchmarks.precision [--steps 500] [--restarts 4] [--out FILE]
 
 On a CPU TF32 changes nothing; the figures of docs/engine.md are from a GPU.
 """
@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from engine import DEVICE, PRECISIONS
 
+from benchmarks.engine import DEVICE, PRECISIONS
 from leakgauge.attacks import inverting_gradients
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share

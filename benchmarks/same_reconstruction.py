@@ -1,6 +1,6 @@
 """Does the fast path reconstruct the same images as the reference? Final images after 50 steps, and step directions.
 
-    python benchmarks/same_reconstruction.py [--cases convnet,vit] [--steps 50] [--out FILE]
+    python -m benchmarks.same_reconstruction [--cases convnet,vit] [--steps 50] [--out FILE]
 
 For each model: the largest difference of the final candidates (in image values) from the same starts, and the cosine
 between the two derivatives at the solution plus noise of 1e-3, for cosine, l2 and l1.
@@ -13,9 +13,9 @@ import json
 from pathlib import Path
 
 import torch
-from engine import CASES, DEVICE, prepared
 from torch import Tensor
 
+from benchmarks.engine import CASES, DEVICE, prepared
 from leakgauge.channels import Gradient
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Exact, Reference, Replayer

@@ -1,6 +1,6 @@
 """Time of the engine against batch size and resolution, beside the plain loop and beside the roofline.
 
-    python benchmarks/scaling.py [--quick] [--out scaling.jsonl]
+    python -m benchmarks.scaling [--quick] [--out scaling.jsonl]
 
 Every row: seconds per restart and step, the plain loop's in the same process (alternating, median of rounds, spread), and
 the least time that the same kernels would need at the measured ceilings of the device (``floor``). Needs torch and numpy.
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engine import CASES, DEVICE, PRECISIONS, Case, clock, our_search, plain_step, prepared, rounds
-from roofline import Ceilings, ceilings, work
 
-from leakgauge.models.resnet import ResNet18
+from benchmarks.engine import CASES, DEVICE, PRECISIONS, Case, clock, our_search, plain_step, prepared, rounds
+from benchmarks.roofline import Ceilings, ceilings, work
 from leakgauge.models.vit import ViT
+from reproductions.common.networks.resnet import ResNet18
 
 
 def vit(side: int) -> Case:

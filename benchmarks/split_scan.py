@@ -1,6 +1,6 @@
 """Ridge inversion at the cuts of the embedded VGG, and defenses at one of them: the figures of docs/split.md.
 
-python benchmarks/split_scan.py [--out benchmarks/results/split_scan_cpu.jsonl]
+python -m benchmarks.split_scan [--out benchmarks/results/split_scan_cpu.jsonl]
 """
 
 from __future__ import annotations

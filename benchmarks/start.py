@@ -4,7 +4,7 @@ Every kind of start runs once per round, so that a busy machine slows all of the
 system) of a process of its own: the median over the rounds, and how many times a bare ``python -c pass`` that is. Exits
 with 1 where a bound is missed.
 
-    python benchmarks/start.py --rounds 7
+    python -m benchmarks.start --rounds 7
 """
 
 from __future__ import annotations

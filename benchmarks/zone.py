@@ -1,6 +1,6 @@
 """How much training does ``find_zone`` save, against decoders at every cut and against bisection by depth?
 
-    python benchmarks/zone.py [--quick] [--table TABLE.jsonl] [--out benchmarks/results/zone_cpu.jsonl]
+    python -m benchmarks.zone [--quick] [--table TABLE.jsonl] [--out benchmarks/results/zone_cpu.jsonl]
 
 All use the same decoders on the same features (embedded VGG, all 23 cuts, 800 auxiliary and 200 attacked images) and 100 epochs, as
 the split-inference paper trains. Decoders of every cut are really trained, which takes a quarter of an hour of one core; with

@@ -13,7 +13,7 @@ from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAv
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.errors import BadInput
 from leakgauge.given_data import explaining_mistakes, refuse_targets
-from leakgauge.models import YOLO, DetectionLoss
+from reproductions.common.networks import YOLO, DetectionLoss
 
 X = torch.rand(2, 3, 2, 2, generator=torch.Generator().manual_seed(0))
 

@@ -1,6 +1,7 @@
 """Makes docs/papers.md: which equation of which paper is computed where, and which tests hold it.
 
-The source is the ``Ref:`` lines of docstrings, written ``Ref: KEY, PLACE — WHAT``. Every KEY must stand in ``PAPERS``.
+The source is the ``Ref:`` lines of docstrings in the package and in reproductions/common, written ``Ref: KEY, PLACE — WHAT``. Every KEY
+must be in ``PAPERS``.
 Usage: make_papers_page.py [--check]   (with --check nothing is written; exit code 1 if the page is not up to date)
 """
 # ruff: noqa: E501 - a title stands in one line
@@ -157,12 +158,12 @@ def _used_as(name: str, tree: ast.Module) -> tuple[str, ...]:
 
 
 def names_in_tests(tests: Path) -> dict[Path, set[str]]:
-    """For every test file that imports the package, all names that occur in it."""
+    """For every test file that imports the package or a reproduction, all names that occur in it."""
     found: dict[Path, set[str]] = {}
     for file in sorted(tests.rglob("test_*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)]
-        if any(PACKAGE in ast.unparse(node) for node in imports):
+        if any(name in ast.unparse(node) for node in imports for name in (PACKAGE, "reproductions")):
             used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
             used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
             found[file] = used | {alias.name for node in imports for alias in node.names}
@@ -173,7 +174,7 @@ def page(root: Path) -> str:
     """The whole page for the package and the tests under ``root``."""
     tests = names_in_tests(root / "tests")
     by_key: dict[str, list[Entry]] = {}
-    for entry in entries(root / "src" / PACKAGE):
+    for entry in (*entries(root / "src" / PACKAGE), *entries(root / "reproductions" / "common")):
         by_key.setdefault(entry.key, []).append(entry)
     parts = [HEAD]
     for key in sorted(by_key, key=str.casefold):

@@ -1,6 +1,6 @@
 """Fig. 2: all attacks on architecture A, by optimisation and in closed form.
 
-    python reproductions/april/architecture_a.py --data FOLDER
+    python -m reproductions.april.architecture_a --data FOLDER
 
 As in the figure, the optimisation attacks use Adam: 800 iterations on MNIST, 1500 on CIFAR-10. On photographs with ViT-Base it is
 400 instead of the paper's 5000, with products rounded to TF32.
@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import study
-from drawing import Line, Panel, grid, svg
-from study import Images, Options, Pictures, Results, Row
-
 from leakgauge.attacks import april_closed_form
 from leakgauge.engine import TF32, Precision
+from reproductions.april import study
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Images, Options, Pictures, Results, Row
 
 ATTACKS = {"dlg": "DLG", "ig": "Inverting Gradients", "tag": "TAG", "april": "APRIL", "closed form": "closed form"}
 FRAMES = (10, 20, 50, 100, 200, 300, 400, 500, 700, 1000, 1250)

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import study
 import torch
 import torch.nn.functional as F
-from study import Images
 from torch import Tensor, nn
 
 from leakgauge.channels import Gradient
 from leakgauge.core import Observation, Victim, share
 from leakgauge.models.vit import Attention, ViT
+from reproductions.april import study
+from reproductions.april.study import Images
 
 
 class Unscaled(Attention):

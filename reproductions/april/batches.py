@@ -1,6 +1,6 @@
 """Figs. 4, 12, 13 and 14: APRIL on batches of 4 to 24 images.
 
-    python reproductions/april/batches.py --data FOLDER [--within SECONDS]
+    python -m reproductions.april.batches --data FOLDER [--within SECONDS]
 
 The paper's CIFAR-10 model with batches of 4, 8, 16 and 24 (two batches each), and ViT-Base with 4 photographs and with 24 pictures cut from
 them, with the paper's steps. Labels repeat, and the rule the paper borrows from Yin et al. needs distinct ones; they are counted from the
@@ -17,17 +17,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import study
 import torch
 import torch.nn.functional as F
-from drawing import Line, Panel, grid, svg
-from resumable import Resumable
-from study import Images, Options, Pictures, Results, Row
 from torch import Tensor
 
 from leakgauge.engine import TF32, Exact, Fused, Precision
 from leakgauge.inversion import ChanceCounts, Descent
 from leakgauge.measures.reidentification import rank
+from reproductions.april import study
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.resumable import Resumable
+from reproductions.april.study import Images, Options, Pictures, Results, Row
 
 SIZES = (4, 8, 16, 24)
 BY_BIAS, RULE = "counts from the bias", "less the chances on noise"

@@ -8,12 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import study
 import torch
-from pieces import Clock, Pieces, alone, longest
-from resumable import Resumable
-from side_by_side import RowPaces
-from study import Images, Options, Row
 from torch import Tensor
 
 from leakgauge.attacks import april, inverting_gradients, tag
@@ -22,6 +17,11 @@ from leakgauge.engine import Precision
 from leakgauge.inversion import L2, Adam, AdamW, CosineDecay, Descent, Joint, Matching, Steady
 from leakgauge.inversion.solvers import Schedule
 from leakgauge.measures.image import mse, reduced, ssim
+from reproductions.april import study
+from reproductions.april.pieces import Clock, Pieces, alone, longest
+from reproductions.april.resumable import Resumable
+from reproductions.april.side_by_side import RowPaces
+from reproductions.april.study import Images, Options, Row
 
 SHOWN = 10
 SET_UP = 20.0

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import study
-from batches import BY_BIAS, first, newest
-from edges import in_words
-from study import Row
-from table1 import NAMES, PAPER, chosen, common
-from why_table1 import ABSOLUTE, ALL, CASES, OPTIMISED, POSITIONS, READ, SQUARED
+from reproductions.april import study
+from reproductions.april.batches import BY_BIAS, first, newest
+from reproductions.april.edges import in_words
+from reproductions.april.study import Row
+from reproductions.april.table1 import NAMES, PAPER, chosen, common
+from reproductions.april.why_table1 import ABSOLUTE, ALL, CASES, OPTIMISED, POSITIONS, READ, SQUARED
 
 RECOVERED, RECOGNISABLE, KEPT = 0.95, 0.5, 0.02
 PAPERS_STEPS = 5000

@@ -1,6 +1,6 @@
 """Fig. 10: the closed form on the gradient of a batch gives one image; is it a mixture that shows anything?
 
-    python reproductions/april/closed_form_batches.py
+    python -m reproductions.april.closed_form_batches
 
 The one image is compared with every image of its batch and with their mean; the best of those similarities is what an adversary
 could hope for.
@@ -11,13 +11,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import study
 import torch
-from drawing import Line, Panel, grid, svg
-from study import Images, Options, Pictures, Results, Row
 
 from leakgauge.attacks import april_closed_form
 from leakgauge.measures.image import mse, ssim
+from reproductions.april import study
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Images, Options, Pictures, Results, Row
 
 SIZES = (1, 2, 3, 4, 8, 24)
 

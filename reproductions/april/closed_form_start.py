@@ -1,6 +1,6 @@
 """Does the closed form's guess help the optimisation on a standard vision transformer, where the theorem does not hold?
 
-    python reproductions/april/closed_form_start.py [--quick] [--steps 800] [--device cuda]
+    python -m reproductions.april.closed_form_start [--quick] [--steps 800] [--device cuda]
 
 The paper's small model (architecture B: 28×28, patch 7, width 384, 4 blocks, 4 heads, untrained) with positions of scale 1 and
 0.02, five Fashion-MNIST images of five classes, ``april`` from four starts: N(0, 1) (the paper's), grey, the closed form solved

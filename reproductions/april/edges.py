@@ -1,6 +1,6 @@
 """Settings beyond those of Table 1: there the best was often the outermost, so the next ones are tried in the same way.
 
-    python reproductions/april/edges.py --data FOLDER
+    python -m reproductions.april.edges --data FOLDER
 
 1. ``setting``: images, model, starts and steps are those with which ``table1.py`` chose its settings: images that are not among the
    table's, and fewer steps.
@@ -15,13 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import study
-import table1
-from cells import SET_UP, SETTINGS, Cell, Setting, attack_of
-from pieces import Pieces
-from study import Options, Pictures, Results, Row
-
 from leakgauge.inversion import CosineDecay
+from reproductions.april import study, table1
+from reproductions.april.cells import SET_UP, SETTINGS, Cell, Setting, attack_of
+from reproductions.april.pieces import Pieces
+from reproductions.april.study import Options, Pictures, Results, Row
 
 BEYOND: dict[str, list[Setting]] = {"ig": [Setting(0.1, tv=tv) for tv in (1.0, 1e-4, 0.0)]} | {
     name: [Setting(0.3), Setting(1.0, CosineDecay())] for name in ("dlg", "tag", "april")

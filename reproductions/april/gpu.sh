@@ -6,7 +6,7 @@
 set -u
 out=${1:?give the folder for the results} data=${2:?give the folder with MNIST and CIFAR-10}
 here=$(cd "$(dirname "$0")" && pwd)
-export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
+export PYTHONPATH="$here/../../src:$here/../..${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
 mkdir -p "$out"
 work=$(mktemp -d)
 python=${PYTHON:-python3}
@@ -19,7 +19,7 @@ study() { # NAME SECONDS
     local began=$SECONDS left=$((deadline - SECONDS))
     if [ "$left" -lt 20 ]; then echo "$1: no time left"; return; fi
     left=$(($2 < left ? $2 : left))
-    timeout -k 15 "$left" "$python" "$here/$1.py" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --within $((left - 15)) ${MORE:-} >"$work/$1.log" 2>&1
+    timeout -k 15 "$left" "$python" -m "reproductions.april.$1" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --within $((left - 15)) ${MORE:-} >"$work/$1.log" 2>&1
     echo "$1: exit $? after $((SECONDS - began)) s"
 }
 

@@ -16,7 +16,7 @@ out=${1:?give the folder for the results} data=${2:?give the folder with MNIST, 
 case $stage in small | imagenet | rest | all) ;; *) echo "the stage is small, imagenet, rest or all, got $stage" >&2; exit 2 ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 work=${WORK:-/tmp/april_table1}
-export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-8}
+export PYTHONPATH="$here/../../src:$here/../..${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-8}
 python=${PYTHON:-python3}
 mkdir -p "$out" "$work"
 if [ -z "${FRESH:-}" ]; then
@@ -32,7 +32,7 @@ if [ -z "${FRESH:-}" ]; then
         [ -f "$file" ] && [ ! -f "$work/$(basename "${file%.aa}")" ] && cat "${file%.aa}".?? >"$work/$(basename "${file%.aa}")"
     done
 fi
-if [ "${PLAN:-}" ]; then "$python" "$here/plan.py" --work "$work"; exit; fi
+if [ "${PLAN:-}" ]; then "$python" -m reproductions.april.plan --work "$work"; exit; fi
 deadline=$((SECONDS + ${LIMIT:-560}))
 
 script() { # LOG FILE NAME ARGUMENTS...: one script that needs this file of DATA, with as many seconds as are left
@@ -40,7 +40,7 @@ script() { # LOG FILE NAME ARGUMENTS...: one script that needs this file of DATA
     shift 3
     if [ ! -f "$data/$file" ]; then echo "$log: waits for $file"; return; fi
     if [ "$left" -lt 20 ]; then echo "$log: no time left"; return; fi
-    timeout -k 15 "$left" "$python" "$here/$name.py" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --within $((left - 15)) "$@" ${MORE:-} >>"$work/$log.log" 2>&1
+    timeout -k 15 "$left" "$python" -m "reproductions.april.$name" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --within $((left - 15)) "$@" ${MORE:-} >>"$work/$log.log" 2>&1
     status=$?
     echo "$log: exit $status after $((SECONDS - began)) s"
 }

@@ -1,6 +1,6 @@
 """Writes the tables of README.md anew from results/*.jsonl, so that the two cannot disagree.
 
-    python reproductions/april/make_tables.py [--check] [--results FOLDER --page FILE]
+    python -m reproductions.april.make_tables [--check] [--results FOLDER --page FILE]
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end -->``; a study without results says so.
 """
@@ -13,8 +13,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import study
-from claims import CLAIMS, HEAD, told
+from reproductions.april import study
+from reproductions.april.claims import CLAIMS, HEAD, told
 
 README = Path(__file__).parent / "README.md"
 BLOCK = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -33,7 +33,8 @@ def block(name: str) -> str:
         words += " **Stopped before its end; rows are missing.**"
     if facts["quick"]:
         words += " **A quick run: it shows that the script works, nothing else.**"
-    return f"<!-- {name} -->\n{words}\n\n{import_module(name).table(rows)}\n<!-- end -->"
+    table = import_module(f"reproductions.april.{name}").table(rows)
+    return f"<!-- {name} -->\n{words}\n\n{table}\n<!-- end -->"
 
 
 def summary() -> str:

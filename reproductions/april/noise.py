@@ -1,6 +1,6 @@
 """Fig. 6: the closed form under Gaussian and Laplacian noise that is measured against the gradient's norm.
 
-    python reproductions/april/noise.py
+    python -m reproductions.april.noise
 
 The paper writes "variance = c × gradient norm". Read literally, σ² = c·‖g‖ (``literal``). The other reading makes the noise, as a
 vector, c times as long as the gradient (``length``); it does not change with the number of parameters. Both are measured,
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import study
 import torch
-from drawing import Line, Panel, grid, svg
-from study import Options, Pictures, Results, Row
 
 from leakgauge.attacks import april_closed_form
 from leakgauge.core import Observation
 from leakgauge.defenses import GaussianNoise, LaplacianNoise
+from reproductions.april import study
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Options, Pictures, Results, Row
 
 Noise = GaussianNoise | LaplacianNoise
 KINDS: dict[str, Callable[..., Noise]] = {"Gaussian": GaussianNoise, "Laplacian": LaplacianNoise}

@@ -1,6 +1,6 @@
 """Gathers what `gpu_table1.sh` reads into two folders, each small enough to be carried in a call of its own.
 
-    python reproductions/april/pack_data.py SOURCE OUT
+    python -m reproductions.april.pack_data SOURCE OUT
 
 SOURCE holds mnist.npz, cifar10_train_a.zip, cifar10_test.zip and imagenet_500_224.zip. OUT/first then holds the test images of MNIST and
 CIFAR-10 and 32 ImageNet images (x uint8 (32, 3, 224, 224), y), enough for all but the trainings; OUT/second half of CIFAR-10's training
@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1] / "practical_feasibility"))  # reads the same archive of ImageNet
-from pack import copy_imagenet, size  # pyright: ignore[reportMissingImports]
+from reproductions.practical_feasibility.pack import copy_imagenet, size
 
 IMAGES = 32
 """Thirty of the table, and two on which settings are tried."""

@@ -1,6 +1,6 @@
 """What `gpu_table1.sh` still has to do, and about how many seconds that takes on an H200.
 
-    python reproductions/april/plan.py [--work FOLDER] [--training-images 25000]
+    python -m reproductions.april.plan [--work FOLDER] [--training-images 25000]
 
 Reads what is done in FOLDER (results/ by default). Parts run one after another. Sources of the paces: ``results/table1.jsonl``,
 ``benchmarks/results/fused_h200.jsonl``, ``results/batches.jsonl`` (its batch of 24 comes from three processes that took turns: a third of
@@ -14,14 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import batches
-import study
-import table1
-import width
-from cells import SETTINGS, whole
-from pieces import Pieces
-from study import Row
-from why_batches import ATTACKED, ON_A_GPU
+from reproductions.april import batches, study, table1, width
+from reproductions.april.cells import SETTINGS, whole
+from reproductions.april.pieces import Pieces
+from reproductions.april.study import Row
+from reproductions.april.why_batches import ATTACKED, ON_A_GPU
 
 SMALL_PACE = {"april": 120.7 / 750, "dlg": 120.9 / 750, "tag": 175.7 / 750, "ig": 81.8 / 750}
 """ms for an image and a step of the small model: seconds for 750,000 of them (CIFAR-10, pieces of 250)."""

@@ -1,6 +1,6 @@
 """Figs. 7 and 8: does keeping the position embedding's gradient at home turn the attack into "twin data"?
 
-    python reproductions/april/positions.py --data FOLDER
+    python -m reproductions.april.positions --data FOLDER
 
 Five settings, on both architectures: positions learnable and shared, attacked by APRIL and by its squared distance alone;
 their gradient withheld; positions fixed (sinusoids); and their gradient withheld while the adversary does not even know
@@ -12,18 +12,18 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import study
 import torch
-from drawing import Line, Panel, grid, svg
-from study import Images, Options, Pictures, Results, Row
 from torch import Tensor
-from training import accuracies
 
 from leakgauge.attacks import april_closed_form
 from leakgauge.core import Observation, Victim
 from leakgauge.defenses import Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.models.vit import ViT
+from reproductions.april import study
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.training import accuracies
 
 SETTINGS = {
     "shared, APRIL": "april",

@@ -1,6 +1,6 @@
 """Figs. 3 and 11: how the image emerges, for APRIL, DLG and TAG.
 
-    python reproductions/april/progress.py --data FOLDER
+    python -m reproductions.april.progress --data FOLDER
 
 Architecture B; frames at the paper's iterations. On photographs with ViT-Base 600 iterations instead of 5000, with products
 rounded to TF32.
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import study
 import torch
-from drawing import Line, Panel, grid, svg
-from study import Images, Options, Pictures, Results, Row
 
 from leakgauge.engine import TF32, Precision
+from reproductions.april import study
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Images, Options, Pictures, Results, Row
 
 NAMES = {"april": "APRIL", "dlg": "DLG", "tag": "TAG"}
 FRAMES = (10, 50, 100, 200, 500)

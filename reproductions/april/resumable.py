@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pieces import Clock
 from torch import Tensor
 
 from leakgauge.core import Space
@@ -16,6 +15,7 @@ from leakgauge.errors import BadInput
 from leakgauge.inversion import Descent
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.solvers import Losses, Mover, Optimizer, Rows
+from reproductions.april.pieces import Clock
 
 LOOK = 10
 """Steps between two looks at the clock: on a GPU a look waits for the device, without which the host would run minutes ahead."""

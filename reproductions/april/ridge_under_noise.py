@@ -1,6 +1,6 @@
 """Closed-form APRIL under noise: PSNR of the plain and of the ridge solution against the noise, architecture A.
 
-    python reproductions/april/ridge_under_noise.py [--quick]
+    python -m reproductions.april.ridge_under_noise [--quick]
 
 Writes results/ridge_under_noise.jsonl and results/ridge_under_noise.svg beside this file (``--quick``: two settings, three
 noise levels, one image, nothing is written unless ``--out`` says where). Noise is Gaussian, ``relative`` times as long as the

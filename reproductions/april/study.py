@@ -17,8 +17,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from files import Pictures, Row, load, read, save, write
-from pieces import Clock
 from PIL import Image
 from torch import Tensor, nn
 
@@ -32,6 +30,8 @@ from leakgauge.engine import Exact, Precision
 from leakgauge.inversion import L2, Joint, Matching
 from leakgauge.measures.pairing import pair
 from leakgauge.models.vit import ViT
+from reproductions.april.files import Pictures, Row, load, read, save, write
+from reproductions.april.pieces import Clock
 
 RESULTS = Path(__file__).parent / "results"
 SHOWN = 112

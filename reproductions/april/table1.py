@@ -1,6 +1,6 @@
 """Table 1: four attacks by optimisation on architecture B, 500 images each of MNIST and CIFAR-10, 30 of ImageNet.
 
-    python reproductions/april/table1.py --data FOLDER [--datasets mnist,cifar10,imagenet] [--attacks dlg,ig,tag,april]
+    python -m reproductions.april.table1 --data FOLDER [--datasets mnist,cifar10,imagenet] [--attacks dlg,ig,tag,april]
 
 The paper's budgets: Adam, 800 steps for MNIST, 1500 for CIFAR-10, 5000 for ImageNet. The images of a cell are attacked in pieces, each
 one batch (`Matching.many`), one restart each; every image starts from the same seed, so the result does not depend on the pieces.
@@ -18,16 +18,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import study
 import torch
 import torch.nn.functional as F
-from cells import Cell, DataSet, Table, spread, whole
-from pieces import Clock, Pieces, alone
-from study import Images, Options, Row
 from torch import Tensor, nn
 
 from leakgauge.core import Victim
 from leakgauge.engine import TF32, Exact, Fused
+from reproductions.april import study
+from reproductions.april.cells import Cell, DataSet, Table, spread, whole
+from reproductions.april.pieces import Clock, Pieces, alone
+from reproductions.april.study import Images, Options, Row
 
 PAPER = {
     "mnist": {"dlg": "1.291e-04, 0.997", "ig": "0.043, 0.833", "tag": "3.438e-05, 0.998", "april": "4.796e-05, 0.998"},

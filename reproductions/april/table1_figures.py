@@ -1,6 +1,6 @@
 """Draws Table 1: how similar the images of each attack are, and the first of them.
 
-    python reproductions/april/table1_figures.py [--out FOLDER]
+    python -m reproductions.april.table1_figures [--out FOLDER]
 
 Reads ``table1.jsonl`` and, where it is there, ``table1.npz``. Pictures of ImageNet are not ours to show.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import study
-from drawing import Line, Panel, grid, svg
-from study import Pictures, Row
-from table1 import DATA_SETS, NAMES, PAPER, chosen, common
+from reproductions.april import study
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Pictures, Row
+from reproductions.april.table1 import DATA_SETS, NAMES, PAPER, chosen, common
 
 SHOWN = 8
 

@@ -3,9 +3,9 @@
 20 random sentences of 16 and of 64 tokens for each model, and 10 of 16 for each defense and the like. Ids are drawn with the
 frequencies 1/rank of a language, so that some repeat. Sentence i is drawn from seed i, the model's weights from seed i as well.
 
-    python reproductions/april/text.py            # about three minutes; writes reproductions/april/text_results.jsonl
-    python reproductions/april/text.py --quick    # one or two sentences of length 16 each
-    python reproductions/april/text.py --base     # the sizes of BERT base and GPT-2, random weights, needs about 4 GB
+    python -m reproductions.april.text            # about three minutes; writes reproductions/april/text_results.jsonl
+    python -m reproductions.april.text --quick    # one or two sentences of length 16 each
+    python -m reproductions.april.text --base     # the sizes of BERT base and GPT-2, random weights, needs about 4 GB
 """
 
 from __future__ import annotations

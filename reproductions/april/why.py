@@ -1,6 +1,6 @@
 """Why attacks by optimisation fail on architecture A (Fig. 2), and why noise destroys the closed form (Fig. 6).
 
-    python reproductions/april/why.py --data FOLDER
+    python -m reproductions.april.why --data FOLDER
 
 With freshly drawn weights attention is nearly even: every token gets almost the mean of all. What comes back through it, ∂l/∂z, is then
 almost the same for all tokens, and the gradient hardly tells the patches apart. Four parts, on the small MNIST model unless said otherwise:
@@ -19,9 +19,14 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import study
 import torch
-from attention_variants import (
+from torch import Tensor
+
+from leakgauge.attacks import april_closed_form
+from leakgauge.core import Observation, Signal
+from leakgauge.inversion import Given
+from reproductions.april import study
+from reproductions.april.attention_variants import (
     FAR,
     NEAR,
     ONE_BLOCK,
@@ -37,13 +42,8 @@ from attention_variants import (
     orthogonal_patches,
     sensitivities,
 )
-from drawing import Line, Panel, grid, svg
-from study import Images, Options, Pictures, Results, Row
-from torch import Tensor
-
-from leakgauge.attacks import april_closed_form
-from leakgauge.core import Observation, Signal
-from leakgauge.inversion import Given
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Images, Options, Pictures, Results, Row
 
 CASES: tuple[tuple[Variant, str], ...] = (
     (USUAL, "noise"), (XAVIER, "noise"), (UNSCALED, "noise"), (RESIDUAL, "noise"), (SHALLOW, ""), (NEAR, ""), (PRINTED, ""),

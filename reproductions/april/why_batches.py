@@ -1,6 +1,6 @@
 """Why batches on the CIFAR model are not recovered (Figs. 4, 12–14): APRIL with labels read by one rule and by another.
 
-    python reproductions/april/why_batches.py --data FOLDER
+    python -m reproductions.april.why_batches --data FOLDER
 
 1. ``labels``: how many labels each rule reads rightly, in batches of 4 to 24, and how much an untrained model favours some classes. The
    rule of Yin et al. that the paper uses asks for features that are not negative and for labels that differ; the head of this model
@@ -16,17 +16,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import study
 import torch
-from batches import BY_BIAS, RULE, SET_UP, labels_read
-from drawing import Line, Panel, grid, svg
-from study import Images, Options, Pictures, Results, Row
 
 from leakgauge.channels import Gradient
 from leakgauge.core import Victim, share
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import BiasCounts, ChanceCounts, MinimumEntry
 from leakgauge.inversion.labels import LabelRule
+from reproductions.april import study
+from reproductions.april.batches import BY_BIAS, RULE, SET_UP, labels_read
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Images, Options, Pictures, Results, Row
 
 RULES: dict[str, LabelRule] = {
     BY_BIAS: BiasCounts(strict=False),

@@ -1,6 +1,6 @@
 """Why Table 1's ranking does not reproduce: what is matched and how the label is found, each by itself.
 
-    python reproductions/april/why_table1.py --data FOLDER
+    python -m reproductions.april.why_table1 --data FOLDER
 
 The attacks of Table 1 differ in several things at once. Here all are minimised by Adam with a rate of 0.3 that falls to zero, for the
 paper's numbers of steps, from the same starts; only the distance and the label change. DLG is *squared, optimised*, APRIL *squared and
@@ -12,13 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import study
-from drawing import Line, Panel, grid, svg
-from study import Images, Options, Pictures, Results, Row
-
 from leakgauge.attacks import april, tag
 from leakgauge.inversion import L1, L2, Adam, CosineDecay, Decaying, Descent, Joint
 from leakgauge.inversion.terms import Term
+from reproductions.april import study
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Images, Options, Pictures, Results, Row
 
 IMAGES, LR = 4, 0.3
 FRAMES = (10, 20, 50, 100, 150, 200, 300, 400, 500, 600, 700, 800, 1000, 1200, 1400)

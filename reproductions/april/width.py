@@ -1,6 +1,6 @@
 """Fig. 5: does a narrower model hide the image from the closed form, and what does the narrowness cost in accuracy?
 
-    python reproductions/april/width.py --data FOLDER
+    python -m reproductions.april.width --data FOLDER
 
 1. ViT-Base of architecture A with widths 768 to 96 on photographs, as in the figure.
 2. A CIFAR-10 model (patch 4, depth 4) of widths 384 to 24: the closed form beside the accuracy that the same widths reach.
@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import study
-from drawing import Line, Panel, grid, svg
-from study import Images, Options, Pictures, Results, Row
-from training import accuracies
-
 from leakgauge.attacks import april_closed_form
+from reproductions.april import study
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.training import accuracies
 
 WIDTHS = (768, 384, 192, 96)
 TRAINING = 40.0

@@ -1,6 +1,6 @@
 """Fig. 9: is it the missing parameters, or the missing positions? Matching without one encoder against without the positions.
 
-    python reproductions/april/without_encoder.py --data FOLDER
+    python -m reproductions.april.without_encoder --data FOLDER
 
 The paper counts 6,533,002 parameters without one encoder, which is the model less the *attention* of one encoder. Both are
 measured here: without one attention, and without a whole encoder. APRIL's objective is used where positions are shared,
@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import study
-from drawing import Line, Panel, grid, svg
-from study import Options, Pictures, Results, Row
-
 from leakgauge.defenses import WithholdNames
+from reproductions.april import study
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.april.study import Options, Pictures, Results, Row
 
 FRAMES = (10, 20, 50, 100, 200, 300, 400, 500, 600, 700)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import mean
 
-from leaks import Row
-from lookup import PAPERS_DECODER, at_hundred_epochs, by_block, chosen, matching
-from published import ACCURACY, FAITHFUL, GAINS, IR152_MSE, VGG19_MSE
-from reasons import POINTS, UNKNOWN, another_network
+from reproductions.golden_partition_zone.leaks import Row
+from reproductions.golden_partition_zone.lookup import PAPERS_DECODER, at_hundred_epochs, by_block, chosen, matching
+from reproductions.golden_partition_zone.published import ACCURACY, FAITHFUL, GAINS, IR152_MSE, VGG19_MSE
+from reproductions.golden_partition_zone.reasons import POINTS, UNKNOWN, another_network
 
 NOISE = 0.05
 SHARP = 2.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import mean
 
-from claims import (
+from reproductions.golden_partition_zone.claims import (
     NOISE,
     Claim,
     accuracy,
@@ -22,10 +22,10 @@ from claims import (
     vgg19,
     vit,
 )
-from leaks import Row
-from lookup import PAPERS_DECODER, chosen, matching
-from published import PREDICTIONS
-from reasons import ONLY_THE_CLASS, UNKNOWN, only_the_class
+from reproductions.golden_partition_zone.leaks import Row
+from reproductions.golden_partition_zone.lookup import PAPERS_DECODER, chosen, matching
+from reproductions.golden_partition_zone.published import PREDICTIONS
+from reproductions.golden_partition_zone.reasons import ONLY_THE_CLASS, UNKNOWN, only_the_class
 
 OUT_OF_REACH = 0.16
 """Section 4.2: the error above which reconstructions of the prediction vector are said to be no threat."""

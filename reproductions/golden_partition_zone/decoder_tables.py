@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from leaks import OUTPUT, leaks
-from study import Study
-
 from leakgauge.attacks.decoders import (
     AttentionAsConv,
     Decoder,
@@ -22,6 +19,8 @@ from leakgauge.attacks.decoders import (
     Vector,
     WeakToStrong,
 )
+from reproductions.golden_partition_zone.leaks import OUTPUT, leaks
+from reproductions.golden_partition_zone.study import Study
 
 
 def predictions(study: Study) -> None:

@@ -1,6 +1,6 @@
 """Which decoder leaks most at three cuts of the embedded VGG? A small study for a laptop: about three minutes on one core.
 
-    python reproductions/golden_partition_zone/decoders_quick.py [--quick]
+    python -m reproductions.golden_partition_zone.decoders_quick [--quick]
 
 The adversary owns 1500 of the embedded training images of Fashion-MNIST (the victim was trained on them too); FVU is
 measured on 500 embedded test images, which neither has seen: the squared error as a share of that of the mean public image.

@@ -1,6 +1,6 @@
 """Draws the figures of the README from ``run.jsonl`` and the reconstructions that were kept.
 
-    python reproductions/golden_partition_zone/figures.py [--results RUN.jsonl] [--pictures FOLDER] [--out FOLDER]
+    python -m reproductions.golden_partition_zone.figures [--results RUN.jsonl] [--pictures FOLDER] [--out FOLDER]
 
 Curves are the mean over the seeds with their range behind it. What was not measured is not drawn.
 """
@@ -8,19 +8,17 @@ Curves are the mean over the seeds with their range behind it. What was not meas
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from leaks import Row
-from lookup import PAPERS_DECODER, RESULTS, STRONGER, by_block, matching, read
-from published import IR152_MSE, VGG19_MSE
 
-sys.path.append(str(Path(__file__).parents[1] / "april"))  # its drawings serve here too
-from drawing import Line, Panel, grid, svg
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.golden_partition_zone.leaks import Row
+from reproductions.golden_partition_zone.lookup import PAPERS_DECODER, RESULTS, STRONGER, by_block, matching, read
+from reproductions.golden_partition_zone.published import IR152_MSE, VGG19_MSE
 
 ERROR, PSNR, FVU, RADIUS = "test_mse_paper", "test_psnr_batches", "fvu", "radius_per_dimension"
 WORDS = {ERROR: "squared error, as in the paper", PSNR: "PSNR of batches, dB", FVU: "FVU", RADIUS: "R_c² per dimension"}

@@ -16,7 +16,7 @@ shift $(($# < 3 ? $# : 3))
 here=$(cd "$(dirname "$0")" && pwd)
 case " ${MORE:-} " in *" --quick "*) kind=_quick ;; *) kind= ;; esac
 work=${WORK:-/tmp/golden_partition_zone$kind}
-export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-3}
+export PYTHONPATH="$here/../../src:$here/../..${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-3}
 python=${PYTHON:-python3}
 . "$here/../mps.sh"
 began=$SECONDS
@@ -38,7 +38,7 @@ lane() { # NAME PART ...: one process, which leaves by itself when the time is o
     local name=$1 part left=$((${LIMIT:-560} - (SECONDS - began) - 45)) chosen=()
     shift
     for part in "$@"; do chosen+=(--part "$part"); done
-    timeout -k 5 $((left + 38)) "$python" "$here/run.py" --data "$work/data" --results "$work/run.jsonl" --weights "$work/weights" \
+    timeout -k 5 $((left + 38)) "$python" -m reproductions.golden_partition_zone.run --data "$work/data" --results "$work/run.jsonl" --weights "$work/weights" \
         --pictures "$work/pictures" --budget "$left" "${chosen[@]}" ${MORE:-} >>"$work/$name.log" 2>&1
     echo "$name: exit $? after $((SECONDS - began)) s; $(grep -c '^==.*complete' "$work/$name.log") parts complete, $(tail -n 1 "$work/$name.log" | cut -c1-150)"
 }

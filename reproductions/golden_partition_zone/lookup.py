@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leaks import Row, rows_of
+from reproductions.golden_partition_zone.leaks import Row, rows_of
 
 RESULTS = Path(__file__).parent / "results" / "run.jsonl"
 PAPERS_DECODER = "deconvolution, paper"

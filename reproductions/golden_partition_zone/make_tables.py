@@ -1,6 +1,6 @@
 """Writes the tables of README.md anew from results/run.jsonl, so that the two cannot disagree.
 
-    python reproductions/golden_partition_zone/make_tables.py [--check] [--results RUN.jsonl] [--readme README.md]
+    python -m reproductions.golden_partition_zone.make_tables [--check] [--results RUN.jsonl] [--readme README.md]
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, a figure between ``<!-- figure NAME.svg -->`` and ``<!-- end -->``; what has
 not been measured or drawn (``figures.py``) says so.
@@ -13,12 +13,12 @@ import re
 import sys
 from pathlib import Path
 
-from claims import HEAD
-from claims_of_data import CLAIMS
-from figures import ALT
-from leaks import Row
-from lookup import RESULTS, read
-from tables import TABLES, table
+from reproductions.golden_partition_zone.claims import HEAD
+from reproductions.golden_partition_zone.claims_of_data import CLAIMS
+from reproductions.golden_partition_zone.figures import ALT
+from reproductions.golden_partition_zone.leaks import Row
+from reproductions.golden_partition_zone.lookup import RESULTS, read
+from reproductions.golden_partition_zone.tables import TABLES, table
 
 README = Path(__file__).parent / "README.md"
 BLOCK = re.compile(r"<!-- ([\w. ]+) -->\n.*?<!-- end -->", re.DOTALL)

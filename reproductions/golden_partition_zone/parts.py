@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 import torch
-from leaks import Attempt, Leak, features_at, leaks, radius_per_dimension
-from splits import Splits, as_input, of_classes
-from study import Study
-from targets import LABELS, RECIPES, Watch
 from torch import nn
 
 from leakgauge.attacks.decoders import ClassToken, Deconvolution, Flattened, TokenGrid, Vector
-from leakgauge.models import VGG19, ir152, vgg19
 from leakgauge.split.training_log import snapshot
+from reproductions.common.networks import VGG19, ir152, vgg19
+from reproductions.golden_partition_zone.leaks import Attempt, Leak, features_at, leaks, radius_per_dimension
+from reproductions.golden_partition_zone.splits import Splits, as_input, of_classes
+from reproductions.golden_partition_zone.study import Study
+from reproductions.golden_partition_zone.targets import LABELS, RECIPES, Watch
 
 CURVE = tuple(sorted((*vgg19.BLOCKS, 33, 36)))
 """Blocks 33 and 36 show whether the step between 30 and 39 is a cliff or a ramp."""

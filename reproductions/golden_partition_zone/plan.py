@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from targets import RECIPES
+from reproductions.golden_partition_zone.targets import RECIPES
 
 IMAGES_A_SECOND = {"vgg19": 23_800, "ir152": 8_900, "vit": 18_200}
 """Training at 64 × 64 in bfloat16 by single launches; a recorded step is at least as fast."""

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from statistics import mean
 
-from leaks import Row
-from lookup import PAPERS_DECODER, at_hundred_epochs
-from published import ACCURACY, Error
+from reproductions.golden_partition_zone.leaks import Row
+from reproductions.golden_partition_zone.lookup import PAPERS_DECODER, at_hundred_epochs
+from reproductions.golden_partition_zone.published import ACCURACY, Error
 
 AGREES, ONLY_THE_CLASS, POINTS = 0.10, 0.97, 0.03
 UNKNOWN = "not found out"

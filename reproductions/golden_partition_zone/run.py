@@ -1,8 +1,8 @@
 """Reproduces the experiments of "Golden Partition Zone" on one GPU, part by part, and goes on where it stopped.
 
-    python reproductions/golden_partition_zone/run.py --plan
-    python reproductions/golden_partition_zone/run.py --data FOLDER --part vgg19-curve --budget 900
-    python reproductions/golden_partition_zone/run.py --quick --part vgg19-curve      # a minute on a CPU, means nothing
+    python -m reproductions.golden_partition_zone.run --plan
+    python -m reproductions.golden_partition_zone.run --data FOLDER --part vgg19-curve --budget 900
+    python -m reproductions.golden_partition_zone.run --quick --part vgg19-curve      # a minute on a CPU, means nothing
 
 ``--data`` is a folder with ``cifar10_*.zip`` (sheets of 10 × 10 pictures and ``labels.npy``), ``kmnist_test.npz``, ``mnist.npz`` and
 ``smile_faces64_4000.zip``, or all 60,000 images of CIFAR-10 as one npz (bytes ``x``, labels ``y``). CIFAR-10 is split 40k / 10k / 10k into
@@ -21,14 +21,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import decoder_tables
-import parts
-import plan
 import torch
-import zone_part
-from leaks import Ledger
-from study import BudgetSpent, Files, Study
-from targets import BATCH, Shelf
+
+from reproductions.golden_partition_zone import decoder_tables, parts, plan, zone_part
+from reproductions.golden_partition_zone.leaks import Ledger
+from reproductions.golden_partition_zone.study import BudgetSpent, Files, Study
+from reproductions.golden_partition_zone.targets import BATCH, Shelf
 
 RESULTS = Path(__file__).parent / "results" / "run.jsonl"
 WEIGHTS = Path("leakgauge-runs/golden_partition_zone")

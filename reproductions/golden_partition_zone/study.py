@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from leaks import Attempt, Leak, Ledger, Row, attacked
-from splits import Part, Splits, embedded, load, split
-from targets import Shelf, Target, Watch
 
 from leakgauge.attacks.decoders import Decoder, Deconvolution, Residual
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.progress import watching
+from reproductions.golden_partition_zone.leaks import Attempt, Leak, Ledger, Row, attacked
+from reproductions.golden_partition_zone.splits import Part, Splits, embedded, load, split
+from reproductions.golden_partition_zone.targets import Shelf, Target, Watch
 
 
 class BudgetSpent(Exception):

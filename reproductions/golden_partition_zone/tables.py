@@ -1,6 +1,6 @@
 """What the paper prints beside what ``run.py`` measured, as markdown: Tables 2 to 5 and the two numbers of section 4.2.
 
-    python reproductions/golden_partition_zone/tables.py [RESULTS.jsonl]
+    python -m reproductions.golden_partition_zone.tables [RESULTS.jsonl]
 
 Errors are in the paper's unit, summed over channels. Several seeds are shown as mean and range. A line without a measurement
 says so; nothing is filled in. The last column is by the rules of ``reasons.py``.
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from leaks import Row
-from lookup import PAPERS_DECODER, RESULTS, chosen, matching, read
-from published import ATTENTION, ENHANCEMENTS, PREDICTIONS, VGG19_MSE, Error
-from reasons import agrees, why
+from reproductions.golden_partition_zone.leaks import Row
+from reproductions.golden_partition_zone.lookup import PAPERS_DECODER, RESULTS, chosen, matching, read
+from reproductions.golden_partition_zone.published import ATTENTION, ENHANCEMENTS, PREDICTIONS, VGG19_MSE, Error
+from reproductions.golden_partition_zone.reasons import agrees, why
 
 HEAD = ("| what | paper | ours | gap | why |", "|---|---|---|---|---|")
 

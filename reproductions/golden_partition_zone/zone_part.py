@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from leaks import Leak, Row, features_at, mean_image_error, measured
-from splits import Splits
-from study import Study
 from torch import nn
 
 from leakgauge.attacks import fit_on
 from leakgauge.attacks.decoders import Deconvolution
 from leakgauge.inversion.progress import watching
-from leakgauge.models import VGG19
 from leakgauge.split import RidgeInverter
 from leakgauge.split.attacker import MARGIN
 from leakgauge.split.zone import Outcome, Zone, bisect, exhaustive, find_zone
+from reproductions.common.networks import VGG19
+from reproductions.golden_partition_zone.leaks import Leak, Row, features_at, mean_image_error, measured
+from reproductions.golden_partition_zone.splits import Splits
+from reproductions.golden_partition_zone.study import Study
 
 THRESHOLDS = (0.11, 0.25, 0.5)
 """0.11 is the paper's "MSE above 0.02"."""

@@ -1,6 +1,6 @@
 """Section 4.5.3: every network trained on CIFAR-10, with the stem adapted to 32×32 images and with ImageNet's.
 
-    python reproductions/practical_feasibility/accuracy.py --data FOLDER
+    python -m reproductions.practical_feasibility.accuracy --data FOLDER
 
 The trained weights are kept for the attacks of the other parts. The ladder of patch sizes (section 4.5.2) is trained too.
 """
@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import setting
-from drawing import Line, Panel, svg
-from ledger import Ledger, Pictures, Row
-from networks import Network, save_weights
-from setting import Images, Options, Plan
-from training import ATTENTION, CONVNEXT, RESIDUAL, SWIN, Recipe, trained
-
 from leakgauge.errors import Inapplicable
+from reproductions.april.drawing import Line, Panel, svg
+from reproductions.practical_feasibility import setting
+from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
+from reproductions.practical_feasibility.networks import Network, save_weights
+from reproductions.practical_feasibility.setting import Images, Options, Plan
+from reproductions.practical_feasibility.training import ATTENTION, CONVNEXT, RESIDUAL, SWIN, Recipe, trained
 
 NETWORKS = {
     net.key: net

@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from ledger import NoTimeLeft
-from rehearsal import Rehearsal
 from torch import Tensor
 
 from leakgauge.attacks import feasibility
@@ -31,6 +29,8 @@ from leakgauge.inversion import Guided
 from leakgauge.inversion.knowledge import gradient_alignment
 from leakgauge.measures.image import ssim
 from leakgauge.measures.pairing import pair
+from reproductions.practical_feasibility.ledger import NoTimeLeft
+from reproductions.practical_feasibility.rehearsal import Rehearsal
 
 Make = Callable[..., Guided]
 DEFAULTS = {"tv": 0.01, "statistics": 0.1, "lr": 0.1}

@@ -10,8 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ledger import Row
-from reasons import DIFFER, DIFFER_LAYOUT, WELL_TRAINED, Beside, layout, spread, ssim
+from reproductions.practical_feasibility.ledger import Row
+from reproductions.practical_feasibility.reasons import (
+    DIFFER,
+    DIFFER_LAYOUT,
+    WELL_TRAINED,
+    Beside,
+    layout,
+    spread,
+    ssim,
+)
 
 RECOVERED, POINTS, GAINED = 0.9, 0.05, 0.2
 """SSIM of a recovered image, points of accuracy that count, SSIM over the null run that counts as a gain in Fig. 4."""

@@ -1,6 +1,6 @@
 """Table 1: our verdicts, by thresholds that were frozen before, against the paper's Yes and No.
 
-    python reproductions/practical_feasibility/confusion.py [--out FOLDER]
+    python -m reproductions.practical_feasibility.confusion [--out FOLDER]
 
 Reads the full-size results of the parts ``small``, ``large`` and ``detection``; quick ones are left out. Feasible and partial verdicts are
 told apart; against the paper's two words *feasible* counts as Yes, the other two as No, and a second count takes *partial* for Yes too.
@@ -13,16 +13,13 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-import detection
-import large
-import small
-from attacking import scores_of
-from freeze_thresholds import checks
-from ledger import Row, mean, read
-from setting import RESULTS
-
 from leakgauge.audit.verdict import judge
 from leakgauge.core import Assumption
+from reproductions.practical_feasibility import detection, large, small
+from reproductions.practical_feasibility.attacking import scores_of
+from reproductions.practical_feasibility.freeze_thresholds import checks
+from reproductions.practical_feasibility.ledger import Row, mean, read
+from reproductions.practical_feasibility.setting import RESULTS
 
 OUTCOMES = ("feasible", "partial", "infeasible_within_budget")
 EXPECTED: Mapping[str, Mapping[str, str | None]] = {

@@ -1,6 +1,6 @@
 """Fig. 4: how much of the image must be given? Starts from the target with a share p of its pixels replaced by noise.
 
-    python reproductions/practical_feasibility/controlled.py --data FOLDER --weights FOLDER
+    python -m reproductions.practical_feasibility.controlled --data FOLDER --weights FOLDER
 
 All shares run as one batch of observations, each with a large and with a small learning rate, between which the adversary's objective
 decides: a large one leaves a start that was nearly right. Beside each stands its null run: the same start with total variation alone.
@@ -11,14 +11,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import setting
 import torch
-from attacking import AROUND, DEFAULTS, NULL_STEP, configured, released
-from drawing import Line, Panel, grid, svg
-from ledger import Ledger, NoTimeLeft, Pictures, Row
-from networks import Network
-from rehearsal import Rehearsal
-from setting import Options, Plan
 from torch import Tensor
 
 from leakgauge.attacks import feasibility
@@ -26,6 +19,13 @@ from leakgauge.audit.scoring import score_images_in_order
 from leakgauge.channels import Gradient
 from leakgauge.core import Labels, NoisyCopy, Observation, Size, Victim, share
 from leakgauge.errors import Inapplicable
+from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.practical_feasibility import setting
+from reproductions.practical_feasibility.attacking import AROUND, DEFAULTS, NULL_STEP, configured, released
+from reproductions.practical_feasibility.ledger import Ledger, NoTimeLeft, Pictures, Row
+from reproductions.practical_feasibility.networks import Network
+from reproductions.practical_feasibility.rehearsal import Rehearsal
+from reproductions.practical_feasibility.setting import Options, Plan
 
 PAPER = {
     "maxvit_t": (0.52, 0.45, 0.40, 0.34, 0.30, 0.36, 0.19, 0.22, 0.14, 0.14, 0.07),

@@ -1,6 +1,6 @@
 """Fig. 5: a detector of the YOLOv8-nano kind, canonical, in pre-activation order, and with BasicBlocks in inference mode.
 
-    python reproductions/practical_feasibility/detection.py --data FOLDER
+    python -m reproductions.practical_feasibility.detection --data FOLDER
 
 On blood-cell images (``bccd_detection.zip``) at 256×256 in place of COCO: one image, boxes given. Each network is trained on the other
 images for some seconds, so that its running statistics are those of data; without the images it is untrained, and the row says so.
@@ -15,20 +15,20 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import setting
 import torch
-from attacking import attacked
-from figures import keep, side_by_side
-from ledger import Ledger, Pictures, Row, layouts, mean
 from PIL import Image
-from setting import Options, Plan
 from torch import Tensor
 
 from leakgauge.core import Auxiliary, Buffers, Mode, Pixels, Victim
 from leakgauge.data.embedded import photographs
 from leakgauge.errors import Inapplicable
-from leakgauge.models.detection_loss import DetectionLoss
-from leakgauge.models.yolo import YOLO, Variant
+from reproductions.common.networks.detection_loss import DetectionLoss
+from reproductions.common.networks.yolo import YOLO, Variant
+from reproductions.practical_feasibility import setting
+from reproductions.practical_feasibility.attacking import attacked
+from reproductions.practical_feasibility.figures import keep, side_by_side
+from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row, layouts, mean
+from reproductions.practical_feasibility.setting import Options, Plan
 
 CASES: dict[str, tuple[Variant, Mode, float | None, str | None]] = {
     "canonical, eval mode": ("canonical", "eval", 0.016, "No"),

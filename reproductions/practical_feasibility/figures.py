@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from drawing import grid
-from ledger import Ledger, Pictures, Row
 from torch import Tensor
+
+from reproductions.april.drawing import grid
+from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
 
 HEADS = {"truth": "original", "attack": "adversary", "oracle": "oracle", "null": "null run"}
 

@@ -1,6 +1,6 @@
 """Freezes the verdict's threshold of the layout on the reconstructions of ``freeze_thresholds.py``: ResNet-20 and ResNet-56 on CIFAR-10.
 
-    python reproductions/practical_feasibility/freeze_layout.py --data FOLDER
+    python -m reproductions.practical_feasibility.freeze_layout --data FOLDER
 
 How alike must two layouts be before it says anything? Every reconstruction (but for those that start from the image itself) is compared
 with 499 images that it is not of. The threshold is the smallest correlation, in twentieths, that at most one in a hundred of them reaches.
@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import setting
 import torch
-from drawing import Line, Panel, svg
-from freeze_thresholds import CASES, POOL, attempts, run_cases
-from ledger import Ledger, Pictures, Row
-from setting import Images, Options, Plan
 from torch import Tensor
 
 from leakgauge.audit.verdict import OUTLINED
 from leakgauge.measures.layout import layout_pairs
+from reproductions.april.drawing import Line, Panel, svg
+from reproductions.practical_feasibility import setting
+from reproductions.practical_feasibility.freeze_thresholds import CASES, POOL, attempts, run_cases
+from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
+from reproductions.practical_feasibility.setting import Images, Options, Plan
 
 PLAN: Plan = dict.fromkeys(CASES, 20.0)
 STEP = 0.05

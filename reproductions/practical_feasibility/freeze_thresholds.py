@@ -1,6 +1,6 @@
 """Freezes the thresholds of the verdict on two trained CIFAR-10 classifiers, ResNet-20 and ResNet-56, before anything else is judged.
 
-    python reproductions/practical_feasibility/freeze_thresholds.py --data FOLDER
+    python -m reproductions.practical_feasibility.freeze_thresholds --data FOLDER
 
 Each network is attacked in eval and in train mode, from noise and from partly noisy copies of the image, which gives reconstructions of
 every quality. Whether one still *shows* its image is asked of the other network, which took no part in the attack: among 500 images
@@ -16,12 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import setting
 import torch
-from attacking import DEFAULTS, configured
-from drawing import Line, Panel, svg
-from ledger import Ledger, Pictures, Row
-from setting import Images, Options, Plan
 from torch import Tensor
 
 from leakgauge.attacks import feasibility
@@ -29,7 +24,12 @@ from leakgauge.audit.scoring import score_images_in_order
 from leakgauge.audit.verdict import GLIMPSED, RECONSTRUCTED, Check
 from leakgauge.channels import Gradient
 from leakgauge.core import Labels, NoisyCopy, Pixels, Size, Victim, share
-from leakgauge.models.cifar_resnet import CifarResNet, load_cifar_resnet
+from reproductions.april.drawing import Line, Panel, svg
+from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
+from reproductions.practical_feasibility import setting
+from reproductions.practical_feasibility.attacking import DEFAULTS, configured
+from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
+from reproductions.practical_feasibility.setting import Images, Options, Plan
 
 DEPTHS = (20, 56)
 CASES = {f"resnet{depth}, {mode} mode": (depth, mode) for depth in DEPTHS for mode in ("eval", "train")}

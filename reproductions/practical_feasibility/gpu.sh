@@ -14,11 +14,11 @@ out=${1:?give the folder for the results} data=${2:?give the folder made by pack
 shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 work=${WORK:-/tmp/practical_feasibility}
-export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-8}
+export PYTHONPATH="$here/../../src:$here/../..${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-8}
 python=${PYTHON:-python3}
 [ $# -gt 0 ] || set -- accuracy small controlled detection shared_statistics large freeze_thresholds freeze_layout
 if [ "${PLAN:-}" ]; then
-    for part in "$@"; do "$python" "$here/$part.py" --plan | tail -n 1; done
+    for part in "$@"; do "$python" -m "reproductions.practical_feasibility.$part" --plan | tail -n 1; done
     exit
 fi
 mkdir -p "$out" "$work"
@@ -44,7 +44,7 @@ deadline=$((SECONDS + ${LIMIT:-560}))
 part() { # NAME
     local began=$SECONDS left=$((deadline - SECONDS))
     if [ "$left" -lt 20 ]; then echo "$1: no time left"; return; fi
-    timeout -k 15 "$left" "$python" "$here/$1.py" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --weights "$weights" --until $(($(date +%s) + left - 5)) ${MORE:-} >>"$work/$1.log" 2>&1
+    timeout -k 15 "$left" "$python" -m "reproductions.practical_feasibility.$1" --device "${DEVICE:-cuda}" --data "$data" --out "$work" --weights "$weights" --until $(($(date +%s) + left - 5)) ${MORE:-} >>"$work/$1.log" 2>&1
     echo "$1: exit $? after $((SECONDS - began)) s"
 }
 

@@ -1,6 +1,6 @@
 """Fig. 1, Fig. 3 and Table 1 at 224×224: canonical networks on an ImageNet image, and Swin-T with one image and with two.
 
-    python reproductions/practical_feasibility/large.py --data FOLDER
+    python -m reproductions.practical_feasibility.large --data FOLDER
 
 Without checkpoints (see ``networks.fill``) the networks are untrained, and the rows say so; EfficientNet-Lite0, whose trained
 weights are in a package, is the trained control. In quick runs the networks are tiny and the images 32×32.
@@ -11,16 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import setting
-from attacking import attacked, most_vulnerable
-from figures import keep, side_by_side
-from ledger import Ledger, Pictures, Row
-from networks import Network, efficientnet_lite0
-from setting import Options, Plan
-from small import CANDIDATES, table
-
 from leakgauge.core import Auxiliary, Mode, Victim
 from leakgauge.errors import Inapplicable
+from reproductions.practical_feasibility import setting
+from reproductions.practical_feasibility.attacking import attacked, most_vulnerable
+from reproductions.practical_feasibility.figures import keep, side_by_side
+from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
+from reproductions.practical_feasibility.networks import Network, efficientnet_lite0
+from reproductions.practical_feasibility.setting import Options, Plan
+from reproductions.practical_feasibility.small import CANDIDATES, table
 
 __all__ = ["table"]
 

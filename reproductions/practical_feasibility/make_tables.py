@@ -1,6 +1,6 @@
 """Writes the tables of README.md anew from results/, so that the two cannot disagree.
 
-    python reproductions/practical_feasibility/make_tables.py [--check]
+    python -m reproductions.practical_feasibility.make_tables [--check]
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end -->``; a part without results says so.
 """
@@ -13,12 +13,11 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import claims
-import confusion
-from freeze_thresholds import checks
-from ledger import Row, read
-from reasons import Beside
-from setting import RESULTS
+from reproductions.practical_feasibility import claims, confusion
+from reproductions.practical_feasibility.freeze_thresholds import checks
+from reproductions.practical_feasibility.ledger import Row, read
+from reproductions.practical_feasibility.reasons import Beside
+from reproductions.practical_feasibility.setting import RESULTS
 
 README = Path(__file__).parent / "README.md"
 FIGURES = {
@@ -62,7 +61,7 @@ def block(name: str, folder: Path) -> str:
     if found is None:
         return "Not measured yet."
     facts, cases, complete = found
-    part = import_module(name)
+    part = import_module(f"reproductions.practical_feasibility.{name}")
     words = f"Measured on {facts['device']}, torch {facts['torch']}, seed {facts['seed']}."
     if facts["quick"]:
         words += " **A quick run: it shows that the script works, nothing else.**"

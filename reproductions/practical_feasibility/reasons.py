@@ -20,10 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from attacking import scores_of
-from ledger import Row, mean
-
 from leakgauge.audit.verdict import RECONSTRUCTED, SEVERITY, Check, judge
+from reproductions.practical_feasibility.attacking import scores_of
+from reproductions.practical_feasibility.ledger import Row, mean
 
 DIFFER, DIFFER_LAYOUT = 0.05, 0.2
 """From here on two values of SSIM, and two correlations of layouts, differ."""

@@ -1,6 +1,6 @@
 """What the checks of a verdict let pass on large images, at full size and averaged down (decision 22 in docs/adr).
 
-    python reproductions/practical_feasibility/reduced_size.py IMAGES.npz
+    python -m reproductions.practical_feasibility.reduced_size IMAGES.npz
 
 IMAGES.npz holds x, uint8, (N, H, W, 3) or (N, 3, H, W), such as ``imagenet.npz`` of ``reproductions/april/pack_data.py``. Guesses are wrong
 images, and the right one blurred to b×b; the checks are those of SSIM and PSNR against zero and the trivial baseline.

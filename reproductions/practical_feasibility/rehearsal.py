@@ -8,17 +8,12 @@ leave most of a GPU idle, so several settings are run side by side.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
-
-sys.path.append(str(Path(__file__).parents[1] / "april"))  # there rates are tried side by side too
-from side_by_side import Stretched
 
 from leakgauge.channels.dropout import dropping_layers, without_dropout
 from leakgauge.core import Observation, Victim
@@ -31,6 +26,7 @@ from leakgauge.inversion.labels import batch_size, class_labels
 from leakgauge.inversion.search import Problem, Search
 from leakgauge.inversion.solvers import Schedule
 from leakgauge.inversion.terms import Candidate, Sum, Term
+from reproductions.april.side_by_side import Stretched
 
 WARM, TIMED = 12, 20
 """Steps on a GPU before its pace is taken (the step is recorded after three), and over which it is taken."""

@@ -1,6 +1,6 @@
 """Adds layout and pieces to rows that were measured before these were, and mends ranks, from the pictures that were kept of them.
 
-    python reproductions/practical_feasibility/score_pictures.py PART --data FOLDER [--out FOLDER]
+    python -m reproductions.practical_feasibility.score_pictures PART --data FOLDER [--out FOLDER]
 
 Ranks were one too high where normalising an image and bringing it back had changed its last digits: it was taken for its own rival.
 Pictures are kept in 8 bits and at most 112 pixels a side, averaged down; the means of 8×8 blocks are the same but for that rounding, ranks
@@ -13,18 +13,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import detection
-import setting
 import torch
 import torch.nn.functional as F
-from accuracy import NETWORKS
-from ledger import Pictures, Row, line, load, read
-from setting import RESULTS, Options
 from torch import Tensor
 
 from leakgauge.audit.scoring import score_images, trivial_baseline
 from leakgauge.errors import Inapplicable
 from leakgauge.families.patches import patch_side
+from reproductions.practical_feasibility import detection, setting
+from reproductions.practical_feasibility.accuracy import NETWORKS
+from reproductions.practical_feasibility.ledger import Pictures, Row, line, load, read
+from reproductions.practical_feasibility.setting import RESULTS, Options
 
 SOURCES = {
     "small": lambda options: setting.cifar_test(options, 200).x,

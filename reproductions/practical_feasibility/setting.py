@@ -13,17 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from ledger import Ledger, NoTimeLeft, Pictures, Row, device_facts, load, read
-from networks import Network, fill
 from torch import Tensor
-
-sys.path.append(str(Path(__file__).parents[1] / "april"))  # its readers and drawings serve here too
-from attacking import Effort
-from study import sheets, taking_turns
 
 from leakgauge.core import Mode, Space, Victim
 from leakgauge.data.embedded import photographs
 from leakgauge.errors import BadInput
+from reproductions.april.study import sheets, taking_turns
+from reproductions.practical_feasibility.attacking import Effort
+from reproductions.practical_feasibility.ledger import Ledger, NoTimeLeft, Pictures, Row, device_facts, load, read
+from reproductions.practical_feasibility.networks import Network, fill
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -1,6 +1,6 @@
 """Fig. 2: batches of 16 in train mode, pre- against post-activation ResNet18, by what is known of the statistics.
 
-    python reproductions/practical_feasibility/shared_statistics.py --data FOLDER --weights FOLDER
+    python -m reproductions.practical_feasibility.shared_statistics --data FOLDER --weights FOLDER
 
 Beside the SSIM of images paired one to one stands the mean over all pairs, which the public code behind the paper reports for a
 batch; what the originals themselves reach in it is its ceiling.
@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import setting
-from attacking import all_pairs_ssim, attacked
-from drawing import grid
-from ledger import Ledger, Pictures, Row, layouts, mean
-from networks import Network
-from setting import Options, Plan
-
 from leakgauge.attacks import feasibility, huang
 from leakgauge.audit.tune import PAPER as PAPER_SPACE
 from leakgauge.audit.tune import OneOf
 from leakgauge.core import Auxiliary, Buffers
 from leakgauge.errors import Inapplicable
+from reproductions.april.drawing import grid
+from reproductions.practical_feasibility import setting
+from reproductions.practical_feasibility.attacking import all_pairs_ssim, attacked
+from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row, layouts, mean
+from reproductions.practical_feasibility.networks import Network
+from reproductions.practical_feasibility.setting import Options, Plan
 
 PAPER = {
     ("resnet18_pre", "shared"): 0.054, ("resnet18_pre", "not shared"): 0.040, ("resnet18_pre", "Huang"): 0.030,

@@ -1,6 +1,6 @@
 """Table 1, rows at 32×32, with sections 4.5.2 and 4.5.3: trained networks, one image, labels given.
 
-    python reproductions/practical_feasibility/small.py --data FOLDER --weights FOLDER
+    python -m reproductions.practical_feasibility.small --data FOLDER --weights FOLDER
 
 Run ``accuracy.py`` before: it makes the weights. A network without weights is attacked untrained, and its row says so.
 The image is the one of five that the adapted Swin-T gives away best (by SSIM to the truth, as in the paper).
@@ -11,15 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import setting
-from attacking import attacked, most_vulnerable
-from figures import keep, side_by_side
-from ledger import Ledger, Pictures, Row, layouts, mean, pieces
-from networks import Network
-from setting import Options, Plan
-
 from leakgauge.core import Auxiliary, Buffers, Mode
 from leakgauge.errors import Inapplicable
+from reproductions.practical_feasibility import setting
+from reproductions.practical_feasibility.attacking import attacked, most_vulnerable
+from reproductions.practical_feasibility.figures import keep, side_by_side
+from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row, layouts, mean, pieces
+from reproductions.practical_feasibility.networks import Network
+from reproductions.practical_feasibility.setting import Options, Plan
 
 
 @dataclass(frozen=True)

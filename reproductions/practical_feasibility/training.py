@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from optimizers import Muon, Nesterov, hidden_matrices
 from torch import Tensor, nn
 
 from leakgauge.core import Pixels
 from leakgauge.engine import Captured
+from reproductions.practical_feasibility.optimizers import Muon, Nesterov, hidden_matrices
 
 
 @dataclass(frozen=True)

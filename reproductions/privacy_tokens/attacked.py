@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from results_file import Row, rounded
 from torch import Tensor, nn
 
 from leakgauge.audit.scoring import score
@@ -19,6 +18,7 @@ from leakgauge.errors import BadInput
 from leakgauge.inversion import Matching
 from leakgauge.measures.image import ssim
 from leakgauge.measures.lpips import Lpips
+from reproductions.privacy_tokens.results_file import Row, rounded
 
 
 def attacked(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from results_file import Results
-from table1 import Options, gap, measured
+from reproductions.privacy_tokens.results_file import Results
+from reproductions.privacy_tokens.table1 import Options, gap, measured
 
 TOKEN = "transformer"
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from results_file import Row
 from scipy.stats import rankdata
+
+from reproductions.privacy_tokens.results_file import Row
 
 Z = 1.959964
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import noise_schedules
-from setups import SETUPS, Setup
+from reproductions.privacy_tokens import noise_schedules
+from reproductions.privacy_tokens.setups import SETUPS, Setup
 
 
 @dataclass(frozen=True)

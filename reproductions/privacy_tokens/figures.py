@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from published import PUBLISHED
-from results_file import Row, load, read
+
+from reproductions.privacy_tokens.published import PUBLISHED
+from reproductions.privacy_tokens.results_file import Row, load, read
 
 HERE = Path(__file__).parent
 SHOWN = {"lenet": (0, 8, 60, 200), "alexnet": (0, 30, 120, 200), "cnn": (0, 10, 20, 100), "mlp": (0, 10, 20, 100)}

@@ -7,7 +7,7 @@
 set -u
 out=${1:?give the folder for the results} data=${2:?give the folder with the data}
 here=$(cd "$(dirname "$0")" && pwd)
-export PYTHONPATH="$here/../../src${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-3}
+export PYTHONPATH="$here/../../src:$here/../..${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-3}
 mkdir -p "$out"
 work=$(mktemp -d)
 cp "$here"/results/*.jsonl "$here"/results/*.npz "$work" 2>/dev/null
@@ -24,7 +24,7 @@ deadline=$((SECONDS + ${LIMIT:-660})) # seconds for everything; what does not fi
 part() { # NAME SECONDS
     local began=$SECONDS left=$((deadline - SECONDS))
     if [ "$left" -lt 15 ]; then echo "$1: no time left"; return; fi
-    timeout -k 10 "$(($2 < left ? $2 : left))" "$python" "$here/run.py" "$1" --device "${DEVICE:-cuda}" --data "$data" "${lpips[@]}" --out "$work" ${MORE:-} >"$work/$1.log" 2>&1
+    timeout -k 10 "$(($2 < left ? $2 : left))" "$python" -m reproductions.privacy_tokens.run "$1" --device "${DEVICE:-cuda}" --data "$data" "${lpips[@]}" --out "$work" ${MORE:-} >"$work/$1.log" 2>&1
     echo "$1: exit $? after $((SECONDS - began)) s"
 }
 

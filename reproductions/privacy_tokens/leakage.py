@@ -6,14 +6,14 @@ import math
 
 import torch
 import torch.nn.functional as F
-from results_file import Row
-from setups import BucketSketch, Setup
 from torch import Tensor, nn
 
 from leakgauge.audit.intervals import interval
 from leakgauge.measures.mutual_information import InfoNCE
 from leakgauge.monitor.gradient_pairs import Probe
 from leakgauge.monitor.whitebox import Protection, per_sample_gradients, probe
+from reproductions.privacy_tokens.results_file import Row
+from reproductions.privacy_tokens.setups import BucketSketch, Setup
 
 PROJECTED = 32
 """Numbers to which a batch's mean picture is projected, at random but once and for all: no weight of the model enters."""

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from attacked import attacked, lpips_from
-from leakage import decoder
-from private_training import Parameters, Plan, constant_noise, epsilon, loaded, trained
-from results_file import Results
-from table1 import Options
 from torch import Tensor
 
 from leakgauge.attacks import inverting_gradients
 from leakgauge.defenses import Clip, GaussianNoise
 from leakgauge.inversion import Joint
-from leakgauge.models.privacy_tokens import TokenLeNet
+from reproductions.common.networks.privacy_tokens import TokenLeNet
+from reproductions.privacy_tokens.attacked import attacked, lpips_from
+from reproductions.privacy_tokens.leakage import decoder
+from reproductions.privacy_tokens.private_training import Parameters, Plan, constant_noise, epsilon, loaded, trained
+from reproductions.privacy_tokens.results_file import Results
+from reproductions.privacy_tokens.table1 import Options
 
 STRONG, WEAK = 2.0, 0.7
 FRACTIONS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

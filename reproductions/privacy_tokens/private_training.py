@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.measures.rdp import sampled_gaussian
-from leakgauge.models.privacy_tokens import TokenLeNet
+from reproductions.common.networks.privacy_tokens import TokenLeNet
 
 Parameters = dict[str, Tensor]
 STRIDES = (2, 2, 1)

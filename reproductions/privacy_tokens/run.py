@@ -1,9 +1,9 @@
 """Everything the privacy-token paper shows, with the controls beside it, a calibrated measure, and the attacks it is to predict.
 
-python reproductions/privacy_tokens/run.py PART ... --data FOLDER --device cuda --lpips FILE --out FOLDER
-python reproductions/privacy_tokens/run.py PART ... --quick --out FOLDER      (tiny, embedded images)
-python reproductions/privacy_tokens/run.py --plan                             (what a GPU would need for each part)
-python reproductions/privacy_tokens/run.py --draw                             (figures from results/, nothing is measured)
+python -m reproductions.privacy_tokens.run PART ... --data FOLDER --device cuda --lpips FILE --out FOLDER
+python -m reproductions.privacy_tokens.run PART ... --quick --out FOLDER      (tiny, embedded images)
+python -m reproductions.privacy_tokens.run --plan                             (what a GPU would need for each part)
+python -m reproductions.privacy_tokens.run --draw                             (figures from results/, nothing is measured)
 
 Parts: lenet alexnet cnn mlp (Table 1, Figs. 2-15), batch_sizes_MODEL (Figs. 16-19), noise (the advice on noise).
 A part that was stopped goes on where it was. ``tables.py`` makes the README's tables from what is in ``results/``.
@@ -14,14 +14,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import batch_sizes
-import cost
-import noise_schedules
-import table1
 import torch
-from results_file import Results
-from setups import SETUPS
-from table1 import Options
+
+from reproductions.privacy_tokens import batch_sizes, cost, noise_schedules, table1
+from reproductions.privacy_tokens.results_file import Results
+from reproductions.privacy_tokens.setups import SETUPS
+from reproductions.privacy_tokens.table1 import Options
 
 PARTS = (*SETUPS, *(f"batch_sizes_{name}" for name in SETUPS), "noise")
 RESULTS = Path(__file__).parent / "results"
@@ -47,7 +45,7 @@ def main() -> None:
         print(cost.table())
         return
     if given.draw:
-        import figures  # needs nothing of the above, and they nothing of it
+        from reproductions.privacy_tokens import figures  # needs nothing of the above, and they nothing of it
 
         figures.draw(given.out)
         return

@@ -20,10 +20,10 @@ from leakgauge.core import Signal
 from leakgauge.data import fashion
 from leakgauge.errors import BadInput
 from leakgauge.inversion import LBFGS, Adam, Descent, Matching, StepDecay
-from leakgauge.models.privacy_tokens import TokenAlexNet, TokenCNN, TokenLeNet, TokenMLP
 from leakgauge.monitor.paper import Schedule
 from leakgauge.monitor.paper_result import Reading
 from leakgauge.monitor.token_critic import CriticTraining
+from reproductions.common.networks.privacy_tokens import TokenAlexNet, TokenCNN, TokenLeNet, TokenMLP
 
 Shape = tuple[int, int, int]
 Run = tuple[str, Reading]

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from attacked import attacked, lpips_from
-from leakage import NOISES, decoder, infonce, watched
-from results_file import Results, Row, rounded
-from setups import SETUPS, BucketSketch, Setup, data_for, quick
 from torch import Tensor, nn
 
 from leakgauge.monitor.paper import Schedule, paper_mode
 from leakgauge.monitor.paper_result import Checkpoint, PaperResult, Reading
 from leakgauge.monitor.token_critic import CriticTraining, Gap
 from leakgauge.monitor.tokens import AutoencoderToken, Token, TransformerToken
+from reproductions.privacy_tokens.attacked import attacked, lpips_from
+from reproductions.privacy_tokens.leakage import NOISES, decoder, infonce, watched
+from reproductions.privacy_tokens.results_file import Results, Row, rounded
+from reproductions.privacy_tokens.setups import SETUPS, BucketSketch, Setup, data_for, quick
 
 TOKENS: dict[str, Token] = {"autoencoder": AutoencoderToken(), "transformer": TransformerToken()}
 MEMORY = 48 * 10**9

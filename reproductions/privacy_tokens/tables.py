@@ -1,6 +1,6 @@
 """Writes the tables of README.md from the lines under results/: paper | ours | gap | why, with the controls beside it.
 
-python reproductions/privacy_tokens/tables.py [--check]   (with --check nothing is written; exit code 1 if it is not up to date)
+python -m reproductions.privacy_tokens.tables [--check]   (with --check nothing is written; exit code 1 if it is not up to date)
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import verdicts
-from correlations import correlations
-from published import PUBLISHED
-from results_file import Row, read
+from reproductions.privacy_tokens import verdicts
+from reproductions.privacy_tokens.correlations import correlations
+from reproductions.privacy_tokens.published import PUBLISHED
+from reproductions.privacy_tokens.results_file import Row, read
 
 HERE = Path(__file__).parent
 PAGE, RESULTS = HERE / "README.md", HERE / "results"

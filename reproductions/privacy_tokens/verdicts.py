@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from correlations import correlations, rank_correlation
-from published import PUBLISHED
-from results_file import Row
+from reproductions.privacy_tokens.correlations import correlations, rank_correlation
+from reproductions.privacy_tokens.published import PUBLISHED
+from reproductions.privacy_tokens.results_file import Row
 
 HEAD = ("| model | paper | ours | gap | why |", "|---|---|---|---|---|")
 CLEAR = 0.05

@@ -9,8 +9,8 @@ from leakgauge import share
 from leakgauge.channels import Features
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.models.resnet import ResNet18
 from leakgauge.testing import tiny_case
+from reproductions.common.networks.resnet import ResNet18
 
 
 @pytest.mark.parametrize("layers", [1, 3, 6])

@@ -15,7 +15,7 @@ from leakgauge.engine import Observed
 from leakgauge.engine.reference import Reference
 from leakgauge.errors import BadInput
 from leakgauge.inversion import Cosine, Descent, Matching, NearTruth
-from leakgauge.models import YOLO, DetectionLoss
+from reproductions.common.networks import YOLO, DetectionLoss
 
 BOXES = {  # five boxes on two images, not sorted by image
     "boxes": torch.tensor([[5.0, 5, 40, 50], [10, 10, 60, 60], [1, 1, 20, 20], [2, 30, 30, 60], [8, 8, 24, 40]]),

@@ -18,7 +18,7 @@ from leakgauge.engine.rules.products import compared
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import L1, L2, Adam, Cosine, Descent, Halving, Matching, TotalVariation, search
 from leakgauge.inversion.terms import Candidate
-from leakgauge.models.resnet import ResNet18
+from reproductions.common.networks.resnet import ResNet18
 
 
 def chosen(victim: Victim, *, rows: int = 3, batch: int = 1, channel=Gradient(), classes: int = 4):  # noqa: B008

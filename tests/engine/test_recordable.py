@@ -18,9 +18,9 @@ from leakgauge.integrations.window_masks import KeptMask, keep_window_masks
 from leakgauge.inversion import Descent, Matching
 from leakgauge.inversion.known_targets import OfKnownTargets
 from leakgauge.inversion.terms import Candidate
-from leakgauge.models.detection_loss import DetectionLoss
 from leakgauge.models.vit import ViT
-from leakgauge.models.yolo import YOLO
+from reproductions.common.networks.detection_loss import DetectionLoss
+from reproductions.common.networks.yolo import YOLO
 
 spec = importlib.util.spec_from_file_location("recordable", Path(__file__).with_name("recordable.py"))
 assert spec is not None

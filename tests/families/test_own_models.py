@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leakgauge.families import find_roles
-from leakgauge.models import CNN, MLP, VGG, LeNet, ResNet18, ViT
+from leakgauge.models import CNN, MLP, VGG, LeNet, ViT
+from reproductions.common.networks import ResNet18
 
 
 @pytest.mark.parametrize(

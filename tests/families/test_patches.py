@@ -4,7 +4,8 @@ import pytest
 
 from leakgauge.families import find_roles
 from leakgauge.families.patches import patch_side
-from leakgauge.models import CNN, Swin, ViT
+from leakgauge.models import CNN, ViT
+from reproductions.common.networks import Swin
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from leakgauge.errors import BadInput
-from leakgauge.models import CNN, MLP, VGG, LeNet, ResNet18, ViT
+from leakgauge.models import CNN, MLP, VGG, LeNet, ViT
+from reproductions.common.networks import ResNet18
 
 MODELS = {
     "cnn": (CNN, {}, (1, 28, 28)),

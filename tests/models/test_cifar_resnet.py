@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from leakgauge.errors import BadInput
-from leakgauge.models.cifar_resnet import CifarResNet, PaddedBlock, load_cifar_resnet
+from reproductions.common.networks.cifar_resnet import CifarResNet, PaddedBlock, load_cifar_resnet
 
 
 @pytest.mark.parametrize(("depth", "millions"), [(20, 0.27), (56, 0.85)])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from leakgauge.models.privacy_tokens import TokenAlexNet, TokenCNN, TokenLeNet, TokenMLP
+from reproductions.common.networks.privacy_tokens import TokenAlexNet, TokenCNN, TokenLeNet, TokenMLP
 
 NETWORKS = {
     "lenet": (TokenLeNet, (3, 32, 32), 10, 768, 912 + 2 * 3612, 15_826),

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from leakgauge.errors import BadInput
-from leakgauge.models import IR152, VGG, VGG19, SplitViT, ir152, vgg19
-from leakgauge.models.ir152 import Unit
-from leakgauge.models.split_vit import FreeAttention
+from leakgauge.models import VGG
+from reproductions.common.networks import IR152, VGG19, SplitViT, ir152, vgg19
+from reproductions.common.networks.ir152 import Unit
+from reproductions.common.networks.split_vit import FreeAttention
 
 SMALL = {
     "ir152": (IR152, {"units": (1, 2), "widths": (8, 16), "embedding": 12, "side": 16}, (3, 16, 16)),

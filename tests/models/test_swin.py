@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leakgauge.errors import BadInput
-from leakgauge.models.swin import Swin, into_windows, out_of_windows, relative_positions
+from reproductions.common.networks.swin import Swin, into_windows, out_of_windows, relative_positions
 
 
 def test_the_published_number_of_parameters():

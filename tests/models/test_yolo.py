@@ -9,7 +9,7 @@ from leakgauge.attacks import feasibility
 from leakgauge.channels import Gradient
 from leakgauge.core import Buffers, Labels, Pixels, Size, Victim, share
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.models.detection_loss import (
+from reproductions.common.networks.detection_loss import (
     DetectionLoss,
     boxes_from,
     complete_iou,
@@ -17,7 +17,7 @@ from leakgauge.models.detection_loss import (
     grid_points,
     listed,
 )
-from leakgauge.models.yolo import BINS, YOLO
+from reproductions.common.networks.yolo import BINS, YOLO
 
 VARIANTS = ("canonical", "pre_activation", "basic_block")
 

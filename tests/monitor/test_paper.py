@@ -11,11 +11,11 @@ from torch import nn
 from leakgauge.core import Pixels, Victim
 from leakgauge.data import fashion
 from leakgauge.errors import BadInput
-from leakgauge.models.privacy_tokens import TokenLeNet
 from leakgauge.monitor.paper import Schedule, paper_mode
 from leakgauge.monitor.token_critic import CriticTraining
 from leakgauge.monitor.tokens import AutoencoderToken, TransformerToken
 from leakgauge.testing import untouched
+from reproductions.common.networks.privacy_tokens import TokenLeNet
 
 SHORT = Schedule(sub_epochs=3, iterations=10, lr=5e-3, checkpoints=(0, 1, 3), evaluation=30)
 QUICK = CriticTraining(steps=60, lr=1e-3, token_lr=1e-3, fraction=0.3)

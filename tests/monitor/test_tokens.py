@@ -10,10 +10,10 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim
 from leakgauge.data import fashion
 from leakgauge.errors import BadInput
-from leakgauge.models.privacy_tokens import TokenLeNet
 from leakgauge.monitor.gradient_pairs import Collection, Probe
 from leakgauge.monitor.token_critic import Critic, CriticTraining, TokenCritic, mismatched
 from leakgauge.monitor.tokens import AutoencoderToken, TransformerToken
+from reproductions.common.networks.privacy_tokens import TokenLeNet
 
 SIZES = (312, 3612, 3612)
 """Gradients of the three convolutions of a LeNet on grey images: 7536 values."""

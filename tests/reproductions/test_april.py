@@ -16,20 +16,6 @@ STUDIES = (
     "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "why", "why_batches",
     "why_table1", "width", "without_encoder",
 )  # fmt: skip
-HELPERS = (
-    "table1", "cells", "resumable", "side_by_side", "edges",
-    "pieces", "files", "study", "drawing", "training", "make_tables", "claims", "attention_variants",
-    *STUDIES,
-)  # fmt: skip
-
-
-@pytest.fixture
-def folder_on_path(monkeypatch):
-    """The studies import each other by plain names, which must not stay behind for other tests."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    yield
-    for name in HELPERS:
-        sys.modules.pop(name, None)
 
 
 def run_study(name: str, out: Path, monkeypatch, *more: str) -> dict:
@@ -48,7 +34,7 @@ def numbers(value) -> list[float]:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_quick_study_gives_sensible_rows_and_a_figure(name, tmp_path, monkeypatch, folder_on_path):
+def test_a_quick_study_gives_sensible_rows_and_a_figure(name, tmp_path, monkeypatch):
     module = run_study(name, tmp_path, monkeypatch)
     facts, *rows = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text("utf-8").splitlines()]
     assert facts["complete"]
@@ -69,15 +55,15 @@ def test_a_quick_study_gives_sensible_rows_and_a_figure(name, tmp_path, monkeypa
     assert not list(tmp_path.glob("*.part*"))
 
 
-def test_the_closed_form_is_exact_only_where_it_should_be(tmp_path, monkeypatch, folder_on_path):
+def test_the_closed_form_is_exact_only_where_it_should_be(tmp_path, monkeypatch):
     """Without noise and in a batch of one all comes back; with noise and in larger batches it does not."""
     run_study("noise", tmp_path, monkeypatch)
     noisy = [json.loads(line) for line in (tmp_path / "noise.jsonl").read_text("utf-8").splitlines()][1:]
     assert all((row["ssim"] > 0.999) == (row["factor"] == 0) for row in noisy)
 
 
-def test_what_was_found_before_a_failure_is_kept(tmp_path, monkeypatch, folder_on_path):
-    import study
+def test_what_was_found_before_a_failure_is_kept(tmp_path, monkeypatch):
+    from reproductions.april import study
 
     def fails(options, results):
         results.add(value=1.5)
@@ -91,15 +77,15 @@ def test_what_was_found_before_a_failure_is_kept(tmp_path, monkeypatch, folder_o
     assert rows == [{"value": 1.5}]
 
 
-def test_classes_take_turns(folder_on_path):
-    import study
+def test_classes_take_turns():
+    from reproductions.april import study
 
     assert study.taking_turns(torch.tensor([1, 1, 0, 2, 0])).tolist() == [2, 0, 3, 4, 1]
 
 
-def test_the_papers_model_and_counts(folder_on_path):
+def test_the_papers_model_and_counts():
     """Table 2 of the paper, and its 6,533,002 parameters without one encoder's attention."""
-    import study
+    from reproductions.april import study
 
     images = study.Images("zeros", torch.zeros(1, 1, 28, 28), torch.zeros(1).long())
     sizes = {n: p.numel() for n, p in study.small_model(images, architecture="B", quick=False).named_parameters()}
@@ -108,10 +94,9 @@ def test_the_papers_model_and_counts(folder_on_path):
     assert sum(v for n, v in sizes.items() if not n.startswith("blocks.2.attn.")) == 6_533_002
 
 
-def test_training_learns_and_leaves_frozen_parameters_alone(folder_on_path):
+def test_training_learns_and_leaves_frozen_parameters_alone():
     """Two models in one go on an easy task: dark against bright images."""
-    import study
-    import training
+    from reproductions.april import study, training
 
     rng = torch.Generator().manual_seed(0)
     y = torch.arange(1000) % 2
@@ -124,8 +109,8 @@ def test_training_learns_and_leaves_frozen_parameters_alone(folder_on_path):
     assert min(reached) > 0.95
 
 
-def test_a_frozen_parameter_has_no_gradient(folder_on_path):
-    import training
+def test_a_frozen_parameter_has_no_gradient():
+    from reproductions.april import training
 
     flags = training._moving(torch.ones(2, 3, 4), "pos_embed", [(), ("pos_embed",)])
     assert flags.flatten().tolist() == [1.0, 0.0]
@@ -133,8 +118,8 @@ def test_a_frozen_parameter_has_no_gradient(folder_on_path):
 
 
 @pytest.mark.parametrize(("lost", "words"), [(0.1, "none"), (0.89, "does not reproduce")])
-def test_the_verdict_on_twin_data_follows_the_numbers(lost, words, folder_on_path):
-    import claims
+def test_the_verdict_on_twin_data_follows_the_numbers(lost, words):
+    from reproductions.april import claims
 
     ssim = {"everything": 0.9, "without positions": lost, "without attention 1": 0.9}
     (verdict,) = claims.without_encoder([{"case": case, "ssim": value} for case, value in ssim.items()])
@@ -156,8 +141,8 @@ def batch_rows(steps: int = 600, rule: str = "less the chances on noise", **more
     return [same | {"batch": size} | more for size in (4, 24)]
 
 
-def test_a_shorter_run_is_not_called_a_contradiction(folder_on_path):
-    import claims
+def test_a_shorter_run_is_not_called_a_contradiction():
+    from reproductions.april import claims
 
     assert "shorter run | 600 and 600 steps of 5000" in claims.batches(batch_rows())[0].line()
     assert "shorter run" in claims.batches(batch_rows(model="CIFAR model", of_steps=1500))[0].line()
@@ -168,9 +153,8 @@ def test_a_shorter_run_is_not_called_a_contradiction(folder_on_path):
     assert "labels are right" not in claims.batches(batch_rows(steps=5000, labels_read=0.5))[0].line()
 
 
-def test_batches_count_with_the_labels_read_as_they_are_now(folder_on_path):
-    import batches
-    import claims
+def test_batches_count_with_the_labels_read_as_they_are_now():
+    from reproductions.april import batches, claims
 
     before, now = batch_rows(rule=batches.BY_BIAS), batch_rows(ssim=0.9)
     for rows in (before + now, now + before):
@@ -181,11 +165,10 @@ def test_batches_count_with_the_labels_read_as_they_are_now(folder_on_path):
     assert "| 600 of 5000 |" in batches.table(batch_rows(of_steps=5000))
 
 
-def test_batches_go_on_where_they_stopped(tmp_path, monkeypatch, folder_on_path, capsys):
+def test_batches_go_on_where_they_stopped(tmp_path, monkeypatch, capsys):
     """In the midst of an attack too, whose row says after how many steps until it is done."""
     run_study("batches", tmp_path / "whole", monkeypatch)
-    import pieces
-    import resumable
+    from reproductions.april import pieces, resumable
 
     class Brief(pieces.Clock):
         """Stops the last attack, that on ViT-Base, once."""
@@ -214,10 +197,8 @@ def test_batches_go_on_where_they_stopped(tmp_path, monkeypatch, folder_on_path,
     assert not list(out.glob("*.pt"))
 
 
-def test_a_batch_without_its_state_does_not_replace_a_row_of_more_steps(tmp_path, monkeypatch, folder_on_path):
-    import batches
-    import resumable
-    import study
+def test_a_batch_without_its_state_does_not_replace_a_row_of_more_steps(tmp_path, monkeypatch):
+    from reproductions.april import batches, resumable, study
 
     class Brief(study.Clock):
         def allows(self, seconds):
@@ -234,9 +215,8 @@ def test_a_batch_without_its_state_does_not_replace_a_row_of_more_steps(tmp_path
         (tmp_path / "batches_vit-base_2.0.pt").unlink()
 
 
-def test_without_time_no_batch_is_begun(tmp_path, monkeypatch, folder_on_path, capsys):
-    import batches
-    import study
+def test_without_time_no_batch_is_begun(tmp_path, monkeypatch, capsys):
+    from reproductions.april import batches, study
 
     options = study.Options(True, torch.device("cpu"), 0, None, tmp_path, None, study.Clock.within(1))
     results = study.Results()
@@ -245,15 +225,15 @@ def test_without_time_no_batch_is_begun(tmp_path, monkeypatch, folder_on_path, c
     assert not results.rows
 
 
-def test_the_largest_batch_can_wait(tmp_path, monkeypatch, folder_on_path):
+def test_the_largest_batch_can_wait(tmp_path, monkeypatch):
     run_study("batches", tmp_path, monkeypatch, "--first", "2")
     facts, *rows = [json.loads(line) for line in (tmp_path / "batches.jsonl").read_text("utf-8").splitlines()]
     assert not facts["complete"]
     assert [row["model"] for row in rows] == ["CIFAR model", "CIFAR model"]
 
 
-def test_a_study_on_another_device_adds_to_what_is_there(tmp_path, folder_on_path):
-    import study
+def test_a_study_on_another_device_adds_to_what_is_there(tmp_path):
+    from reproductions.april import study
 
     study.write(
         tmp_path / "it.jsonl",
@@ -276,16 +256,17 @@ def test_a_study_on_another_device_adds_to_what_is_there(tmp_path, folder_on_pat
     assert study.earlier("it", other).rows == []
 
 
-def test_labels_are_compared_as_bags(folder_on_path):
-    import batches
+def test_labels_are_compared_as_bags():
+    from reproductions.april import batches
 
     assert batches.labels_read(torch.tensor([3, 1, 1]), torch.tensor([1, 3, 3])) == pytest.approx(2 / 3)
 
 
-def test_tables_can_be_made_from_another_folder(tmp_path, monkeypatch, folder_on_path):
+def test_tables_can_be_made_from_another_folder(tmp_path, monkeypatch):
     """To look at what a run has brought before it is taken over."""
-    import study
+    from reproductions.april import study
 
+    monkeypatch.setattr(study, "RESULTS", study.RESULTS)  # the script sets it
     results, page = tmp_path / "results", tmp_path / "page.md"
     results.mkdir()
     facts = {"quick": False, "seed": 0, "complete": False, "device": "abacus", "torch": "2", "seconds": 5.0}
@@ -305,7 +286,7 @@ def test_tables_can_be_made_from_another_folder(tmp_path, monkeypatch, folder_on
     assert "Not measured at full size yet: table1, architecture_a, progress, width" in made
 
 
-def test_the_tables_of_the_readme_are_those_of_the_results(monkeypatch, folder_on_path):
+def test_the_tables_of_the_readme_are_those_of_the_results(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["make_tables", "--check"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(FOLDER / "make_tables.py"), run_name="__main__")

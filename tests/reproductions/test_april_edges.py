@@ -14,20 +14,11 @@ import torch
 FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
 
 
-@pytest.fixture
-def scripts(monkeypatch):
-    """The scripts import each other by plain names, which must not stay behind for other tests."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    yield
-    for path in FOLDER.glob("*.py"):
-        sys.modules.pop(path.stem, None)
-
-
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_every_attack_is_tried_beyond_and_what_is_there_is_kept(tmp_path, monkeypatch, scripts, capsys):
+def test_every_attack_is_tried_beyond_and_what_is_there_is_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["edges", "--quick", "--device", "cpu", "--out", str(tmp_path)])
     module = runpy.run_path(str(FOLDER / "edges.py"), run_name="__main__")
     facts, *rows = lines(tmp_path / "edges.jsonl")
@@ -47,17 +38,16 @@ def test_every_attack_is_tried_beyond_and_what_is_there_is_kept(tmp_path, monkey
     assert '"part"' not in capsys.readouterr().out
 
 
-def test_no_setting_is_tried_twice_and_each_has_a_name_of_its_own(scripts):
-    import cells
-    import edges
+def test_no_setting_is_tried_twice_and_each_has_a_name_of_its_own():
+    from reproductions.april import cells, edges
 
     for attack, settings in cells.SETTINGS.items():
         every = [*settings, *edges.BEYOND[attack]]
         assert len({edges.told(one, attack) for one in every}) == len(every)
 
 
-def test_the_table_names_the_best_of_all_settings(monkeypatch, scripts):
-    import edges
+def test_the_table_names_the_best_of_all_settings(monkeypatch):
+    from reproductions.april import edges
 
     monkeypatch.setattr(edges, "inner", lambda: {("mnist", "ig"): {"total variation 0.1": 0.5}})
     monkeypatch.setattr(edges, "of_table", lambda: {("mnist", "ig"): {"images": 3, "each_mse": [0.5, 0.7, 9.0]}})
@@ -70,8 +60,8 @@ def test_the_table_names_the_best_of_all_settings(monkeypatch, scripts):
     assert edges.table([whole]).splitlines()[-1].endswith("| 2, 200 | 0.6 | 0.25 | 0.500 |")
 
 
-def test_pictures_are_told_apart_by_likeness_and_noise_is_not(scripts):
-    import batches
+def test_pictures_are_told_apart_by_likeness_and_noise_is_not():
+    from reproductions.april import batches
 
     rng = np.random.default_rng(0)
     originals = rng.integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
@@ -86,17 +76,17 @@ def test_pictures_are_told_apart_by_likeness_and_noise_is_not(scripts):
 
 
 @pytest.mark.parametrize(("ranks", "holds"), [([1] * 4, True), ([1, 1, 2, 1], False), (None, False)])
-def test_a_batch_is_recognisable_where_every_picture_is_told_apart(ranks, holds, scripts):
-    import claims
+def test_a_batch_is_recognisable_where_every_picture_is_told_apart(ranks, holds):
+    from reproductions.april import claims
 
     same = {"model": "ViT-Base", "rule": "less the chances on noise", "steps": 5000, "ssim": 0.1, "labels_read": 1.0}
     rows = [same | {"relative_loss": 1e-3, "batch": size} | ({"each_rank": ranks} if ranks else {}) for size in (4, 24)]
     assert claims.batches(rows)[0].holds == holds
 
 
-def test_a_run_that_is_told_twice_to_stop_keeps_what_it_found(tmp_path, monkeypatch, scripts):
+def test_a_run_that_is_told_twice_to_stop_keeps_what_it_found(tmp_path, monkeypatch):
     """As ``timeout`` does where it is itself told to stop: its own signal, and the one of the group."""
-    import study
+    from reproductions.april import study
 
     def stopped(options, results):
         results.add(value=1.5)
@@ -130,10 +120,9 @@ def test_a_run_that_is_told_twice_to_stop_keeps_what_it_found(tmp_path, monkeypa
         ([], ""),
     ],
 )
-def test_a_claim_tells_what_other_settings_change(parts, words, tmp_path, monkeypatch, scripts):
+def test_a_claim_tells_what_other_settings_change(parts, words, tmp_path, monkeypatch):
     """Whole runs count where they are better than the table's on the same images, as for Inverting Gradients here but not for APRIL."""
-    import edges
-    import study
+    from reproductions.april import edges, study
 
     monkeypatch.setattr(edges.study, "RESULTS", tmp_path)
     table = {"dlg": 0.5, "ig": 0.9, "tag": 0.2, "april": 0.3}

@@ -1,8 +1,6 @@
 """Attacks of the APRIL studies end where they would have ended, although they were stopped in their midst or ran beside others."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,16 +8,7 @@ import torch
 from leakgauge.inversion import search as searching
 from leakgauge.inversion import solvers
 
-FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
 STEPS = 9
-
-
-@pytest.fixture(autouse=True)
-def folder_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    yield
-    for name in ("study", "files", "pieces", "cells", "resumable", "side_by_side"):
-        sys.modules.pop(name, None)
 
 
 class Looks:
@@ -36,8 +25,8 @@ class Looks:
 @pytest.fixture
 def case():
     """A tiny victim, what is seen of two images, and the attack of a name."""
-    import study
-    from cells import SETTINGS, attack_of
+    from reproductions.april import study
+    from reproductions.april.cells import SETTINGS, attack_of
 
     x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     images = study.Images("noise", x, torch.tensor([1, 3]))
@@ -47,7 +36,7 @@ def case():
 
 
 def stopped(attack, path, clock, key=None):
-    from resumable import Resumable
+    from reproductions.april.resumable import Resumable
 
     return replace(attack, solver=Resumable(attack.solver, path, clock, key or {"piece": 1}))
 
@@ -61,7 +50,7 @@ def same(ours, theirs):
 @pytest.mark.parametrize("name", ["april", "dlg", "tag", "ig"])
 def test_it_ends_where_it_would_have_ended(name, case, tmp_path, monkeypatch):
     """Stopped after 2, 4, … steps, each time in another attack, as in another process."""
-    import resumable
+    from reproductions.april import resumable
 
     monkeypatch.setattr(resumable, "LOOK", 2)
     victim, seen, attack_of = case
@@ -84,8 +73,8 @@ def test_it_ends_where_it_would_have_ended(name, case, tmp_path, monkeypatch):
 
 def test_the_best_is_kept_where_it_came_before_the_stop(case, tmp_path, monkeypatch):
     """With far too large a rate the first images are the best ones."""
-    import resumable
-    from cells import Setting, attack_of
+    from reproductions.april import resumable
+    from reproductions.april.cells import Setting, attack_of
 
     monkeypatch.setattr(resumable, "LOOK", 4)
     victim, seen, _ = case
@@ -99,7 +88,7 @@ def test_the_best_is_kept_where_it_came_before_the_stop(case, tmp_path, monkeypa
 
 
 def test_with_time_enough_nothing_is_different(case, tmp_path):
-    from pieces import Clock
+    from reproductions.april.pieces import Clock
 
     victim, seen, attack_of = case
     attack = stopped(attack_of("april"), tmp_path / "state", Clock())
@@ -108,8 +97,8 @@ def test_with_time_enough_nothing_is_different(case, tmp_path):
 
 
 def test_a_killed_attack_goes_on_from_what_was_kept_last(case, tmp_path, monkeypatch):
-    import resumable
-    from pieces import Clock
+    from reproductions.april import resumable
+    from reproductions.april.pieces import Clock
 
     monkeypatch.setattr(resumable, "LOOK", 2)
     monkeypatch.setattr(resumable, "KEEP", 0.0)
@@ -132,7 +121,7 @@ def test_a_killed_attack_goes_on_from_what_was_kept_last(case, tmp_path, monkeyp
 
 
 def test_a_state_of_something_else_is_not_taken_up(case, tmp_path, monkeypatch, capsys):
-    import resumable
+    from reproductions.april import resumable
 
     monkeypatch.setattr(resumable, "LOOK", 2)
     victim, seen, attack_of = case
@@ -148,7 +137,7 @@ def test_a_state_of_something_else_is_not_taken_up(case, tmp_path, monkeypatch, 
 
 
 def test_rows_that_do_not_fit_together_have_states_of_their_own(case, tmp_path, monkeypatch):
-    import resumable
+    from reproductions.april import resumable
 
     monkeypatch.setattr(resumable, "LOOK", 3)
     victim, seen, attack_of = case
@@ -165,7 +154,7 @@ def test_rows_that_do_not_fit_together_have_states_of_their_own(case, tmp_path, 
 
 
 def test_rows_that_ran_out_of_memory_do_not_count(case, tmp_path, monkeypatch):
-    from pieces import Clock
+    from reproductions.april.pieces import Clock
 
     victim, seen, attack_of = case
     whole = attack_of("april").many(victim, seen, seed=5)
@@ -186,7 +175,7 @@ def test_rows_that_ran_out_of_memory_do_not_count(case, tmp_path, monkeypatch):
 
 def test_it_goes_on_where_the_step_is_recorded(case, tmp_path, monkeypatch, recordable):
     """What a recorded step writes must be what is kept, and what is taken up what it reads."""
-    import resumable
+    from reproductions.april import resumable
 
     monkeypatch.setattr(resumable, "LOOK", 5)
     monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: recordable.AdamInTensors(variables, self.lr))
@@ -210,7 +199,7 @@ def test_it_goes_on_where_the_step_is_recorded(case, tmp_path, monkeypatch, reco
 
 
 def paced(attack, settings, seen):
-    from side_by_side import RowPaces
+    from reproductions.april.side_by_side import RowPaces
 
     paces = RowPaces(attack.solver.optimizer, [(one.lr, one.schedule) for one in settings for _ in seen])
     return replace(attack, solver=replace(attack.solver, optimizer=paces, schedule=paces))
@@ -218,7 +207,7 @@ def paced(attack, settings, seen):
 
 @pytest.mark.parametrize("name", ["april", "dlg", "tag"])
 def test_settings_side_by_side_are_what_they_are_alone(name, case):
-    from cells import SETTINGS, attack_of
+    from reproductions.april.cells import SETTINGS, attack_of
 
     victim, seen, _ = case
     settings = SETTINGS[name]
@@ -233,7 +222,7 @@ def test_settings_side_by_side_are_what_they_are_alone(name, case):
 
 
 def test_rows_that_do_not_fit_together_cannot_be_paced(case, monkeypatch):
-    from cells import SETTINGS, attack_of
+    from reproductions.april.cells import SETTINGS, attack_of
 
     victim, seen, _ = case
     monkeypatch.setattr(searching.Search, "fitting", lambda self, x, logits: 3)
@@ -243,7 +232,7 @@ def test_rows_that_do_not_fit_together_cannot_be_paced(case, monkeypatch):
 
 
 def test_paces_change_where_the_step_is_recorded(case, monkeypatch, recordable):
-    from cells import SETTINGS, attack_of
+    from reproductions.april.cells import SETTINGS, attack_of
 
     monkeypatch.setattr(solvers.Adam, "make", lambda self, variables: recordable.AdamInTensors(variables, self.lr))
     victim, seen, _ = case

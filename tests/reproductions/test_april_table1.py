@@ -16,26 +16,18 @@ import torch
 from PIL import Image
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
-HELPERS = (
-    "table1", "cells", "resumable", "side_by_side",
-    "pieces", "files", "study", "width", "drawing", "training", "plan", "batches", "why_batches",
-    "pack", "pack_data", "table1_figures",
-)  # fmt: skip
 
 
 @pytest.fixture
 def run(monkeypatch):
-    """Runs a script with --quick; the modules it imports by plain names must not stay behind for other tests."""
-    monkeypatch.syspath_prepend(str(FOLDER))
+    """Runs a script with --quick."""
 
     def go(name: str, out: Path, *more: str, only_out: bool = False) -> dict:
         how = [] if only_out else ["--quick", "--device", "cpu"]
         monkeypatch.setattr(sys, "argv", [name, *how, "--out", str(out), *more])
         return runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
 
-    yield go
-    for name in HELPERS:
-        sys.modules.pop(name, None)
+    return go
 
 
 def lines(path: Path) -> list[dict]:
@@ -124,8 +116,7 @@ def test_the_row_is_written_if_only_that_is_missing(tmp_path, run):
 
 def test_a_piece_that_is_stopped_goes_on_in_the_next_call(tmp_path, run, monkeypatch, capsys):
     run("table1", tmp_path / "whole", *ONE_CELL)
-    import pieces
-    import resumable
+    from reproductions.april import pieces, resumable
 
     class Brief(pieces.Clock):
         """Time enough for everything but the second look at a running attack."""
@@ -187,7 +178,7 @@ def made_up_row(attack: str, images: list[int], wanted: int = 6) -> dict:
 
 
 def test_attacks_are_compared_on_the_images_that_all_have(run):
-    import table1
+    from reproductions.april import table1
 
     rows = [made_up_row("april", [0, 1, 2, 3]), made_up_row("ig", [0, 1, 4, 5]), made_up_row("tag", [0, 1, 2, 3, 4, 5])]
     text = table1.table(rows).splitlines()
@@ -205,7 +196,7 @@ def test_attacks_are_compared_on_the_images_that_all_have(run):
 
 
 def test_a_row_of_fewer_images_is_not_whole_and_is_replaced(tmp_path, run):
-    import cells
+    from reproductions.april import cells
 
     kept = cells.Table(tmp_path, {"quick": True, "seed": 0}, [("imagenet", "april")])
     early = {"seconds": 1.0, "seconds_tuning": 0.5}
@@ -226,7 +217,7 @@ def test_runs_of_other_seeds_are_not_mixed(tmp_path, run):
 
 
 def test_how_long_a_piece_may_take(run):
-    from pieces import MARGIN, Clock, longest
+    from reproductions.april.pieces import MARGIN, Clock, longest
 
     assert longest([], 10) == 0
     rows = [{"seconds": 100.0, "amount": 10}, {"seconds": 30.0, "amount": 5}]
@@ -237,8 +228,7 @@ def test_how_long_a_piece_may_take(run):
 
 
 def test_imagenet_comes_with_channels_first_or_last(tmp_path, run):
-    import study
-    import table1
+    from reproductions.april import study, table1
 
     x = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
     for name, given in (("last", x), ("first", x.transpose(0, 3, 1, 2))):
@@ -277,11 +267,9 @@ def test_the_packed_data_can_be_read(tmp_path, run, monkeypatch):
     archive("imagenet_500_224.zip", {f"{2 * i:04}_n0_thing.jpg": sheet[:40, i : i + 40] for i in range(70)})
     monkeypatch.setattr(sys, "argv", ["pack_data", str(source), str(out)])
     runpy.run_path(str(FOLDER / "pack_data.py"), run_name="__main__")
-    sys.path.remove(str(FOLDER.parent / "practical_feasibility"))
     for file in (out / "second").iterdir():
         file.rename(out / "first" / file.name)
-    import study
-    import table1
+    from reproductions.april import study, table1
 
     options = study.Options(False, torch.device("cpu"), 0, out / "first", tmp_path, None)
     assert len(table1.photographs_224(options, 500).x) == 32
@@ -291,8 +279,7 @@ def test_the_packed_data_can_be_read(tmp_path, run, monkeypatch):
 
 
 def test_the_plan_shrinks_as_work_is_done(tmp_path, run, capsys, monkeypatch):
-    import plan
-    import study
+    from reproductions.april import plan, study
 
     def left() -> dict[str, float]:
         monkeypatch.setattr(sys, "argv", ["plan", "--work", str(tmp_path)])
@@ -340,8 +327,7 @@ def test_the_script_for_the_gpu_tells_its_plan(tmp_path):
 
 def test_the_trained_network_is_trained_once(tmp_path, run, monkeypatch):
     run("table1", tmp_path, "--datasets", "cifar10_trained", "--attacks", "april")
-    import study
-    import table1
+    from reproductions.april import study, table1
 
     monkeypatch.setattr(table1, "trained", lambda *_, **__: pytest.fail("trained again"))
     images = study.Images("zeros", torch.zeros(1, 3, 32, 32), torch.zeros(1).long())

@@ -1,7 +1,6 @@
 """What the studies of reasons measure, against values that are known."""
 
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,36 +11,10 @@ from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import share
 from leakgauge.models.vit import Attention
 
-FOLDER = Path(__file__).parents[2] / "reproductions" / "april"
-
-
-@pytest.fixture(autouse=True)
-def folder_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    yield
-    own = (
-        "study",
-        "files",
-        "pieces",
-        "resumable",
-        "why",
-        "why_batches",
-        "attention_variants",
-        "batches",
-        "claims",
-        "table1",
-        "why_table1",
-        "cells",
-        "side_by_side",
-        "drawing",
-    )
-    for name in own:
-        sys.modules.pop(name, None)
-
 
 def case(variant, **settings):
     """A tiny victim of 4 patches, its images and what is seen of them."""
-    import study
+    from reproductions.april import study
 
     x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     images = study.Images("noise", x, torch.tensor([1, 3]))
@@ -65,7 +38,7 @@ def by_hand(attention: Attention, x: torch.Tensor, *, logits: float, values: flo
 
 
 def test_the_two_ways_to_leave_out_the_scale():
-    import attention_variants as variants
+    from reproductions.april import attention_variants as variants
 
     x = torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(1))
     for kind, logits, values in (
@@ -78,7 +51,7 @@ def test_the_two_ways_to_leave_out_the_scale():
 
 
 def test_a_variant_changes_the_attention_and_nothing_else():
-    import attention_variants as variants
+    from reproductions.april import attention_variants as variants
 
     usual, sharp = (case(v)[0].model for v in (variants.USUAL, variants.UNSCALED))
     assert all(type(block.attn) is variants.Unscaled for block in sharp.blocks)
@@ -90,7 +63,7 @@ def test_a_variant_changes_the_attention_and_nothing_else():
 
 def test_even_attention_gives_all_patches_the_same_gradient():
     """Without queries every token gets the mean, and only the class token's place in the next block could tell patches apart."""
-    import attention_variants as variants
+    from reproductions.april import attention_variants as variants
 
     def no_queries(model):
         for block in model.blocks:
@@ -110,7 +83,7 @@ def ordered(victim, images, seen):
 
 
 def test_sensitivities_are_those_of_the_jacobian(monkeypatch):
-    import attention_variants as variants
+    from reproductions.april import attention_variants as variants
 
     victim, images, _ = case(variants.USUAL)
     parameters = sum(p.numel() for p in victim.parameters().values())
@@ -134,7 +107,7 @@ def test_sensitivities_are_those_of_the_jacobian(monkeypatch):
 
 
 def test_how_many_directions_carry():
-    import attention_variants as variants
+    from reproductions.april import attention_variants as variants
 
     assert variants.carrying(torch.tensor([3.0, 1.0, 0.0]), 0.9) == 1
     assert variants.carrying(torch.tensor([3.0, 1.0, 0.0]), 0.91) == 2
@@ -142,8 +115,8 @@ def test_how_many_directions_carry():
 
 
 def test_the_readings_of_the_noise():
-    import attention_variants as variants
-    import why
+    from reproductions.april import attention_variants as variants
+    from reproductions.april import why
 
     _, _, (seen, _) = case(variants.USUAL, width=64)
     whole = torch.cat([t.flatten() for t in seen.signal.values()])
@@ -159,8 +132,7 @@ def test_the_readings_of_the_noise():
 
 
 def test_reasons_are_given_only_where_they_were_measured(tmp_path, monkeypatch):
-    import claims
-    import study
+    from reproductions.april import claims, study
 
     monkeypatch.setattr(study, "RESULTS", tmp_path)
     assert claims.even_attention() == claims.wrong_labels() == "not found out"
@@ -183,9 +155,7 @@ def test_reasons_are_given_only_where_they_were_measured(tmp_path, monkeypatch):
 
 
 def test_table_1_is_judged_by_the_order_of_the_attacks_on_images_that_all_have(tmp_path, monkeypatch):
-    import claims
-    import study
-    import why_table1
+    from reproductions.april import claims, study, why_table1
 
     monkeypatch.setattr(study, "RESULTS", tmp_path)
     errors = {"april": [1e-5, 9.0], "tag": [2e-5], "dlg": [3e-5], "ig": [4e-5]}

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 
-def test_settings_start_with_the_defaults_and_stay_in_the_papers_space(folder_on_path):
-    import attacking
+def test_settings_start_with_the_defaults_and_stay_in_the_papers_space():
+    from reproductions.practical_feasibility import attacking
 
     tried = []
     for number in range(2):
@@ -28,17 +28,16 @@ def test_settings_start_with_the_defaults_and_stay_in_the_papers_space(folder_on
     ("shared", "mode", "batch", "recorded"),
     [("buffers", "train", 2, True), ("auxiliary", "train", 2, False), ("auxiliary", "eval", 1, True), ("running", "train", 1, True)],
 )  # fmt: skip
-def test_one_preparation_serves_every_setting(shared, mode, batch, recorded, monkeypatch, folder_on_path, recordable):
+def test_one_preparation_serves_every_setting(shared, mode, batch, recorded, monkeypatch, recordable):
     """Each run is the library's attack with these settings, whatever ran before it, also where its step is recorded."""
-    from attacking import configured
-    from networks import Network
-    from rehearsal import Rehearsal
-
     from leakgauge.attacks import feasibility, huang
     from leakgauge.channels import Gradient
     from leakgauge.core import Auxiliary, Buffers, Labels, Size, Victim, share
     from leakgauge.data.embedded import photographs
     from leakgauge.inversion import solvers
+    from reproductions.practical_feasibility.attacking import configured
+    from reproductions.practical_feasibility.networks import Network
+    from reproductions.practical_feasibility.rehearsal import Rehearsal
 
     make = huang if shared == "running" else feasibility
     model, space, _ = Network("resnet18_pre").made(classes=10, seed=0, quick=True)
@@ -68,16 +67,15 @@ def test_one_preparation_serves_every_setting(shared, mode, batch, recorded, mon
     assert all(torch.equal(untouched[name], value) for name, value in model.state_dict().items())
 
 
-def test_several_observations_share_one_preparation(folder_on_path):
+def test_several_observations_share_one_preparation():
     """As in the study of controlled starts: each observation gets what it would get alone, in the first run and in the second."""
-    from attacking import DEFAULTS, configured
-    from networks import Network
-    from rehearsal import Rehearsal
-
     from leakgauge.attacks import feasibility
     from leakgauge.channels import Gradient
     from leakgauge.core import Labels, NoisyCopy, Size, Victim, share
     from leakgauge.data.embedded import photographs
+    from reproductions.practical_feasibility.attacking import DEFAULTS, configured
+    from reproductions.practical_feasibility.networks import Network
+    from reproductions.practical_feasibility.rehearsal import Rehearsal
 
     model, space, _ = Network("swin_t").made(classes=10, seed=0, quick=True)
     victim, images = Victim(model, space, mode="train"), space.encode(photographs(32)[:2])
@@ -98,12 +96,10 @@ def test_several_observations_share_one_preparation(folder_on_path):
                 assert float(loss) == pytest.approx(alone.loss, rel=2e-3)
 
 
-def test_a_full_gpu_is_no_refusal(tmp_path, monkeypatch, folder_on_path):
+def test_a_full_gpu_is_no_refusal(tmp_path, monkeypatch):
     """Other processes may have filled it: the case gets no line, so that the next call tries it again."""
-    import setting
-    import small
-
     from leakgauge.inversion.search import Search
+    from reproductions.practical_feasibility import setting, small
 
     monkeypatch.setattr(Search, "fitting", lambda self, x, logits: 1)
     options = setting.Options(True, torch.device("cpu"), 0, None, tmp_path, tmp_path / "weights")
@@ -114,8 +110,8 @@ def test_a_full_gpu_is_no_refusal(tmp_path, monkeypatch, folder_on_path):
     assert '"swin_t, train mode"' not in written
 
 
-def test_steps_are_planned_into_the_seconds_left(folder_on_path):
-    from attacking import AROUND, LEAST_TRIAL, NULL_STEP, Effort
+def test_steps_are_planned_into_the_seconds_left():
+    from reproductions.practical_feasibility.attacking import AROUND, LEAST_TRIAL, NULL_STEP, Effort
 
     effort = Effort(restarts=8, rounds=2, seconds=60, quick=False)
     for per_step in (0.008, 0.016, 0.024):
@@ -141,7 +137,7 @@ class SlowerAndSlower:
         return 0.01
 
     def run(self, settings, steps, *, exactly=True):
-        from rehearsal import Run
+        from reproductions.practical_feasibility.rehearsal import Run
 
         self.steps.append(steps)
         CLOCK[0] += 0.03 * steps
@@ -154,11 +150,10 @@ CLOCK = [0.0]
 
 def slow_case(monkeypatch, until: float):
     """An attack of planned 100 seconds; its row, and the steps it took."""
-    import attacking
-    from networks import Network
-
     from leakgauge.core import Victim
     from leakgauge.data.embedded import photographs
+    from reproductions.practical_feasibility import attacking
+    from reproductions.practical_feasibility.networks import Network
 
     CLOCK[0] = 0.0
     made: list[SlowerAndSlower] = []
@@ -177,7 +172,7 @@ def slow_case(monkeypatch, until: float):
     return row, made[0].steps
 
 
-def test_a_gpu_that_becomes_slower_gets_fewer_final_steps(monkeypatch, folder_on_path):
+def test_a_gpu_that_becomes_slower_gets_fewer_final_steps(monkeypatch):
     row, steps = slow_case(monkeypatch, math.inf)
     trials, finals = steps[:2], steps[2:]
     assert CLOCK[0] == pytest.approx(100, abs=20)  # at the first pace the final run would have taken 190 seconds
@@ -187,8 +182,8 @@ def test_a_gpu_that_becomes_slower_gets_fewer_final_steps(monkeypatch, folder_on
     assert len(set(trials)) == 1
 
 
-def test_a_case_that_cannot_be_done_in_time_is_left(monkeypatch, folder_on_path):
-    from ledger import NoTimeLeft
+def test_a_case_that_cannot_be_done_in_time_is_left(monkeypatch):
+    from reproductions.practical_feasibility.ledger import NoTimeLeft
 
     with pytest.raises(NoTimeLeft, match="left for another call"):
         slow_case(monkeypatch, 5.0)
@@ -198,10 +193,9 @@ def test_a_case_that_cannot_be_done_in_time_is_left(monkeypatch, folder_on_path)
     assert CLOCK[0] < 35.0  # found out after the trials
 
 
-def test_the_mean_over_all_pairs_punishes_a_perfect_batch(folder_on_path):
-    import attacking
-
+def test_the_mean_over_all_pairs_punishes_a_perfect_batch():
     from leakgauge.data.embedded import photographs
+    from reproductions.practical_feasibility import attacking
 
     truths = photographs(32)[:4]
     assert attacking.all_pairs_ssim(truths, truths) < 0.5

@@ -5,8 +5,8 @@ import json
 import pytest
 
 
-def test_thresholds_part_two_groups(folder_on_path):
-    import freeze_thresholds
+def test_thresholds_part_two_groups():
+    from reproductions.practical_feasibility import freeze_thresholds
 
     assert freeze_thresholds.best_threshold([0.1, 0.2, 0.6, 0.8], [False, False, True, True]) == (
         pytest.approx(0.4),
@@ -17,9 +17,10 @@ def test_thresholds_part_two_groups(folder_on_path):
     assert freeze_thresholds.best_threshold([0.1, 0.2], [True, True])[1] == 0.0
 
 
-def test_a_threshold_that_few_wrong_images_reach(folder_on_path):
-    import freeze_layout
+def test_a_threshold_that_few_wrong_images_reach():
     import torch
+
+    from reproductions.practical_feasibility import freeze_layout
 
     def row(case, reached, found):
         facts = {"shares": [0.3, 1.0], "layout": [0.6, 0.6], "bar": 0.4}
@@ -39,22 +40,22 @@ def test_a_threshold_that_few_wrong_images_reach(folder_on_path):
     assert freeze_layout.outlined(alike, null).tolist() == [[True, False, False], [False] * 3, [False] * 3]
 
 
-def test_the_library_has_the_threshold_that_was_frozen(folder_on_path):
-    import freeze_layout
-    from ledger import read
-    from setting import RESULTS
-
+def test_the_library_has_the_threshold_that_was_frozen():
     from leakgauge.audit.verdict import OUTLINED
+    from reproductions.practical_feasibility import freeze_layout
+    from reproductions.practical_feasibility.ledger import read
+    from reproductions.practical_feasibility.setting import RESULTS
 
     facts, rows = read(RESULTS / "freeze_layout.jsonl")
     assert not facts["quick"]
     assert freeze_layout.freeze(rows)["layout"] == OUTLINED[0].margin
 
 
-def test_rows_without_a_layout_get_it_from_their_pictures(tmp_path, folder_on_path):
+def test_rows_without_a_layout_get_it_from_their_pictures(tmp_path):
     import numpy as np
-    import score_pictures
     import torch
+
+    from reproductions.practical_feasibility import score_pictures
 
     pool = torch.rand(30, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     byte = (pool * 255).round().byte().numpy()
@@ -80,8 +81,8 @@ def case_row(name: str, paper: str | None, ssim: float, psnr: float) -> dict:
     }  # fmt: skip
 
 
-def test_verdicts_are_counted_against_the_paper(tmp_path, folder_on_path):
-    import confusion
+def test_verdicts_are_counted_against_the_paper(tmp_path):
+    from reproductions.practical_feasibility import confusion
 
     rows = [
         case_row("clear", "Yes", 0.9, 25.0), case_row("noise", "No", 0.1, 8.0), case_row("missed", "Yes", 0.1, 8.0),
@@ -109,13 +110,13 @@ def test_verdicts_are_counted_against_the_paper(tmp_path, folder_on_path):
 
 
 def claim_lines(parts: dict, **beside) -> list[str]:
-    import claims
-    from reasons import Beside
+    from reproductions.practical_feasibility import claims
+    from reproductions.practical_feasibility.reasons import Beside
 
     return claims.lines({**dict.fromkeys(claim.part for claim in claims.CLAIMS), **parts}, Beside(**beside))[2:]
 
 
-def test_claims_are_made_from_rows(folder_on_path):
+def test_claims_are_made_from_rows():
     rows = [
         {"case": "convnext_t", "accuracy": 0.88, "train_accuracy": 0.9, "epochs": 9},
         {"case": "convnext_t_imagenet_stem", "accuracy": 0.7, "train_accuracy": 0.9, "epochs": 9},
@@ -136,7 +137,7 @@ def test_claims_are_made_from_rows(folder_on_path):
     assert "overfits: 90% on training images" in said[1]
 
 
-def test_claims_that_lack_a_case_say_which(folder_on_path):
+def test_claims_that_lack_a_case_say_which():
     lines = claim_lines({"controlled": [{"case": "maxvit_t", "refused": "no timm"}]})
     assert all(line.count("|") == 6 for line in lines)
     assert all("| open |" in line for line in lines)
@@ -163,7 +164,7 @@ def test_claims_that_lack_a_case_say_which(folder_on_path):
         ({"ssim": 0.9, "data": "CIFAR-10"}, {"ssim": 0.9, "data": "CIFAR-10"}, "trained to 70% only"),
     ],
 )  # fmt: skip
-def test_the_reason_follows_from_what_was_measured(one, two, why, folder_on_path):
+def test_the_reason_follows_from_what_was_measured(one, two, why):
     rows = [measured_row(f"swin_t, batch {batch}, train mode", given) for batch, given in ((1, one), (2, two))]
     lines = claim_lines({"large": rows}, accuracies={"swin_t": 0.7})
     line = next(line for line in lines if line.startswith("| Fig. 3"))
@@ -180,7 +181,7 @@ def test_the_reason_follows_from_what_was_measured(one, two, why, folder_on_path
         ({"ssim": 0.1}, {"ssim": 0.1}, False),
     ],
 )
-def test_one_stem_may_leak_less_than_the_other(stem, adapted, holds, folder_on_path):
+def test_one_stem_may_leak_less_than_the_other(stem, adapted, holds):
     names = ("swin_t_imagenet_stem, train mode", "swin_t, train mode")
     rows = [measured_row(name, given) for name, given in zip(names, (stem, adapted), strict=True)]
     line = next(line for line in claim_lines({"small": rows}) if "swin_t: the stem of ImageNet" in line)
@@ -199,8 +200,8 @@ def measured_row(case: str, given: dict) -> dict:
     return {**facts, **{k: v for k, v in given.items() if k not in scores}, **scores}
 
 
-def test_the_tables_of_the_page_are_those_of_the_results(folder_on_path):
-    import make_tables
+def test_the_tables_of_the_page_are_those_of_the_results():
+    from reproductions.practical_feasibility import make_tables
 
     text = make_tables.README.read_text("utf-8")
     assert make_tables.written(text, make_tables.RESULTS) == text

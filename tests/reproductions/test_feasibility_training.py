@@ -1,19 +1,15 @@
 """How the feasibility study trains its networks: it learns, and its step can be recorded as a CUDA graph."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-FOLDER = Path(__file__).parents[2] / "reproductions" / "practical_feasibility"
-
 
 @pytest.mark.parametrize("name", ["resnet18_post", "convnext_t"])
-def test_training_learns_an_easy_task(name, folder_on_path):
+def test_training_learns_an_easy_task(name):
     from dataclasses import replace
 
-    from networks import Network
-    from training import CONVNEXT, RESIDUAL, shaken, trained
+    from reproductions.practical_feasibility.networks import Network
+    from reproductions.practical_feasibility.training import CONVNEXT, RESIDUAL, shaken, trained
 
     rng = torch.Generator().manual_seed(0)
     y = torch.arange(256) % 2
@@ -32,8 +28,8 @@ def test_training_learns_an_easy_task(name, folder_on_path):
     assert not bool((shaken(torch.ones(8, 1, 40, 40), rng, hole=0)[:, :, 4:-4, 4:-4] == 0).any())
 
 
-def test_muon_is_that_of_torch(folder_on_path):
-    from optimizers import Muon
+def test_muon_is_that_of_torch():
+    from reproductions.practical_feasibility.optimizers import Muon
 
     rng = torch.Generator().manual_seed(0)
     start = [torch.randn(*shape, generator=rng) for shape in ((9, 4), (4, 9), (9, 4), (8, 3))]
@@ -55,8 +51,8 @@ def test_muon_is_that_of_torch(folder_on_path):
         assert (a - b).norm() < 0.15 * (a - was).norm()
 
 
-def test_an_orthogonalised_matrix_keeps_its_directions(folder_on_path):
-    from optimizers import orthogonal
+def test_an_orthogonalised_matrix_keeps_its_directions():
+    from reproductions.practical_feasibility.optimizers import orthogonal
 
     rng = torch.Generator().manual_seed(0)
     matrices = torch.randn(3, 20, 8, generator=rng)
@@ -68,9 +64,9 @@ def test_an_orthogonalised_matrix_keeps_its_directions(folder_on_path):
     assert (middle - torch.diag_embed(middle.diagonal(dim1=1, dim2=2))).abs().max() < 0.1
 
 
-def test_muon_takes_the_hidden_matrices_alone(folder_on_path):
-    from networks import Network
-    from optimizers import hidden_matrices
+def test_muon_takes_the_hidden_matrices_alone():
+    from reproductions.practical_feasibility.networks import Network
+    from reproductions.practical_feasibility.optimizers import hidden_matrices
 
     model, _, _ = Network("swin_t").made(classes=10, seed=0, quick=False)
     taken = {id(p) for p in hidden_matrices(model)}
@@ -79,8 +75,8 @@ def test_muon_takes_the_hidden_matrices_alone(folder_on_path):
     assert all(name.startswith("layers.") for name in names)
 
 
-def test_momentum_is_that_of_torch(folder_on_path):
-    from optimizers import Nesterov
+def test_momentum_is_that_of_torch():
+    from reproductions.practical_feasibility.optimizers import Nesterov
 
     rng = torch.Generator().manual_seed(0)
     start = [torch.randn(3, 2, generator=rng), torch.randn(4, generator=rng)]
@@ -105,11 +101,11 @@ def test_momentum_is_that_of_torch(folder_on_path):
 @pytest.mark.parametrize(
     ("name", "muon"), [("resnet18_pre", False), ("swin_t", False), ("swin_t", True), ("convnext_t", False)]
 )
-def test_a_training_step_can_be_recorded(name, muon, folder_on_path, recordable):
+def test_a_training_step_can_be_recorded(name, muon, recordable):
     """Nothing in it waits for the device or comes from the host; of AdamW torch itself says so (capturable)."""
-    from networks import Network
-    from optimizers import Muon
-    from training import RESIDUAL, Loop
+    from reproductions.practical_feasibility.networks import Network
+    from reproductions.practical_feasibility.optimizers import Muon
+    from reproductions.practical_feasibility.training import RESIDUAL, Loop
 
     model, _, _ = Network(name).made(classes=10, seed=0, quick=True)
     x, y = (torch.empty(*shape, device="meta") for shape in ((4, 3, 32, 32), (4, 10)))
@@ -123,10 +119,10 @@ def test_a_training_step_can_be_recorded(name, muon, folder_on_path, recordable)
     assert all(p.grad is not None and p.grad.is_meta for p in model.parameters())
 
 
-def test_a_recorded_training_step_learns_as_the_plain_one(folder_on_path, recordable):
+def test_a_recorded_training_step_learns_as_the_plain_one(recordable):
     """New images, labels and rates reach the recorded step."""
-    from networks import Network
-    from training import RESIDUAL, Loop, targets
+    from reproductions.practical_feasibility.networks import Network
+    from reproductions.practical_feasibility.training import RESIDUAL, Loop, targets
 
     rng = torch.Generator().manual_seed(0)
     x, y = torch.rand(7, 8, 3, 32, 32, generator=rng), targets(torch.randint(0, 10, (7, 8), generator=rng))
@@ -141,8 +137,8 @@ def test_a_recorded_training_step_learns_as_the_plain_one(folder_on_path, record
         assert torch.allclose(a, b, atol=1e-5)
 
 
-def test_the_rate_rises_and_falls_once(folder_on_path):
-    from training import ATTENTION, Loop
+def test_the_rate_rises_and_falls_once():
+    from reproductions.practical_feasibility.training import ATTENTION, Loop
 
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2))
     loop = Loop(model, ATTENTION, torch.rand(2, 3, 2, 2), torch.eye(2), steps=100)
@@ -154,10 +150,10 @@ def test_the_rate_rises_and_falls_once(folder_on_path):
     assert rates[-1] < 0.01 * ATTENTION.lr
 
 
-def test_the_layout_is_the_faster_one(monkeypatch, folder_on_path):
+def test_the_layout_is_the_faster_one(monkeypatch):
     """On a GPU both are tried where a network convolves channel by channel; what is measured leaves the model as it was."""
-    import training
-    from networks import Network
+    from reproductions.practical_feasibility import training
+    from reproductions.practical_feasibility.networks import Network
 
     model, _, _ = Network("convnext_t").made(classes=10, seed=0, quick=True)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -174,10 +170,10 @@ def test_the_layout_is_the_faster_one(monkeypatch, folder_on_path):
     assert training._faster_layout(plain, training.RESIDUAL, on_gpu, y) == (torch.channels_last, 3.0)
 
 
-def test_networks_compared_by_accuracy_get_equally_many_epochs(tmp_path, folder_on_path):
-    import accuracy
-    from ledger import Ledger
-    from networks import Network
+def test_networks_compared_by_accuracy_get_equally_many_epochs(tmp_path):
+    from reproductions.practical_feasibility import accuracy
+    from reproductions.practical_feasibility.ledger import Ledger
+    from reproductions.practical_feasibility.networks import Network
 
     ledger = Ledger(tmp_path, "accuracy", {"quick": False, "seed": 0})
     ledger.add("convnext_t", epochs=23)
@@ -190,13 +186,12 @@ def test_networks_compared_by_accuracy_get_equally_many_epochs(tmp_path, folder_
     assert max(accuracy.PLAN.values()) <= 180  # the most an architecture is given
 
 
-def test_of_several_recipes_the_one_that_learns_is_taken(folder_on_path):
+def test_of_several_recipes_the_one_that_learns_is_taken():
     from dataclasses import replace
 
-    import training
-    from networks import Network
-
     from leakgauge.data.embedded import photographs
+    from reproductions.practical_feasibility import training
+    from reproductions.practical_feasibility.networks import Network
 
     model, space, _ = Network("swin_t").made(classes=10, seed=0, quick=True)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -207,8 +202,8 @@ def test_of_several_recipes_the_one_that_learns_is_taken(folder_on_path):
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_a_square_of_another_image_brings_its_share_of_the_label(folder_on_path):
-    from training import mixed, targets
+def test_a_square_of_another_image_brings_its_share_of_the_label():
+    from reproductions.practical_feasibility.training import mixed, targets
 
     count = 400
     x = torch.arange(float(count))[:, None, None, None].expand(count, 3, 8, 8)  # every image is its number

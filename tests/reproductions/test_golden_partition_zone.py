@@ -15,7 +15,7 @@ from PIL import Image
 
 from leakgauge.attacks import fit_on
 from leakgauge.attacks.decoders import Deconvolution
-from leakgauge.models import IR152, SplitViT
+from reproductions.common.networks import IR152, SplitViT
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from leakgauge.models import IR152, VGG19
+from reproductions.common.networks import IR152, VGG19
 
 
 def test_a_quick_try_and_a_measurement_never_share_a_file(scripts, tmp_path):

@@ -45,7 +45,7 @@ def numbers(value) -> list[float]:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_quick_part_gives_sensible_rows_and_a_table(name, tmp_path, monkeypatch, folder_on_path):
+def test_a_quick_part_gives_sensible_rows_and_a_table(name, tmp_path, monkeypatch):
     module = run_part(name, tmp_path, monkeypatch)
     facts, *rows = lines_of(tmp_path / f"{name}.jsonl")
     assert facts["quick"]
@@ -70,7 +70,7 @@ def test_a_quick_part_gives_sensible_rows_and_a_table(name, tmp_path, monkeypatc
     assert drawn
 
 
-def test_a_stopped_part_goes_on_where_it_was(tmp_path, monkeypatch, folder_on_path):
+def test_a_stopped_part_goes_on_where_it_was(tmp_path, monkeypatch):
     """Of a killed run some lines are left, the last perhaps cut; what is whole is not measured again, the rest is."""
     run_part("controlled", tmp_path, monkeypatch)
     path = tmp_path / "controlled.jsonl"
@@ -86,7 +86,7 @@ def test_a_stopped_part_goes_on_where_it_was(tmp_path, monkeypatch, folder_on_pa
     assert [row["case"] for row in again[1:]] == [row["case"] for row in whole[1:]]
 
 
-def test_weights_of_one_part_serve_another(tmp_path, monkeypatch, folder_on_path):
+def test_weights_of_one_part_serve_another(tmp_path, monkeypatch):
     run_part("accuracy", tmp_path, monkeypatch)
     run_part("controlled", tmp_path, monkeypatch)
     trained = {row["case"]: row["trained"] for row in lines_of(tmp_path / "controlled.jsonl") if "trained" in row}
@@ -94,21 +94,21 @@ def test_weights_of_one_part_serve_another(tmp_path, monkeypatch, folder_on_path
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_the_plan_costs_nothing(name, tmp_path, monkeypatch, capsys, folder_on_path):
+def test_the_plan_costs_nothing(name, tmp_path, monkeypatch, capsys):
     run_part(name, tmp_path / "none", monkeypatch, "--plan", "--minutes", "2")
     assert capsys.readouterr().out.splitlines()[-1].endswith("120 s")
     assert not (tmp_path / "none").exists()
 
 
-def test_a_case_that_would_be_cut_off_is_not_begun(tmp_path, monkeypatch, folder_on_path):
+def test_a_case_that_would_be_cut_off_is_not_begun(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="is left for another call"):
         run_part("controlled", tmp_path, monkeypatch, "--until", str(time.time() + 30))
     assert len(lines_of(tmp_path / "controlled.jsonl")) == 1  # the facts, no case, no end
 
 
-def test_full_size_results_are_not_replaced(tmp_path, monkeypatch, folder_on_path):
+def test_full_size_results_are_not_replaced(tmp_path, monkeypatch):
     """A quick run, or one with another seed, without a folder of its own would write over them."""
-    from ledger import Ledger
+    from reproductions.practical_feasibility.ledger import Ledger
 
     Ledger(tmp_path, "controlled", {"quick": False, "seed": 0}).add("swin_t", trained=True)
     before = (tmp_path / "controlled.jsonl").read_text("utf-8")
@@ -139,7 +139,7 @@ def planned_seconds(name: str, monkeypatch, capsys) -> float:
     return float(capsys.readouterr().out.splitlines()[-1].split()[-2])
 
 
-def test_everything_fits_into_six_calls(monkeypatch, capsys, folder_on_path):
+def test_everything_fits_into_six_calls(monkeypatch, capsys):
     """A case not begun at the end of a call leaves at most its own seconds unused; accuracies and what needs them fit into three."""
     seconds = {name: planned_seconds(name, monkeypatch, capsys) for name in PARTS}
     script = (FOLDER / "gpu.sh").read_text("utf-8")
@@ -174,9 +174,8 @@ def test_the_gpu_is_shared_where_that_works(works, tmp_path):
     assert [line.split() for line in (tmp_path / "told").read_text("utf-8").splitlines()] == [["-d"], ["quit"]]
 
 
-def test_a_case_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys, folder_on_path):
-    import controlled
-    import setting
+def test_a_case_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    from reproductions.practical_feasibility import controlled, setting
 
     whole = controlled.measure
 
@@ -198,9 +197,9 @@ def test_a_case_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsy
     assert {row["case"] for row in lines_of(tmp_path / "controlled.jsonl")[1:]} >= {"swin_t", "end"}
 
 
-def test_a_line_cut_off_anywhere_is_left_out(tmp_path, folder_on_path):
+def test_a_line_cut_off_anywhere_is_left_out(tmp_path):
     """Also behind a brace, where what is left looks whole."""
-    from ledger import Ledger, read
+    from reproductions.practical_feasibility.ledger import Ledger, read
 
     ledger = Ledger(tmp_path, "part", {"quick": False, "seed": 0})
     ledger.add("first", value={"a": 1.0}, other={"b": 2.0})
@@ -213,14 +212,12 @@ def test_a_line_cut_off_anywhere_is_left_out(tmp_path, folder_on_path):
         ledger.add("third", value=math.nan)
 
 
-def test_quick_results_are_never_taken_for_real_ones(tmp_path, monkeypatch, folder_on_path):
+def test_quick_results_are_never_taken_for_real_ones(tmp_path, monkeypatch):
     """Neither their verdicts nor their thresholds, nor as a claim; and a real run does not go on with a quick one."""
     run_part("small", tmp_path, monkeypatch)
     run_part("freeze_thresholds", tmp_path, monkeypatch)
-    import confusion
-    import freeze_thresholds
-    import make_tables
-    from ledger import Ledger
+    from reproductions.practical_feasibility import confusion, freeze_thresholds, make_tables
+    from reproductions.practical_feasibility.ledger import Ledger
 
     assert "quick run" in freeze_thresholds.checks(tmp_path / "thresholds.json")[2]
     assert confusion.verdicts(tmp_path)[0] == []
@@ -230,9 +227,10 @@ def test_quick_results_are_never_taken_for_real_ones(tmp_path, monkeypatch, fold
     assert Ledger(tmp_path, "small", {"quick": False, "seed": 0}).rows == []
 
 
-def test_pictures_of_imagenet_are_not_drawn_under_a_name_that_is_published(tmp_path, folder_on_path):
-    import large
+def test_pictures_of_imagenet_are_not_drawn_under_a_name_that_is_published(tmp_path):
     import numpy as np
+
+    from reproductions.practical_feasibility import large
 
     pictures = {f"net/{kind}": np.zeros((2, 3, 8, 8), np.uint8) for kind in ("truth", "attack", "oracle", "null")}
     large.draw([{"case": "net", "data": "ImageNet"}], pictures, tmp_path)
@@ -246,8 +244,8 @@ def test_pictures_of_imagenet_are_not_drawn_under_a_name_that_is_published(tmp_p
 
 
 @pytest.mark.parametrize(("name", "millions"), [("swin_t", 28.3), ("convnext_t", 28.6), ("resnet18_post", 11.7)])
-def test_canonical_networks_have_the_published_size(name, millions, folder_on_path):
-    from networks import Network
+def test_canonical_networks_have_the_published_size(name, millions):
+    from reproductions.practical_feasibility.networks import Network
 
     model, space, changes = Network(name, side=224, adapted=False).made(classes=1000, seed=0, quick=False)
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
@@ -255,8 +253,8 @@ def test_canonical_networks_have_the_published_size(name, millions, folder_on_pa
     assert changes == "canonical"
 
 
-def test_boxes_follow_their_images(folder_on_path):
-    import detection
+def test_boxes_follow_their_images():
+    from reproductions.practical_feasibility import detection
 
     targets = {
         "boxes": torch.arange(12.0).view(3, 4),

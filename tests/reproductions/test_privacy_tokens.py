@@ -3,9 +3,7 @@
 import dataclasses
 import importlib
 import math
-import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +11,6 @@ import torch
 from PIL import Image
 
 from leakgauge.errors import BadInput
-
-FOLDER = Path(__file__).parents[2] / "reproductions" / "privacy_tokens"
-
 
 NAMES = (
     "setups",
@@ -33,17 +28,8 @@ NAMES += ("table1", "batch_sizes", "noise_schedules", "cost", "figures")
 
 @pytest.fixture(scope="module")
 def parts():
-    """The scripts of the folder as modules; their plain names are free again afterwards for other reproductions."""
-    before = {name: sys.modules.pop(name, None) for name in NAMES}
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in NAMES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name, module in before.items():
-            sys.modules.pop(name, None)
-            if module is not None:
-                sys.modules[name] = module
+    """The scripts of the folder by name."""
+    return {name: importlib.import_module(f"reproductions.privacy_tokens.{name}") for name in NAMES}
 
 
 def options(parts, **given):
@@ -178,7 +164,7 @@ def test_constant_noise_spends_the_budget(parts):
 
 def test_private_training_takes_the_gradient_that_autograd_gives(parts):
     """Clipped sums of stacked models against one backward pass per sample; a sample of weight 0 has no part."""
-    from leakgauge.models.privacy_tokens import TokenLeNet
+    from reproductions.common.networks.privacy_tokens import TokenLeNet
 
     models = [TokenLeNet(in_channels=1, side=12, seed=s) for s in range(2)]
     rng = torch.Generator().manual_seed(0)

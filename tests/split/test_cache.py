@@ -10,10 +10,10 @@ from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import GaussianNoise, Quantize
 from leakgauge.errors import BadInput
 from leakgauge.graphs import trace_of
-from leakgauge.models.resnet import ResNet18
 from leakgauge.models.seeded import seeded
 from leakgauge.split import cache
 from leakgauge.split.cache import cache_features, feature_bytes, sent_shape
+from reproductions.common.networks.resnet import ResNet18
 
 CUTS = ["features.relu1_1", "features.pool2"]
 

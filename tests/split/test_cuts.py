@@ -11,10 +11,10 @@ from torch import nn
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput
 from leakgauge.integrations import huggingface, timm
-from leakgauge.models.resnet import ResNet18
 from leakgauge.models.vgg import VGG
 from leakgauge.split import cuts, halves
 from leakgauge.split.cuts import as_victim, cut_named, jpeg_bytes
+from reproductions.common.networks.resnet import ResNet18
 
 PLAN = (64, 64, "M", 128, 128, "M", 256, 256, 256, 256, "M", 512, 512, 512, 512, "M", 512, 512, 512, 512, "M")
 TABLE = {  # block: channels, side, KiB in fp32, edge parameters in millions; shares in % by head (2048-4096-4096, pooled)

@@ -12,10 +12,10 @@ import torch
 
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable, MissingExtra
-from leakgauge.models.resnet import ResNet18
 from leakgauge.models.vit import ViT
 from leakgauge.split import export
 from leakgauge.split.export import export_halves
+from reproductions.common.networks.resnet import ResNet18
 
 
 @pytest.fixture(scope="module")

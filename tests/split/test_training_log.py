@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.errors import BadInput
-from leakgauge.models import IR152, SplitViT
 from leakgauge.models.seeded import seeded
 from leakgauge.split.smoothing import PaperSmoothing, TorchSmoothing
 from leakgauge.split.training_log import (
@@ -21,6 +20,7 @@ from leakgauge.split.training_log import (
     smoothing_limit,
     snapshot,
 )
+from reproductions.common.networks import IR152, SplitViT
 
 K, D = 3, 6
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.errors import BadInput
-from leakgauge.models.resnet import Block, PreActivationBlock
 from leakgauge.models.seeded import seeded
+from reproductions.common.networks.resnet import Block, PreActivationBlock
 
 Variant = Literal["canonical", "pre_activation", "basic_block"]
 BINS = 16

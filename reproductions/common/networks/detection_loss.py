@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.errors import BadInput
-from leakgauge.models.yolo import BINS, STRIDES
+from reproductions.common.networks.yolo import BINS, STRIDES
 
 TINY = 1e-7
 
 
 @dataclass(frozen=True)
 class DetectionLoss:
-    """Loss of (B, 4 · BINS + classes, A) outputs of :class:`~leakgauge.models.yolo.YOLO` for images of ``side`` pixels,
+    """Loss of (B, 4 · BINS + classes, A) outputs of :class:`~reproductions.common.networks.yolo.YOLO` for images of ``side`` pixels,
     or of (height, width) where the two differ.
 
         L = box · Σ t̂ (1 − CIoU) / T  +  cls · Σ BCE(s, t̂) / T  +  dfl · Σ t̂ DFL / T,    T = max(Σ t̂, 1)

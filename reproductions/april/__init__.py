@@ -1,0 +1,1 @@
+"""Attention leaks data: APRIL (Lu et al. 2022)."""

@@ -1,0 +1,1 @@
+"""Where to split a network: the golden partition zone."""

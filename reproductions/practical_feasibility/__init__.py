@@ -1,0 +1,1 @@
+"""Which gradient inversion attacks work under realistic conditions."""

@@ -1,0 +1,1 @@
+"""Privacy tokens: leakage measured during training."""
