@@ -2,8 +2,8 @@
 
 - ``reproductions/*/README.md`` with its figures, ``CONTRIBUTING.md``, ``CHANGELOG.md`` and ``examples/README.md`` become pages. Their
   text exists once; nothing is copied into ``docs/``.
-- Links are written for the repository (``../src/leakgauge/core.py``). On the site those to other pages lead there, those to a file that
-  is no page become its name with the path as a tooltip, and one that leads nowhere fails the strict build.
+- Links are written for the repository (``../src/leakgauge/core/errors.py``). On the site a link to another page leads there, a link to a
+  file that is no page becomes its name with the path as a tooltip, and a link that leads nowhere fails the strict build.
 - A page that mkdocs.yml does not name stands at the end of the section ``MORE``, so that a new page needs no other file.
 """
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakgauge import cli, console
+from leakgauge import cli
 from leakgauge.audit.case import SALT, Case
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
+from leakgauge.cli import attack as console
 from leakgauge.core import Buffers, Labels, NoisyCopy, Size
 from leakgauge.defenses import Prune
 from leakgauge.errors import BadInput

@@ -131,7 +131,7 @@ def test_a_killed_driver_can_be_resumed_and_gives_the_same_table(tmp_path):
     words = ["audit", "cnn", "--mode", "eval", "--seed", "3", "--option", "steps=20", "--defense", "prune:0.5", "-q"]
     words += ["--only", "updates"]
     driver = subprocess.Popen(
-        [sys.executable, "-m", "leakgauge.cli", *words, "--workers", "2", "--out", "cut"],
+        [sys.executable, "-m", "leakgauge", *words, "--workers", "2", "--out", "cut"],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

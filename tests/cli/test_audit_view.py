@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from leakgauge.audit.answers import Answer
-from leakgauge.audit_view import AuditView
+from leakgauge.cli.screen import AuditView
 
 
 class Clock:

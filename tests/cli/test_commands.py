@@ -153,7 +153,7 @@ def test_the_default_audit(leakgauge, tmp_path, monkeypatch):
 @pytest.fixture
 def asked(leakgauge, monkeypatch):
     """What a command line asks for, without doing it."""
-    from leakgauge import console_audit
+    from leakgauge.cli import audit as console_audit
 
     found = []
     monkeypatch.setattr(console_audit, "fresh", lambda folder, request, shown, **_: found.append(request) or 0)
@@ -296,7 +296,7 @@ def test_version(leakgauge):
 
 
 def test_a_mistake_in_a_process_of_its_own(tmp_path):
-    command = [sys.executable, "-m", "leakgauge.cli", "attack", "missing.py:make"]
+    command = [sys.executable, "-m", "leakgauge", "attack", "missing.py:make"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "leakgauge: there is no file missing.py\n"
@@ -307,7 +307,7 @@ def test_a_real_interrupt(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "leakgauge.cli",
+        "leakgauge",
         "audit",
         "cnn",
         "--only",

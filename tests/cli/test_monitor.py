@@ -162,7 +162,7 @@ def test_a_failed_start_leaves_the_report_of_attacks_alone(leakgauge, tmp_path):
 def test_a_real_ctrl_c_while_the_page_is_served(tmp_path):
     words = ["monitor", "--watch", "--port", "0", "--steps", "100000", "--out", "run", "--every", "5"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "leakgauge.cli", *words],
+        [sys.executable, "-m", "leakgauge", *words],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

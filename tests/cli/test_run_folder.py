@@ -2,8 +2,8 @@
 
 import pytest
 
+from leakgauge.cli.run_folder import ASKED, claimed, refuse_changes, remember
 from leakgauge.errors import BadInput
-from leakgauge.run_folder import ASKED, claimed, refuse_changes, remember
 
 NAMES = ("records", "page", "pictures")
 

@@ -148,7 +148,7 @@ def test_a_model_that_cannot_be_cut(leakgauge, data, tmp_path):
 def test_killed_and_resumed(model, data, tmp_path):
     """SIGKILL after the first cut: its line is whole, and the resumed scan begins with the second."""
     words = ["scan", *map(str, SMALL), "--out", "run"]
-    command = [sys.executable, "-m", "leakgauge.cli"]
+    command = [sys.executable, "-m", "leakgauge"]
     started = subprocess.Popen([*command, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     file = tmp_path / "run" / store.FILE
     for _ in range(1200):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.linear import input_of_linear
-from leakgauge.attacks.r_gap_chain import Layer
-from leakgauge.attacks.r_gap_system import Judged, RankAnalysis, system_of_convolution
+from leakgauge.attacks.r_gap.chain import Layer
+from leakgauge.attacks.r_gap.system import Judged, RankAnalysis, system_of_convolution
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import judge
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient

@@ -41,7 +41,7 @@ def repository(tmp_path):
             "CHANGELOG.md": "# Changelog",
             "reproductions/april/README.md": "# APRIL",
             "reproductions/april/results/noise.svg": "<svg/>",
-            "src/leakgauge/core.py": "",
+            "src/leakgauge/core/errors.py": "",
         },
     )
 
@@ -57,7 +57,7 @@ def repository(tmp_path):
         ("reproductions/april/README.md", "![a](results/noise.svg)", "![a](results/noise.svg)"),
         ("reproductions/april/README.md", "[a](../../docs/guide.md#x)", "[a](../../guide.md#x)"),
         ("CHANGELOG.md", "[a](docs/adr)", "[a](adr/index.md)"),
-        ("docs/guide.md", "[`c`](../src/leakgauge/core.py)", '<span class="source" title="src/leakgauge/core.py">`c`</span>'),
+        ("docs/guide.md", "[`c`](../src/leakgauge/core/errors.py)", '<span class="source" title="src/leakgauge/core/errors.py">`c`</span>'),
         ("docs/guide.md", "[a](https://example.org/x.md) [b](#c)", "[a](https://example.org/x.md) [b](#c)"),
         ("docs/guide.md", "```python\nx = f[a](../CHANGELOG.md)\n```", "```python\nx = f[a](../CHANGELOG.md)\n```"),
         ("docs/guide.md", "words:\n- one\n- two", "words:\n\n- one\n- two"),

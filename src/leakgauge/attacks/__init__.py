@@ -6,9 +6,9 @@ A decoder is an attack that has to be trained first: :func:`fit_decoder` makes o
 from collections.abc import Callable
 
 from leakgauge.attacks.april import april
-from leakgauge.attacks.april_closed_form import april_closed_form
-from leakgauge.attacks.april_from_closed_form import april_from_closed_form
-from leakgauge.attacks.april_text import april_text
+from leakgauge.attacks.april.closed_form import april_closed_form
+from leakgauge.attacks.april.from_closed_form import april_from_closed_form
+from leakgauge.attacks.april.text import april_text
 from leakgauge.attacks.bag_of_tokens import bag_of_tokens
 from leakgauge.attacks.decoder import DecoderInverter, FittedDecoder, fit_decoder, fit_on
 from leakgauge.attacks.dlg import dlg

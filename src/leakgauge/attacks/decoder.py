@@ -15,10 +15,10 @@ from leakgauge.attacks.decoder_training import CHUNK, History, as_images, chosen
 from leakgauge.attacks.decoders.by_shape import ByShape
 from leakgauge.attacks.decoders.shapes import Decoder, Shape
 from leakgauge.core import Assumption, Channel, Defense, Observation, Pixels, Reconstruction, Victim, share
+from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.labels import batch_size
 from leakgauge.measures.image import SLACK
-from leakgauge.randomness import own_stream, private_randomness
 
 FEW = 500
 """Public images below which the result says that an attacker with more would do better."""

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.decoder_recipes import Training
 from leakgauge.attacks.decoders.shapes import Calibrated
+from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Captured
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
-from leakgauge.randomness import private_randomness
 
 FEWEST = 16
 """Public images below which nothing can be learned, not even a mean."""

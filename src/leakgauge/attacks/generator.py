@@ -11,9 +11,9 @@ from leakgauge.attacks.decoder_recipes import OneCycle
 from leakgauge.attacks.decoder_training import FEWEST, History, train_decoder
 from leakgauge.attacks.decoders.shapes import Decoder
 from leakgauge.attacks.decoders.vector import Vector
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.measures.image import checked
-from leakgauge.randomness import private_randomness
 
 
 @dataclass(frozen=True, eq=False)

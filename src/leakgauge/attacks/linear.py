@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
 from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
-from leakgauge.randomness import private_randomness
 
 PROBES = 4
 """Samples of noise on which the layer's input is looked at; more than one, for batch normalisation in train mode."""

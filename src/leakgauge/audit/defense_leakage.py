@@ -24,13 +24,13 @@ from leakgauge.channels.facts import of_a_client, public
 from leakgauge.channels.rows import in_rows
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Channel, Defense, NeedsVictim, RowByRow, Signal, Victim
+from leakgauge.core.randomness import private_randomness
 from leakgauge.defenses import WithholdNames
 from leakgauge.errors import Inapplicable
 from leakgauge.measures.binomial import clopper_pearson
 from leakgauge.measures.decoding import decode_each
 from leakgauge.measures.ranking import Rate, auc_interval
 from leakgauge.monitor.whitebox import COUPLED, FLOATS, per_sample_gradients, whole_gradient
-from leakgauge.randomness import private_randomness
 
 FALSE_POSITIVES = 0.01
 FEWEST = 8

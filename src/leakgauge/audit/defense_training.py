@@ -16,11 +16,11 @@ from leakgauge.channels import DPSGD, Gradient
 from leakgauge.channels.dpsgd import require_separate_samples
 from leakgauge.channels.gradient import each_gradient, gradient
 from leakgauge.core import Defense, Victim, defended
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import Inapplicable
 from leakgauge.measures.binomial import clopper_pearson
 from leakgauge.measures.bootstrap import mean_interval
 from leakgauge.measures.rdp import spent_epsilon
-from leakgauge.randomness import private_randomness
 
 ENOUGH = 200
 """Images that the data must hold; with fewer a difference in accuracy would be chance."""

@@ -20,9 +20,9 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.recording import Recording, Settings
 from leakgauge.audit.setup import Setup, check_fits
 from leakgauge.core import Loss
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.monitor import Monitor, MonitorWarning
-from leakgauge.randomness import private_randomness
 
 BATCH = 20
 RATE = 9e-4

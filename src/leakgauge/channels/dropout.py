@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from leakgauge.core import Victim
-from leakgauge.given_model import drop_attribute, drop_rate
-from leakgauge.randomness import private_randomness
+from leakgauge.core.randomness import private_randomness
+from leakgauge.core.running import drop_attribute, drop_rate
 
 
 def dropping_layers(model: nn.Module) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Victim
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.families.nearest import nearest
 from leakgauge.graphs.captured import Captured
@@ -18,7 +19,6 @@ from leakgauge.graphs.exporting import exported
 from leakgauge.graphs.hooked import Hooked, alike
 from leakgauge.graphs.points import Point, Traced
 from leakgauge.graphs.symbolic import symbolic
-from leakgauge.randomness import private_randomness
 
 SAMPLES = 3
 """Of the example: an unusual number, so that a dimension of this size is the batch."""

@@ -14,11 +14,11 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from leakgauge.core import Pixels, Tokens
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, MissingExtra
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.torchvision_guest import invite_torchvision
 from leakgauge.integrations.window_masks import keep_window_masks
-from leakgauge.randomness import private_randomness
 
 _NO_PIXELS = ("imagegpt", "perceiver", "shieldgemma2", "siglip2", "timm_wrapper")
 """Architectures listed as image classifiers that do not take a plain batch of images, or only wrap another package."""

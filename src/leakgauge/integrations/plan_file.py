@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.case import Case, accepted_options, default_data
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.integrations.tensor_files import plain
 from leakgauge.integrations.user_code import called, function, import_file, place
-from leakgauge.randomness import private_randomness
 
 VICTIM, DATA, CASES = "victim", "data", "cases"
 CONSTANTS = ("BUDGET", "ONLY", "SKIP", "FAIL_OVER")

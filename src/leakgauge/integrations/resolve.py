@@ -10,13 +10,13 @@ from torch import nn
 
 from leakgauge.audit.case import REARRANGED
 from leakgauge.core import Loss, Pixels, Victim
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import attention_first, find_roles
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations import huggingface, timm
 from leakgauge.integrations.user_code import called, function, import_file, import_package, place
 from leakgauge.models.pretrained import PRETRAINED
-from leakgauge.randomness import private_randomness
 
 FORMS = "file.py:factory, package.module:factory, timm:NAME, timm32:NAME (adapted to 32×32 images) or hf:NAME"
 

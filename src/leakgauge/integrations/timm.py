@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from leakgauge.core import Pixels
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, MissingExtra
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.torchvision_guest import invite_torchvision
-from leakgauge.randomness import private_randomness
 
 
 def load(

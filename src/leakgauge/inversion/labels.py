@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from leakgauge.channels import Features, Gradient
 from leakgauge.channels.facts import is_weight_update, of_a_client
 from leakgauge.core import Observation, Victim
+from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
-from leakgauge.randomness import private_randomness
 
 
 class LabelRule(Protocol):

@@ -12,6 +12,7 @@ from torch import Tensor
 from leakgauge.channels.dropout import dropping_layers
 from leakgauge.channels.twice import explaining_once_only
 from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Victim
+from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.engine.fused import named, rounds
 from leakgauge.errors import BadInput, Inapplicable
@@ -25,7 +26,6 @@ from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, Start
 from leakgauge.inversion.terms import Sum, Term, couples_restarts
 from leakgauge.inversion.widening import NOTE, too_narrow, widened
-from leakgauge.randomness import private_randomness
 
 POINTS_IN_TRACE = 200
 SNAPSHOTS = 6

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from leakgauge.channels import Gradient
 from leakgauge.channels.facts import is_weight_update, local_steps
 from leakgauge.core import Channel, Signal, Tokens, Victim
+from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import Roles, find_roles
 from leakgauge.inversion.tied_output import Output, output_part
-from leakgauge.randomness import private_randomness
 
 AGREEMENT = 1e-2
 """How well a relation must hold on the adversary's own ids before an attack is called applicable."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Loss
-from leakgauge.given_weights import output_at
+from leakgauge.core.running import output_at
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Loss
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.monitor.gradient_pairs import Collection, Pairs, Probe, Sketch, untouched_buffers
 from leakgauge.monitor.paper_result import Checkpoint, Controls, Cost, PaperResult, Reading, Shuffle
 from leakgauge.monitor.token_critic import Critic, CriticTraining, mismatched
 from leakgauge.monitor.tokens import AutoencoderToken, Token
-from leakgauge.randomness import private_randomness
 
 MEMORY = 2**32
 """Bytes that stored pairs may take unless more is allowed."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.measures.mutual_information.dv import log_mean_exp
 from leakgauge.monitor.tokens import Token
-from leakgauge.randomness import private_randomness
 
 EMBEDDING = 128
 CHUNK = 64

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from leakgauge.channels.gradient import for_each_sample, gradient_at
 from leakgauge.channels.rows import in_rows
 from leakgauge.core import Loss, Targets
+from leakgauge.core.running import output_at
 from leakgauge.errors import Inapplicable
-from leakgauge.given_weights import output_at
 from leakgauge.measures.decoding import decode
 from leakgauge.measures.gaussian_channel import membership_information
 from leakgauge.measures.ranking import Rate, auc, true_positive_rate

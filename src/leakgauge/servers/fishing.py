@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Victim
+from leakgauge.core.running import copied
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
-from leakgauge.given_model import copied
 
 UNLIKELY = 200.0
 """How far below all others the fished class starts: exp(−200) is nothing beside 1 in double precision too."""

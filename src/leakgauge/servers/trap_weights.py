@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Pixels, Victim
+from leakgauge.core.running import copied
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
-from leakgauge.given_model import copied
 from leakgauge.servers.server import pixels_of
 
 

@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from leakgauge.core import Pixels, Space, Victim
+from leakgauge.core.randomness import drawn
 from leakgauge.errors import BadInput
 from leakgauge.graphs import Cost, Point, TensorSpec, example_of, find, trace_of
-from leakgauge.randomness import drawn
 
 BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 """Bytes of one number."""

@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from leakgauge.core.randomness import drawn
 from leakgauge.measures.ridge import fit_ridge
-from leakgauge.randomness import drawn
 
 Decode = Callable[[Tensor], Tensor]
 """Features (N, ...) to images (N, C, H, W) in [0, 1]."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from leakgauge.channels import Features
 from leakgauge.core import Defense, Victim
+from leakgauge.core.randomness import drawn
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.graphs import find, trace_of
 from leakgauge.measures.bootstrap import ratio_interval
@@ -22,7 +23,6 @@ from leakgauge.measures.explained import class_mean_images, mean_image, most_exp
 from leakgauge.measures.image import mse, ssim
 from leakgauge.measures.radius import class_radii
 from leakgauge.measures.reidentification import rank
-from leakgauge.randomness import drawn
 from leakgauge.split.cache import IN_MEMORY, cache_features, feature_bytes
 from leakgauge.split.cuts import Cut
 from leakgauge.split.envelope import envelope, kinks

@@ -1,0 +1,146 @@
+"""R-GAP: the image from the gradient of one sample, layer by layer from the head to the first, in closed form."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.found_images import valid_range
+from leakgauge.attacks.r_gap.chain import Layer, read_chain
+from leakgauge.attacks.r_gap.head import Start, starts
+from leakgauge.attacks.r_gap.system import Judged, RankAnalysis, system_of_convolution, system_of_linear
+from leakgauge.channels.facts import local_steps
+from leakgauge.core import Observation, Reconstruction, Signal, Victim
+from leakgauge.engine import Observed
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
+
+
+@dataclass(frozen=True)
+class RGap:
+    """The attack made by :func:`r_gap`."""
+
+    labels: LabelRule
+    unknowns: int = 4096
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.unknowns, int) or isinstance(self.unknowns, bool) or self.unknowns < 1:
+            raise BadInput(
+                f"unknowns is the largest number of values that enter a layer, at least 1; got {self.unknowns!r}"
+            )
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        began = time.perf_counter()
+        if batch_size(seen) != 1:
+            raise Inapplicable(f"R-GAP solves for one sample, the shared gradient mixes {seen.size}")
+        steps = local_steps(seen.channel, 1)
+        if steps > 1:
+            raise Inapplicable(f"R-GAP needs the gradient of one step, the update adds up {steps}")
+        signal = Observed.checked(seen.signal, victim).signal
+        chain = read_chain(victim)
+        for layer in chain:
+            if layer.weight not in signal:
+                raise Inapplicable(f"not shared: {layer.weight}")
+            self._require_size(layer)
+        rounding = torch.finfo(signal[chain[0].weight].dtype).eps
+        possible = starts(victim, seen.channel, signal, chain[-1])
+        results = [_walked_back(victim, signal, chain, start, rounding=rounding) for start in possible]
+        worst = [max(layer.noise for layer in judged) for _, judged in results]
+        best = min(range(len(results)), key=lambda i: worst[i])
+        flat, judged = results[best]
+        stated = RankAnalysis(judged, span=float(_box(victim).diff(dim=0).min()), rounding=rounding)
+        twins = f"{len(possible)} inputs of the head have its gradient; the one that the layers before it agree with best is taken"
+        x = torch.nan_to_num(flat).view(1, *victim.space.shape).to(victim.device, victim.dtype)
+        return Reconstruction.single(
+            victim.space.project(x),
+            readable(self.labels, victim, seen, seed=seed),
+            loss=worst[best],
+            made_by=repr(self),
+            began=began,
+            notes=tuple(
+                note for note in (str(stated), possible[best].said, twins if len(possible) > 1 else "") if note
+            ),
+            stated=stated.rows(),
+        )
+
+    def _require_size(self, layer: Layer) -> None:
+        if not layer.convolves or layer.unknowns <= self.unknowns:
+            return
+        memory = 8 * layer.unknowns * (layer.unknowns + math.prod(layer.leaves)) / 2**30
+        raise Inapplicable(
+            f"{layer.unknowns} values enter {layer.name}, for which R-GAP would solve a dense system of {memory:.1f} GiB; "
+            f"it stops at {self.unknowns} (option unknowns)"
+        )
+
+
+def _walked_back(
+    victim: Victim, signal: Signal, chain: tuple[Layer, ...], start: Start, *, rounding: float
+) -> tuple[Tensor, tuple[Judged, ...]]:
+    """The image, and what was known of each layer's equations before they were solved, the first layer first.
+
+    From δ = ∂L/∂z of a layer and its input x follow those of the layer before: z' = σ⁻¹(x) and δ' = Wᵀδ ⊙ σ'(z'). A value of x
+    that is not determined gives no equation for z', and does no other harm where no gradient passes it (a stride that leaves
+    out the border) or its slope is known (no activation). Elsewhere it is a guess, as is all that follows.
+    """
+
+    def own(name: str) -> Tensor:
+        return victim.model.get_parameter(name).detach().double().cpu()
+
+    gradients = {layer.weight: signal[layer.weight].double().cpu() / start.factor for layer in chain}
+    grey = _box(victim).sum(0).flatten() / 2
+    delta, known = start.delta, system_of_linear(start.delta, gradients[chain[-1].weight])
+    found = known.solved(chain[-1].name, rounding=rounding, guess=grey if len(chain) == 1 else None)
+    judged = [found.judged]
+    for layer, following in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
+        after = layer.undone(found.x, off=found.off)
+        sent = following.slope_of_input(delta.view(following.leaves), own(following.weight)).flatten()
+        open_ones = ~found.determined & (sent.abs() > rounding * sent.abs().max())
+        guessed = int(open_ones.sum()) if layer.after else 0
+        judged[0] = replace(judged[0], guessed=guessed)
+        delta = (sent * after.slope).view(layer.leaves)
+        if not delta.any():
+            raise Inapplicable(f"the gradient that reaches {layer.name} is zero, so nothing follows from it")
+        if layer.convolves:
+            z, passed = after.z.view(layer.leaves), after.known if guessed else after.known & found.determined
+            if layer.bias is not None:
+                z = z - own(layer.bias).view(-1, *[1] * (z.dim() - 1))
+            known = system_of_convolution(layer, own(layer.weight), delta, gradients[layer.weight], z, passed)
+        else:
+            known = system_of_linear(delta, gradients[layer.weight])
+        found = known.solved(layer.name, rounding=rounding, guess=grey if layer is chain[0] else None)
+        judged.insert(0, found.judged)
+    return found.x, tuple(judged)
+
+
+def _box(victim: Victim) -> Tensor:
+    """The lowest and the highest values of an image in model space, (2, *shape)."""
+    return torch.cat(valid_range(victim, torch.empty(0, dtype=torch.float64)))
+
+
+def r_gap(*, unknowns: int = 4096) -> RGap:
+    """Zhu and Blaschko 2021: the image of one sample in closed form, through a plain chain of layers from the head backwards.
+
+        ∂L/∂W_d = δ_d x_dᵀ                                          x_d and δ_d = p − y of the head
+        W_i x_i = z_i,   ∂L/∂W_i = δ_i ∗ x_i                         linear equations for what enters layer i
+        z_{i−1} = σ⁻¹(x_i),   δ_{i−1} = W_iᵀ δ_i ⊙ σ'(z_{i−1})        and on to the layer before
+
+    Needs one sample, one step, and a model of nothing but convolutions and linear layers, each followed by leaky ReLU, ReLU,
+    ELU, sigmoid, tanh or nothing, with the gradients of all weights shared. Pooling, normalisation and residual connections are
+    refused by name. Each layer's equations are judged before they are solved, and the result says what they leave open
+    (:class:`.r_gap_system.RankAnalysis`): where a layer has too few of them (large strides, few channels), the solution nearest
+    to zero is taken, for the image the one nearest to grey. ``unknowns`` is the largest number of values that may enter a
+    convolution; the time grows with its cube.
+
+    Deviations: cross entropy of any number of classes beside the paper's logistic loss, and biases, which the paper leaves
+    out: with that of the head shared no equation for the loss is needed, and a factor on the gradient (clipping, learning rate)
+    is found and undone. Both kinds of equations are brought to the same length, padding is no unknown, all is solved in
+    float64 by singular values. ReLU leaves out the equations of what it clipped. Linear layers use their gradient alone, as in the
+    paper's code. What the layers before a layer allow of its input is not used.
+
+    Ref: R-GAP (Zhu and Blaschko 2021), Algorithm 1 — recursive attack
+    """
+    return RGap(labels=inferred(), unknowns=unknowns)

@@ -1,0 +1,396 @@
+"""The vocabulary of leakgauge: a victim sends data through a channel, an attack reads the observation.
+
+    x, y ── share(victim, channel, defenses) ──► Observation ── attack(victim, ·) ──► Reconstruction
+
+Only :func:`share` (here) and ``score`` (in :mod:`leakgauge.audit`) ever see the truth.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from leakgauge.core.randomness import own_stream, private_randomness
+from leakgauge.core.running import (
+    copied,
+    drop_rate,
+    explaining_mistakes,
+    keeps_statistics,
+    output_at,
+    refuse_samples,
+    refuse_wrapped,
+)
+from leakgauge.core.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
+from leakgauge.core.spaces import Space
+from leakgauge.core.spaces import Tokens as Tokens
+from leakgauge.errors import BadInput, Inapplicable
+
+Signal = Mapping[str, Tensor]
+"""What leaves the device, by parameter, buffer or cut NAME; never by position."""
+
+Targets = Tensor | Mapping[str, Tensor]
+"""Class labels, or boxes and classes for detection."""
+
+Loss = Callable[[Any, Any], Tensor]
+"""``loss(model_output, targets) -> scalar``, the mean over the batch."""
+
+Mode = Literal["train", "eval"]
+
+
+@dataclass(frozen=True, eq=False)
+class Victim:
+    """All that is public about the audited model.
+
+    The model is copied when the victim is made and the copy is put into ``mode``; the user's own module is never
+    touched. The copy is only ever run functionally, on given parameters and on copies of the buffers. ``sent_by`` names the
+    malicious server that sent this model in place of the agreed one (see :mod:`leakgauge.servers`); empty for an honest one.
+    """
+
+    model: nn.Module
+    space: Space
+    loss: Loss = F.cross_entropy
+    mode: Mode = "eval"
+    name: str = ""
+    sent_by: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise BadInput(f"the victim's model must be a torch.nn.Module, got {type(self.model).__name__}")
+        if self.mode not in ("train", "eval"):
+            raise BadInput(f"the victim's mode must be 'train' or 'eval', got {self.mode!r}")
+        refuse_wrapped(self.model)
+        model = copied(self.model).train(self.mode == "train")
+        if not any(p.requires_grad for p in model.parameters()):
+            raise BadInput("the victim's model has no trainable parameter; nothing would be shared")
+        model.zero_grad(set_to_none=True)
+        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "name", self.name or type(model).__name__)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers that the model takes."""
+        return next(p.dtype for p in self.model.parameters() if p.is_floating_point())
+
+    def to_input(self, x: Tensor) -> Tensor:
+        """``x`` on the model's device and, unless it holds whole numbers such as token ids, in the model's type."""
+        return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Trainable parameters by name, detached from the module."""
+        return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Copies of the buffers by name; a training-mode forward pass may write into them."""
+        return {n: b.detach().clone() for n, b in self.model.named_buffers()}
+
+    def __call__(self, x: Tensor, *, parameters: Signal | None = None, buffers: Signal | None = None) -> Any:
+        """Output of the model at ``parameters`` (default: its own). ``buffers``, if given, are updated in place."""
+        state = {**(self.buffers() if buffers is None else buffers), **(parameters or {})}
+        try:
+            return output_at(self.model, state, x)
+        except ValueError as refusal:
+            if "more than 1 value per channel" not in str(refusal):
+                raise
+            raise Inapplicable(
+                "batch normalisation in train mode has no statistics of a single value; use a larger batch"
+            ) from refusal
+
+    def depends_on_mode(self) -> bool:
+        """Whether train and eval mode differ for this model (batch statistics, dropout, running statistics of single images)."""
+        kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+        return any(isinstance(m, kinds) or drop_rate(m) > 0 or keeps_statistics(m) for m in self.model.modules())
+
+
+class Channel(Protocol):
+    """A pure function from data to what leaves the device, differentiable in x (and in y where y is soft)."""
+
+    def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal: ...
+
+
+@runtime_checkable
+class SharesBuffers(Protocol):
+    """A channel that can also say what the client's buffers hold after its work (batch-norm statistics)."""
+
+    def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal: ...
+
+
+@runtime_checkable
+class PerSample(Protocol):
+    """A channel that sends one row per sample, each depending on that sample alone, under names of its own."""
+
+    def like(self, victim: Victim, size: int, /) -> Signal:
+        """A signal of ``size`` samples with the right names, shapes and types; its values mean nothing."""
+        ...
+
+
+@runtime_checkable
+class KeepsSecrets(Protocol):
+    """A channel with something that stays with the client; ``public`` is what the adversary knows of it."""
+
+    def public(self) -> Channel: ...
+
+
+class Defense(Protocol):
+    """Changes what leaves the device, and only that. What changes how it is computed is a channel."""
+
+    def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal: ...
+
+
+@runtime_checkable
+class NeedsVictim(Protocol):
+    """A defense given in terms of roles, which needs the model to know the parameter names."""
+
+    def for_victim(self, victim: Victim, /) -> Defense: ...
+
+
+@runtime_checkable
+class RowByRow(Protocol):
+    """A defense that can treat each row of the tensors as a message of its own, as the features of one sample are."""
+
+    def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal: ...
+
+
+Kind = Literal["deployable", "diagnostic", "malicious"]
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One thing the adversary is taken to know or to profit from.
+
+    ``deployable``: a real server has it in ordinary protocols. ``diagnostic``: it makes the result an upper bound. ``malicious``: a
+    real server can do it, and breaks the protocol with it.
+    """
+
+    what: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The adversary's whole knowledge. Absent knowledge is None."""
+
+    signal: Signal
+    channel: Channel
+    size: int | None = None
+    labels: Targets | None = None
+    buffers: Signal | None = None
+    near: Tensor | None = None
+    auxiliary: Tensor | None = None
+    assumptions: tuple[Assumption, ...] = ()
+
+
+class Reveal(Protocol):
+    """Gives the adversary one more thing, and writes down that it did."""
+
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation: ...
+
+
+def _told(seen: Observation, what: str, kind: Kind, **known: Any) -> Observation:
+    return replace(seen, assumptions=(*seen.assumptions, Assumption(what, kind)), **known)
+
+
+@dataclass(frozen=True)
+class Size:
+    """The number of samples in the update; federated averaging sends it as the client's weight."""
+
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
+        return _told(seen, f"batch size known ({len(x)})", "deployable", size=len(x))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The true labels of the batch."""
+
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
+        return _told(seen, "true labels given to the adversary", "diagnostic", labels=y)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The client's buffers after its work: running statistics of batch normalisation."""
+
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
+        if not isinstance(seen.channel, SharesBuffers):
+            raise BadInput(f"{seen.channel!r} has no buffers to reveal; drop Buffers() from reveal")
+        after = seen.channel.buffers(victim, x, y)
+        return _told(seen, "running statistics shared with the update", "deployable", buffers=after)
+
+
+@dataclass(frozen=True)
+class NoisyCopy:
+    """The target itself with each pixel position, with probability ``p``, replaced by N(0, 1) in model space."""
+
+    p: float
+
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
+        if not 0 <= self.p <= 1:
+            raise BadInput(f"NoisyCopy needs a probability between 0 and 1, got {self.p}")
+        if not x.is_floating_point():
+            raise BadInput("NoisyCopy mixes noise into pixels, token ids have none; drop it from reveal")
+        mask = torch.rand(len(x), 1, *x.shape[2:], generator=rng) < self.p
+        noise = torch.randn(x.shape, generator=rng)
+        near = torch.where(mask.to(x.device), noise.to(x), x)
+        return _told(seen, f"start near the truth (noise on {self.p:.0%} of the pixels)", "diagnostic", near=near)
+
+
+@dataclass(frozen=True, eq=False)
+class Auxiliary:
+    """Other images (model space) that the server holds: of the same kind as the client's, but not the client's."""
+
+    images: Tensor
+
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
+        if tuple(self.images.shape[1:]) != tuple(victim.space.shape) or len(self.images) == 0:
+            raise BadInput(
+                f"Auxiliary needs images of shape {tuple(victim.space.shape)}, got {tuple(self.images.shape)}"
+            )
+        what = f"server holds {len(self.images)} auxiliary images of the same kind"
+        return _told(seen, what, "deployable", auxiliary=self.images)
+
+
+def share(
+    victim: Victim,
+    channel: Channel,
+    x: Tensor,
+    y: Targets,
+    *,
+    defenses: Sequence[Defense] = (),
+    reveal: Sequence[Reveal] = (Size(),),
+    seed: int = 0,
+    secret: int | None = None,
+) -> Observation:
+    """What the adversary gets to see when the client sends ``x, y`` (model space) through ``channel``.
+
+    Defenses act in the given order. Whatever is revealed beyond the signal is written into ``assumptions``.
+    What the client draws (a defense's noise, dropout masks of a train-mode victim) comes from the seed ``secret``; where none
+    is given, from a stream of its own that follows from ``seed``, so that an attack with the same seed never draws the same.
+    """
+    refuse_samples(x, victim.space.shape)
+    secret = own_stream(seed, "client") if secret is None else secret
+    updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
+
+    def outputs() -> Any:
+        with private_randomness(secret, victim.device):
+            return victim(x)
+
+    told = explaining_mistakes(outputs, victim.loss, x, y, dtype=victim.dtype, before=x.is_cuda and updates)
+    with told, private_randomness(secret, victim.device):
+        signal = _apart(channel(victim, x, y))
+    signal = defended(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
+    seen = Observation(signal=signal, channel=channel)
+    if victim.sent_by:
+        seen = _told(seen, f"server sends another model than the agreed one: {victim.sent_by}", "malicious")
+    if updates and victim.mode == "eval" and victim.depends_on_mode():
+        seen = _told(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
+    rng = torch.Generator().manual_seed(seed)
+    for known in reveal:
+        with private_randomness(secret, victim.device):  # the same dropout masks as the signal's
+            seen = known(seen, victim, x, y, rng=rng)
+    return replace(seen, channel=channel.public()) if isinstance(channel, KeepsSecrets) else seen
+
+
+def _apart(signal: Signal) -> Signal:
+    """Each tensor detached and in memory of its own: autograd gives a class token's gradient as a part of its position's, and
+    a defense that works in place would change both."""
+    taken: set[int] = set()
+    found: dict[str, Tensor] = {}
+    for name, value in signal.items():
+        place = value.untyped_storage().data_ptr()
+        found[name] = value.detach().clone() if place in taken else value.detach()
+        taken.add(place)
+    return found
+
+
+def defended(
+    victim: Victim, channel: Channel, signal: Signal, defenses: Sequence[Defense], *, rng: torch.Generator
+) -> Signal:
+    """What is sent of ``signal`` after the defenses; features are defended sample by sample, each is its own message."""
+    for defense in defenses:
+        bound = defense.for_victim(victim) if isinstance(defense, NeedsVictim) else defense
+        if isinstance(channel, PerSample) and isinstance(bound, RowByRow):
+            signal = bound.by_row(signal, rng=rng)
+        else:
+            signal = bound(signal, rng=rng)
+    return signal
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How an attack went: losses of every restart at ``steps``, and the chosen candidate at ``snapshot_steps``."""
+
+    steps: tuple[int, ...] = ()
+    losses: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (len(steps), restarts)
+    snapshot_steps: tuple[int, ...] = ()
+    snapshots: Tensor = field(default_factory=lambda: torch.empty(0))  # (len(snapshot_steps), batch, *shape)
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What an attack believes the data was, in model space. It holds no truth.
+
+    ``candidates`` (restarts, batch, *shape) and ``losses`` (restarts,) are all restarts; ``x`` is the one with the
+    lowest loss, which the adversary can see. ``y`` are class labels, or None where they could not be told. ``stated`` is
+    what the attack said could be recovered before it solved anything, as rows of a table (question, answer).
+    """
+
+    x: Tensor
+    y: Tensor | None
+    loss: float
+    candidates: Tensor
+    losses: Tensor
+    made_by: str
+    seconds: float
+    trace: Trace = field(default_factory=Trace)
+    notes: tuple[str, ...] = ()
+    stated: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def single(
+        cls,
+        x: Tensor,
+        y: Tensor | None,
+        *,
+        loss: float = 0.0,
+        made_by: str,
+        began: float,
+        notes: tuple[str, ...] = (),
+        stated: tuple[tuple[str, str], ...] = (),
+    ) -> Reconstruction:
+        """The answer of an attack without restarts, such as a closed form. ``began`` is when it did (perf_counter)."""
+        losses, seconds = torch.tensor([loss], dtype=torch.float64), time.perf_counter() - began
+        return cls(x, y, loss, x[None], losses, made_by, seconds, notes=notes, stated=stated)
+
+
+class Attack(Protocol):
+    """Turns an observation into a reconstruction. Raises ``Inapplicable`` when it lacks something."""
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction: ...
+
+
+@runtime_checkable
+class Blindable(Protocol):
+    """An attack that can run without the signal: same start, same priors, nothing observed (the null run)."""
+
+    def blind(self) -> Attack: ...

@@ -1,0 +1,238 @@
+"""The user's own model, weights and data, handled safely.
+
+Modules that cannot run on given weights are refused with what to give instead; the others are copied. A model runs on given weights with
+activation checkpoints off and is left as it was. Samples and targets that do not fit are refused in one sentence.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from threading import Lock
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from leakgauge.errors import BadInput
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy that shares nothing with the model that was given."""
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as refusal:
+        if "graph leaves" not in str(refusal):
+            raise
+        raise BadInput(
+            "the victim's model keeps a tensor of its last pass, as nn.utils.weight_norm and spectral_norm do, and cannot be copied; "
+            "run it once inside torch.no_grad() first"
+        ) from refusal
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """Modules that cannot be run on given weights, each with what to give instead."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise BadInput(f"the victim's model is wrapped in {type(model).__name__}; give the module inside, model.module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise BadInput(
+            "the victim's model is TorchScript, whose weights are fixed; give the nn.Module it was made from"
+        )
+    if any(hasattr(m, "_orig_mod") for m in model.modules()):
+        raise BadInput(
+            "the victim's model is compiled, so that it cannot be differentiated twice; give the module inside, model._orig_mod"
+        )
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise BadInput("the victim's model has lazy layers without weights; run one batch through it first")
+
+
+def drop_rate(module: nn.Module) -> float:
+    """The share that a layer drops in train mode: dropout, dropout inside attention, timm's and torchvision's stochastic depth."""
+    rate = getattr(module, drop_attribute(module), 0.0)
+    return float(rate) if isinstance(rate, int | float) else 0.0
+
+
+def drop_attribute(module: nn.Module) -> str:
+    """Under which name a layer of :func:`drop_rate` holds its rate."""
+    if isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__ == "StochasticDepth":  # torchvision's
+        return "p"
+    return "dropout" if isinstance(module, nn.MultiheadAttention) else "drop_prob"  # as timm and transformers write it
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether single images move running statistics of the layer."""
+    return isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.running_mean is not None
+
+
+def output_at(model: nn.Module, state: Mapping[str, Tensor], *args: Any) -> Any:
+    """``model(*args)`` with the tensors of ``state`` in place of its parameters and buffers of those names.
+
+    A tied tensor is replaced wherever it stands, each place once. ``functional_call`` by itself replaces a layer that is
+    registered under two names twice, and then puts back as its own what it had put in the first time.
+    """
+    with without_checkpoints():
+        return functional_call(model, _at_every_place(model, state), args, tie_weights=False)
+
+
+def _at_every_place(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    named = chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    own_names = {name: id(own) for name, own in named}
+    given = {own_names[name]: value for name, value in state.items() if name in own_names}
+    placed = {
+        f"{path}.{name}" if path else name: given[id(own)]
+        for path, module in model.named_modules()  # a module that has two names comes once
+        for name, own in (*module._parameters.items(), *module._buffers.items())
+        if id(own) in given
+    }
+    unknown = {name: value for name, value in state.items() if name not in own_names}
+    return {**placed, **unknown}  # which functional_call refuses
+
+
+class _Direct:
+    """Stands for ``CheckpointFunction``: runs the function and keeps what it needs for the backward pass."""
+
+    @staticmethod
+    def apply(function: Any, preserve_rng_state: bool, *inputs: Any) -> Any:
+        return function(*inputs)
+
+
+def _nothing_around(*_: Any, **__: Any) -> Iterator[None]:
+    """Stands for the generator that ``checkpoint`` runs around the function where it is not reentrant."""
+    yield
+
+
+_INSTEAD = {"CheckpointFunction": _Direct, "_checkpoint_without_reentrant_generator": _nothing_around}
+_USUAL = {name: vars(torch.utils.checkpoint)[name] for name in _INSTEAD}
+_lock, _inside = Lock(), 0
+
+
+@contextmanager
+def without_checkpoints() -> Iterator[None]:
+    """Inside, ``torch.utils.checkpoint`` calls the function as it is, under whatever name a library imported it.
+
+    A checkpoint runs part of the model again during the backward pass. By then a model that was run on given weights has
+    its own again, so the gradient of every local step but the first would quietly be taken at the wrong weights; and a
+    choice of kernels made around the forward pass is over. What checkpoints save, memory, is not worth that here.
+    """
+    global _inside
+    with _lock:
+        _inside += 1
+        _put(_INSTEAD)
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:  # another thread may still be inside
+                _put(_USUAL)
+
+
+def _put(functions: dict[str, Any]) -> None:
+    for name, function in functions.items():
+        setattr(torch.utils.checkpoint, name, function)
+
+
+def refuse_samples(x: Any, shape: tuple[int, ...]) -> None:
+    """Refuses what is no batch of samples of ``shape``."""
+    if not isinstance(x, Tensor):
+        raise BadInput(f"share needs samples as a tensor of shape (batch, *{shape}), got {type(x).__name__}")
+    if x.dim() == 0:
+        raise BadInput(f"share needs samples as a tensor of shape (batch, *{shape}), got a single number")
+    if len(x) == 0:
+        raise BadInput("share needs at least one sample, got an empty batch")
+    if tuple(x.shape[1:]) != tuple(shape):
+        raise BadInput(f"share needs samples of shape {shape}, got {tuple(x.shape[1:])}")
+
+
+@contextmanager
+def explaining_mistakes(
+    outputs: Callable[[], Any], loss: Callable[..., Any], x: Tensor, y: Any, *, dtype: torch.dtype, before: bool
+) -> Iterator[None]:
+    """Turns what PyTorch says of wrong samples and targets into one sentence.
+
+    ``outputs`` gives what the model, whose numbers are of ``dtype``, makes of ``x``. ``before``: targets are looked at beforehand, as
+    a GPU needs it, where a label out of range ends the process's use of the device.
+    """
+    if before:
+        refuse_targets(outputs, loss, x, y)
+    try:
+        yield
+    except (IndexError, RuntimeError, ValueError, AttributeError, AssertionError, TypeError) as error:
+        if "type" in str(error) and x.is_floating_point() and x.dtype != dtype:
+            raise BadInput(
+                f"the model takes numbers of {dtype}, the samples are {x.dtype}; give victim.to_input(x)"
+            ) from error
+        if (
+            "type" in str(error) and "indices" not in str(error) and not x.is_floating_point()
+        ):  # ids are looked up as indices
+            raise BadInput(
+                f"the model takes numbers of {dtype}, the samples are {x.dtype}; for images of bytes give space.encode(images / 255)"
+            ) from error
+        try:
+            refuse_targets(outputs, loss, x, y)
+        except BadInput as refusal:
+            raise refusal from error
+        raise
+
+
+def refuse_targets(outputs: Callable[[], Any], loss: Callable[..., Any], x: Tensor, y: Any) -> None:
+    """Refuses targets that belong to no batch ``x``, and labels that cross entropy cannot take; any other loss knows its own."""
+    if isinstance(y, Mapping):
+        _refuse_objects(y, len(x))
+    elif not isinstance(y, Tensor):
+        raise BadInput(f"targets are a tensor of labels or a mapping of tensors, got {type(y).__name__}")
+    elif loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
+        with torch.no_grad():
+            scores = outputs()
+        if not isinstance(scores, Tensor):
+            raise BadInput(_no_scores(scores))
+        if scores.dim() >= 2:
+            _refuse_labels(y, scores, loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else -100)
+
+
+def _no_scores(given: Any) -> str:
+    kind = type(given).__name__
+    if isinstance(getattr(given, "logits", None), Tensor):
+        return (
+            f"cross entropy takes the scores alone, the model gives a {kind} of Hugging Face; wrap the model in Logits, or for "
+            "text in TextLogits, both from leakgauge.integrations.huggingface"
+        )
+    return f"cross entropy takes a tensor of scores, the model gives a {kind}; give Victim a loss that takes it"
+
+
+def _refuse_objects(y: Mapping[str, Any], samples: int) -> None:
+    image = y.get("image")
+    if not isinstance(image, Tensor):
+        return
+    for name, value in y.items():
+        if len(value) != len(image):
+            raise BadInput(f"the targets name {len(image)} objects in 'image', but there are {len(value)} {name!r}")
+    if len(image) and not 0 <= int(image.min()) <= int(image.max()) < samples:
+        raise BadInput(
+            f"the 'image' of an object must lie in 0..{samples - 1} for a batch of {samples}, "
+            f"the targets have {int(image.min())}..{int(image.max())}"
+        )
+
+
+def _refuse_labels(y: Tensor, scores: Tensor, ignored: int) -> None:
+    """``scores`` (B, classes, ...) and labels (B, ...), or class probabilities of the scores' shape."""
+    classes, wanted = scores.shape[1], (scores.shape[0], *scores.shape[2:])
+    if tuple(y.shape) == tuple(scores.shape) and y.is_floating_point():
+        return
+    if tuple(y.shape) != wanted:
+        raise BadInput(
+            f"labels must have shape {wanted}, or {tuple(scores.shape)} for class probabilities, got {tuple(y.shape)}"
+        )
+    if y.dtype not in (torch.long, torch.uint8):
+        raise BadInput(f"labels must be whole numbers of torch.int64, got {y.dtype}; give y.long()")
+    told = y[y != ignored]
+    if len(told) and not 0 <= int(told.min()) <= int(told.max()) < classes:
+        raise BadInput(
+            f"labels must lie in 0..{classes - 1} for a model of {classes} classes, "
+            f"the batch has {int(told.min())}..{int(told.max())}"
+        )

@@ -1,0 +1,87 @@
+"""The live page's server: this machine alone, two addresses, nothing else."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+
+from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.cli.monitor.server import LivePage
+from leakgauge.errors import BadInput
+
+
+def ask(address: str, **headers: str):
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    return opener.open(urllib.request.Request(address, headers=headers), timeout=10)
+
+
+@pytest.fixture
+def page():
+    with LivePage(0) as page:
+        yield page
+
+
+def test_it_listens_on_this_machine_alone(page):
+    assert page.address.startswith("http://127.0.0.1:")
+    assert page._server.server_address[0] == "127.0.0.1"
+
+
+def test_the_page_may_load_nothing_from_elsewhere_and_run_its_own_script_only(page):
+    with ask(page.address) as answer:
+        policy, body = answer.headers["Content-Security-Policy"], answer.read().decode()
+        assert answer.headers["Cache-Control"] == "no-store"
+    assert policy.startswith("default-src 'none'")
+    assert "script-src 'sha256-" in policy
+    assert "unsafe-inline" not in policy.split("script-src")[1]
+    assert "http" not in body.replace("http-equiv", "")
+
+
+def test_the_state_grows_with_the_run(page):
+    with ask(page.address + "state.json") as answer:
+        first = json.load(answer)
+    page.show(MonitorRun(about={"model": "<b>LeNet</b>"}, end={"how": "finished"}))
+    with ask(page.address + "state.json") as answer:
+        second = json.load(answer)
+    assert (first["number"], first["ended"], first["step"], first["alarm_at"]) == (0, None, 0, None)
+    assert (second["number"], second["ended"]) == (1, "finished")
+    assert "&lt;b&gt;LeNet" in second["section"]
+    assert "<b>" not in second["section"]
+
+
+@pytest.mark.parametrize("path", ["nothing", "../etc/passwd", "state.json?x=1"])
+def test_there_is_nothing_else(page, path):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(page.address + path)
+    assert refused.value.code == 404
+
+
+def test_a_foreign_name_for_this_machine_is_refused(page):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(page.address, Host="evil.example")
+    assert refused.value.code == 403
+    assert ask(page.address, Host=f"localhost:{page.port}").status == 200
+
+
+def test_a_port_that_is_taken():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(BadInput, match=f"port {port} cannot be used .*; choose another with --port"):
+            LivePage(port)
+
+
+def test_a_port_that_does_not_exist():
+    with pytest.raises(BadInput, match="between 0 and 65535, got 70000"):
+        LivePage(70000)
+
+
+def test_the_address_is_free_again_afterwards():
+    with LivePage(0) as page:
+        pass
+    with pytest.raises(urllib.error.URLError):
+        ask(page.address)
