@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "leakgauge.core": (
