@@ -117,6 +117,6 @@ def in_bfloat16(device: torch.device) -> torch.autocast:
 
 
 def as_input(images: Tensor) -> Tensor:
-    """What the networks take: bytes to roughly −2 … 2, channels last."""
+    """What the networks take: bytes to roughly −2 … 2; channels last on a GPU alone: torch 2.13 crashes on them on some CPUs."""
     x = images.to(torch.float32).div_(255).sub_(0.5).div_(0.25)
-    return x.contiguous(memory_format=torch.channels_last)
+    return x.contiguous(memory_format=torch.channels_last if x.is_cuda else torch.contiguous_format)
