@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from leakgauge.attacks.decoders import (
+from leakgauge.attacks.decoder import Decoder, Deconvolution, Vector
+from reproductions.common.decoders import (
     AttentionAsConv,
-    Decoder,
-    Deconvolution,
     Enhanced,
     Fourier,
     Learned,
@@ -16,7 +15,6 @@ from leakgauge.attacks.decoders import (
     PredictionVector,
     ReversedIR,
     Unchanged,
-    Vector,
     WeakToStrong,
 )
 from reproductions.golden_partition_zone.leaks import OUTPUT, leaks

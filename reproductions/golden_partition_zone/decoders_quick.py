@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoder import fit_on, public_features
-from leakgauge.attacks.decoders import Decoder, Deconvolution, Residual
+from leakgauge.attacks.decoder import Decoder, Deconvolution, fit_on, public_features
 from leakgauge.core import Pixels, Targets, Victim
 from leakgauge.data import MEAN, STD, fashion
 from leakgauge.models import VGG, pretrained
+from reproductions.common.decoders import Residual
 
 OUT = Path(__file__).parent / "results" / "decoders_quick.jsonl"
 CUTS = ("relu1_1", "pool2", "pool3")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks import FittedDecoder, fit_on
-from leakgauge.attacks.decoders import Decoder
+from leakgauge.attacks.decoder import Decoder
 from leakgauge.split.training_log import deviations, mean_per_class
 from reproductions.golden_partition_zone.splits import Part, Splits, as_input, in_bfloat16
 

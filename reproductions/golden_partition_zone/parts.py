@@ -8,8 +8,9 @@ from dataclasses import asdict, replace
 import torch
 from torch import nn
 
-from leakgauge.attacks.decoders import ClassToken, Deconvolution, Flattened, TokenGrid, Vector
+from leakgauge.attacks.decoder import Deconvolution, TokenGrid, Vector
 from leakgauge.split.training_log import snapshot
+from reproductions.common.decoders import ClassToken, Flattened
 from reproductions.common.networks import VGG19, ir152, vgg19
 from reproductions.golden_partition_zone.leaks import Attempt, Leak, features_at, leaks, radius_per_dimension
 from reproductions.golden_partition_zone.splits import Splits, as_input, of_classes

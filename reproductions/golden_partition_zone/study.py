@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from leakgauge.attacks.decoders import Decoder, Deconvolution, Residual
+from leakgauge.attacks.decoder import Decoder, Deconvolution
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.progress import watching
+from reproductions.common.decoders import Residual
 from reproductions.golden_partition_zone.leaks import Attempt, Leak, Ledger, Row, attacked
 from reproductions.golden_partition_zone.splits import Part, Splits, embedded, load, split
 from reproductions.golden_partition_zone.targets import Shelf, Target, Watch

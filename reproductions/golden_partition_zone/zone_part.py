@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from leakgauge.attacks import fit_on
-from leakgauge.attacks.decoders import Deconvolution
+from leakgauge.attacks.decoder import Deconvolution
 from leakgauge.inversion.progress import watching
 from leakgauge.split import RidgeInverter
 from leakgauge.split.attacker import MARGIN

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from leakgauge.attacks import fit_on
-from leakgauge.attacks.decoders import Deconvolution
+from leakgauge.attacks.decoder import Deconvolution
 from reproductions.common.networks import IR152, SplitViT
 
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"

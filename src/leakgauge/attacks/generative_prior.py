@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from leakgauge.attacks.decoder_training import FEWEST
+from leakgauge.attacks.decoder import FEWEST
 from leakgauge.attacks.generator import Generator, fit_generator
 from leakgauge.core import Observation, Pixels, Reconstruction, Victim
 from leakgauge.errors import BadInput, Inapplicable

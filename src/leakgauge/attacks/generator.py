@@ -7,10 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoder_recipes import OneCycle
-from leakgauge.attacks.decoder_training import FEWEST, History, train_decoder
-from leakgauge.attacks.decoders.shapes import Decoder
-from leakgauge.attacks.decoders.vector import Vector
+from leakgauge.attacks.decoder import FEWEST, Decoder, History, OneCycle, Vector, train_decoder
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.measures.image import checked
@@ -58,7 +55,7 @@ def fit_generator(
     with private_randomness(seed, images.device):
         network = (decoder or Vector(width=16, activation="prelu"))((size,), tuple(images.shape[1:]))
     weights, history = train_decoder(
-        network, principal(images, size), images, training=OneCycle(epochs=epochs), device=images.device, seed=seed
+        network, principal(images, size), images, recipe=OneCycle(epochs=epochs), device=images.device, seed=seed
     )
     network.load_state_dict(weights)
     return Generator(network.to(images.device).eval().requires_grad_(False), size, history)

@@ -4,16 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.attacks.decoder import fit_on
-from leakgauge.attacks.decoder_recipes import OneCycle, Plateau
-from leakgauge.attacks.decoders import Deconvolution
+from leakgauge.attacks.decoder import Deconvolution, OneCycle, Plateau, fit_on
 from leakgauge.testing import check_part
 
 
 def test_paper_recipe():
     images = torch.rand(32, 1, 12, 12, generator=torch.Generator().manual_seed(0))
     fitted = fit_on(images, images, decoder=Deconvolution(), paper=True, epochs=2)
-    assert fitted.training == Plateau(epochs=2)
+    assert fitted.recipe == Plateau(epochs=2)
     assert Plateau() == Plateau(epochs=100, lr=2e-4, batch=128, betas=(0.5, 0.999))
     steps = Plateau(patience=0).begin([nn.Parameter(torch.zeros(1))], 1)
     assert steps.optimizer.defaults["amsgrad"]

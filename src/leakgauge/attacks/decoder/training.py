@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoder_recipes import Training
-from leakgauge.attacks.decoders.shapes import Calibrated
+from leakgauge.attacks.decoder.networks import Calibrated
+from leakgauge.attacks.decoder.recipes import Recipe
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Captured
 from leakgauge.errors import BadInput, Inapplicable
@@ -57,7 +57,7 @@ def train_decoder(
     features: Tensor,
     images: Tensor,
     *,
-    training: Training,
+    recipe: Recipe,
     held_out: float = 0.1,
     patience: int | None = None,
     enough: float | None = None,
@@ -77,7 +77,7 @@ def train_decoder(
     on_gpu = device.type == "cuda"
     rng = torch.Generator().manual_seed(seed)
     learn, check = _parts(len(features), held_out, rng)
-    batch = min(training.batch, len(learn))
+    batch = min(recipe.batch, len(learn))
     steps = len(learn) // batch
     network.to(device)
     if on_gpu:
@@ -86,13 +86,13 @@ def train_decoder(
     if isinstance(network, Calibrated):
         network.calibrate(chosen(features, rows, device) for rows in learn.split(CHUNK))
     mean_image = _mean_image_loss(images, learn, check, device)
-    state = training.begin(network.parameters(), steps)
+    state = recipe.begin(network.parameters(), steps)
     losses: list[float] = []
     checks: list[float] = []
     best: dict[str, Tensor] = {}
     step = _Step(network, state.optimizer, features, images, torch.zeros(batch, dtype=torch.long), device)
     with private_randomness(seed, device), torch.enable_grad():  # a caller may be scoring, without gradients
-        for epoch in range(training.epochs):
+        for epoch in range(recipe.epochs):
             network.train()
             step.total.zero_()
             order = learn[torch.randperm(len(learn), generator=rng)].to(features.device)
@@ -103,13 +103,13 @@ def train_decoder(
             checks.append(_loss(network, features, images, check, device))
             if not (math.isfinite(losses[-1]) and math.isfinite(checks[-1])):
                 raise Inapplicable(
-                    f"the decoder diverged in epoch {epoch + 1} of {training.epochs} (loss {losses[-1]}, held out "
-                    f"{checks[-1]}); a lower rate than {training.lr} may hold it"
+                    f"the decoder diverged in epoch {epoch + 1} of {recipe.epochs} (loss {losses[-1]}, held out "
+                    f"{checks[-1]}); a lower rate than {recipe.lr} may hold it"
                 )
             if checks[-1] < min(checks[:-1], default=math.inf):
                 best = {name: value.detach().clone() for name, value in network.state_dict().items()}
             state.after_epoch(checks[-1])
-            progress.report(epoch + 1, training.epochs)
+            progress.report(epoch + 1, recipe.epochs)
             if patience is not None and len(checks) - 1 - checks.index(min(checks)) >= patience:
                 break
             if enough is not None and checks[-1] < enough * mean_image:

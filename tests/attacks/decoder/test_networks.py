@@ -6,28 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.attacks.decoders import (
-    DECODERS,
-    ByShape,
-    ClassToken,
-    Deconvolution,
-    Enhanced,
-    Flattened,
-    Logarithm,
-    Narrowed,
-    Power,
-    PredictionVector,
-    Residual,
-    ReversedIR,
-    TokenGrid,
-    Unchanged,
-    Vector,
-    WeakToStrong,
-)
-from leakgauge.attacks.decoders.by_shape import channels_last
-from leakgauge.attacks.decoders.residual import ResidualUnit
-from leakgauge.attacks.decoders.reversed_ir import ReversedUnit
-from leakgauge.attacks.decoders.tokens import ToGrid, grid_of
+from leakgauge.attacks.decoder import DECODERS, ByShape, Deconvolution, Narrowed, TokenGrid, Vector
+from leakgauge.attacks.decoder.networks import ToGrid, channels_last, grid_of
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.testing import check_part
 
@@ -35,15 +15,9 @@ IMAGE = (3, 64, 64)
 FEATURES = {
     "by_shape": (32, 8, 8),
     "deconvolution": (32, 8, 8),
-    "residual": (32, 8, 8),
-    "reversed_ir": (32, 8, 8),
-    "enhanced": (32, 8, 8),
     "token_grid": (17, 8),
-    "flattened": (17, 8),
-    "class_token": (17, 8),
     "vector": (10,),
     "narrowed": (40,),
-    "prediction_vector": (10,),
 }
 
 
@@ -63,7 +37,7 @@ def on_meta(decoder, feature, image=IMAGE):
 def test_every_decoder_makes_images_between_0_and_1_and_uses_all_it_has(name, image):
     decoder = DECODERS[name]()
     feature = FEATURES[name]
-    if image == (1, 12, 20) and name in ("token_grid", "flattened"):
+    if image == (1, 12, 20) and name == "token_grid":
         feature = (16, 8)  # three rows, five columns, and one token before them
     network = decoder(feature, image)
     out = network(torch.randn(3, *feature, generator=torch.Generator().manual_seed(0)))
@@ -125,8 +99,13 @@ def test_a_feature_as_large_as_the_image_gets_one_step():
 
 def test_sides_that_doubling_misses_are_resized():
     on_meta(Deconvolution(), (64, 3, 3), (1, 28, 28))
-    on_meta(Residual(), (64, 7, 5), (1, 28, 20))
-    on_meta(Residual(), (8, 40, 40), (1, 28, 28))
+    on_meta(Deconvolution(), (64, 7, 5), (1, 28, 20))
+    on_meta(Deconvolution(), (8, 40, 40), (1, 28, 28))
+
+
+def test_the_decoder_of_tokens_has_the_measured_size():
+    expected = 128 * 64 * 16 + 64 * 32 * 16 + 3 * (64 + 32) + 1 + 32 * 3 * 9  # 0.165 M
+    assert count(on_meta(TokenGrid(), (257, 128))) == expected
 
 
 def test_yangs_decoder_has_his_parameters():
@@ -137,15 +116,6 @@ def test_yangs_decoder_has_his_parameters():
     network = on_meta(Vector(width=g), (k,))
     assert count(network) == expected
     assert sum(isinstance(m, nn.Tanh) for m in network.modules()) == 4
-
-
-def test_vit_decoders_have_the_measured_sizes():
-    grid, flat = (on_meta(d, (257, 128)) for d in (TokenGrid(), Flattened()))
-    assert count(grid) == 128 * 64 * 16 + 64 * 32 * 16 + 3 * (64 + 32) + 1 + 32 * 3 * 9  # 0.165 M
-    first = next(m for m in flat.modules() if isinstance(m, nn.ConvTranspose2d))
-    assert first.weight.numel() == 32768 * 512 * 16  # 268 M
-    assert round(count(flat) / 1e6) == 271
-    assert count(on_meta(ClassToken(), (257, 128))) == count(on_meta(Vector(), (128,)))
 
 
 def test_tokens_keep_their_places():
@@ -171,16 +141,6 @@ def test_grids(feature, image, before, expected):
     assert grid_of(feature, image, before) == expected
 
 
-def test_class_token_reads_one_token_only():
-    network = ClassToken(index=2)((5, 6), IMAGE).eval()
-    tokens = torch.randn(1, 5, 6, generator=torch.Generator().manual_seed(0))
-    other = tokens.clone()
-    other[:, [0, 1, 3, 4]] = 9.0
-    assert torch.equal(network(tokens), network(other))
-    other[:, 2] = 9.0
-    assert not torch.equal(network(tokens), network(other))
-
-
 def test_by_shape_takes_what_fits():
     for feature, same in [
         ((16, 4, 4), Deconvolution("prelu", start="calm")),
@@ -194,80 +154,14 @@ def test_by_shape_takes_what_fits():
         ByShape()((), IMAGE)
 
 
-def test_reversed_ir_has_the_papers_units():
-    network = on_meta(ReversedIR(), (512, 4, 4))
-    units = [m for m in network if isinstance(m, ReversedUnit)]
-    sizes = [(u.residual[1].in_channels, u.residual[1].out_channels, u.residual[3].stride) for u in units]
-    assert sizes == [(512, 256, (2, 2)), (256, 128, (2, 2)), (128, 64, (2, 2)), (64, 64, (2, 2)), (64, 3, (1, 1))]
-
-    def unit(a, b):
-        return 2 * a + 9 * a * b + b + 16 * b * b + 2 * b + 16 * a * b
-
-    last = 2 * 64 + 9 * 64 * 3 + 3 + 9 * 9 + 6 + 64 * 3 + 6
-    expected = sum(unit(a, b) for a, b in [(512, 256), (256, 128), (128, 64), (64, 64)]) + last + 3 * 3 * 9 + 3
-    assert count(network) == expected
-
-
-def test_a_silent_residual_unit_is_its_shortcut():
-    unit = ReversedUnit(4, 6, doubles=True).eval()
-    nn.init.zeros_(unit.residual[4].weight)
-    x = torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(unit(x), unit.shortcut(x))
-    plain = ResidualUnit(4).eval()
-    nn.init.zeros_(plain.body[4].weight)
-    torch.testing.assert_close(plain(x), nn.functional.silu(x))
-
-
-def test_residual_widths_lie_between_its_bounds():
-    network = on_meta(Residual(width=16), (512, 4, 4))
-    assert [m.out_channels for m in network if isinstance(m, nn.Conv2d | nn.ConvTranspose2d)] == [
-        128,
-        64,
-        32,
-        16,
-        16,
-        3,
-    ]
-
-
-def test_logarithm_by_hand():
-    p = torch.tensor([[0.5, 0.25, 0.25, 0.0]])
-    ln = torch.tensor([[0.5, 0.25, 0.25]]).log()
-    expected = torch.cat([ln + 1000, torch.zeros(1, 1)], 1)  # ln 0 is floored at −1000, then all are raised to reach 0
-    torch.testing.assert_close(Logarithm()(p), expected)
-    torch.testing.assert_close(Logarithm(top=1)(p), torch.tensor([[ln[0, 0] + 50, 0, 0, 0]]))
-    torch.testing.assert_close(Logarithm(top=3)(p)[0, :3], ln[0] + 50)
-
-
-def test_power_and_unchanged_by_hand():
-    p = torch.tensor([[0.5, 0.25, 2.0**-12, 0.0]])
-    torch.testing.assert_close(Power()(p)[0, 2], torch.tensor(0.5))
-    torch.testing.assert_close(Power(1.0)(p), p, atol=1e-29, rtol=1e-6)
-    assert Unchanged()(p) is p
-
-
-def test_prediction_vector_takes_logits_or_probabilities():
-    logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
-    decoders = [PredictionVector(Power(), logits=given) for given in (True, False)]
-    made = []
-    for decoder, sent in zip(decoders, (logits, logits.softmax(1)), strict=True):
-        torch.manual_seed(0)
-        made.append(decoder((10,), (1, 16, 16)).eval()(sent))
-    torch.testing.assert_close(*made)
-
-
 @pytest.mark.parametrize(
     ("decoder", "feature"),
     [
         (Deconvolution(), (257, 128)),
-        (Residual(), (10,)),
         (Vector(), (8, 4, 4)),
         (Narrowed(), (8, 4, 4)),
         (TokenGrid(before=3), (257, 8)),
         (TokenGrid(), (8, 4, 4)),
-        (ClassToken(index=7), (5, 6)),
-        (ClassToken(), (8, 4, 4)),
-        (Enhanced(), (10,)),
     ],
     ids=repr,
 )
@@ -282,41 +176,19 @@ def test_a_feature_of_another_kind_is_refused(decoder, feature):
         lambda: Deconvolution("relu"),
         lambda: Deconvolution(start="hot"),
         lambda: Vector(activation="relu"),
-        lambda: Residual(width=0),
         lambda: Narrowed(values=0),
-        lambda: PredictionVector(Logarithm(top=0)),
     ],
-    ids=["deconvolution", "its start", "vector", "residual", "narrowed", "logarithm"],
+    ids=["deconvolution", "its start", "vector", "narrowed"],
 )
 def test_wrong_options_are_refused(make):
     with pytest.raises(BadInput):
         make()
 
 
-def test_attention_stands_where_it_was_placed():
-    plain, attended = (on_meta(Deconvolution(attention=a), (512, 4, 4)) for a in (None, WeakToStrong()))
-    names = [type(m).__name__ for m in attended]
-    assert names.count("LargeKernelGate") == names.count("MultiScaleGate") == 1
-    assert names.index("LargeKernelGate") < names.index("MultiScaleGate")
-    assert count(attended) > count(plain)
-
-
-def test_the_prediction_attack_is_not_rounded_by_autocast():
-    """A logarithm near 50 has steps of a quarter in bfloat16, in which decoders are trained on a GPU."""
-    made = PredictionVector(Logarithm(), Vector(width=4))((10,), (3, 64, 64)).eval()
-    logits = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = made(logits)
-    assert rounded.dtype == torch.float32
-    assert torch.equal(rounded, made(logits))
-
-
 @pytest.mark.parametrize(
     ("decoder", "feature"),
     [
         (Deconvolution(), (32, 7, 7)),
-        (Residual(width=8), (32, 7, 7)),
-        (ReversedIR(), (32, 7, 7)),
         (Vector(width=8), (10,)),
     ],
     ids=lambda part: type(part).__name__,

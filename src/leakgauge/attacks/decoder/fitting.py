@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoder_recipes import OneCycle, Plateau, Training
-from leakgauge.attacks.decoder_training import CHUNK, History, as_images, chosen, train_decoder
-from leakgauge.attacks.decoders.by_shape import ByShape
-from leakgauge.attacks.decoders.shapes import Decoder, Shape
+from leakgauge.attacks.decoder.networks import ByShape, Decoder, Shape
+from leakgauge.attacks.decoder.recipes import OneCycle, Plateau, Recipe
+from leakgauge.attacks.decoder.training import CHUNK, History, as_images, chosen, train_decoder
 from leakgauge.core import Assumption, Channel, Defense, Observation, Pixels, Reconstruction, Victim, share
 from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.errors import BadInput, Inapplicable
@@ -63,7 +62,7 @@ class FittedDecoder:
     image: Shape
     weights: Weights
     history: History
-    training: Training
+    recipe: Recipe
     cut: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -197,16 +196,16 @@ def fit_on(
             raise BadInput(f"images must be finite and in [0, 1], or bytes, got values from {low:g} to {high:g}")
     decoder = decoder or ByShape()
     device = device or features.device
-    training = _recipe(paper, epochs=epochs, lr=lr, batch=batch)
+    recipe = _recipe(paper, epochs=epochs, lr=lr, batch=batch)
     feature, image = tuple(features.shape[1:]), tuple(images.shape[1:])
     with private_randomness(seed, device):
         network = decoder(feature, image)
     state, history = train_decoder(
-        network, features, images, training=training, held_out=held_out, patience=patience, enough=enough, device=device,
+        network, features, images, recipe=recipe, held_out=held_out, patience=patience, enough=enough, device=device,
         seed=seed,
     )  # fmt: skip
     few = (f"only {len(features)} public images: an attacker with more would do better",) if len(features) < FEW else ()
-    return FittedDecoder(decoder, feature, image, Weights(state), history, training, notes=few)
+    return FittedDecoder(decoder, feature, image, Weights(state), history, recipe, notes=few)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoders.deconvolution import Deconvolution
-from leakgauge.attacks.decoders.shapes import Calibrated, Decoder, Shape, feature_map
+from leakgauge.attacks.decoder import Decoder, Deconvolution, Shape
+from leakgauge.attacks.decoder.networks import Calibrated, feature_map
 from leakgauge.errors import BadInput
 
 Join = Literal["input", "residual", "concat"]

@@ -8,8 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoders.shapes import Decoder, Shape
-from leakgauge.attacks.decoders.vector import Vector
+from leakgauge.attacks.decoder import Decoder, Shape, Vector
 from leakgauge.errors import BadInput
 
 FLOOR = 1e-30

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoders.shapes import Pixels, Resize, Shape, doublings, feature_map, halved_widths
+from leakgauge.attacks.decoder import Shape
+from leakgauge.attacks.decoder.networks import Float32Sigmoid, Resize, doublings, feature_map, halved_widths
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class ReversedIR:
             layers.append(ReversedUnit(channels, width, doubles=True))
             channels = width
         layers += [ReversedUnit(channels, image[0], doubles=False), Resize(*image[1:])]
-        return nn.Sequential(*layers, nn.ConvTranspose2d(image[0], image[0], 3, 1, 1), Pixels())
+        return nn.Sequential(*layers, nn.ConvTranspose2d(image[0], image[0], 3, 1, 1), Float32Sigmoid())
 
 
 class ReversedUnit(nn.Module):

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoders.shapes import Pixels, Resize, Shape, doublings, feature_map
+from leakgauge.attacks.decoder import Shape
+from leakgauge.attacks.decoder.networks import Float32Sigmoid, Resize, doublings, feature_map
 from leakgauge.errors import BadInput
 
 
@@ -34,7 +35,7 @@ class Residual:
             narrower = max(self.width, width // 2)
             layers += [nn.ConvTranspose2d(width, narrower, 4, 2, 1, bias=False), *self._refined(narrower)]
             width = narrower
-        return nn.Sequential(*layers, Resize(*image[1:]), nn.Conv2d(width, image[0], 3, padding=1), Pixels())
+        return nn.Sequential(*layers, Resize(*image[1:]), nn.Conv2d(width, image[0], 3, padding=1), Float32Sigmoid())
 
     def _refined(self, width: int) -> list[nn.Module]:
         return [nn.BatchNorm2d(width), nn.SiLU(), *(ResidualUnit(width) for _ in range(self.units))]

@@ -7,25 +7,27 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks import decoder_training
 from leakgauge.attacks.decoder import (
     DecoderInverter,
+    Deconvolution,
     FittedDecoder,
+    History,
+    OneCycle,
     Weights,
     fit_decoder,
     fit_on,
-    only_tensor,
     public_features,
+    train_decoder,
+    training,
 )
-from leakgauge.attacks.decoder_recipes import OneCycle
-from leakgauge.attacks.decoder_training import History, train_decoder
-from leakgauge.attacks.decoders import Deconvolution, Enhanced, Learned, Normalise, Residual
+from leakgauge.attacks.decoder.fitting import only_tensor
 from leakgauge.core import Attack, Pixels, Victim, share
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.progress import watching
 from leakgauge.models.seeded import seeded
 from leakgauge.testing import check_attack, check_part, tiny_images, untouched
+from reproductions.common.decoders import Enhanced, Learned, Normalise
 
 SIDE = 12
 
@@ -119,7 +121,7 @@ def test_history_is_measured_where_nothing_was_trained():
     features = images.clone()
     with seeded(0):
         network = Deconvolution()((1, SIDE, SIDE), (1, SIDE, SIDE))
-    weights, history = train_decoder(network, features, images, training=OneCycle(epochs=3), held_out=0.25, seed=4)
+    weights, history = train_decoder(network, features, images, recipe=OneCycle(epochs=3), held_out=0.25, seed=4)
     assert (history.trained_on, history.held_out_on) == (48, 16)
     order = torch.randperm(64, generator=torch.Generator().manual_seed(4))
     aside = order[:16]
@@ -135,7 +137,7 @@ def test_half_precision_follows_the_weights(monkeypatch):
     """Autocast keeps converted weights until its block ends; around the whole training it would never see an update."""
     images = pictures(64)
     fine = fit_on(images, images, decoder=Deconvolution(), epochs=6, batch=8, lr=0.01)
-    monkeypatch.setattr(decoder_training, "_precision", lambda device: torch.autocast("cpu", torch.bfloat16))
+    monkeypatch.setattr(training, "_precision", lambda device: torch.autocast("cpu", torch.bfloat16))
     coarse = fit_on(images, images, decoder=Deconvolution(), epochs=6, batch=8, lr=0.01)
     assert coarse.history.held_out[-1] < 0.5 * coarse.history.held_out[0]
     assert coarse.history.held_out_mse == pytest.approx(fine.history.held_out_mse, rel=0.2)
@@ -175,7 +177,7 @@ class Flat(nn.Module):
 
 def test_of_equally_good_epochs_the_first_is_kept():
     network = Flat()
-    weights, history = train_decoder(network, pictures(32), pictures(32), training=OneCycle(epochs=4, lr=0.1))
+    weights, history = train_decoder(network, pictures(32), pictures(32), recipe=OneCycle(epochs=4, lr=0.1))
     assert len(set(history.held_out)) == 1
     assert history.best_epoch == 1
     assert weights["age"] > network.age
@@ -190,7 +192,7 @@ def test_patience_ends_a_training_that_gets_no_better():
     """Noise in place of features: the held-out loss soon rises, long before 60 epochs."""
     rng = torch.Generator().manual_seed(0)
     noise = torch.randn(64, 8, 6, 6, generator=rng)
-    fitted = fit_on(noise, pictures(64), decoder=Residual(width=16), epochs=60, lr=0.01, patience=3)
+    fitted = fit_on(noise, pictures(64), decoder=Deconvolution("prelu"), epochs=60, lr=0.01, patience=3)
     assert len(fitted.history.held_out) < 60
     assert len(fitted.history.held_out) == fitted.history.best_epoch + 3
 

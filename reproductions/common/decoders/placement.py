@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import nn
 
-from leakgauge.attacks.decoders.attention import (
+from reproductions.common.decoders.attention import (
     ConvolutionGate,
     GlobalAttention,
     LargeKernelGate,
     MultiScaleGate,
     SqueezeExcite,
 )
-
-
-class Placement(Protocol):
-    """The block after step ``step`` (from 0) of ``steps``, which has ``channels`` channels."""
-
-    def __call__(self, step: int, steps: int, channels: int, /) -> nn.Module: ...
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.attacks import decoder_recipes, decoder_training
-from leakgauge.attacks.decoder import fit_on
-from leakgauge.attacks.decoder_recipes import OneCycle, Plateau
-from leakgauge.attacks.decoders import Deconvolution, Enhanced, Learned, Normalise
+from leakgauge.attacks.decoder import Deconvolution, OneCycle, Plateau, fit_on, recipes, training
 
-spec = importlib.util.spec_from_file_location("recordable", Path(__file__).parents[1] / "engine" / "recordable.py")
+spec = importlib.util.spec_from_file_location("recordable", Path(__file__).parents[2] / "engine" / "recordable.py")
 assert spec is not None
 assert spec.loader is not None
 recordable = importlib.util.module_from_spec(spec)
@@ -26,7 +23,7 @@ spec.loader.exec_module(recordable)
 @pytest.fixture
 def like_a_gpu(monkeypatch):
     """Optimisers as on a GPU; torch takes them on the CPU and on ``meta`` if it is told that these are GPUs."""
-    monkeypatch.setattr(decoder_recipes, "_recorded", lambda parameters: True)
+    monkeypatch.setattr(recipes, "_recorded", lambda parameters: True)
     adam = importlib.import_module("torch.optim.adam")
     monkeypatch.setattr(adam, "_get_capturable_supported_devices", lambda **_: ["cpu", "meta"])
 
@@ -44,7 +41,7 @@ def trained(paper):
 @pytest.mark.parametrize("paper", [False, True])
 def test_a_recorded_step_trains_the_same_decoder(like_a_gpu, monkeypatch, paper):
     with monkeypatch.context() as plain:
-        plain.setattr(decoder_recipes, "_recorded", lambda parameters: False)
+        plain.setattr(recipes, "_recorded", lambda parameters: False)
         expected = trained(paper)
     eager = trained(paper)
     made = []
@@ -54,8 +51,8 @@ def test_a_recorded_step_trains_the_same_decoder(like_a_gpu, monkeypatch, paper)
             super().__init__(step)
             made.append(self)
 
-    monkeypatch.setattr(decoder_training, "_resident", lambda *_: True)
-    monkeypatch.setattr(decoder_training, "Captured", Kept)
+    monkeypatch.setattr(training, "_resident", lambda *_: True)
+    monkeypatch.setattr(training, "Captured", Kept)
     found = trained(paper)
     assert made[0].operations  # it was played back
     assert found.held_out == pytest.approx(eager.held_out, rel=1e-4)
@@ -65,8 +62,8 @@ def test_a_recorded_step_trains_the_same_decoder(like_a_gpu, monkeypatch, paper)
 
 def test_rates_and_momentum_change_in_place(like_a_gpu):
     weight = nn.Parameter(torch.ones(3))
-    for training in (OneCycle(epochs=2), Plateau(epochs=2, patience=0)):
-        steps = training.begin([weight], 10)
+    for recipe in (OneCycle(epochs=2), Plateau(epochs=2, patience=0)):
+        steps = recipe.begin([weight], 10)
         group = steps.optimizer.param_groups[0]
         rate, momentum, before = group["lr"], group["betas"][0], (float(group["lr"]), float(group["betas"][0]))
         weight.grad = torch.ones(3)
@@ -77,14 +74,14 @@ def test_rates_and_momentum_change_in_place(like_a_gpu):
             steps.after_epoch(float(epoch))
         assert group["lr"] is rate
         assert float(rate) != before[0]
-        if isinstance(training, OneCycle):
+        if isinstance(recipe, OneCycle):
             assert group["betas"][0] is momentum
             assert float(momentum) != before[1]
 
 
 def test_a_step_needs_nothing_from_the_host(like_a_gpu, monkeypatch):
     """With the recipe whose optimiser runs in Python; the other's is one kernel, which ``meta`` does not have."""
-    monkeypatch.setattr(decoder_training, "_precision", lambda device: torch.autocast("cpu", enabled=False))
+    monkeypatch.setattr(training, "_precision", lambda device: torch.autocast("cpu", enabled=False))
     meta = torch.device("meta")
     network = Deconvolution()((1, 12, 12), (1, 12, 12)).to(meta)
     steps = OneCycle(epochs=2).begin(
@@ -96,7 +93,7 @@ def test_a_step_needs_nothing_from_the_host(like_a_gpu, monkeypatch):
     group["betas"] = (first.to(meta), second)
     features = torch.zeros(50, 1, 12, 12, device=meta, dtype=torch.bfloat16)
     images, rows = features.to(torch.uint8), torch.zeros(8, dtype=torch.long)
-    step = decoder_training._Step(network, steps.optimizer, features, images, rows, meta)
+    step = training._Step(network, steps.optimizer, features, images, rows, meta)
     step._once()  # the optimiser makes its state
     with recordable.only_on_the_device():
         step._once()
@@ -123,7 +120,7 @@ def test_a_gpu_learns_as_well_and_its_decoder_runs_anywhere():
     images = pictures(256)
     features = nn.functional.avg_pool2d(images, 2)
     options = {
-        "decoder": Enhanced(Deconvolution("prelu"), (Normalise(), Learned(dropout=0.0))),
+        "decoder": Deconvolution("prelu"),
         "epochs": 8,
         "lr": 0.01,
     }

@@ -22,8 +22,8 @@ class Steps(Protocol):
     def after_epoch(self, held_out: float) -> None: ...
 
 
-class Training(Protocol):
-    """A recipe: how long, in which batches, and by which optimiser and schedule."""
+class Recipe(Protocol):
+    """How a decoder is trained: how long, in which batches, and by which optimiser and schedule."""
 
     @property
     def epochs(self) -> int: ...

@@ -1,0 +1,391 @@
+"""The papers' decoders against their written definitions: sizes, blocks and enhancements computed by hand."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from leakgauge.attacks.decoder import Deconvolution, Vector
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.models.seeded import seeded
+from leakgauge.testing import check_part
+from reproductions.common.decoders import (
+    DECODERS,
+    AttentionAsConv,
+    ClassToken,
+    Enhanced,
+    Flattened,
+    Fourier,
+    Learned,
+    Logarithm,
+    MultiHead,
+    Normalise,
+    Power,
+    PredictionVector,
+    Residual,
+    ReversedIR,
+    Unchanged,
+    WeakToStrong,
+)
+from reproductions.common.decoders.attention import (
+    ConvolutionGate,
+    GlobalAttention,
+    LargeKernelGate,
+    MultiScaleGate,
+    SqueezeExcite,
+)
+from reproductions.common.decoders.enhancement import Joined, Spectrum, Standardised
+from reproductions.common.decoders.residual import ResidualUnit
+from reproductions.common.decoders.reversed_ir import ReversedUnit
+
+IMAGE = (3, 64, 64)
+FEATURES = {
+    "residual": (32, 8, 8),
+    "reversed_ir": (32, 8, 8),
+    "enhanced": (32, 8, 8),
+    "flattened": (17, 8),
+    "class_token": (17, 8),
+    "prediction_vector": (10,),
+}
+
+
+def count(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+def on_meta(decoder, feature, image=IMAGE):
+    with torch.device("meta"):
+        network = decoder(feature, image)
+        assert network(torch.zeros(2, *feature)).shape == (2, *image)
+    return network
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_decoder_makes_images_between_0_and_1_and_uses_all_it_has(name):
+    decoder, feature = DECODERS[name](), FEATURES[name]
+    check_part(decoder)
+    network = decoder(feature, (1, 28, 28))
+    out = network(torch.randn(3, *feature, generator=torch.Generator().manual_seed(0)))
+    assert out.shape == (3, 1, 28, 28)
+    assert out.min() >= 0
+    assert out.max() <= 1
+    out.mean().backward()
+    assert all(p.grad is not None for p in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("decoder", "feature"),
+    [(Residual(), (10,)), (ClassToken(index=7), (5, 6)), (ClassToken(), (8, 4, 4)), (Enhanced(), (10,))],
+    ids=repr,
+)
+def test_a_feature_of_another_kind_is_refused(decoder, feature):
+    with pytest.raises(Inapplicable):
+        decoder(feature, IMAGE)
+
+
+def test_decoders_of_tokens_have_the_measured_sizes():
+    flat = on_meta(Flattened(), (257, 128))
+    first = next(m for m in flat.modules() if isinstance(m, nn.ConvTranspose2d))
+    assert first.weight.numel() == 32768 * 512 * 16  # 268 M
+    assert round(count(flat) / 1e6) == 271
+    assert count(on_meta(ClassToken(), (257, 128))) == count(on_meta(Vector(), (128,)))
+
+
+def test_class_token_reads_one_token_only():
+    network = ClassToken(index=2)((5, 6), IMAGE).eval()
+    tokens = torch.randn(1, 5, 6, generator=torch.Generator().manual_seed(0))
+    other = tokens.clone()
+    other[:, [0, 1, 3, 4]] = 9.0
+    assert torch.equal(network(tokens), network(other))
+    other[:, 2] = 9.0
+    assert not torch.equal(network(tokens), network(other))
+
+
+def test_reversed_ir_has_the_papers_units():
+    network = on_meta(ReversedIR(), (512, 4, 4))
+    units = [m for m in network if isinstance(m, ReversedUnit)]
+    sizes = [(u.residual[1].in_channels, u.residual[1].out_channels, u.residual[3].stride) for u in units]
+    assert sizes == [(512, 256, (2, 2)), (256, 128, (2, 2)), (128, 64, (2, 2)), (64, 64, (2, 2)), (64, 3, (1, 1))]
+
+    def unit(a, b):
+        return 2 * a + 9 * a * b + b + 16 * b * b + 2 * b + 16 * a * b
+
+    last = 2 * 64 + 9 * 64 * 3 + 3 + 9 * 9 + 6 + 64 * 3 + 6
+    expected = sum(unit(a, b) for a, b in [(512, 256), (256, 128), (128, 64), (64, 64)]) + last + 3 * 3 * 9 + 3
+    assert count(network) == expected
+
+
+def test_a_silent_residual_unit_is_its_shortcut():
+    unit = ReversedUnit(4, 6, doubles=True).eval()
+    nn.init.zeros_(unit.residual[4].weight)
+    x = torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(unit(x), unit.shortcut(x))
+    plain = ResidualUnit(4).eval()
+    nn.init.zeros_(plain.body[4].weight)
+    torch.testing.assert_close(plain(x), nn.functional.silu(x))
+
+
+def test_residual_widths_lie_between_its_bounds():
+    network = on_meta(Residual(width=16), (512, 4, 4))
+    assert [m.out_channels for m in network if isinstance(m, nn.Conv2d | nn.ConvTranspose2d)] == [
+        128,
+        64,
+        32,
+        16,
+        16,
+        3,
+    ]
+
+
+def test_logarithm_by_hand():
+    p = torch.tensor([[0.5, 0.25, 0.25, 0.0]])
+    ln = torch.tensor([[0.5, 0.25, 0.25]]).log()
+    expected = torch.cat([ln + 1000, torch.zeros(1, 1)], 1)  # ln 0 is floored at −1000, then all are raised to reach 0
+    torch.testing.assert_close(Logarithm()(p), expected)
+    torch.testing.assert_close(Logarithm(top=1)(p), torch.tensor([[ln[0, 0] + 50, 0, 0, 0]]))
+    torch.testing.assert_close(Logarithm(top=3)(p)[0, :3], ln[0] + 50)
+
+
+def test_power_and_unchanged_by_hand():
+    p = torch.tensor([[0.5, 0.25, 2.0**-12, 0.0]])
+    torch.testing.assert_close(Power()(p)[0, 2], torch.tensor(0.5))
+    torch.testing.assert_close(Power(1.0)(p), p, atol=1e-29, rtol=1e-6)
+    assert Unchanged()(p) is p
+
+
+def test_prediction_vector_takes_logits_or_probabilities():
+    logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
+    decoders = [PredictionVector(Power(), logits=given) for given in (True, False)]
+    made = []
+    for decoder, sent in zip(decoders, (logits, logits.softmax(1)), strict=True):
+        torch.manual_seed(0)
+        made.append(decoder((10,), (1, 16, 16)).eval()(sent))
+    torch.testing.assert_close(*made)
+
+
+def test_attention_stands_where_it_was_placed():
+    plain, attended = (on_meta(Deconvolution(attention=a), (512, 4, 4)) for a in (None, WeakToStrong()))
+    names = [type(m).__name__ for m in attended]
+    assert names.count("LargeKernelGate") == names.count("MultiScaleGate") == 1
+    assert names.index("LargeKernelGate") < names.index("MultiScaleGate")
+    assert count(attended) > count(plain)
+
+
+def test_the_prediction_attack_is_not_rounded_by_autocast():
+    """A logarithm near 50 has steps of a quarter in bfloat16, in which decoders are trained on a GPU."""
+    made = PredictionVector(Logarithm(), Vector(width=4))((10,), (3, 64, 64)).eval()
+    logits = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = made(logits)
+    assert rounded.dtype == torch.float32
+    assert torch.equal(rounded, made(logits))
+
+
+C = 32
+SIZES = {
+    GlobalAttention: 4 * C * C + 4 * C + 2 * C + 2 * (C * C + C),
+    ConvolutionGate: 25 * C + C * C,
+    SqueezeExcite: 2 * C * (C // 16),
+    LargeKernelGate: 49 * C + C + C * C + C,
+    MultiScaleGate: (9 + 25 + 49) * C + 3 * C + 3 * C * C + C,
+}
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, C, 6, 5, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("block", SIZES, ids=lambda b: b.__name__)
+def test_shape_and_size(block, x):
+    with seeded(0):
+        made = block(C)
+    assert made(x).shape == x.shape
+    assert sum(p.numel() for p in made.parameters()) == SIZES[block]
+
+
+def test_convolution_gate_by_hand(x):
+    with seeded(0):
+        block = ConvolutionGate(C)
+    gate = F.conv2d(x, block.gate.weight, padding=2, groups=C).sigmoid()
+    expected = torch.einsum("oi,nihw->nohw", block.mix.weight[:, :, 0, 0], x * gate)
+    torch.testing.assert_close(block(x), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_convolution_gate_that_sees_nothing_halves(x):
+    block = ConvolutionGate(C)
+    nn.init.zeros_(block.gate.weight)
+    block.mix.weight.data = torch.eye(C)[:, :, None, None]
+    torch.testing.assert_close(block(x), x / 2)
+
+
+def test_squeeze_excite_by_hand(x):
+    with seeded(0):
+        block = SqueezeExcite(C)
+    weight = (x.mean((2, 3)) @ block.squeeze.weight.flatten(1).T).relu() @ block.excite.weight.flatten(1).T
+    torch.testing.assert_close(block(x), x * weight.sigmoid()[:, :, None, None], atol=1e-6, rtol=1e-5)
+    assert SqueezeExcite(4).squeeze.out_channels == 1  # fewer than 16 channels still leave one value
+
+
+def test_large_kernel_gate_is_half_open_without_weights(x):
+    block = LargeKernelGate(C)
+    nn.init.zeros_(block.pointwise.weight)
+    nn.init.zeros_(block.pointwise.bias)
+    torch.testing.assert_close(block(x), x / 2)
+    nn.init.constant_(block.pointwise.bias, 50.0)
+    torch.testing.assert_close(block(x), x)
+
+
+def test_multi_scale_gate_is_not_squashed(x):
+    block = MultiScaleGate(C)
+    nn.init.zeros_(block.fuse.weight)
+    nn.init.constant_(block.fuse.bias, 3.0)
+    torch.testing.assert_close(block(x), 3 * x)
+
+
+def test_multi_scale_gate_sees_seven_pixels_wide():
+    with seeded(0):
+        block = MultiScaleGate(4)
+    x = torch.ones(1, 4, 15, 15)
+    other = x.clone()
+    other[..., 7, 7] = 2.0
+    changed = (block(x) != block(other)).any(1)[0].nonzero()
+    assert changed.min() == 4
+    assert changed.max() == 10
+
+
+def test_global_attention_by_hand(x):
+    with seeded(0):
+        block = GlobalAttention(C, heads=2)
+    tokens = x.flatten(2).mT
+    q, k, v = F.linear(tokens, block.attention.in_proj_weight, block.attention.in_proj_bias).chunk(3, 2)
+    heads = [
+        (a @ b.mT / (C // 2) ** 0.5).softmax(2) @ c
+        for a, b, c in zip(q.chunk(2, 2), k.chunk(2, 2), v.chunk(2, 2), strict=True)
+    ]
+    tokens = tokens + block.attention.out_proj(torch.cat(heads, 2))
+    tokens = tokens + block.mlp(tokens)
+    torch.testing.assert_close(block(x), tokens.mT.reshape(x.shape), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "placement", [MultiHead(), AttentionAsConv(), AttentionAsConv(squeeze=True), WeakToStrong()], ids=repr
+)
+def test_placements_are_parts(placement):
+    check_part(placement)
+
+
+def test_weak_to_strong_is_the_papers_with_four_steps():
+    blocks = [WeakToStrong()(step, 4, C) for step in range(4)]
+    assert [type(b) for b in blocks[2:]] == [LargeKernelGate, MultiScaleGate]
+    for weak in blocks[:2]:
+        assert [type(part) for part in weak] == [ConvolutionGate, SqueezeExcite]
+    assert [type(WeakToStrong()(step, 2, C)) for step in range(2)] == [LargeKernelGate, MultiScaleGate]
+
+
+def test_squeeze_is_an_option_of_attention_as_conv():
+    assert isinstance(AttentionAsConv()(0, 1, C), ConvolutionGate)
+    assert [type(part) for part in AttentionAsConv(squeeze=True)(0, 1, C)] == [ConvolutionGate, SqueezeExcite]
+    assert isinstance(MultiHead(heads=4)(0, 1, C), GlobalAttention)
+
+
+FEATURE, SMALL = (8, 4, 4), (1, 16, 16)
+
+
+@pytest.fixture
+def z():
+    return torch.randn(6, *FEATURE, generator=torch.Generator().manual_seed(0))
+
+
+def test_spectrum_against_numpy(z):
+    spectrum = np.fft.fft2(z.numpy().astype(np.float64), norm="ortho")
+    energy = np.log(1 + np.abs(spectrum.real) + np.abs(spectrum.imag))
+    mean, std = (f(energy, axis=(1, 2, 3), keepdims=True) for f in (np.mean, lambda a, **k: np.std(a, ddof=1, **k)))
+    torch.testing.assert_close(
+        Spectrum()(z).double(), torch.from_numpy((energy - mean) / (std + 1e-6)), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_spectrum_does_not_see_a_shift(z):
+    torch.testing.assert_close(Spectrum()(z.roll(2, 3).abs()), Spectrum()(z.abs().roll(2, 3)))
+    flat = torch.full((1, *FEATURE), 3.0)
+    assert torch.isfinite(Spectrum()(flat)).all()
+
+
+def test_normalise_has_the_statistics_of_all_pieces(z):
+    norm = Standardised(8)
+    assert torch.equal(norm(z), z / (1 + 1e-6))  # before it has seen anything
+    norm.calibrate(z.split(4))
+    out = norm(z).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(out.mean(1), torch.zeros(8), atol=1e-6, rtol=0)
+    torch.testing.assert_close(out.std(1, unbiased=False), torch.ones(8), atol=1e-4, rtol=0)
+
+
+def test_a_constant_channel_does_no_harm():
+    norm = Standardised(2)
+    norm.calibrate([torch.ones(3, 2, 2, 2)])
+    assert torch.equal(norm(torch.ones(1, 2, 2, 2)), torch.zeros(1, 2, 2, 2))
+
+
+def test_learned_has_the_papers_layers():
+    layers = Learned()(8)
+    assert [type(m) for m in layers] == [nn.Conv2d, nn.InstanceNorm2d, nn.ReLU, nn.Dropout2d, nn.Conv2d]
+    assert sum(p.numel() for p in layers.parameters()) == 9 * 64 + 8 + 64 + 8
+    assert layers[3].p == 0.3
+    assert Learned(dropout=0.0)(8)[3].p == 0.0
+
+
+def test_joins(z):
+    twice = nn.Identity()
+    assert torch.equal(Joined(twice, "input")(z), z)
+    assert torch.equal(Joined(twice, "residual")(z), 2 * z)
+    assert torch.equal(Joined(twice, "concat")(z), torch.cat([z, z], 1))
+
+
+@pytest.mark.parametrize(
+    ("enhancements", "channels"),
+    [
+        ((), 8),
+        ((Fourier(join="residual"),), 8),
+        ((Fourier(),), 16),
+        ((Normalise(),), 8),
+        ((Normalise(join="concat"),), 16),
+        ((Learned(),), 16),
+        ((Learned(join="residual", dropout=0.0),), 8),
+        ((Normalise(), Learned()), 16),
+        ((Fourier(), Learned()), 32),
+    ],
+    ids=repr,
+)
+def test_the_decoder_gets_what_the_enhancements_leave(enhancements, channels, z):
+    enhanced = Enhanced(Deconvolution("tanh"), enhancements)
+    network = enhanced(FEATURE, SMALL)
+    assert network.decoder[0].in_channels == channels
+    assert network(z).shape == (6, *SMALL)
+    check_part(enhanced)
+
+
+def test_calibration_reaches_the_first_stage_only_where_it_is_wanted(z):
+    network = Enhanced(Deconvolution(), (Normalise(), Learned()))(FEATURE, SMALL)
+    network.calibrate([z])
+    torch.testing.assert_close(network.stages[0].change.mean.flatten(), z.mean((0, 2, 3)))
+    Enhanced(Deconvolution(), (Learned(),))(FEATURE, SMALL).calibrate([z])
+    Enhanced(Deconvolution(), ())(FEATURE, SMALL).calibrate([z])
+
+
+def test_statistics_travel_with_the_weights(z):
+    network, other = (Enhanced(Deconvolution(), (Normalise(),))(FEATURE, SMALL) for _ in range(2))
+    network.calibrate([z])
+    other.load_state_dict(network.state_dict())
+    assert torch.equal(other.eval()(z), network.eval()(z))
+
+
+def test_refusals():
+    for make in (lambda: Residual(width=0), lambda: PredictionVector(Logarithm(top=0))):
+        with pytest.raises(BadInput):
+            make()
+    with pytest.raises(BadInput, match="first enhancement"):
+        Enhanced(enhancements=(Learned(), Normalise()))
+    with pytest.raises(BadInput, match="joined as"):
+        Enhanced(enhancements=(Fourier(join="sum"),))
