@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 
 from leakgauge import Inapplicable, Tokens, Victim, share
-from leakgauge.attacks.april import bag_of_tokens, token_positions
-from leakgauge.attacks.april import text as april_text
+from leakgauge.attacks import april_text, bag_of_tokens, token_positions
 from leakgauge.audit import score_text
 from leakgauge.channels import Gradient
 from leakgauge.defenses import GaussianNoise, Withhold

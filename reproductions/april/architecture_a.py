@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from leakgauge.engine import TF32, Precision
 from reproductions.april import study
 from reproductions.april.drawing import Line, Panel, grid, svg

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from leakgauge.measures.image import mse, ssim
 from reproductions.april import study
 from reproductions.april.drawing import Line, Panel, grid, svg

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from leakgauge.core import Observation
 from leakgauge.defenses import GaussianNoise, LaplacianNoise
 from reproductions.april import study

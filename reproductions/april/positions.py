@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from leakgauge.core import Observation, Victim
 from leakgauge.defenses import Withhold
 from leakgauge.errors import Inapplicable

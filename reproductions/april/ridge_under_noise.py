@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.data import photographs

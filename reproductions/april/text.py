@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge import Inapplicable, Tokens, Victim, share
-from leakgauge.attacks.april import bag_of_tokens, token_positions
-from leakgauge.attacks.april import text as april_text
+from leakgauge.attacks import april_text, bag_of_tokens, token_positions
 from leakgauge.audit import TextScores, score_text
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Attack, Channel, Defense, Mode

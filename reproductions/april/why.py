@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from leakgauge.core import Observation, Signal
 from leakgauge.inversion import Given
 from reproductions.april import study

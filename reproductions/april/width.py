@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from reproductions.april import study
 from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Images, Options, Pictures, Results, Row

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.attacks.april import closed_form as april_closed_form
-from leakgauge.attacks.april import linear
+from leakgauge.attacks import april_closed_form, linear
 from leakgauge.channels import DPSGD, Aggregate, Features, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.channels.facts import clients, is_weight_update, local_steps
 from leakgauge.core import Buffers, Pixels, Size, Victim, share

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from leakgauge.attacks.april.closed_form import AprilClosedForm, tokens_from_attention
 from leakgauge.attacks.april.patches import pixels_from_patches
 from leakgauge.channels import FedAvg, Gradient

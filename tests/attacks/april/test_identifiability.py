@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from leakgauge.attacks.april.identifiability import Identifiability, expected_pixel_error
 from leakgauge.attacks.april.ridge import NoisySystem
 from leakgauge.channels import FedAvg, Gradient

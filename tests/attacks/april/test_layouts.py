@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from leakgauge.attacks.april.patches import PatchGrid
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Tokens, Victim, share

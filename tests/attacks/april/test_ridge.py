@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakgauge.attacks.april import closed_form as april_closed_form
+from leakgauge.attacks import april_closed_form
 from leakgauge.attacks.april.closed_form import tokens_from_attention
 from leakgauge.attacks.april.ridge import (
     NoisySystem,

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakgauge.attacks.april import text as april_text
+from leakgauge.attacks import april_text
 from leakgauge.attacks.april.text import nearest_rows
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Tokens, Victim, share
