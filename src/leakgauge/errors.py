@@ -1,16 +1,16 @@
-"""The few errors that leakgauge raises on purpose."""
+"""The errors that leakgauge raises on purpose."""
 
 
 class LeakgaugeError(Exception):
-    """Base of every error whose message is written for the user: one sentence, no traceback needed."""
+    """Base of every error with a message for the user: one sentence, no traceback needed."""
 
 
 class BadInput(LeakgaugeError, ValueError):
-    """Something the user gave is wrong; the message says what, what was expected and what to do."""
+    """An input from the user is wrong. The message says what was wrong, what was expected and what to do."""
 
 
 class MissingExtra(BadInput):
-    """An optional package is not installed; the message names the extra that brings it."""
+    """An optional package is not installed. The message names the extra to install."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'leakgauge[{extra}]'")
@@ -21,7 +21,7 @@ class MissingExtra(BadInput):
 
 
 class Inapplicable(LeakgaugeError):
-    """An attack, rule or measure does not apply to what it was given, e.g. ``not shared: pos_embed``.
+    """An attack, rule or measure cannot work with its input, e.g. ``not shared: pos_embed``.
 
     Audits record it as a refusal. It is never turned into a score.
     """

@@ -1,9 +1,9 @@
-"""The laws that every attack, defense, channel and estimator obeys, for our own tests and for those who write new ones.
+"""The laws that every attack, defense, channel and estimator obeys, for our own tests and for authors of new ones.
 
     def test_my_attack():
         check_attack(my_attack(steps=200), *tiny_case("cnn"))
 
-Each ``check_…`` raises ``AssertionError`` that says which law was broken.
+Each ``check_…`` raises an ``AssertionError`` that says which law was broken.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TINY: dict[str, Callable[[], nn.Module]] = {
     "vit": lambda: ViT(side=SIDE, classes=4, patch=4, width=24, depth=1, heads=2),
     "vit_a": lambda: ViT(side=SIDE, classes=4, patch=4, width=24, depth=2, heads=2, residual=False, position_std=1.0),
 }
-"""Small networks, one per family, that a law can run through in a moment."""
+"""Small networks, one per family, on which a law runs in a moment."""
 
 WORDS, VOCAB = 8, 60
 
@@ -74,7 +74,7 @@ def tiny_victim(name: str, *, mode: Mode = "eval") -> Victim:
 
 
 def tiny_images(count: int) -> tuple[Tensor, Tensor]:
-    """Smooth pictures (a bright disc, elsewhere each time) in [0, 1] with labels that differ while they can."""
+    """Smooth pictures (a bright disc, each in another place) in [0, 1], with distinct labels as far as there are enough classes."""
     at = torch.linspace(-1, 1, SIDE)
     down, across = torch.meshgrid(at, at, indexing="ij")
     angles = 0.7 + 2.4 * torch.arange(count)
@@ -83,7 +83,7 @@ def tiny_images(count: int) -> tuple[Tensor, Tensor]:
 
 
 def tiny_sentences(count: int) -> tuple[Tensor, Tensor]:
-    """Sentences in which some tokens occur twice, with labels that differ while they can."""
+    """Sentences in which some tokens occur twice, with distinct labels as far as there are enough classes."""
     ids = (7 * torch.arange(WORDS)[None] ** 2 + 11 * torch.arange(count)[:, None] + 5) % VOCAB
     ids[:, 0] = ids[:, -1]
     return ids, torch.arange(count) % 4
@@ -98,7 +98,7 @@ def tiny_case(name: str, *, count: int = 1, mode: Mode = "eval") -> tuple[Victim
 
 @contextmanager
 def untouched(victim: Victim) -> Iterator[None]:
-    """Law: weights, buffers, gradients, mode and hooks of the victim are as before, also when the block raises."""
+    """Law: the block leaves weights, buffers, gradients, mode and hooks of the victim unchanged, even if it raises."""
     before = _fingerprint(victim.model)
     try:
         yield
@@ -115,10 +115,10 @@ def untouched(victim: Victim) -> Iterator[None]:
 
 @contextmanager
 def _global_randomness_kept() -> Iterator[None]:
-    """Law: the global random generator is not moved; it belongs to whoever runs the part."""
+    """Law: the global random generator does not advance; it belongs to the caller."""
     state = torch.get_rng_state()
     yield
-    assert torch.equal(state, torch.get_rng_state()), "the global random generator was moved"
+    assert torch.equal(state, torch.get_rng_state()), "the global random generator was advanced"
 
 
 def _fingerprint(model: nn.Module) -> dict[str, object]:
@@ -143,10 +143,10 @@ def check_attack(
     better_by: float = 1.0,
     reveal: Sequence[Reveal] = (Size(),),
 ) -> None:
-    """Laws of an attack on a case where it is at home.
+    """Laws of an attack on a case that it should solve.
 
     It must beat its null run by ``better_by`` dB of PSNR; on text by ``better_by`` times a tenth of the tokens that occur.
-    ``reveal`` is what it is told besides the signal.
+    ``reveal`` is what it knows besides the signal.
     """
     seen = share(victim, channel or Gradient(), x, y, reveal=reveal)
     with untouched(victim), _global_randomness_kept():
@@ -154,7 +154,7 @@ def check_attack(
     assert first.x.shape == x.shape, f"reconstruction has shape {tuple(first.x.shape)}, the data {tuple(x.shape)}"
     assert torch.isfinite(first.x).all(), "reconstruction holds NaN or Inf"
     if isinstance(victim.space, Tokens):
-        assert first.x.dtype == x.dtype, "reconstruction holds no ids"
+        assert first.x.dtype == x.dtype, "reconstruction does not hold token ids"
         assert torch.equal(victim.space.project(first.x), first.x), "reconstruction holds ids outside the vocabulary"
     else:
         shown = victim.space.decode(first.x)
@@ -178,7 +178,7 @@ _UNIT = {True: "dB", False: "tenths of the tokens"}
 
 
 def _quality(result: Reconstruction, victim: Victim, x: Tensor, y: Tensor) -> float:
-    """Mean PSNR in dB, or tenths of the tokens that were found."""
+    """Mean PSNR in dB, or tenths of the tokens found."""
     if isinstance(victim.space, Tokens):
         return 10 * score_text(result, x, y).recall
     return sum(score(result, x, y, space=victim.space).psnr) / len(x)
@@ -189,7 +189,7 @@ def _refuses(attack: Attack, victim: Victim, seen: object) -> None:
         attack(victim, seen)  # pyright: ignore[reportArgumentType]
     except Inapplicable:
         return
-    raise AssertionError("an attack that is not told the batch size must raise Inapplicable")
+    raise AssertionError("an attack that does not know the batch size must raise Inapplicable")
 
 
 def check_part(part: object) -> None:
@@ -199,7 +199,9 @@ def check_part(part: object) -> None:
         copy = pickle.loads(pickle.dumps(part))  # noqa: S301 - our own object, made one line above
         same = bool(copy == part)
     except Exception as error:  # a part's own pickling and comparison may raise anything
-        raise AssertionError(f"{part!r} does not survive pickling ({error}); hold numbers, text and parts") from error
+        raise AssertionError(
+            f"{part!r} does not survive pickling ({error}); use numbers, text and parts as fields"
+        ) from error
     assert same, f"{part!r} does not survive pickling"
     assert repr(copy) == repr(part), f"{part!r} is printed differently after pickling"
     for field in dataclasses.fields(part):
@@ -212,17 +214,16 @@ def check_part(part: object) -> None:
 
 
 def check_channel(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> None:
-    """Laws of a channel: pure, named like the parameters (or as it says itself, if per sample), finite, differentiable in x.
-
-    Ids have no derivative.
+    """Laws of a channel: pure, finite, differentiable in x (unless x holds ids), with names of parameters (or of its own, if it sends
+    one row per sample).
     """
     with untouched(victim), _global_randomness_kept():
         first, second = channel(victim, x, y), channel(victim, x, y)
         expected = channel.like(victim, len(x)) if isinstance(channel, PerSample) else victim.parameters()
     assert first, "the channel sends nothing"
-    assert set(first) <= set(expected), "a signal is named like the model's parameters, or like the tensors of a cut"
+    assert set(first) <= set(expected), "the names in a signal must be the model's parameters, or the tensors of a cut"
     for name, value in first.items():
-        assert value.shape == expected[name].shape, f"{name} has another shape than announced"
+        assert value.shape == expected[name].shape, f"{name} does not have the announced shape"
         assert torch.isfinite(value).all(), f"{name} holds NaN or Inf"
         assert torch.equal(value, second[name]), f"{name} differs between two calls"
     if x.is_floating_point():
@@ -235,7 +236,7 @@ def check_channel(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> Non
 
 
 def check_rows(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> None:
-    """Law of a channel that sends one row per sample: a row depends on its own sample alone, and not on the label."""
+    """Law of a channel that sends one row per sample: a row depends only on its own sample, and not on the label."""
     whole = channel(victim, x, torch.zeros_like(y))
     for i in range(len(x)):
         alone = channel(victim, x[i : i + 1], y[i : i + 1])
@@ -246,7 +247,7 @@ def check_rows(channel: Channel, victim: Victim, x: Tensor, y: Tensor) -> None:
 def check_single_step(victim: Victim, x: Tensor, y: Tensor, *, lr: float = 0.1) -> None:
     """Law: one local step of federated averaging, divided by −lr, is the gradient.
 
-    To 1e-6, or to the rounding of the parameter itself where that is coarser.
+    The tolerance is 1e-6, or the rounding of the parameter itself where that is coarser.
     """
     gradient, update = Gradient()(victim, x, y), FedAvg(steps=1, lr=lr)(victim, x, y)
     for name, parameter in victim.parameters().items():
@@ -266,13 +267,13 @@ def check_mean_of_singles(victim: Victim, x: Tensor, y: Tensor) -> None:
 def check_defense(
     defense: Defense, neutral: Defense, victim: Victim, x: Tensor, y: Tensor, *, channel: Channel | None = None
 ) -> None:
-    """Laws of a defense: keys a subset, shapes kept, input not changed, repeatable, neutral setting is the identity."""
+    """Laws of a defense: no new names, shapes kept, input unchanged, repeatable, and the neutral setting is the identity."""
     signal = (channel or Gradient())(victim, x, y)
     before = {name: value.clone() for name, value in signal.items()}
     bound, nothing = (d.for_victim(victim) if isinstance(d, NeedsVictim) else d for d in (defense, neutral))
     with _global_randomness_kept():
         sent, again = (bound(signal, rng=torch.Generator().manual_seed(5)) for _ in range(2))
-    assert set(signal) == set(before), "the defense changed which names its input holds"
+    assert set(signal) == set(before), "the defense changed the names in its input"
     assert set(sent) <= set(signal), "a defense may not add names"
     for name, value in sent.items():
         assert value.shape == signal[name].shape, f"the defense changed the shape of {name}"
@@ -298,10 +299,10 @@ def gaussian_pairs(n: int, *, correlation: float, seed: int = 0) -> tuple[Tensor
 def check_estimator(
     estimator: Estimator, *, n: int = 800, correlation: float = 0.8, tolerance: float = 0.15, seed: int = 1
 ) -> None:
-    """Laws of an estimator of mutual information, on Gaussian pairs whose information is known.
+    """Laws of an estimator of mutual information, on Gaussian pairs of known mutual information.
 
-    It reads −½ log(1 − ρ²) within ``tolerance`` (an upper bound: at least that), about 0 on independent pairs, and not more
-    after one side was processed. It repeats itself, leaves its input and the global generator alone, and refuses NaN.
+    It must read −½ log(1 − ρ²) within ``tolerance`` (an upper bound: at least that), about 0 on independent pairs, and no more
+    after one side was processed. It is repeatable, leaves its input and the global generator unchanged, and refuses NaN.
     """
     truth = -0.5 * math.log(1 - correlation**2)
     a, b = gaussian_pairs(n, correlation=correlation, seed=seed)
@@ -336,4 +337,4 @@ def _sane(found: Estimate, n: int) -> None:
     assert all(math.isfinite(value) for value in values), f"not finite: {found}"
     assert found.low <= found.nats <= found.high, f"the value is outside its interval: {found}"
     assert found.nats <= found.ceiling, f"the value is above its ceiling: {found}"
-    assert 0 < found.n <= n, f"held out are {found.n} of {n} pairs"
+    assert 0 < found.n <= n, f"{found.n} of {n} pairs are held out; at least one must be"

@@ -73,7 +73,7 @@ def test_all_cases_get_the_same_steps_and_the_time_is_used(quick):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [("shape", "does not take images of shape"), ("labels", "labels must lie in 0..3")]
+    ("change", "message"), [("shape", "does not take images of shape"), ("labels", "labels must be in 0..3")]
 )
 def test_a_rehearsal_refuses_what_does_not_fit(change, message, quick, load):
     def broken(case):

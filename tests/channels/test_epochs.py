@@ -31,7 +31,7 @@ def test_against_plain_training(tiny, victim_of, batch_of, same):
     channel = ShuffledFedAvg(epochs=3, lr=0.1, minibatch=2, seed=9)
     found = channel(victim_of(mode="train"), x, y)
     same(found, trained(tiny().train(), x, y, orders, lr=0.1, size=2), tolerance=1e-5)
-    assert channel.unrolled(4) == FedAvg(steps=6, lr=0.1, minibatch=2)
+    assert channel.unroll(4) == FedAvg(steps=6, lr=0.1, minibatch=2)
 
 
 def test_the_order_stays_with_the_client(victim_of, batch_of):

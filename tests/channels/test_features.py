@@ -25,9 +25,9 @@ def test_equals_the_layers_before_the_cut(layers):
 def test_the_cloud_goes_on():
     victim, x, y = tiny_case("vit", count=3)
     channel = Features("blocks.0")
-    torch.testing.assert_close(channel.resumed(victim, channel(victim, x, y)), victim(x))
+    torch.testing.assert_close(channel.resume(victim, channel(victim, x, y)), victim(x))
     with pytest.raises(Inapplicable, match=r"not shared: blocks.0"):
-        channel.resumed(victim, {})
+        channel.resume(victim, {})
 
 
 def test_several_tensors_are_named_one_by_one():
@@ -39,7 +39,7 @@ def test_several_tensors_are_named_one_by_one():
     assert {name: value.shape for name, value in channel.like(victim, 2).items()} == {
         n: v.shape for n, v in sent.items()
     }
-    torch.testing.assert_close(channel.resumed(victim, sent), victim(x))
+    torch.testing.assert_close(channel.resume(victim, sent), victim(x))
 
 
 def test_a_wrong_name_is_answered_with_the_nearest():

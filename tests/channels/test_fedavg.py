@@ -125,5 +125,5 @@ def test_refuses(options, message):
 
 
 def test_refuses_an_order_of_other_length(victim_of, batch_of):
-    with pytest.raises(BadInput, match="order of 2 samples but the client holds 3"):
+    with pytest.raises(BadInput, match="order of 2 samples but the client has 3"):
         FedAvg(order=(1, 0))(victim_of(), *batch_of(3))

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.channels import Gradient
-from leakgauge.channels.gradient import each_gradient, for_each_sample, watchable
+from leakgauge.channels.gradient import each_gradient, for_each_sample, without_torch_func
 from leakgauge.monitor.whitebox import per_sample_gradients
 
 
@@ -52,7 +52,7 @@ def test_all_at_once_is_one_call_and_the_other_way_one_for_each_sample(victim_of
 
         for_each_sample(counted, x, y)
         assert sizes == [1] * calls
-    with watchable():
+    with without_torch_func():
         sizes.clear()
         for_each_sample(counted, x, y)
     assert sizes == [1] * 3

@@ -113,9 +113,9 @@ def test_images_of_mixed_sizes(leakgauge, model, photos, picture):
 def test_labels_out_of_range(leakgauge, model, photos, picture):
     picture("photos/class9/9.png")
     said = leakgauge("attack", f"{model}:make", "--data", photos, *FAST)
-    assert "labels must lie in 0..2 for a model of 3 classes, the data has 0..3" in said.sentence
+    assert "labels must be in 0..2 for a model with 3 classes, the data has 0..3" in said.sentence
     said = leakgauge("audit", f"{model}:make", "--data", photos)
-    assert "labels must lie in 0..2" in said.sentence
+    assert "labels must be in 0..2" in said.sentence
 
 
 def test_a_run_is_not_overwritten(leakgauge):

@@ -182,7 +182,7 @@ MISTAKES = {
         ([*MODEL, "flat.npz"], "holds images of shape (4, 192)"),
         ([*MODEL, "bright.npz"], "values from 300 to 300"),
         ([*MODEL, "hole.npz"], "values that are not finite"),
-        ([*MODEL, "many_classes.npz"], "labels must lie in 0..2"),
+        ([*MODEL, "many_classes.npz"], "labels must be in 0..2"),
         ([*MODEL, "pickled.npz"], "pickled.npz cannot be read as a plain .npz file"),
         ([*MODEL, "torn.npz"], "torn.npz cannot be read as a plain .npz file"),
         ([*MODEL, "data_batch_1.bin"], "has 100 bytes, no multiple of 3073"),

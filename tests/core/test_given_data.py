@@ -27,9 +27,9 @@ def victim(loss=F.cross_entropy) -> Victim:
 @pytest.mark.parametrize(
     ("y", "sentence"),
     [
-        (torch.tensor([0, 5]), "labels must lie in 0..4 for a model of 5 classes, the batch has 0..5"),
-        (torch.tensor([-1, 0]), "labels must lie in 0..4 .* the batch has -1..0"),
-        (torch.tensor([0.0, 1.0]), "whole numbers of torch.int64, got torch.float32; give y.long"),
+        (torch.tensor([0, 5]), "labels must be in 0..4 for a model with 5 classes, the batch has 0..5"),
+        (torch.tensor([-1, 0]), "labels must be in 0..4 .* the batch has -1..0"),
+        (torch.tensor([0.0, 1.0]), "labels must be torch.int64, got torch.float32; pass y.long"),
         (torch.tensor([0]), r"labels must have shape \(2,\), or \(2, 5\) for class probabilities, got \(1,\)"),
         (torch.tensor([0, 1, 2]), r"got \(3,\)"),
         (torch.rand(2, 4), r"got \(2, 4\)"),
@@ -60,7 +60,7 @@ def test_right_labels_pass_also_where_they_are_looked_at_beforehand():
 def test_looking_beforehand_tells_the_same_and_changes_nothing():
     """The way of a GPU, on the CPU: nothing was run when the mistake is told, and right targets pass."""
     one, ran = victim(), []
-    for y, sentence in ((torch.tensor([0, 5]), "labels must lie in 0..4"), (torch.tensor([0, 1]), None)):
+    for y, sentence in ((torch.tensor([0, 5]), "labels must be in 0..4"), (torch.tensor([0, 1]), None)):
         told = explaining_mistakes(lambda: one(X), one.loss, X, y, dtype=one.dtype, before=True)
         if sentence is None:
             with told:
@@ -87,18 +87,16 @@ def test_a_mistake_in_the_users_loss_stays_its_own():
 def test_wrong_samples():
     with pytest.raises(BadInput, match=r"samples as a tensor of shape .* got list"):
         share(victim(), Gradient(), X.tolist(), torch.tensor([0, 1]))  # type: ignore[arg-type]
-    with pytest.raises(
-        BadInput, match=r"takes numbers of torch.float32, the samples are torch.float64; give victim.to"
-    ):
+    with pytest.raises(BadInput, match=r"takes torch.float32, but the samples are torch.float64; pass victim.to"):
         share(victim(), Gradient(), X.double(), torch.tensor([0, 1]))
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"image": torch.tensor([0, 1, 2])}, "'image' of an object must lie in 0..1 for a batch of 2, .* 0..2"),
-        ({"classes": torch.tensor([0, 1])}, "name 3 objects in 'image', but there are 2 'classes'"),
-        ({"classes": torch.tensor([0, 1, 3])}, "classes of boxes must lie in 0..2, got 0..3"),
+        ({"image": torch.tensor([0, 1, 2])}, "'image' of an object must be in 0..1 for a batch of 2, .* 0..2"),
+        ({"classes": torch.tensor([0, 1])}, "list 3 objects in 'image' but 2 in 'classes'"),
+        ({"classes": torch.tensor([0, 1, 3])}, "classes of boxes must be in 0..2, got 0..3"),
     ],
 )
 def test_wrong_boxes(change, sentence):
@@ -117,7 +115,7 @@ def test_wrong_boxes(change, sentence):
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int64])
 def test_images_of_bytes_are_told_what_to_give(model, kind):
     with pytest.raises(
-        BadInput, match=rf"the samples are {kind}; for images of bytes give space\.encode\(images / 255\)"
+        BadInput, match=rf"the samples are {kind}; for images of bytes pass space\.encode\(images / 255\)"
     ):
         share(Victim(model, Pixels((3, 2, 2))), Gradient(), (255 * X).to(kind), torch.tensor([0, 1]))
 
@@ -143,9 +141,9 @@ class Wrapped(nn.Module):
     [
         (
             SimpleNamespace,
-            "gives a SimpleNamespace of Hugging Face; wrap the model in Logits, or for text in TextLogits",
+            "returns Hugging Face's SimpleNamespace; wrap the model in Logits, or for text in TextLogits",
         ),
-        (dict, "the model gives a dict; give Victim a loss that takes it"),
+        (dict, "the model returns a dict; give Victim a loss that takes it"),
     ],
 )
 def test_a_model_that_gives_no_plain_scores(kind, sentence):

@@ -209,8 +209,8 @@ def test_a_module_at_two_places_is_trained_as_torch_does_and_left_as_it_was(vict
 @pytest.mark.parametrize(
     ("wrap", "said"),
     [
-        (nn.DataParallel, "give the module inside, model.module"),
-        (torch.jit.script, "give the nn.Module it was made from"),
+        (nn.DataParallel, "pass the module inside, model.module"),
+        (torch.jit.script, "pass the nn.Module it was made from"),
         (lambda model: nn.Sequential(model, nn.LazyLinear(4)), "run one batch through it first"),
     ],
 )

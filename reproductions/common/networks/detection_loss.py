@@ -97,7 +97,7 @@ class DetectionLoss:
 def _refuse_classes(classes: Tensor, known: int) -> None:
     """Refuses classes that the output does not have; other devices than the CPU are not asked, for a step may be recorded."""
     if classes.device.type == "cpu" and not 0 <= int(classes.min()) <= int(classes.max()) < known:
-        raise BadInput(f"classes of boxes must lie in 0..{known - 1}, got {int(classes.min())}..{int(classes.max())}")
+        raise BadInput(f"classes of boxes must be in 0..{known - 1}, got {int(classes.min())}..{int(classes.max())}")
 
 
 def _largest(values: Tensor, image: Tensor, batch: int) -> Tensor:

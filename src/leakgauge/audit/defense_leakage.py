@@ -18,10 +18,10 @@ from torch import Tensor
 from leakgauge.audit.defense_training import at_once
 from leakgauge.audit.setup import Setup
 from leakgauge.channels import DPSGD, Gradient
-from leakgauge.channels.aggregate import drawn_anew
+from leakgauge.channels.aggregate import for_client
 from leakgauge.channels.dpsgd import require_separate_samples
-from leakgauge.channels.facts import of_a_client, public
-from leakgauge.channels.rows import in_rows
+from leakgauge.channels.facts import public, single_client
+from leakgauge.channels.rows import as_rows
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Channel, Defense, NeedsVictim, RowByRow, Signal, Victim
 from leakgauge.core.randomness import private_randomness
@@ -69,8 +69,8 @@ class Releases:
             require_separate_samples(self.victim)
             seed = None if channel.seed is None else channel.seed + number
             rng = None if seed is None else torch.Generator().manual_seed(seed)
-            return channel.released({name: rows[places] for name, rows in self.rows.items()}, rng)
-        return _sent(self.victim, drawn_anew(channel, number), self.x[places], self.y[places], seed=self.seed)
+            return channel.release({name: rows[places] for name, rows in self.rows.items()}, rng)
+        return _sent(self.victim, for_client(channel, number), self.x[places], self.y[places], seed=self.seed)
 
 
 def draw_releases(setup: Setup, channel: Channel, *, batch: int, candidates: int, releases: int, seed: int) -> Releases:
@@ -95,7 +95,7 @@ def draw_releases(setup: Setup, channel: Channel, *, batch: int, candidates: int
 
 def _unprotected(channel: Channel) -> Channel:
     """How a candidate's own update is made by one who does not know the noise, and does not clip."""
-    one = of_a_client(channel)
+    one = single_client(channel)
     return Gradient() if isinstance(one, DPSGD) else public(one)
 
 
@@ -208,4 +208,4 @@ def _row_by_row(defense: Defense, signals: Signal, rng: torch.Generator) -> Sign
 
 def _flat(rows: Tensor) -> Tensor:
     """Doubles, for the reason that :func:`leakgauge.monitor.whitebox.products` gives."""
-    return in_rows(rows).double()
+    return as_rows(rows).double()

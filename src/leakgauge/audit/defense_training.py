@@ -15,7 +15,7 @@ from leakgauge.audit.setup import Setup
 from leakgauge.channels import DPSGD, Gradient
 from leakgauge.channels.dpsgd import require_separate_samples
 from leakgauge.channels.gradient import each_gradient, gradient
-from leakgauge.core import Defense, Victim, defended
+from leakgauge.core import Defense, Victim, apply_defenses
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import Inapplicable
 from leakgauge.measures.binomial import clopper_pearson
@@ -98,8 +98,8 @@ def trained(setup: Setup, defenses: Sequence[Defense], how: Training, private: D
             if private is None:
                 sent = gradient(victim, x, y, parameters=parameters, buffers=buffers)
             else:
-                sent = private.released(each_gradient(victim, x, y, parameters=parameters, buffers=buffers), noise)
-            sent = defended(victim, Gradient(), sent, defenses, rng=noise)
+                sent = private.release(each_gradient(victim, x, y, parameters=parameters, buffers=buffers), noise)
+            sent = apply_defenses(victim, Gradient(), sent, defenses, rng=noise)
             for name, parameter in parameters.items():
                 parameter.grad = sent.get(name)
             optimizer.step()

@@ -139,7 +139,7 @@ def check_fits(setup: Setup) -> int:
     classes = output.shape[1]
     if int(setup.labels.min()) < 0 or int(setup.labels.max()) >= classes:
         raise BadInput(
-            f"labels must lie in 0..{classes - 1} for a model of {classes} classes, "
+            f"labels must be in 0..{classes - 1} for a model with {classes} classes, "
             f"the data has {int(setup.labels.min())}..{int(setup.labels.max())}"
         )
     return classes

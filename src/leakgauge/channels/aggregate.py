@@ -1,4 +1,4 @@
-"""The mean of several clients' updates: all that secure aggregation lets the server see."""
+"""The mean of several clients' updates, which is all the server sees under secure aggregation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.gradient import Gradient
-from leakgauge.channels.redrawn import redrawn
+from leakgauge.channels.reseed import reseed
 from leakgauge.channels.targets import of_samples
 from leakgauge.core import Channel, KeepsSecrets, PerSample, SharesBuffers, Signal, Targets, Victim
 from leakgauge.errors import BadInput
@@ -19,10 +19,9 @@ from leakgauge.errors import BadInput
 class Aggregate:
     """Σ_k n_k/n · u_k, with u_k the update (channel ``of``) of client k on its n_k of the n samples.
 
-    The samples are dealt out to ``clients`` clients in turn, as evenly as they go. The adversary knows how many each one
-    holds but, as nothing in the sum has a name, neither who holds which sample nor what a single client sent. In eval
-    mode the aggregate of gradients is the gradient of one large batch; in train mode each client has its own batch
-    statistics.
+    The samples are dealt to ``clients`` clients in turn, as evenly as possible. The adversary knows how many samples each client
+    holds. It does not know which client holds which sample, nor what a single client sent. In eval mode the aggregate of
+    gradients is the gradient of one large batch; in train mode each client has its own batch statistics.
 
     Ref: Bonawitz et al. 2017, section 1 — the server learns the sum of the updates alone
     Ref: McMahan et al. 2017, Algorithm 1 — weights n_k/n
@@ -35,7 +34,9 @@ class Aggregate:
         if not isinstance(self.clients, int) or self.clients < 1:
             raise BadInput(f"Aggregate needs at least 1 client, got {self.clients}")
         if isinstance(self.of, PerSample):
-            raise BadInput(f"Aggregate adds updates, {self.of!r} sends one message per sample")
+            raise BadInput(
+                f"Aggregate adds updates, but {self.of!r} sends one message per sample; use an update channel"
+            )
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         return self._mean(x, y, lambda client, x, y: client(victim, x, y))
@@ -63,7 +64,7 @@ class Aggregate:
         for k in range(self.clients):
             rows = torch.arange(k, len(x), self.clients, device=x.device)
             mine = of_samples(y, rows, samples=len(x))
-            for name, value in sent(drawn_anew(self.of, k), x[rows], mine).items():
+            for name, value in sent(for_client(self.of, k), x[rows], mine).items():
                 if not value.is_floating_point():
                     mean.setdefault(name, value)
                     continue
@@ -72,8 +73,8 @@ class Aggregate:
         return mean
 
 
-def drawn_anew(channel: Channel, number: int) -> Channel:
-    """The channel of another client or round: what it draws for itself is another draw, also for clients of clients."""
+def for_client(channel: Channel, number: int) -> Channel:
+    """The channel of another client or round, with its own random draws, also inside nested aggregates."""
     if isinstance(channel, Aggregate):
-        return replace(channel, of=drawn_anew(channel.of, channel.clients * number))
-    return redrawn(channel, number)
+        return replace(channel, of=for_client(channel.of, channel.clients * number))
+    return reseed(channel, number)

@@ -1,4 +1,4 @@
-"""The gradient of differentially private training: every sample's gradient is clipped, then noise is added to the sum."""
+"""The gradient of differentially private training: clip each sample's gradient, sum, add noise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.channels.gradient import each_gradient
-from leakgauge.channels.rows import clipped_rows
+from leakgauge.channels.rows import clip_rows
 from leakgauge.core import Signal, Targets, Victim
 from leakgauge.errors import BadInput, Inapplicable
 
@@ -18,11 +18,11 @@ from leakgauge.errors import BadInput, Inapplicable
 class DPSGD:
     """g̃ = 1/B · (Σ_i g_i · min(1, C / ‖g_i‖) + σC · N(0, I)), with g_i the gradient of sample i of B.
 
-    C is ``clip``, σ is ``noise`` (the noise multiplier). The noise is drawn from ``seed``, which stays with the client: an
-    observation holds the channel with seed None, which has no noise, and an adversary who replays it matches the mean. The
-    gradients of all samples are held at once: B times the size of the model.
+    C is ``clip``, σ is ``noise`` (the noise multiplier). The noise comes from ``seed``, which only the client knows: an
+    observation holds the channel with seed None and no noise, so an adversary who replays it matches the mean. Memory: the
+    gradients of all samples at once, B times the size of the model.
 
-    Batch normalisation in train mode mixes samples, so that no gradient of one sample exists; such a victim is refused.
+    Batch normalisation in train mode mixes samples, so no gradient of one sample exists. Such a victim is refused.
 
     Ref: Abadi et al. 2016, Algorithm 1 — one step of differentially private SGD, without the sampling of the lot
     """
@@ -37,18 +37,18 @@ class DPSGD:
         if not 0 <= self.noise < math.inf:
             raise BadInput(f"DPSGD needs a noise multiplier of at least 0, got {self.noise}")
         if self.noise and math.isinf(self.clip):
-            raise BadInput("DPSGD measures its noise in units of clip; give a finite clip, or noise 0")
+            raise BadInput("DPSGD scales its noise by clip, which is infinite here; set a finite clip, or noise 0")
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         require_separate_samples(victim)
         each = each_gradient(victim, x, y, parameters=victim.parameters(), buffers=victim.buffers())
-        return self.released(each, None if self.seed is None else torch.Generator().manual_seed(self.seed))
+        return self.release(each, None if self.seed is None else torch.Generator().manual_seed(self.seed))
 
-    def released(self, each: Signal, rng: torch.Generator | None) -> dict[str, Tensor]:
-        """g̃ from the gradients of the samples, (B, *shape), with noise from ``rng``, or without any."""
+    def release(self, each: Signal, rng: torch.Generator | None) -> dict[str, Tensor]:
+        """g̃ from the gradients of the samples, (B, *shape), with noise from ``rng``, or without noise if that is None."""
         sent: dict[str, Tensor] = {}
         sigma = self.noise * self.clip
-        for name, rows in clipped_rows(each, self.clip).items():
+        for name, rows in clip_rows(each, self.clip).items():
             total = rows.sum(0)
             if self.noise and rng is not None:
                 total = total + sigma * torch.randn(total.shape, generator=rng).to(total)
@@ -56,15 +56,15 @@ class DPSGD:
         return sent
 
     def public(self) -> DPSGD:
-        """The channel as the server knows it: without the noise that was drawn."""
+        """The channel as the server knows it: without the client's noise."""
         return replace(self, seed=None)
 
 
 def require_separate_samples(victim: Victim) -> None:
-    """Refuses a victim whose samples act on each other, by the name of the layer."""
+    """Refuse a victim with a layer that mixes samples, and name the layer."""
     for name, module in victim.model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
             raise Inapplicable(
-                f"DPSGD needs the gradient of each sample, and {name} normalises over the batch; "
+                f"DPSGD needs the gradient of each sample, but {name} normalises over the batch; "
                 "use eval mode or group normalisation"
             )

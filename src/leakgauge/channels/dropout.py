@@ -1,4 +1,4 @@
-"""Dropout draws masks that the adversary does not know; a replay without it is the best deterministic guess."""
+"""Dropout uses masks that the adversary does not know; a replay without dropout is the best deterministic guess."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def dropping_layers(model: nn.Module) -> tuple[str, ...]:
 def without_dropout(victim: Victim) -> Victim:
     """The same victim with every drop rate at zero; batch normalisation stays in the victim's mode.
 
-    A client that drops shares the gradient under one mask. The adversary, who does not know the mask, replays the mean
-    of the masks. For the papers' setting (no dropout at all) make the victim itself of ``without_dropout(victim)``.
+    A client with dropout shares the gradient under one mask. The adversary does not know the mask and replays the mean
+    of all masks. For the papers' setting (no dropout at all) attack ``without_dropout(victim)`` itself.
     """
     if not dropping_layers(victim.model):
         return victim
@@ -35,7 +35,7 @@ def without_dropout(victim: Victim) -> Victim:
 
 
 def draws_at_random(victim: Victim) -> bool:
-    """Whether two passes of noise through the model differ: it drops by a function of its own, which has no rate to set."""
+    """Whether two passes of the same noise differ: such a model drops values in its own code, which has no rate to set to 0."""
     noise = victim.to_input(victim.space.start(4, torch.Generator().manual_seed(0)))
     found = []
     for seed in range(2):

@@ -1,4 +1,4 @@
-"""The weight update after several local epochs, each in an order that the client draws and tells nobody."""
+"""The weight update after several local epochs, each in a random order that only the client knows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from leakgauge.errors import BadInput
 class ShuffledFedAvg:
     """``epochs`` passes over the client's samples in minibatches of ``minibatch``, in a new order each time.
 
-    The orders are drawn from ``seed``, which stays with the client: an observation holds the channel with seed None, that
-    is, with every epoch in the order as given. The number of samples must be a multiple of ``minibatch``.
+    The orders come from ``seed``, which only the client knows: an observation holds the channel with seed None, where every
+    epoch uses the given order. The number of samples must be a multiple of ``minibatch``.
 
     Ref: McMahan et al. 2017, Algorithm 1 — ClientUpdate with E epochs and batches of size B
     """
@@ -32,23 +32,23 @@ class ShuffledFedAvg:
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise BadInput(f"ShuffledFedAvg needs at least 1 epoch, got {self.epochs}")
-        FedAvg(lr=self.lr, minibatch=self.minibatch, momentum=self.momentum)  # refuses what it would refuse
+        FedAvg(lr=self.lr, minibatch=self.minibatch, momentum=self.momentum)  # checks these options
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         rows = self._rows(len(x)).to(x.device)
-        return self.unrolled(len(x))(victim, x[rows], of_samples(y, rows, samples=len(x)))
+        return self.unroll(len(x))(victim, x[rows], of_samples(y, rows, samples=len(x)))
 
     def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         """Buffers after the last local step."""
         rows = self._rows(len(x)).to(x.device)
-        return self.unrolled(len(x)).buffers(victim, x[rows], of_samples(y, rows, samples=len(x)))
+        return self.unroll(len(x)).buffers(victim, x[rows], of_samples(y, rows, samples=len(x)))
 
     def public(self) -> ShuffledFedAvg:
         """The channel as the server knows it: without the orders."""
         return replace(self, seed=None)
 
-    def unrolled(self, samples: int) -> FedAvg:
-        """The same training as one pass over epochs · samples samples, epoch after epoch."""
+    def unroll(self, samples: int) -> FedAvg:
+        """The same training as one pass over epochs · samples samples."""
         size = self.minibatch or samples
         if samples % size:
             raise BadInput(f"ShuffledFedAvg needs a multiple of {size} samples (its minibatch), got {samples}")

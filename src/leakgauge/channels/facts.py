@@ -1,4 +1,4 @@
-"""What attacks that read a signal without replaying it must know of its channel."""
+"""Facts about a channel, for attacks that read a signal without replaying it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from leakgauge.channels.gradient import Gradient
 from leakgauge.core import Channel, KeepsSecrets
 
 
-def of_a_client(channel: Channel) -> Channel:
-    """What a single client would have sent: the channel itself, unless it adds up several clients."""
-    return of_a_client(channel.of) if isinstance(channel, Aggregate) else channel
+def single_client(channel: Channel) -> Channel:
+    """The channel of a single client: the channel itself, unless it sums several clients."""
+    return single_client(channel.of) if isinstance(channel, Aggregate) else channel
 
 
 def public(channel: Channel) -> Channel:
@@ -21,24 +21,24 @@ def public(channel: Channel) -> Channel:
 
 def is_weight_update(channel: Channel) -> bool:
     """Whether the signal points against the gradient, as a change of weights does."""
-    return isinstance(of_a_client(channel), FedAvg | ShuffledFedAvg)
+    return isinstance(single_client(channel), FedAvg | ShuffledFedAvg)
 
 
 def local_steps(channel: Channel, size: int) -> int:
-    """Steps that each client took, with ``size`` samples in all."""
-    one = of_a_client(channel)
+    """Local steps of each client, for ``size`` samples in total."""
+    one = single_client(channel)
     if isinstance(one, ShuffledFedAvg):
-        one = one.unrolled(size // clients(channel))
+        one = one.unroll(size // clients(channel))
     return one.steps if isinstance(one, FedAvg) else 1
 
 
 def clients(channel: Channel) -> int:
-    """How many clients the signal adds up."""
+    """How many clients the signal sums."""
     return channel.clients * clients(channel.of) if isinstance(channel, Aggregate) else 1
 
 
-def on_all_samples(channel: Channel, size: int) -> bool:
-    """Whether every step of the channel is taken on all ``size`` samples together, as they stand."""
+def uses_whole_batch(channel: Channel, size: int) -> bool:
+    """Whether every step of the channel uses all ``size`` samples at once, in the given order."""
     if isinstance(channel, FedAvg):
         return channel.order is None and (channel.minibatch or size) >= size
     return isinstance(channel, Gradient)

@@ -14,10 +14,10 @@ from leakgauge.graphs import example_of, find, trace_of
 
 @dataclass(frozen=True)
 class Features:
-    """z = M1(x): the tensors that cross ``cut``, by name; a cut of one tensor gives one, named like the cut.
+    """z = M1(x): the tensors that cross ``cut``, by name. If a single tensor crosses, it has the name of the cut.
 
-    ``cut`` is a name that ``leakgauge.split.cuts`` lists, or a module that ends there. One row per sample; labels play
-    no part. Differentiable in x. The victim runs in eval mode, as inference does.
+    ``cut`` is a name from ``leakgauge.split.cuts``, or a module that ends there. One row per sample; labels are not used.
+    Differentiable in x. The victim runs in eval mode, as in inference.
 
     Ref: Liu and Zhu 2025, section 2.1 — the transmitted features
     """
@@ -30,8 +30,8 @@ class Features:
         sent = traced.edge(point.name)(x)
         return {spec.name: value for spec, value in zip(point.tensors, sent, strict=True)}
 
-    def resumed(self, victim: Victim, signal: Signal, /) -> Any:
-        """What the cloud computes from the features: the model's output."""
+    def resume(self, victim: Victim, signal: Signal, /) -> Any:
+        """The model's output, which the cloud computes from the features."""
         traced = trace_of(victim)
         point = find(traced, self.cut)
         missing = [spec.name for spec in point.tensors if spec.name not in signal]

@@ -17,10 +17,10 @@ from leakgauge.errors import BadInput
 class FedAvg:
     """Δ = θ_K − θ_0 with θ_{k+1} = θ_k − η·v_{k+1}, v_{k+1} = μ·v_k + ∇loss(θ_k; minibatch k).
 
-    K is ``steps``, η is ``lr``, μ is ``momentum``. The client's samples are taken in ``order`` (default: as given), cut
-    into minibatches of ``minibatch`` samples (default: all at once) and cycled through until K steps are done. Which
-    sample comes first carries no name, so an adversary who replays the default order loses nothing as long as the
-    client uses one order in every epoch.
+    K is ``steps``, η is ``lr``, μ is ``momentum``. The client takes its samples in ``order`` (default: as given), cuts them
+    into minibatches of ``minibatch`` samples (default: all at once) and cycles through these until K steps are done. The
+    samples are anonymous, so an adversary who replays the default order loses nothing as long as the client uses the same
+    order in every epoch.
 
     Ref: McMahan et al. 2017, Algorithm 1 — the update of federated averaging
     """
@@ -41,7 +41,7 @@ class FedAvg:
         if not 0 <= self.momentum < 1:
             raise BadInput(f"FedAvg needs a momentum in [0, 1), got {self.momentum}")
         if self.order is not None and sorted(self.order) != list(range(len(self.order))):
-            raise BadInput(f"FedAvg needs an order that names every sample once, got {self.order}")
+            raise BadInput(f"FedAvg needs an order that lists every sample once, got {self.order}")
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         return self._train(victim, x, y)[0]
@@ -64,6 +64,6 @@ class FedAvg:
     def _minibatches(self, samples: int) -> list[list[int]]:
         order = list(range(samples) if self.order is None else self.order)
         if len(order) != samples:
-            raise BadInput(f"FedAvg has an order of {len(order)} samples but the client holds {samples}")
+            raise BadInput(f"FedAvg has an order of {len(order)} samples but the client has {samples}; list each once")
         size = self.minibatch or samples
         return [order[i : i + size] for i in range(0, samples, size)]

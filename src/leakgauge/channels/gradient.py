@@ -38,9 +38,9 @@ class Gradient:
 
 
 def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffers: Signal) -> dict[str, Tensor]:
-    """Gradient of the victim's loss at ``parameters``. ``buffers`` are updated in place as the client's would be.
+    """Gradient of the victim's loss at ``parameters``. ``buffers`` are updated in place, as on the client.
 
-    The graph is kept when x, y or the parameters can be differentiated, so that the result can be too.
+    The result is differentiable if x, y or the parameters require a gradient.
     A parameter that the loss does not use gets a gradient of zero.
     """
 
@@ -55,7 +55,7 @@ def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffe
 def _one_number(value: object) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
         given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise BadInput(f"the victim's loss must give one number, got {given}; return the mean over the batch alone")
+        raise BadInput(f"the victim's loss must return one number, got {given}; return only the mean over the batch")
     return value
 
 
@@ -80,32 +80,34 @@ def each_gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, 
 def for_each_sample(
     gradient_of: Callable[[Tensor, Targets], dict[str, Tensor]], x: Tensor, y: Targets
 ) -> dict[str, Tensor]:
-    """``gradient_of`` every sample as a batch of its own, one row of the result for each.
+    """``gradient_of`` each sample as a batch of one; one row of the result per sample.
 
-    All at once where the model can be mapped, else one after another.
+    Uses vmap if the model allows it, otherwise takes one sample after another.
     """
 
     def one(x: Tensor, y: Targets) -> dict[str, Tensor]:
         return gradient_of(x[None], y[None] if isinstance(y, Tensor) else {name: t[None] for name, t in y.items()})
 
-    lists = isinstance(y, Mapping) and IMAGE in y  # any number of objects a sample: nothing that could be mapped over
-    if not _watched.get() and not lists:
+    lists = (
+        isinstance(y, Mapping) and IMAGE in y
+    )  # samples have different numbers of objects, so vmap cannot map over them
+    if not _without_torch_func.get() and not lists:
         try:
             with inside_transform():
                 return torch.vmap(one, randomness="different")(x, y)
-        except RuntimeError:  # recurrent layers, values that decide what is run: some models cannot be mapped
-            pass  # an error of the model's own is raised again below
-    alone = [gradient_of(x[i : i + 1], of_samples(y, [i], samples=len(x))) for i in range(len(x))]
-    return {name: torch.stack([single[name] for single in alone]) for name in alone[0]}
+        except RuntimeError:  # vmap cannot map recurrent layers or data-dependent control flow
+            pass  # an error in the model itself is raised again below
+    singles = [gradient_of(x[i : i + 1], of_samples(y, [i], samples=len(x))) for i in range(len(x))]
+    return {name: torch.stack([single[name] for single in singles]) for name in singles[0]}
 
 
-_watched: ContextVar[bool] = ContextVar("watched", default=False)
+_without_torch_func: ContextVar[bool] = ContextVar("without_torch_func", default=False)
 
 
 @contextmanager
-def watchable() -> Iterator[None]:
-    """Inside, no channel uses torch.func, which lets nobody watch the tensors it keeps; samples are taken one after another."""
-    with _switched_on(_watched):
+def without_torch_func() -> Iterator[None]:
+    """Inside, no channel uses torch.func, which hides the tensors it saves; samples are taken one after another."""
+    with _switch_on(_without_torch_func):
         yield
 
 
@@ -114,13 +116,13 @@ _inside_transform: ContextVar[bool] = ContextVar("inside_transform", default=Fal
 
 @contextmanager
 def inside_transform() -> Iterator[None]:
-    """Inside, gradients are taken with ``torch.func.grad``, the only kind that vmap can map over."""
-    with _switched_on(_inside_transform), ScaleApart():
+    """Inside, gradients use ``torch.func.grad``, the only kind that vmap can map over."""
+    with _switch_on(_inside_transform), ScaleApart():
         yield
 
 
 @contextmanager
-def _switched_on(switch: ContextVar[bool]) -> Iterator[None]:
+def _switch_on(switch: ContextVar[bool]) -> Iterator[None]:
     token = switch.set(True)
     try:
         yield

@@ -10,8 +10,8 @@ from torch import Tensor
 from leakgauge.core import Signal
 
 
-def in_rows(values: Tensor) -> Tensor:
-    """(R, *shape) as (R, k), also where a row is a single number."""
+def as_rows(values: Tensor) -> Tensor:
+    """(R, *shape) flattened to (R, k); a row may be a single number."""
     return values.reshape(len(values), -1)
 
 
@@ -21,14 +21,14 @@ def row_norms(signal: Signal) -> Tensor:
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
-    """One value per row of ``like``, in its type, ready to be multiplied with it."""
+    """One value per row of ``like``, in its type, shaped to multiply with it."""
     return values.to(like).view(-1, *[1] * (like.dim() - 1))
 
 
-def clipped_rows(signal: Signal, norm: float) -> dict[str, Tensor]:
-    """g · min(1, norm / ‖g‖) for each row g, all tensors of a row together. Differentiable, also at a length of zero.
+def clip_rows(signal: Signal, norm: float) -> dict[str, Tensor]:
+    """g · min(1, norm / ‖g‖) for each row g, over all tensors of the row. Differentiable, even where g = 0.
 
-    Half precision is multiplied in single precision: a factor with few digits would leave rows longer than ``norm``.
+    Half precision is scaled in single precision: a rounded factor would leave rows longer than ``norm``.
 
     Ref: Abadi et al. 2016, Algorithm 1 — clip gradient
     """
@@ -37,14 +37,14 @@ def clipped_rows(signal: Signal, norm: float) -> dict[str, Tensor]:
     squares = _squares(signal)
     lengths = squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()  # the root has no slope at zero
     factors = (norm / lengths).clamp(max=1.0)
-    return {name: _scaled(t, factors) for name, t in signal.items()}
+    return {name: _scale(t, factors) for name, t in signal.items()}
 
 
-def _scaled(rows: Tensor, factors: Tensor) -> Tensor:
+def _scale(rows: Tensor, factors: Tensor) -> Tensor:
     wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
     return (wide * column(factors, wide)).to(rows.dtype)
 
 
 def _squares(signal: Signal) -> Tensor:
-    squares = [in_rows(t).double().square().sum(1) for t in signal.values()]
+    squares = [as_rows(t).double().square().sum(1) for t in signal.values()]
     return torch.stack(squares).sum(0) if squares else torch.zeros(1, dtype=torch.float64)

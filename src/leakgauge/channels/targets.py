@@ -1,4 +1,4 @@
-"""The targets of some of a batch's samples: what a minibatch, one of several clients or a single sample is trained on."""
+"""The targets of some samples of a batch: those of a minibatch, of one client or of a single sample."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from leakgauge.core import Targets
 from leakgauge.errors import BadInput
 
 IMAGE = "image"
-"""The entry that makes a mapping a list of objects (COCO's boxes): the image of the batch that each belongs to."""
+"""The key that marks a mapping as a list of objects (such as COCO's boxes): for each object, the index of its image in the batch."""
 
 
 def of_samples(y: Targets, rows: Sequence[int] | Tensor, *, samples: int) -> Targets:
-    """The targets of the samples ``rows`` of a batch of ``samples``, in that order; a sample may be named twice.
+    """The targets of the samples ``rows`` of a batch of ``samples``, in that order; a sample may occur twice.
 
-    Labels, and mappings with one row for each sample, are taken row by row. A list of objects holds any number of them for
-    each image: those of the images ``rows`` are taken, and their images counted anew from 0.
+    Labels, and mappings with one row per sample, are indexed by row. A list of objects can hold any number per image: the
+    objects of the images ``rows`` are taken, and these images are renumbered from 0.
 
     >>> boxes = {"boxes": torch.eye(4)[:3], "image": torch.tensor([0, 1, 1])}
     >>> of_samples(boxes, [1], samples=2)["image"]

@@ -1,4 +1,4 @@
-"""Replaying a gradient means differentiating it again; not every kernel and layer allows that."""
+"""Replaying a gradient means differentiating it again. Not every kernel and layer supports that."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ ONCE_ONLY = {
     "HardSigmoid": "write it as relu6(x + 3) / 6",
     "CTCLoss": "its backward pass has no derivative in PyTorch",
 }
-"""Layer classes (by class name, so that libraries' own copies count) whose backward pass has no derivative."""
+"""Layer classes without a second derivative. They are matched by class name, which also finds other libraries' copies."""
 
 _UNDEFINED = re.compile(r"derivative for (\S+) is not implemented|(\S+) is not differentiable twice")
 
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Inside, scaled_dot_product_attention uses its mathematical form, whose backward pass can be differentiated.
+    """Inside, scaled_dot_product_attention uses its math kernel, which can be differentiated twice.
 
-    The fused kernels, the CPU's default among them, cannot. Enter it around the forward pass.
+    The fused kernels, including the default on CPU, cannot. Enter this around the forward pass.
     """
     with sdpa_kernel(SDPBackend.MATH):
         yield
 
 
 class ScaleApart(TorchFunctionMode):
-    """Normalises without weight and bias, and applies those afterwards as a product and a sum.
+    """Normalises without weight and bias, then applies them as a product and a sum.
 
-    ``torch.func.grad`` gives the weight of layer and batch normalisation a gradient that holds the mean and the deviation of the
-    data for constants: the gradient is right, its derivative in the data is not (by some per cent, without a word).
+    ``torch.func.grad`` treats the mean and deviation of the data as constants in the gradient of a norm's weight. The gradient
+    is right, but its derivative in the data is silently wrong by some per cent.
     """
 
     def __torch_function__(
@@ -73,7 +73,7 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     normal = F.batch_norm(input, running_mean, running_var, None, None, training, momentum, eps)
-    return _scaled_channels(normal, weight, bias)
+    return _scale_channels(normal, weight, bias)
 
 
 def _instance_norm(
@@ -87,10 +87,10 @@ def _instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     normal = F.instance_norm(input, running_mean, running_var, None, None, use_input_stats, momentum, eps)
-    return _scaled_channels(normal, weight, bias)
+    return _scale_channels(normal, weight, bias)
 
 
-def _scaled_channels(normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def _scale_channels(normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     shape = (-1, *[1] * (normal.dim() - 2))
     normal = normal if weight is None else normal * weight.view(shape)
     return normal if bias is None else normal + bias.view(shape)
@@ -105,7 +105,7 @@ _APART = {
 
 
 def refuse_once_only(model: nn.Module) -> None:
-    """Raises ``Inapplicable`` that names every layer known not to be differentiable twice."""
+    """Raise ``Inapplicable`` and name every layer known not to be twice differentiable."""
     found = [(name, type(m).__name__) for name, m in model.named_modules() if type(m).__name__ in ONCE_ONLY]
     if found:
         named = ", ".join(f"{name} ({kind}: {ONCE_ONLY[kind]})" for name, kind in found[:5])
@@ -114,7 +114,7 @@ def refuse_once_only(model: nn.Module) -> None:
 
 @contextmanager
 def explaining_once_only() -> Iterator[None]:
-    """Turns PyTorch's complaint about a missing second derivative into ``Inapplicable`` with the operator's name."""
+    """Turns PyTorch's error about a missing second derivative into ``Inapplicable`` with the operator's name."""
     try:
         yield
     except RuntimeError as error:
@@ -122,4 +122,4 @@ def explaining_once_only() -> Iterator[None]:
         if found is None:
             raise
         operator = found.group(1) or found.group(2)
-        raise Inapplicable(f"the model uses {operator}, whose backward pass cannot be differentiated again") from error
+        raise Inapplicable(f"the model uses {operator}, which cannot be differentiated twice") from error

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.core.running import (
-    copied,
+    deep_copy,
     drop_rate,
     explaining_mistakes,
     keeps_statistics,
@@ -47,9 +47,9 @@ Mode = Literal["train", "eval"]
 class Victim:
     """All that is public about the audited model.
 
-    The model is copied when the victim is made and the copy is put into ``mode``; the user's own module is never
-    touched. The copy is only ever run functionally, on given parameters and on copies of the buffers. ``sent_by`` names the
-    malicious server that sent this model in place of the agreed one (see :mod:`leakgauge.servers`); empty for an honest one.
+    The victim copies the model and puts the copy into ``mode``; it never touches the user's module. The copy only runs
+    functionally, on given parameters and on copies of the buffers. ``sent_by`` names the malicious server that sent this model
+    instead of the agreed one (see :mod:`leakgauge.servers`); empty for an honest server.
     """
 
     model: nn.Module
@@ -65,7 +65,7 @@ class Victim:
         if self.mode not in ("train", "eval"):
             raise BadInput(f"the victim's mode must be 'train' or 'eval', got {self.mode!r}")
         refuse_wrapped(self.model)
-        model = copied(self.model).train(self.mode == "train")
+        model = deep_copy(self.model).train(self.mode == "train")
         if not any(p.requires_grad for p in model.parameters()):
             raise BadInput("the victim's model has no trainable parameter; nothing would be shared")
         model.zero_grad(set_to_none=True)
@@ -78,11 +78,11 @@ class Victim:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the numbers that the model takes."""
+        """The floating-point type that the model takes."""
         return next(p.dtype for p in self.model.parameters() if p.is_floating_point())
 
     def to_input(self, x: Tensor) -> Tensor:
-        """``x`` on the model's device and, unless it holds whole numbers such as token ids, in the model's type."""
+        """``x`` on the model's device, converted to the model's type unless it holds integers such as token ids."""
         return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
 
     def parameters(self) -> dict[str, Tensor]:
@@ -102,7 +102,7 @@ class Victim:
             if "more than 1 value per channel" not in str(refusal):
                 raise
             raise Inapplicable(
-                "batch normalisation in train mode has no statistics of a single value; use a larger batch"
+                "batch normalisation in train mode cannot compute statistics from a single value; use a larger batch"
             ) from refusal
 
     def depends_on_mode(self) -> bool:
@@ -119,14 +119,14 @@ class Channel(Protocol):
 
 @runtime_checkable
 class SharesBuffers(Protocol):
-    """A channel that can also say what the client's buffers hold after its work (batch-norm statistics)."""
+    """A channel that also knows the client's buffers after its work (batch-norm statistics)."""
 
     def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal: ...
 
 
 @runtime_checkable
 class PerSample(Protocol):
-    """A channel that sends one row per sample, each depending on that sample alone, under names of its own."""
+    """A channel that sends one row per sample under its own names; a row depends on its own sample only."""
 
     def like(self, victim: Victim, size: int, /) -> Signal:
         """A signal of ``size`` samples with the right names, shapes and types; its values mean nothing."""
@@ -135,27 +135,27 @@ class PerSample(Protocol):
 
 @runtime_checkable
 class KeepsSecrets(Protocol):
-    """A channel with something that stays with the client; ``public`` is what the adversary knows of it."""
+    """A channel with a part that only the client knows; ``public`` is the channel as the adversary knows it."""
 
     def public(self) -> Channel: ...
 
 
 class Defense(Protocol):
-    """Changes what leaves the device, and only that. What changes how it is computed is a channel."""
+    """Changes what leaves the device, and nothing else. Anything that changes how it is computed is a channel."""
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal: ...
 
 
 @runtime_checkable
 class NeedsVictim(Protocol):
-    """A defense given in terms of roles, which needs the model to know the parameter names."""
+    """A defense defined by roles. It needs the model to look up the parameter names."""
 
     def for_victim(self, victim: Victim, /) -> Defense: ...
 
 
 @runtime_checkable
 class RowByRow(Protocol):
-    """A defense that can treat each row of the tensors as a message of its own, as the features of one sample are."""
+    """A defense that can treat each row of the tensors as a separate message, such as the features of one sample."""
 
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal: ...
 
@@ -165,10 +165,10 @@ Kind = Literal["deployable", "diagnostic", "malicious"]
 
 @dataclass(frozen=True)
 class Assumption:
-    """One thing the adversary is taken to know or to profit from.
+    """One thing the adversary is assumed to know or to benefit from.
 
     ``deployable``: a real server has it in ordinary protocols. ``diagnostic``: it makes the result an upper bound. ``malicious``: a
-    real server can do it, and breaks the protocol with it.
+    real server can do it, but breaks the protocol by doing so.
     """
 
     what: str
@@ -177,7 +177,7 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Observation:
-    """The adversary's whole knowledge. Absent knowledge is None."""
+    """Everything the adversary knows. What it does not know is None."""
 
     signal: Signal
     channel: Channel
@@ -190,25 +190,25 @@ class Observation:
 
 
 class Reveal(Protocol):
-    """Gives the adversary one more thing, and writes down that it did."""
+    """Gives the adversary one more piece of knowledge and records that as an assumption."""
 
     def __call__(
         self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
     ) -> Observation: ...
 
 
-def _told(seen: Observation, what: str, kind: Kind, **known: Any) -> Observation:
+def _assume(seen: Observation, what: str, kind: Kind, **known: Any) -> Observation:
     return replace(seen, assumptions=(*seen.assumptions, Assumption(what, kind)), **known)
 
 
 @dataclass(frozen=True)
 class Size:
-    """The number of samples in the update; federated averaging sends it as the client's weight."""
+    """The number of samples in the update. Federated averaging sends it as the client's weight."""
 
     def __call__(
         self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
     ) -> Observation:
-        return _told(seen, f"batch size known ({len(x)})", "deployable", size=len(x))
+        return _assume(seen, f"batch size known ({len(x)})", "deployable", size=len(x))
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Labels:
     def __call__(
         self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
     ) -> Observation:
-        return _told(seen, "true labels given to the adversary", "diagnostic", labels=y)
+        return _assume(seen, "true labels given to the adversary", "diagnostic", labels=y)
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class Buffers:
         if not isinstance(seen.channel, SharesBuffers):
             raise BadInput(f"{seen.channel!r} has no buffers to reveal; drop Buffers() from reveal")
         after = seen.channel.buffers(victim, x, y)
-        return _told(seen, "running statistics shared with the update", "deployable", buffers=after)
+        return _assume(seen, "running statistics shared with the update", "deployable", buffers=after)
 
 
 @dataclass(frozen=True)
@@ -246,16 +246,16 @@ class NoisyCopy:
         if not 0 <= self.p <= 1:
             raise BadInput(f"NoisyCopy needs a probability between 0 and 1, got {self.p}")
         if not x.is_floating_point():
-            raise BadInput("NoisyCopy mixes noise into pixels, token ids have none; drop it from reveal")
+            raise BadInput("NoisyCopy mixes noise into pixels, but these samples are token ids; drop it from reveal")
         mask = torch.rand(len(x), 1, *x.shape[2:], generator=rng) < self.p
         noise = torch.randn(x.shape, generator=rng)
         near = torch.where(mask.to(x.device), noise.to(x), x)
-        return _told(seen, f"start near the truth (noise on {self.p:.0%} of the pixels)", "diagnostic", near=near)
+        return _assume(seen, f"start near the truth (noise on {self.p:.0%} of the pixels)", "diagnostic", near=near)
 
 
 @dataclass(frozen=True, eq=False)
 class Auxiliary:
-    """Other images (model space) that the server holds: of the same kind as the client's, but not the client's."""
+    """Images (model space) that the server holds: the same kind as the client's, but not the client's own."""
 
     images: Tensor
 
@@ -267,7 +267,7 @@ class Auxiliary:
                 f"Auxiliary needs images of shape {tuple(victim.space.shape)}, got {tuple(self.images.shape)}"
             )
         what = f"server holds {len(self.images)} auxiliary images of the same kind"
-        return _told(seen, what, "deployable", auxiliary=self.images)
+        return _assume(seen, what, "deployable", auxiliary=self.images)
 
 
 def share(
@@ -283,27 +283,27 @@ def share(
 ) -> Observation:
     """What the adversary gets to see when the client sends ``x, y`` (model space) through ``channel``.
 
-    Defenses act in the given order. Whatever is revealed beyond the signal is written into ``assumptions``.
-    What the client draws (a defense's noise, dropout masks of a train-mode victim) comes from the seed ``secret``; where none
-    is given, from a stream of its own that follows from ``seed``, so that an attack with the same seed never draws the same.
+    Defenses run in the given order. Everything revealed beyond the signal is recorded in ``assumptions``.
+    The client's random draws (a defense's noise, the dropout masks of a train-mode victim) come from the seed ``secret``. Without
+    one they come from a separate stream derived from ``seed``, so an attack with the same seed never draws the same numbers.
     """
     refuse_samples(x, victim.space.shape)
     secret = own_stream(seed, "client") if secret is None else secret
-    updates = not isinstance(channel, PerSample)  # features are made by inference, which runs in eval mode
+    updates = not isinstance(channel, PerSample)  # features come from inference, which runs in eval mode
 
     def outputs() -> Any:
         with private_randomness(secret, victim.device):
             return victim(x)
 
-    told = explaining_mistakes(outputs, victim.loss, x, y, dtype=victim.dtype, before=x.is_cuda and updates)
-    with told, private_randomness(secret, victim.device):
-        signal = _apart(channel(victim, x, y))
-    signal = defended(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
+    explained = explaining_mistakes(outputs, victim.loss, x, y, dtype=victim.dtype, before=x.is_cuda and updates)
+    with explained, private_randomness(secret, victim.device):
+        signal = _detach(channel(victim, x, y))
+    signal = apply_defenses(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
     seen = Observation(signal=signal, channel=channel)
     if victim.sent_by:
-        seen = _told(seen, f"server sends another model than the agreed one: {victim.sent_by}", "malicious")
+        seen = _assume(seen, f"server sends another model than the agreed one: {victim.sent_by}", "malicious")
     if updates and victim.mode == "eval" and victim.depends_on_mode():
-        seen = _told(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
+        seen = _assume(seen, "client computes its update in eval mode (real training uses train mode)", "diagnostic")
     rng = torch.Generator().manual_seed(seed)
     for known in reveal:
         with private_randomness(secret, victim.device):  # the same dropout masks as the signal's
@@ -311,9 +311,9 @@ def share(
     return replace(seen, channel=channel.public()) if isinstance(channel, KeepsSecrets) else seen
 
 
-def _apart(signal: Signal) -> Signal:
-    """Each tensor detached and in memory of its own: autograd gives a class token's gradient as a part of its position's, and
-    a defense that works in place would change both."""
+def _detach(signal: Signal) -> Signal:
+    """Detach each tensor and give it its own memory: autograd can return a class token's gradient as a view of the position
+    embedding's, and a defense that works in place would change both."""
     taken: set[int] = set()
     found: dict[str, Tensor] = {}
     for name, value in signal.items():
@@ -323,10 +323,10 @@ def _apart(signal: Signal) -> Signal:
     return found
 
 
-def defended(
+def apply_defenses(
     victim: Victim, channel: Channel, signal: Signal, defenses: Sequence[Defense], *, rng: torch.Generator
 ) -> Signal:
-    """What is sent of ``signal`` after the defenses; features are defended sample by sample, each is its own message."""
+    """``signal`` after all defenses. Features are defended sample by sample, because each sample is a separate message."""
     for defense in defenses:
         bound = defense.for_victim(victim) if isinstance(defense, NeedsVictim) else defense
         if isinstance(channel, PerSample) and isinstance(bound, RowByRow):
@@ -338,7 +338,7 @@ def defended(
 
 @dataclass(frozen=True)
 class Trace:
-    """How an attack went: losses of every restart at ``steps``, and the chosen candidate at ``snapshot_steps``."""
+    """The course of an attack: the loss of every restart at ``steps``, and the chosen candidate at ``snapshot_steps``."""
 
     steps: tuple[int, ...] = ()
     losses: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (len(steps), restarts)
@@ -348,11 +348,11 @@ class Trace:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What an attack believes the data was, in model space. It holds no truth.
+    """What an attack believes the data was, in model space. It holds no ground truth.
 
-    ``candidates`` (restarts, batch, *shape) and ``losses`` (restarts,) are all restarts; ``x`` is the one with the
-    lowest loss, which the adversary can see. ``y`` are class labels, or None where they could not be told. ``stated`` is
-    what the attack said could be recovered before it solved anything, as rows of a table (question, answer).
+    ``candidates`` (restarts, batch, *shape) and ``losses`` (restarts,) cover all restarts; ``x`` is the restart with the
+    lowest loss, which the adversary can see. ``y`` are class labels, or None where the attack could not infer them. ``stated`` is
+    what the attack predicted it could recover before it solved anything, as table rows (question, answer).
     """
 
     x: Tensor
@@ -378,19 +378,19 @@ class Reconstruction:
         notes: tuple[str, ...] = (),
         stated: tuple[tuple[str, str], ...] = (),
     ) -> Reconstruction:
-        """The answer of an attack without restarts, such as a closed form. ``began`` is when it did (perf_counter)."""
+        """The result of an attack without restarts, such as a closed form. ``began`` is its start time (perf_counter)."""
         losses, seconds = torch.tensor([loss], dtype=torch.float64), time.perf_counter() - began
         return cls(x, y, loss, x[None], losses, made_by, seconds, notes=notes, stated=stated)
 
 
 class Attack(Protocol):
-    """Turns an observation into a reconstruction. Raises ``Inapplicable`` when it lacks something."""
+    """Turns an observation into a reconstruction. Raises ``Inapplicable`` if something it needs is missing."""
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction: ...
 
 
 @runtime_checkable
 class Blindable(Protocol):
-    """An attack that can run without the signal: same start, same priors, nothing observed (the null run)."""
+    """An attack that can run without the signal (the null run): same start, same priors, nothing observed."""
 
     def blind(self) -> Attack: ...

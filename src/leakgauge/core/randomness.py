@@ -1,4 +1,4 @@
-"""Where random numbers come from: torch's global generators for a while, and streams of their own out of one seed."""
+"""Sources of random numbers: torch's global generators for one block, and separate streams derived from one seed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from contextlib import contextmanager
 import torch
 
 
-def own_stream(seed: int, whose: str) -> int:
-    """The seed of a stream that belongs to ``whose`` alone: nobody who draws from ``seed`` itself meets its numbers.
+def own_stream(seed: int, owner: str) -> int:
+    """The seed of a stream that only ``owner`` uses: drawing from ``seed`` itself never gives the same numbers.
 
     >>> own_stream(0, "client") == own_stream(0, "client")
     True
     >>> len({0, 1, own_stream(0, "client"), own_stream(1, "client"), own_stream(0, "public images")})
     5
     """
-    return int.from_bytes(hashlib.sha256(f"{whose} {seed}".encode()).digest()[:7])
+    return int.from_bytes(hashlib.sha256(f"{owner} {seed}".encode()).digest()[:7])
 
 
-def drawn(count: int, most: int, *, seed: int = 0) -> torch.Tensor:
-    """At most ``most`` of ``count`` places, in order, drawn evenly: data come sorted by class, or class after class in turn.
+def draw_indices(count: int, most: int, *, seed: int = 0) -> torch.Tensor:
+    """At most ``most`` of the indices below ``count``, drawn uniformly and sorted. The first few would be biased: data often
+    come sorted by class.
 
-    >>> drawn(3, 5).tolist(), len(drawn(1000, 5)), bool((drawn(1000, 5).diff() > 0).all())
+    >>> draw_indices(3, 5).tolist(), len(draw_indices(1000, 5)), bool((draw_indices(1000, 5).diff() > 0).all())
     ([0, 1, 2], 5, True)
     """
     if count <= most:
@@ -33,7 +34,7 @@ def drawn(count: int, most: int, *, seed: int = 0) -> torch.Tensor:
 
 @contextmanager
 def private_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds torch's global generators for the block (dropout knows no other) and restores them afterwards."""
+    """Seeds torch's global generators for the block (dropout uses no other) and restores them afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         _seed(seed, device)
@@ -41,10 +42,10 @@ def private_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """Seeds the generators of the CPU and of ``device``, and no others.
+    """Seed the generators of the CPU and of ``device``, and no others.
 
-    ``torch.manual_seed`` also seeds devices that are not restored afterwards, and where CUDA is there but not in use yet, or
-    not there at all, it formats a stack for a call that it queues, every time.
+    ``torch.manual_seed`` also seeds devices that nobody restores afterwards. Without CUDA, or before CUDA is initialised, it
+    formats a stack trace for a queued call every time.
     """
     if device.type not in ("cpu", "cuda"):
         torch.manual_seed(seed)

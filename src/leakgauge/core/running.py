@@ -1,7 +1,7 @@
-"""The user's own model, weights and data, handled safely.
+"""Run the user's model safely: refuse what cannot work, leave everything else as it was.
 
-Modules that cannot run on given weights are refused with what to give instead; the others are copied. A model runs on given weights with
-activation checkpoints off and is left as it was. Samples and targets that do not fit are refused in one sentence.
+A module that cannot run on given weights is refused, with what to pass instead; any other is copied. A model runs on given weights
+with activation checkpoints off and is left unchanged. Samples and targets that do not fit are refused in one sentence.
 """
 
 from __future__ import annotations
@@ -22,58 +22,58 @@ from torch.func import functional_call
 from leakgauge.errors import BadInput
 
 
-def copied(model: nn.Module) -> nn.Module:
-    """A copy that shares nothing with the model that was given."""
+def deep_copy(model: nn.Module) -> nn.Module:
+    """A copy that shares no tensor with ``model``."""
     try:
         return copy.deepcopy(model)
     except RuntimeError as refusal:
         if "graph leaves" not in str(refusal):
             raise
         raise BadInput(
-            "the victim's model keeps a tensor of its last pass, as nn.utils.weight_norm and spectral_norm do, and cannot be copied; "
-            "run it once inside torch.no_grad() first"
+            "the victim's model cannot be copied because it keeps a tensor of its last forward pass, as nn.utils.weight_norm "
+            "and spectral_norm do; run it once inside torch.no_grad() first"
         ) from refusal
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Modules that cannot be run on given weights, each with what to give instead."""
+    """Refuse a module that cannot run on given weights, and say what to pass instead."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise BadInput(f"the victim's model is wrapped in {type(model).__name__}; give the module inside, model.module")
+        raise BadInput(f"the victim's model is wrapped in {type(model).__name__}; pass the module inside, model.module")
     if isinstance(model, torch.jit.ScriptModule):
         raise BadInput(
-            "the victim's model is TorchScript, whose weights are fixed; give the nn.Module it was made from"
+            "the victim's model is TorchScript, which fixes its weights; pass the nn.Module it was made from"
         )
     if any(hasattr(m, "_orig_mod") for m in model.modules()):
         raise BadInput(
-            "the victim's model is compiled, so that it cannot be differentiated twice; give the module inside, model._orig_mod"
+            "the victim's model is compiled and cannot be differentiated twice; pass the module inside, model._orig_mod"
         )
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise BadInput("the victim's model has lazy layers without weights; run one batch through it first")
 
 
 def drop_rate(module: nn.Module) -> float:
-    """The share that a layer drops in train mode: dropout, dropout inside attention, timm's and torchvision's stochastic depth."""
+    """The rate at which a layer drops in train mode: dropout, attention dropout, stochastic depth of timm and torchvision."""
     rate = getattr(module, drop_attribute(module), 0.0)
     return float(rate) if isinstance(rate, int | float) else 0.0
 
 
 def drop_attribute(module: nn.Module) -> str:
-    """Under which name a layer of :func:`drop_rate` holds its rate."""
+    """The attribute in which a layer keeps its :func:`drop_rate`."""
     if isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__ == "StochasticDepth":  # torchvision's
         return "p"
     return "dropout" if isinstance(module, nn.MultiheadAttention) else "drop_prob"  # as timm and transformers write it
 
 
 def keeps_statistics(module: nn.Module) -> bool:
-    """Whether single images move running statistics of the layer."""
+    """Whether a single image changes running statistics of the layer."""
     return isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.running_mean is not None
 
 
 def output_at(model: nn.Module, state: Mapping[str, Tensor], *args: Any) -> Any:
-    """``model(*args)`` with the tensors of ``state`` in place of its parameters and buffers of those names.
+    """``model(*args)`` with the tensors of ``state`` in place of the parameters and buffers of the same names.
 
-    A tied tensor is replaced wherever it stands, each place once. ``functional_call`` by itself replaces a layer that is
-    registered under two names twice, and then puts back as its own what it had put in the first time.
+    A tied tensor is replaced everywhere, once per place. ``functional_call`` alone replaces a layer registered under two
+    names twice; afterwards it restores the tensor that it had put in the first time, not the model's own.
     """
     with without_checkpoints():
         return functional_call(model, _at_every_place(model, state), args, tie_weights=False)
@@ -94,7 +94,7 @@ def _at_every_place(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, 
 
 
 class _Direct:
-    """Stands for ``CheckpointFunction``: runs the function and keeps what it needs for the backward pass."""
+    """Replaces ``CheckpointFunction``: runs the function and keeps what the backward pass needs."""
 
     @staticmethod
     def apply(function: Any, preserve_rng_state: bool, *inputs: Any) -> Any:
@@ -102,7 +102,7 @@ class _Direct:
 
 
 def _nothing_around(*_: Any, **__: Any) -> Iterator[None]:
-    """Stands for the generator that ``checkpoint`` runs around the function where it is not reentrant."""
+    """Replaces the generator that a non-reentrant ``checkpoint`` runs around the function."""
     yield
 
 
@@ -113,11 +113,11 @@ _lock, _inside = Lock(), 0
 
 @contextmanager
 def without_checkpoints() -> Iterator[None]:
-    """Inside, ``torch.utils.checkpoint`` calls the function as it is, under whatever name a library imported it.
+    """Inside, ``torch.utils.checkpoint`` just calls the function, under whatever name a library imported it.
 
-    A checkpoint runs part of the model again during the backward pass. By then a model that was run on given weights has
-    its own again, so the gradient of every local step but the first would quietly be taken at the wrong weights; and a
-    choice of kernels made around the forward pass is over. What checkpoints save, memory, is not worth that here.
+    A checkpoint runs part of the model again during the backward pass. By then a model that ran on given weights has its
+    own weights back, so every local step but the first would silently use the wrong weights. Kernels chosen around the
+    forward pass are no longer selected either. The memory that checkpoints save is not worth that here.
     """
     global _inside
     with _lock:
@@ -138,7 +138,7 @@ def _put(functions: dict[str, Any]) -> None:
 
 
 def refuse_samples(x: Any, shape: tuple[int, ...]) -> None:
-    """Refuses what is no batch of samples of ``shape``."""
+    """Refuse ``x`` unless it is a batch of samples of ``shape``."""
     if not isinstance(x, Tensor):
         raise BadInput(f"share needs samples as a tensor of shape (batch, *{shape}), got {type(x).__name__}")
     if x.dim() == 0:
@@ -153,10 +153,10 @@ def refuse_samples(x: Any, shape: tuple[int, ...]) -> None:
 def explaining_mistakes(
     outputs: Callable[[], Any], loss: Callable[..., Any], x: Tensor, y: Any, *, dtype: torch.dtype, before: bool
 ) -> Iterator[None]:
-    """Turns what PyTorch says of wrong samples and targets into one sentence.
+    """Turns PyTorch's errors about wrong samples and targets into one sentence.
 
-    ``outputs`` gives what the model, whose numbers are of ``dtype``, makes of ``x``. ``before``: targets are looked at beforehand, as
-    a GPU needs it, where a label out of range ends the process's use of the device.
+    ``outputs`` computes the model's output for ``x``; ``dtype`` is the model's type. ``before`` checks the targets first: on a
+    GPU a label out of range makes the device unusable for the rest of the process.
     """
     if before:
         refuse_targets(outputs, loss, x, y)
@@ -165,13 +165,13 @@ def explaining_mistakes(
     except (IndexError, RuntimeError, ValueError, AttributeError, AssertionError, TypeError) as error:
         if "type" in str(error) and x.is_floating_point() and x.dtype != dtype:
             raise BadInput(
-                f"the model takes numbers of {dtype}, the samples are {x.dtype}; give victim.to_input(x)"
+                f"the model takes {dtype}, but the samples are {x.dtype}; pass victim.to_input(x)"
             ) from error
         if (
             "type" in str(error) and "indices" not in str(error) and not x.is_floating_point()
         ):  # ids are looked up as indices
             raise BadInput(
-                f"the model takes numbers of {dtype}, the samples are {x.dtype}; for images of bytes give space.encode(images / 255)"
+                f"the model takes {dtype}, but the samples are {x.dtype}; for images of bytes pass space.encode(images / 255)"
             ) from error
         try:
             refuse_targets(outputs, loss, x, y)
@@ -181,11 +181,11 @@ def explaining_mistakes(
 
 
 def refuse_targets(outputs: Callable[[], Any], loss: Callable[..., Any], x: Tensor, y: Any) -> None:
-    """Refuses targets that belong to no batch ``x``, and labels that cross entropy cannot take; any other loss knows its own."""
+    """Refuse targets that do not belong to the batch ``x``, and labels that cross entropy cannot take. Other losses check their own."""
     if isinstance(y, Mapping):
         _refuse_objects(y, len(x))
     elif not isinstance(y, Tensor):
-        raise BadInput(f"targets are a tensor of labels or a mapping of tensors, got {type(y).__name__}")
+        raise BadInput(f"targets must be a tensor of labels or a mapping of tensors, got {type(y).__name__}")
     elif loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
         with torch.no_grad():
             scores = outputs()
@@ -199,10 +199,10 @@ def _no_scores(given: Any) -> str:
     kind = type(given).__name__
     if isinstance(getattr(given, "logits", None), Tensor):
         return (
-            f"cross entropy takes the scores alone, the model gives a {kind} of Hugging Face; wrap the model in Logits, or for "
+            f"cross entropy needs the logits, but the model returns Hugging Face's {kind}; wrap the model in Logits, or for "
             "text in TextLogits, both from leakgauge.integrations.huggingface"
         )
-    return f"cross entropy takes a tensor of scores, the model gives a {kind}; give Victim a loss that takes it"
+    return f"cross entropy needs a tensor of logits, but the model returns a {kind}; give Victim a loss that takes it"
 
 
 def _refuse_objects(y: Mapping[str, Any], samples: int) -> None:
@@ -211,16 +211,18 @@ def _refuse_objects(y: Mapping[str, Any], samples: int) -> None:
         return
     for name, value in y.items():
         if len(value) != len(image):
-            raise BadInput(f"the targets name {len(image)} objects in 'image', but there are {len(value)} {name!r}")
+            raise BadInput(
+                f"the targets list {len(image)} objects in 'image' but {len(value)} in {name!r}; give one of each per object"
+            )
     if len(image) and not 0 <= int(image.min()) <= int(image.max()) < samples:
         raise BadInput(
-            f"the 'image' of an object must lie in 0..{samples - 1} for a batch of {samples}, "
+            f"the 'image' of an object must be in 0..{samples - 1} for a batch of {samples}, "
             f"the targets have {int(image.min())}..{int(image.max())}"
         )
 
 
 def _refuse_labels(y: Tensor, scores: Tensor, ignored: int) -> None:
-    """``scores`` (B, classes, ...) and labels (B, ...), or class probabilities of the scores' shape."""
+    """``scores`` are (B, classes, ...); ``y`` are labels (B, ...) or class probabilities of the scores' shape."""
     classes, wanted = scores.shape[1], (scores.shape[0], *scores.shape[2:])
     if tuple(y.shape) == tuple(scores.shape) and y.is_floating_point():
         return
@@ -229,10 +231,10 @@ def _refuse_labels(y: Tensor, scores: Tensor, ignored: int) -> None:
             f"labels must have shape {wanted}, or {tuple(scores.shape)} for class probabilities, got {tuple(y.shape)}"
         )
     if y.dtype not in (torch.long, torch.uint8):
-        raise BadInput(f"labels must be whole numbers of torch.int64, got {y.dtype}; give y.long()")
-    told = y[y != ignored]
-    if len(told) and not 0 <= int(told.min()) <= int(told.max()) < classes:
+        raise BadInput(f"labels must be torch.int64, got {y.dtype}; pass y.long()")
+    counted = y[y != ignored]
+    if len(counted) and not 0 <= int(counted.min()) <= int(counted.max()) < classes:
         raise BadInput(
-            f"labels must lie in 0..{classes - 1} for a model of {classes} classes, "
-            f"the batch has {int(told.min())}..{int(told.max())}"
+            f"labels must be in 0..{classes - 1} for a model with {classes} classes, "
+            f"the batch has {int(counted.min())}..{int(counted.max())}"
         )

@@ -1,4 +1,4 @@
-"""What a victim takes: images or sentences, and the way between a picture in [0, 1] and what the model sees."""
+"""What a victim takes as input, images or sentences, and the conversion between an image in [0, 1] and what the model sees."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Space(Protocol):
 
 @lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Per-channel values, made once per device: a copy in every step would stop a CUDA graph from being recorded."""
+    """Per-channel values, made once per device: a copy in every step would make it impossible to record a CUDA graph."""
     with torch.inference_mode(False):
         return torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1)
 
@@ -65,18 +65,18 @@ class Pixels:
         return torch.randn(n, *self.shape, generator=rng)
 
     def encode(self, image: Tensor) -> Tensor:
-        """Image values (within ``bounds``) to what the model takes."""
+        """From image values (within ``bounds``) to the model's input."""
         mean, std = self._affine(image)
         return (image - mean) / std
 
     def decode(self, x: Tensor) -> Tensor:
-        """What the model takes to an image in [0, 1], clipped."""
+        """From the model's input to an image in [0, 1], clipped."""
         mean, std = self._affine(x)
         low, high = self.bounds
         return ((x * std + mean - low) / (high - low)).clamp(0, 1)
 
     def project(self, x: Tensor) -> Tensor:
-        """Nearest point of the box of valid images, in model space."""
+        """The nearest valid image, in model space."""
         mean, std = self._affine(x)
         low, high = ((bound - mean) / std for bound in self.bounds)
         return torch.minimum(torch.maximum(x, low), high)
@@ -84,7 +84,7 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Sentences of ``length`` token ids below ``vocab``: whole numbers, which can be looked up but not differentiated.
+    """Sentences of ``length`` token ids below ``vocab``: integers, which can be looked up but not differentiated.
 
     >>> Tokens(3, vocab=5).project(torch.tensor([[-2, 4, 9]])).tolist()
     [[0, 4, 4]]
@@ -102,15 +102,15 @@ class Tokens:
         return (self.length,)
 
     def start(self, n: int, rng: torch.Generator) -> Tensor:
-        """Ids drawn evenly, shape (n, length)."""
+        """Ids drawn uniformly, shape (n, length)."""
         return torch.randint(self.vocab, (n, self.length), generator=rng)
 
     def project(self, x: Tensor) -> Tensor:
-        """The nearest ids there are."""
+        """The nearest valid ids."""
         return x.round().clamp(0, self.vocab - 1).long()
 
     def encode(self, image: Tensor) -> Tensor:
-        """Ids are what the model takes; they only get the type that a look-up needs."""
+        """The ids, in the type that a look-up needs."""
         return image.long()
 
     def decode(self, x: Tensor) -> Tensor:

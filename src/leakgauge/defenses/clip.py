@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from leakgauge.channels.rows import clipped_rows
+from leakgauge.channels.rows import clip_rows
 from leakgauge.core import Signal
 from leakgauge.errors import BadInput
 
 
 @dataclass(frozen=True)
 class Clip:
-    """g · min(1, norm / ‖g‖) over all tensors together: :func:`leakgauge.channels.rows.clipped_rows` of one row.
+    """g · min(1, norm / ‖g‖) over all tensors together: :func:`leakgauge.channels.rows.clip_rows` of one row.
 
     The whole update is clipped, not the gradient of each sample; that changes how it is computed: channel ``DPSGD``.
     """
@@ -29,4 +29,4 @@ class Clip:
 
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         """The same with each row clipped by its own length."""
-        return clipped_rows(signal, self.norm)
+        return clip_rows(signal, self.norm)

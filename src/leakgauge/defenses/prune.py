@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.channels.rows import in_rows
+from leakgauge.channels.rows import as_rows
 from leakgauge.core import Signal
 from leakgauge.errors import BadInput
 
@@ -33,7 +33,7 @@ class Prune:
         return {name: self._pruned(t) for name, t in signal.items()}
 
     def _pruned(self, rows: Tensor) -> Tensor:
-        flat = in_rows(rows)
+        flat = as_rows(rows)
         dropped = round(self.fraction * flat.shape[1])
         if dropped == 0:
             return rows.clone()

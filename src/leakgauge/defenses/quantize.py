@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.channels.rows import column, in_rows
+from leakgauge.channels.rows import as_rows, column
 from leakgauge.core import Signal
 from leakgauge.errors import BadInput
 
@@ -37,6 +37,6 @@ class Quantize:
     def _rounded(self, rows: Tensor) -> Tensor:
         if self.bits >= 32 or not rows.numel():
             return rows.clone()
-        flat = in_rows(rows)
+        flat = as_rows(rows)
         steps = column(flat.abs().amax(1) / (2 ** (self.bits - 1) - 1), rows)
         return torch.where(steps > 0, (rows / steps).round() * steps, rows)

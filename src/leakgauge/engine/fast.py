@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from leakgauge.channels.rows import in_rows
+from leakgauge.channels.rows import as_rows
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Victim
 from leakgauge.engine.observed import Observed
@@ -92,8 +92,8 @@ class Recorded:
         if key in self._laid_out:
             return self._laid_out[key]
         kept = 1 if self.observed.per_row else 0
-        laid_out = in_rows if kept else Tensor.flatten
-        pairs = [(in_rows(self.gradient(n)), laid_out(self.observed.signal[n])) for n in names]
+        laid_out = as_rows if kept else Tensor.flatten
+        pairs = [(as_rows(self.gradient(n)), laid_out(self.observed.signal[n])) for n in names]
         small = [pair for pair in pairs if pair[0].shape[1] <= SMALL]
         large = [pair for pair in pairs if pair[0].shape[1] > SMALL]
         if len(small) > 1:

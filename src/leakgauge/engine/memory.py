@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from leakgauge.channels.gradient import watchable
+from leakgauge.channels.gradient import without_torch_func
 
 HEADROOM = 0.6
 """Share of the free memory that the graph of one step may take; the rest is for buffers that come and go."""
@@ -29,7 +29,7 @@ def saved_bytes(evaluate: Callable[[], object], *, besides: Iterable[Tensor] = (
             storages[storage.data_ptr()] = storage.nbytes()
         return tensor.detach()  # a result that its own graph holds would live until Python collects
 
-    with watchable(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with without_torch_func(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = evaluate()  # kept until the count is done, so that no storage is freed and counted twice
     total = sum(storages.values())
     del result

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from leakgauge.channels.rows import in_rows
+from leakgauge.channels.rows import as_rows
 from leakgauge.core import Signal, Victim
 from leakgauge.errors import BadInput, Inapplicable
 
@@ -25,7 +25,7 @@ class Observed:
     squares: dict[str, Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        rows = {n: in_rows(t if self.per_row else t[None]) for n, t in self.signal.items()}
+        rows = {n: as_rows(t if self.per_row else t[None]) for n, t in self.signal.items()}
         squares = {n: t.square().sum(1) for n, t in rows.items()}
         object.__setattr__(self, "squares", squares if self.per_row else {n: t[0] for n, t in squares.items()})
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from leakgauge.channels.facts import on_all_samples
+from leakgauge.channels.facts import uses_whole_batch
 from leakgauge.core import Channel, Signal, Victim
 from leakgauge.engine.observed import Observed
 
@@ -121,7 +121,7 @@ class Reference:
     def rows(self, x: Tensor, y: Tensor, which: Sequence[int] | slice) -> Replay:
         """The same for candidates that are only some (``which``) of the rows that were observed."""
         signals, captured = [], []
-        together = on_all_samples(self.channel, x.shape[1])  # else a pass of the channel sees some of the samples
+        together = uses_whole_batch(self.channel, x.shape[1])  # else a pass of the channel sees some of the samples
         for row in range(len(x)):
             with capturing(self.victim.model, self.capture if together else ()) as seen:
                 signals.append(self.channel(self.victim, x[row], y[row]))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from leakgauge.channels.gradient import inside_transform
-from leakgauge.channels.rows import in_rows
+from leakgauge.channels.rows import as_rows
 from leakgauge.core import Channel, Victim
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.reference import Replay, Weights
@@ -37,7 +37,7 @@ class Stacked:
         return self._sum(weights, lambda name: row_dot(self.signals[name], self.observed.signal[name]))
 
     def square(self, weights: Weights) -> Tensor:
-        return self._sum(weights, lambda name: in_rows(self.signals[name]).square().sum(1))
+        return self._sum(weights, lambda name: as_rows(self.signals[name]).square().sum(1))
 
     def l2(self, weights: Weights) -> Tensor:
         return self._sum(weights, lambda name: self._difference(name).square().sum(1))
@@ -46,7 +46,7 @@ class Stacked:
         return self._sum(weights, lambda name: self._difference(name).abs().sum(1))
 
     def _difference(self, name: str) -> Tensor:
-        return in_rows(self.signals[name] - self.observed.signal[name])
+        return as_rows(self.signals[name] - self.observed.signal[name])
 
     def observed_square(self, weights: Weights) -> Tensor:
         return self.observed.square(weights)

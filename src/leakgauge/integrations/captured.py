@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from leakgauge.audit.case import AUXILIARY, REARRANGED, AuxiliaryImages, Case
 from leakgauge.audit.setup import embedded
 from leakgauge.channels import DPSGD, ShuffledFedAvg
-from leakgauge.channels.facts import is_weight_update, local_steps, of_a_client, public
+from leakgauge.channels.facts import is_weight_update, local_steps, public, single_client
 from leakgauge.core import Assumption, Auxiliary, Channel, Observation, PerSample, Signal, Victim
 from leakgauge.data.fit import Shape
 from leakgauge.errors import BadInput
@@ -152,7 +152,7 @@ def _refuse_another_training(victim: Victim, moved: Signal, case: Case, *, sourc
             wanted = (
                 f"give --local-steps {steps:g}" if uses and steps >= 1 and steps.is_integer() else "check the model"
             )
-            if isinstance(of_a_client(channel), ShuffledFedAvg):
+            if isinstance(single_client(channel), ShuffledFedAvg):
                 wanted = f"check {case.channel}"
             raise BadInput(
                 f"{name} in {source} counts {batches:g} batches, where {told} local step(s) make {uses * told}; {wanted}, or leave "

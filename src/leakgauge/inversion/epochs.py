@@ -67,7 +67,7 @@ class OverEpochs:
         places = torch.stack([torch.randperm(size, generator=rng) for _ in range(epochs)])
         unrolled = replace(
             seen,
-            channel=channel.unrolled(size),
+            channel=channel.unroll(size),
             size=epochs * size,
             labels=labels[places.flatten().to(labels.device)],
             near=None,

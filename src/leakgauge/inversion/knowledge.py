@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels import FedAvg, ShuffledFedAvg
-from leakgauge.channels.facts import clients, of_a_client
+from leakgauge.channels.facts import clients, single_client
 from leakgauge.core import Observation, Signal, Victim
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
@@ -105,8 +105,8 @@ def _updates(seen: Observation) -> tuple[int, int]:
         raise Inapplicable(
             "the running statistics of several clients were averaged: their batches cannot be told apart"
         )
-    channel = of_a_client(seen.channel)
-    channel = channel.unrolled(size) if isinstance(channel, ShuffledFedAvg) else channel
+    channel = single_client(seen.channel)
+    channel = channel.unroll(size) if isinstance(channel, ShuffledFedAvg) else channel
     if not isinstance(channel, FedAvg):
         return size, 1
     in_step = min(channel.minibatch or size, size)

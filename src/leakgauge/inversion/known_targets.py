@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakgauge.channels.facts import on_all_samples
+from leakgauge.channels.facts import uses_whole_batch
 from leakgauge.channels.targets import of_samples
 from leakgauge.core import Loss, Observation, Victim
 from leakgauge.inversion.labels import batch_size
@@ -43,5 +43,5 @@ def with_known_targets(victim: Victim, seen: Observation) -> tuple[Victim, Obser
     assert isinstance(seen.labels, Mapping)
     known = {name: value.to(victim.device) for name, value in seen.labels.items()}
     size = batch_size(seen)
-    loss = OfKnownTargets(victim.loss, known, None if on_all_samples(seen.channel, size) else size)
+    loss = OfKnownTargets(victim.loss, known, None if uses_whole_batch(seen.channel, size) else size)
     return replace(victim, loss=loss), replace(seen, labels=torch.arange(size, device=victim.device))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.channels import Features, Gradient
-from leakgauge.channels.facts import is_weight_update, of_a_client
+from leakgauge.channels.facts import is_weight_update, single_client
 from leakgauge.core import Observation, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
@@ -145,7 +145,7 @@ class ChanceCounts:
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
         size = batch_size(seen)
-        if not isinstance(of_a_client(seen.channel), Gradient):
+        if not isinstance(single_client(seen.channel), Gradient):
             raise Inapplicable("the chance rule needs the gradient of one step, whose scale is known")
         slope = head_gradient(victim, seen, "bias")
         noise = victim.to_input(victim.space.start(self.probes, rng))
@@ -182,7 +182,7 @@ class CloudPrediction:
         if not isinstance(seen.channel, Features):
             raise Inapplicable("the cloud computes classes from features; this observation holds none")
         with torch.no_grad():
-            scores = seen.channel.resumed(victim, seen.signal)
+            scores = seen.channel.resume(victim, seen.signal)
         if not isinstance(scores, Tensor) or scores.dim() != 2:
             return torch.zeros(batch_size(seen), dtype=torch.long, device=victim.device)
         return scores.argmax(1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakgauge.channels.rows import in_rows
+from leakgauge.channels.rows import as_rows
 from leakgauge.core import Loss
 from leakgauge.errors import BadInput
 from leakgauge.measures.decoding import decode
@@ -124,7 +124,7 @@ def correlations(released: Mapping[str, Tensor], samples: Mapping[str, Tensor]) 
     """⟨released, gᵢ⟩ / ‖gᵢ‖ for each sample's gradient gᵢ; 0 where the gradient vanishes or is not finite."""
     products, norms = [], []
     for name, gradients in samples.items():  # layer by layer: doubles of all of them at once would be large
-        rows = in_rows(gradients.detach()).double()
+        rows = as_rows(gradients.detach()).double()
         products.append(rows @ released[name].detach().flatten().double())
         norms.append(rows.square().sum(1))
     found = torch.stack(products).sum(0) / torch.stack(norms).sum(0).sqrt()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from leakgauge.channels.rows import in_rows
+from leakgauge.channels.rows import as_rows
 from leakgauge.core import Loss
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.monitor.whitebox import Protection, WhiteBox, probe, untouched_randomness
@@ -172,7 +172,7 @@ class Prober:
 
 def _same_rows(a: Tensor, b: Tensor) -> Tensor:
     """Which rows of ``a`` are also in ``b``, by a random projection in double precision."""
-    flat = in_rows(a).double()
+    flat = as_rows(a).double()
     direction = torch.randn(flat.shape[1], generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(flat)
-    ours, theirs = flat @ direction, in_rows(b).double() @ direction
+    ours, theirs = flat @ direction, as_rows(b).double() @ direction
     return ((ours[:, None] - theirs).abs() <= 1e-12 * theirs.abs().clamp_min(1.0)).any(1)

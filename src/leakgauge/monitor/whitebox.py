@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.channels.gradient import for_each_sample, gradient_at
-from leakgauge.channels.rows import in_rows
+from leakgauge.channels.rows import as_rows
 from leakgauge.core import Loss, Targets
 from leakgauge.core.running import output_at
 from leakgauge.errors import Inapplicable
@@ -137,7 +137,7 @@ def products(samples: Mapping[str, Tensor], signal: Mapping[str, Tensor]) -> Pro
     """
     grams, crosses = [], []
     for name, gradients in samples.items():  # layer by layer: doubles of all of them at once would be large
-        rows = in_rows(gradients).double()
+        rows = as_rows(gradients).double()
         grams.append(rows @ rows.T)
         crosses.append(rows @ signal[name].detach().double().reshape(-1))
     return Products(torch.stack(grams).sum(0), torch.stack(crosses).sum(0))

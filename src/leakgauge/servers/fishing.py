@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Victim
-from leakgauge.core.running import copied
+from leakgauge.core.running import deep_copy
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
 
@@ -27,7 +27,7 @@ class Fishing:
         return "fishing"
 
     def __call__(self, victim: Victim, /, *, auxiliary: Tensor | None = None, seed: int = 0) -> Victim:
-        model, name = copied(victim.model), find_roles(victim.model).head
+        model, name = deep_copy(victim.model), find_roles(victim.model).head
         head = None if name is None else model.get_submodule(name)
         if not isinstance(head, nn.Linear) or head.bias is None:
             raise Inapplicable(f"fishing needs a linear head with a bias, the model has a {type(head).__name__}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Pixels, Victim
-from leakgauge.core.running import copied
+from leakgauge.core.running import deep_copy
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
 from leakgauge.servers.server import pixels_of
@@ -27,7 +27,7 @@ class TrapWeights:
 
     def __call__(self, victim: Victim, /, *, auxiliary: Tensor | None = None, seed: int = 0) -> Victim:
         space, name = pixels_of(victim), find_roles(victim.model).first_layer
-        model = copied(victim.model)
+        model = deep_copy(victim.model)
         layer = None if name is None else model.get_submodule(name)
         if not isinstance(layer, nn.Linear) or layer.bias is None:
             raise Inapplicable(

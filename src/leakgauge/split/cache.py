@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels import Features
-from leakgauge.core import Defense, Victim, defended
+from leakgauge.core import Defense, Victim, apply_defenses
 from leakgauge.errors import BadInput
 from leakgauge.graphs import find, trace_of
 from leakgauge.graphs.captured import Captured
@@ -129,7 +129,7 @@ def _fill(
         for name, point in points.items():
             signal = dict(zip((spec.name for spec in point.tensors), values[point.name], strict=True))
             rng = torch.Generator().manual_seed(seed + start)  # each batch its own, whatever other cuts are asked for
-            sent = list(defended(victim, Features(point.name), signal, defenses, rng=rng).values())
+            sent = list(apply_defenses(victim, Features(point.name), signal, defenses, rng=rng).values())
             one = sent[0] if len(sent) == 1 else torch.cat([value.flatten(1) for value in sent], 1)
             kept[name][start : start + batch] = one.to(kept[name].dtype)
 

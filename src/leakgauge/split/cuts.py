@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from leakgauge.core import Pixels, Space, Victim
-from leakgauge.core.randomness import drawn
+from leakgauge.core.randomness import draw_indices
 from leakgauge.errors import BadInput
 from leakgauge.graphs import Cost, Point, TensorSpec, example_of, find, trace_of
 
@@ -174,7 +174,9 @@ def jpeg_bytes(images: Tensor, *, quality: int = JPEG_QUALITY, most: int = 64) -
     """Mean number of bytes of an image (N, C, H, W) in [0, 1] as JPEG, over at most ``most`` of them, drawn evenly."""
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise BadInput(f"JPEG needs grey or colour images (N, 1 or 3, H, W), got shape {tuple(images.shape)}")
-    pixels = (images[drawn(len(images), most)].clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    pixels = (
+        (images[draw_indices(len(images), most)].clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    )
     sizes = []
     for picture in pixels:
         file = io.BytesIO()

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from leakgauge.core.randomness import drawn
+from leakgauge.core.randomness import draw_indices
 from leakgauge.measures.ridge import fit_ridge
 
 Decode = Callable[[Tensor], Tensor]
@@ -45,7 +45,7 @@ class RidgeInverter:
     def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int = 1, seed: int = 0) -> Decode:
         most = self.most or (4000 if features.device.type == "cuda" else 1000)
         if len(features) > most:
-            rows = drawn(len(features), most, seed=seed)
+            rows = draw_indices(len(features), most, seed=seed)
             features, images = features[rows.to(features.device)], images[rows.to(images.device)]
         fitted = fit_ridge(features, images, seed=seed)
 

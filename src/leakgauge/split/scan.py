@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leakgauge.channels import Features
 from leakgauge.core import Defense, Victim
-from leakgauge.core.randomness import drawn
+from leakgauge.core.randomness import draw_indices
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.graphs import find, trace_of
 from leakgauge.measures.bootstrap import ratio_interval
@@ -235,7 +235,7 @@ def _row(
         accuracy=_accuracy(victim, name, sent, test.labels),
         radius=None if radii is None else radii.mean,
         within=None if radii is None else radii.within,
-        effective_rank=effective_rank(covariance_spectrum(sent[drawn(len(sent), SPECTRUM_FROM)])),
+        effective_rank=effective_rank(covariance_spectrum(sent[draw_indices(len(sent), SPECTRUM_FROM)])),
         feature_entropy_per_dimension=None if radii is None else feature_entropy(radii).nats_per_dimension,
         decision_entropy_per_dimension=None if radii is None else decision_entropy(radii).nats_per_dimension,
         seconds=time.perf_counter() - began,
@@ -266,7 +266,7 @@ def _accuracy(victim: Victim, name: str, sent: Tensor, labels: Tensor | None) ->
     right = 0
     for start in range(0, len(sent), 256):
         rows = sent[start : start + 256].to(victim.device, victim.dtype)
-        scores = channel.resumed(victim, {name: rows})
+        scores = channel.resume(victim, {name: rows})
         if not isinstance(scores, Tensor) or scores.dim() != 2:
             return None
         right += int((scores.argmax(1).cpu() == labels[start : start + 256].cpu()).sum())

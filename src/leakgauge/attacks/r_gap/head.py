@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.r_gap.chain import Layer
 from leakgauge.channels.epochs import ShuffledFedAvg
-from leakgauge.channels.facts import of_a_client
+from leakgauge.channels.facts import single_client
 from leakgauge.channels.fedavg import FedAvg
 from leakgauge.core import Channel, Signal, Victim
 from leakgauge.errors import Inapplicable
@@ -51,7 +51,7 @@ def starts(victim: Victim, channel: Channel, signal: Signal, head: Layer) -> lis
 
 def factor_of(channel: Channel) -> float:
     """By what the channel multiplies the gradient of one step."""
-    one = of_a_client(channel)
+    one = single_client(channel)
     return -one.lr if isinstance(one, FedAvg | ShuffledFedAvg) else 1.0
 
 

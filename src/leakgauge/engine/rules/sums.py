@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from leakgauge.channels.rows import in_rows
+from leakgauge.channels.rows import as_rows
 from leakgauge.engine.fused import chain
 
 PIECE, LONG = 2**10, 2**15
@@ -18,9 +18,9 @@ PIECE, LONG = 2**10, 2**15
 
 def row_dot(gradient: Tensor, target: Tensor) -> Tensor:
     """⟨g_r, t⟩ or ⟨g_r, t_r⟩ for every row r, shape (R,)."""
-    flat = in_rows(gradient)
+    flat = as_rows(gradient)
     if target.dim() == gradient.dim():
-        return (flat * in_rows(target)).sum(1)
+        return (flat * as_rows(target)).sum(1)
     if flat.device.type != "cpu" or flat.shape[1] <= LONG:
         return flat @ target.flatten()
     # as in _in_pieces: of two million values a single product would lose four digits

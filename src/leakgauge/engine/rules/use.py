@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from leakgauge.channels.rows import in_rows
+from leakgauge.channels.rows import as_rows
 from leakgauge.engine.rules.sums import row_dot, row_square
 
 
@@ -42,11 +42,11 @@ class Use(ABC):
     def numbers(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """⟨g_r, g*_r⟩ and ‖g_r‖², each (R,); ``target`` is one for all restarts, or has R rows."""
         gradient = self.weight_gradient(delta)
-        return row_dot(gradient, target), row_square(in_rows(gradient))
+        return row_dot(gradient, target), row_square(as_rows(gradient))
 
     def compared(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """‖g_r − g*_r‖², (R,), and the difference, (R, k); ``target`` as above."""
-        difference = in_rows(self.weight_gradient(delta) - target)
+        difference = as_rows(self.weight_gradient(delta) - target)
         return row_square(difference), difference
 
 

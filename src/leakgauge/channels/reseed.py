@@ -1,4 +1,4 @@
-"""Other draws of what a client keeps to itself."""
+"""New random draws for the secret part of a channel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from leakgauge.channels.epochs import ShuffledFedAvg
 from leakgauge.core import Channel
 
 
-def redrawn(channel: Channel, number: int) -> Channel:
-    """The channel of another client or round: its noise or its orders are drawn from another seed."""
+def reseed(channel: Channel, number: int) -> Channel:
+    """The channel of another client or round: its noise or its orders come from another seed."""
     if isinstance(channel, DPSGD | ShuffledFedAvg) and channel.seed is not None:
         return replace(channel, seed=channel.seed + number)
     return channel
