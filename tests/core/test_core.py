@@ -357,7 +357,7 @@ def test_ids_are_shared_like_images_and_keep_their_type():
         assert seen.signal["0.weight"].abs().sum(1).nonzero().flatten().tolist() == [0, 1, 5, 8]
     with pytest.raises(BadInput, match="samples of shape"):
         share(victim, Gradient(), x[:, :2], torch.tensor([0, 1]))
-    with pytest.raises(BadInput, match="token ids have none"):
+    with pytest.raises(BadInput, match="these samples are token ids"):
         share(victim, Gradient(), x, torch.tensor([0, 1]), reveal=(NoisyCopy(0.5),))
 
 

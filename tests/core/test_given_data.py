@@ -42,7 +42,7 @@ def test_wrong_labels(channel, loss, y, sentence):
 
 
 def test_labels_of_32_bits():
-    with pytest.raises(BadInput, match=r"got torch.int32; give y.long"):
+    with pytest.raises(BadInput, match=r"got torch.int32; pass y.long"):
         share(victim(), Gradient(), X, torch.tensor([0, 1], dtype=torch.int32))
 
 
