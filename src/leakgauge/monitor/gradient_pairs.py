@@ -32,6 +32,11 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.features)
 
+    def first(self, count: int) -> Pairs:
+        """The oldest ``count`` of them, without a copy."""
+        layers = tuple(layer[:count] for layer in self.layers)
+        return Pairs(self.features[:count], layers, self.others[:count], self.group[:count])
+
     def nbytes(self) -> int:
         return sum(t.nbytes for t in (self.features, *self.layers, self.others))
 
@@ -59,8 +64,7 @@ class Collection:
     def pairs(self) -> Pairs:
         if self._pairs is None:
             raise BadInput("no pair was collected yet; train for a step before reading")
-        n, of = self._count, self._pairs
-        return Pairs(of.features[:n], tuple(layer[:n] for layer in of.layers), of.others[:n], of.group[:n])
+        return self._pairs.first(self._count)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,27 @@ from leakgauge.monitor.tokens import AutoencoderToken, Token
 
 MEMORY = 2**32
 """Bytes that stored pairs may take unless more is allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticPlan:
+    """One critic of a training: which ``token`` it reads, when it is trained and against which mismatched gradients.
+
+    ``null`` trains a second critic beside it on shuffled pairs, which doubles the cost.
+    """
+
+    token: Token = field(default_factory=AutoencoderToken)
+    reading: Reading = "once"
+    shuffle: Shuffle = "all"
+    training: CriticTraining = field(default_factory=CriticTraining)
+    null: bool = True
+
+    def __post_init__(self) -> None:
+        if self.reading not in ("once", "warm", "fresh") or self.shuffle not in ("all", "sub_epoch"):
+            raise BadInput(
+                f"reading must be 'once', 'warm' or 'fresh' and shuffle 'all' or 'sub_epoch', "
+                f"got {self.reading!r} and {self.shuffle!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -88,6 +109,54 @@ def paper_mode(
 
     Ref: Meng et al. 2025, Algorithm 1 — mutual information estimation
     """
+    plan = CriticPlan(
+        token=token or AutoencoderToken(),
+        reading=reading,
+        shuffle=shuffle,
+        training=training or CriticTraining(),
+        null=controls,
+    )
+    return paper_modes(
+        model,
+        loss,
+        data,
+        [plan],
+        feature_layer=feature_layer,
+        gradient_layers=gradient_layers,
+        held_out=held_out,
+        schedule=schedule,
+        sketch=sketch,
+        decoy=controls,
+        memory=memory,
+        kept_on=kept_on,
+        on_checkpoint=on_checkpoint,
+        seed=seed,
+    )[0]
+
+
+def paper_modes(
+    model: nn.Module,
+    loss: Loss,
+    data: tuple[Tensor, Tensor],
+    plans: Sequence[CriticPlan],
+    *,
+    feature_layer: str,
+    gradient_layers: Sequence[str],
+    held_out: tuple[Tensor, Tensor] | None = None,
+    schedule: Schedule | None = None,
+    sketch: Sketch | None = None,
+    decoy: bool = True,
+    memory: int = MEMORY,
+    kept_on: torch.device | None = None,
+    on_checkpoint: Callable[[int, nn.Module], None] | None = None,
+    on_result: Callable[[int, PaperResult], None] | None = None,
+    seed: int = 0,
+) -> list[PaperResult]:
+    """:func:`paper_mode` for several critics at the cost of one training; each result is that of its plan alone.
+
+    Critics look on and change nothing, so all are trained after the model, in the order of ``plans``, on the pairs that were there
+    at the time. ``on_result(number, result)`` is called as soon as a plan is done.
+    """
     device = next(model.parameters()).device
     with private_randomness(seed, device):  # of dropout, which knows no other generator
         run = _Run(
@@ -97,21 +166,18 @@ def paper_mode(
             data=data,
             held_out=held_out,
             schedule=schedule or Schedule(),
-            reading=reading,
-            shuffle=shuffle,
-            token=token or AutoencoderToken(),
-            training=training or CriticTraining(),
-            controls=controls,
+            plans=plans,
+            decoy=decoy,
             memory=memory,
             seed=seed,
             probe_options=(feature_layer, tuple(gradient_layers), sketch, kept_on),
         )
-        return run(on_checkpoint)
+        return run(on_checkpoint, on_result)
 
 
 @dataclass
 class _Waiting:
-    """A checkpoint whose pairs are there and whose critic may still have to be trained."""
+    """A checkpoint with its pairs, which critics read later. ``collected`` pairs were there at the time."""
 
     sub_epoch: int
     accuracy: float
@@ -128,23 +194,13 @@ class _Run:
     data: tuple[Tensor, Tensor]
     held_out: tuple[Tensor, Tensor] | None
     schedule: Schedule
-    reading: Reading
-    shuffle: Shuffle
-    token: Token
-    training: CriticTraining
-    controls: bool
+    plans: Sequence[CriticPlan]
+    decoy: bool
     memory: int
     seed: int
     probe_options: tuple[str, tuple[str, ...], Sketch | None, torch.device | None]
-    seconds_critic: float = 0.0
-    critic_steps: int = 0
 
     def __post_init__(self) -> None:
-        if self.reading not in ("once", "warm", "fresh") or self.shuffle not in ("all", "sub_epoch"):
-            raise BadInput(
-                f"reading must be 'once', 'warm' or 'fresh' and shuffle 'all' or 'sub_epoch', "
-                f"got {self.reading!r} and {self.shuffle!r}"
-            )
         # one generator each, so that neither controls nor checkpoints change which batches are trained on
         self.rng, self.others_rng = (torch.Generator().manual_seed(self.seed + add) for add in (0, 1_000_003))
         self.probe = Probe(self.model, self.loss, *self.probe_options)
@@ -163,7 +219,7 @@ class _Run:
 
     def _check_memory(self) -> None:
         pairs = self.schedule.sub_epochs * self.schedule.iterations
-        features = self.schedule.batch * self.features * (2 if self.controls else 1)
+        features = self.schedule.batch * self.features * (2 if self.decoy else 1)
         needed = 4 * pairs * (sum(self.sizes) + features)
         if needed > self.memory:
             raise BadInput(
@@ -171,55 +227,30 @@ class _Run:
                 f"give sketch= a function that shortens the gradients, or allow more than memory={self.memory}"
             )
 
-    def __call__(self, on_checkpoint: Callable[[int, nn.Module], None] | None) -> PaperResult:
+    def __call__(
+        self,
+        on_checkpoint: Callable[[int, nn.Module], None] | None,
+        on_result: Callable[[int, PaperResult], None] | None,
+    ) -> list[PaperResult]:
         began = time.perf_counter()
         optimizer = torch.optim.Adam(self.model.parameters(), lr=self.schedule.lr)
         decay = torch.optim.lr_scheduler.StepLR(optimizer, self.schedule.decay_every, self.schedule.decay)
-        real, null = self._critic(0), self._critic(1)
         waiting: list[_Waiting] = []
-        done: list[Checkpoint] = []
         for sub_epoch in range(self.schedule.sub_epochs + 1):
             if sub_epoch:
                 self._train_model(sub_epoch, optimizer)
                 decay.step()
-                if self.reading == "warm":
-                    self._train_critics(real, null)
             if sub_epoch in self.schedule.checkpoints:
                 if on_checkpoint is not None:
                     on_checkpoint(sub_epoch, copy.deepcopy(self.model))
-                at = self._evaluation(sub_epoch)
-                if self.reading == "once":
-                    waiting.append(at)
-                    continue
-                if self.reading == "fresh":
-                    real, null = self._critic(0), self._critic(1)
-                    self._train_critics(real, null)
-                done.append(self._read(at, real, null))
-        if self.reading == "once":
-            self._train_critics(real, null)
-            done = [self._read(at, real, null) for at in waiting]
-        return PaperResult(
-            tuple(done),
-            self.reading,
-            self.shuffle,
-            repr(self.token),
-            self.seed,
-            self._cost(time.perf_counter() - began),
-        )
-
-    def _cost(self, seconds: float) -> Cost:
-        parameters = sum(p.numel() for p in self._critic(0).network.parameters())
-        return Cost(
-            critic_steps=self.critic_steps,
-            critic_parameters=parameters,
-            stored=self.collection.pairs().nbytes(),
-            seconds_model=seconds - self.seconds_critic,
-            seconds_critic=self.seconds_critic,
-        )
-
-    def _critic(self, which: int) -> Critic:
-        seed = 2 * self.seed + which
-        return Critic.made(self.features, self.sizes, self.token, self.training, seed=seed, device=self.device)
+                waiting.append(self._evaluation(sub_epoch))
+        seconds = time.perf_counter() - began
+        found: list[PaperResult] = []
+        for number, plan in enumerate(self.plans):
+            found.append(_Watch(self, plan, waiting)(seconds))
+            if on_result is not None:
+                on_result(number, found[-1])
+        return found
 
     def _batch(self, data: tuple[Tensor, Tensor], rng: torch.Generator) -> tuple[Tensor, Tensor]:
         rows = torch.randperm(len(data[0]), generator=rng)[: self.schedule.batch]
@@ -239,7 +270,7 @@ class _Run:
             self.collection.add(features, layers, others, sub_epoch)
 
     def _features_of_others(self) -> Tensor:
-        if not self.controls:
+        if not self.decoy:
             return torch.empty(0)
         with untouched_buffers(self.model), torch.no_grad(), private_randomness(self.seed, self.device):
             return self.probe.kept(self.probe.features(self._batch(self.data, self.others_rng)[0])[0])
@@ -269,46 +300,88 @@ class _Run:
             ]
         return float(torch.cat(right).mean())
 
-    def _partners(self, groups: Tensor, add: int) -> Tensor:
-        """For every row another one, by which it is mismatched."""
-        rng = torch.Generator().manual_seed(self.seed + add)
-        return mismatched(groups if self.shuffle == "sub_epoch" else torch.zeros_like(groups), rng)
-
-    def _null_order(self, n: int) -> Tensor:
+    def null_order(self, n: int) -> Tensor:
         """For every row a gradient drawn from all others: nothing is left to be found."""
         return mismatched(torch.zeros(n), torch.Generator().manual_seed(self.seed + 1))
 
-    def _train_critics(self, real: Critic, null: Critic) -> None:
-        if not len(self.collection):
-            return
-        began = time.perf_counter()
-        pairs = self.collection.pairs()
-        rows, partners = torch.arange(len(pairs)), self._partners(pairs.group, 0)
-        real.train(pairs.features, pairs.layers, rows, partners)
-        if self.controls:
-            shuffled = self._null_order(len(pairs))
-            null.train(pairs.features, pairs.layers, shuffled, shuffled[partners])
-        self.critic_steps += self.training.steps
-        self.seconds_critic += time.perf_counter() - began
 
-    def _read(self, at: _Waiting, real: Critic, null: Critic) -> Checkpoint:
+class _Watch:
+    """One critic that looks on at a training that is over, as if it had been there: it sees no pair before its time."""
+
+    def __init__(self, run: _Run, plan: CriticPlan, waiting: Sequence[_Waiting]) -> None:
+        self.run, self.plan, self.waiting = run, plan, waiting
+        self.steps = 0
+        self.real, self.null = self._critic(0), self._critic(1)
+
+    def __call__(self, seconds_model: float) -> PaperResult:
         began = time.perf_counter()
+        trained, done = 0, []
+        if self.plan.reading == "once":
+            self._train(len(self.run.collection))
+        for at in self.waiting:
+            if self.plan.reading == "warm":
+                per = self.run.schedule.iterations
+                for sub_epoch in range(trained // per + 1, at.sub_epoch + 1):
+                    self._train(sub_epoch * per)
+                trained = at.collected
+            elif self.plan.reading == "fresh":
+                self.real, self.null = self._critic(0), self._critic(1)
+                self._train(at.collected)
+            done.append(self._read(at))
+        cost = Cost(
+            critic_steps=self.steps,
+            critic_parameters=sum(p.numel() for p in self.real.network.parameters()),
+            stored=self.run.collection.pairs().nbytes(),
+            seconds_model=seconds_model,
+            seconds_critic=time.perf_counter() - began,
+        )
+        return PaperResult(
+            tuple(done), self.plan.reading, self.plan.shuffle, repr(self.plan.token), self.run.seed, cost
+        )
+
+    def _critic(self, which: int) -> Critic:
+        seed = 2 * self.run.seed + which
+        return Critic.made(
+            self.run.features, self.run.sizes, self.plan.token, self.plan.training, seed=seed, device=self.run.device
+        )
+
+    def _partners(self, groups: Tensor, add: int) -> Tensor:
+        """For every row another one, by which it is mismatched."""
+        rng = torch.Generator().manual_seed(self.run.seed + add)
+        return mismatched(groups if self.plan.shuffle == "sub_epoch" else torch.zeros_like(groups), rng)
+
+    def _train(self, count: int) -> None:
+        """On the first ``count`` pairs."""
+        if not count:
+            return
+        pairs = self.run.collection.pairs().first(count)
+        rows, partners = torch.arange(count), self._partners(pairs.group, 0)
+        self.real.train(pairs.features, pairs.layers, rows, partners)
+        if self.plan.null:
+            shuffled = self.run.null_order(count)
+            self.null.train(pairs.features, pairs.layers, shuffled, shuffled[partners])
+        self.steps += self.plan.training.steps
+
+    def _read(self, at: _Waiting) -> Checkpoint:
         paper, held = (
-            real.read(pairs.features, pairs.layers, torch.arange(len(pairs)), self._partners(pairs.group, 2))
+            self.real.read(pairs.features, pairs.layers, torch.arange(len(pairs)), self._partners(pairs.group, 2))
             for pairs in (at.train, at.held)
         )
         collected = decoy = nothing = None
         if at.collected:
-            pairs = self.collection.pairs()
-            order = torch.randperm(at.collected, generator=torch.Generator().manual_seed(self.seed))
-            rows = order[: self.schedule.evaluation].sort().values
-            partners = rows[self._partners(pairs.group[rows], 3)]
-            collected = real.read(pairs.features[rows], pairs.layers, rows, partners)
-            if self.controls:
-                decoy = real.read(pairs.others[rows], pairs.layers, rows, partners)
-                shuffled = self._null_order(len(pairs))
-                nothing = null.read(pairs.features[rows], pairs.layers, shuffled[rows], shuffled[partners])
-        self.seconds_critic += time.perf_counter() - began
+            pairs = self.run.collection.pairs()
+            order = torch.randperm(at.collected, generator=torch.Generator().manual_seed(self.run.seed))
+            rows = order[: self.run.schedule.evaluation].sort().values
+            partners = self._partners(pairs.group[: at.collected], 3)[
+                rows
+            ]  # of all: few of these rows share a sub-epoch
+            collected = self.real.read(pairs.features[rows], pairs.layers, rows, partners)
+            if self.run.decoy:
+                decoy = self.real.read(pairs.others[rows], pairs.layers, rows, partners)
+            if self.plan.null:
+                # of the pairs that its critic was trained on: all for "once", those so far otherwise
+                shuffled = self.run.null_order(len(pairs) if self.plan.reading == "once" else at.collected)
+                nothing = self.null.read(pairs.features[rows], pairs.layers, shuffled[rows], shuffled[partners])
         return Checkpoint(at.sub_epoch, at.accuracy, paper, collected, Controls(held, decoy, nothing))
 
 

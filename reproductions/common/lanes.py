@@ -1,0 +1,224 @@
+"""Several parts of the studies side by side on one GPU, inside a time limit, with everything packed into few files.
+
+    python -m reproductions.common.lanes PLAN --data FOLDER --out FOLDER [--limit 560] [--state FOLDER] [--quick]
+
+A plan is a set of lanes; each lane is a process after another. Small networks are bound by the time it takes to launch their
+kernels, so lanes side by side use a GPU better than one after another, if NVIDIA's MPS lets them run at the same time. Without it
+processes take turns, which costs about half: then at most ``--together`` lanes run at once, and lanes that fill a GPU are left out.
+
+What comes back under ``--out``: ``rows.tar.gz`` (numbers and logs; packed again every minute), ``pictures.tar.gz``, and
+``weights.tar.00`` … (pieces of one archive, to be joined with cat). ``--state`` is a folder with what an earlier call brought
+back, unpacked: rows that are there are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+WORK = Path(tempfile.gettempdir()) / "reproduction_lanes"
+PIECE = 15 * 2**20
+PACK_EVERY, GRACE = 60.0, 12.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A module of the reproductions with its arguments, and the seconds it may take."""
+
+    module: str
+    arguments: tuple[str, ...] = ()
+    limit: float = 10_000.0
+
+    @property
+    def name(self) -> str:
+        return "_".join([self.module.replace(".", "_"), *(a.strip("-") for a in self.arguments)])
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Jobs one after another. ``fills`` says that one of them keeps the whole GPU busy."""
+
+    jobs: tuple[Job, ...]
+    fills: bool = False
+
+
+def tokens(*arguments: str) -> Job:
+    return Job("privacy_tokens.run", arguments)
+
+
+def control(*arguments: str) -> Job:
+    return Job("practical_feasibility.control", arguments)
+
+
+TOKENS = (
+    Lane((tokens("lenet"), tokens("batch_sizes_lenet"))),
+    Lane((tokens("lenet_warm_transformer"), tokens("lenet", "--seed", "1"))),
+    Lane((tokens("lenet_warm_autoencoder"), tokens("lenet", "--seed", "2"))),
+    Lane((tokens("alexnet"),)),
+    Lane((tokens("cnn"), tokens("cnn", "--seed", "1"), tokens("cnn", "--seed", "2"), tokens("batch_sizes_cnn"))),
+    Lane((tokens("mlp"), tokens("mlp", "--seed", "1"), tokens("mlp", "--seed", "2"), tokens("batch_sizes_mlp"))),
+    Lane((tokens("noise"), tokens("batch_sizes_alexnet"))),
+)
+PLANS: dict[str, tuple[Lane, ...]] = {
+    "tokens": TOKENS,
+    "control": (Lane((control(),), fills=True),),
+    "first": (*TOKENS, Lane((control(),), fills=True)),
+}
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", choices=sorted(PLANS))
+    parser.add_argument("--data", type=Path, help="folder with the data; quick runs need none")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--state", type=Path, help="results of an earlier call, unpacked")
+    parser.add_argument("--work", type=Path, default=WORK, help="where results grow; a second call on the machine resumes from it")
+    parser.add_argument("--limit", type=float, default=560.0, help="seconds until all lanes are stopped")
+    parser.add_argument("--together", type=int, default=4, help="lanes at once where MPS does not work")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args(given)
+    began = time.monotonic()
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    if options.state is not None and options.state.is_dir() and not any(options.work.iterdir()):
+        shutil.copytree(options.state, options.work, dirs_exist_ok=True)
+    environment = _environment(options.data)
+    sharing = Sharing(environment) if options.device == "cuda" else None
+    mps = sharing is not None and sharing.works
+    lanes = [lane for lane in PLANS[options.plan] if mps or not lane.fills or options.plan == "control"]
+    print(f"{len(lanes)} lanes; MPS: {'on' if mps else 'off'}", flush=True)
+    common = ["--out", str(options.work), "--device", options.device, *(["--quick"] if options.quick else [])]
+    common += ["--data", str(options.data)] if options.data is not None else []
+    until = began + options.limit - GRACE
+    turn = threading.Semaphore(len(lanes) if mps else options.together)
+    threads = [threading.Thread(target=_walk, args=(lane, common, environment, until, turn, options.work)) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    packed = time.monotonic()
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.5)
+        if time.monotonic() - packed > PACK_EVERY:
+            packed = time.monotonic()
+            pack_rows(options.work, options.out)
+    if sharing is not None:
+        sharing.end()
+    pack_rows(options.work, options.out)
+    pack(options.work, options.out)
+    print(f"done after {time.monotonic() - began:.0f} s", flush=True)
+
+
+def _environment(data: Path | None) -> dict[str, str]:
+    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
+    found.setdefault("OMP_NUM_THREADS", "2")
+    note = None if data is None else data / "commit"
+    if note is not None and note.is_file():
+        found["REPRODUCTION_COMMIT"] = note.read_text(encoding="utf-8").strip()
+    return found
+
+
+def _walk(
+    lane: Lane, common: list[str], environment: dict[str, str], until: float, turn: threading.Semaphore, work: Path
+) -> None:
+    with turn:
+        for job in lane.jobs:
+            left = until - time.monotonic()
+            if left < 10:
+                print(f"{job.name}: no time left", flush=True)
+                continue
+            started = time.monotonic()
+            ending = time.time() + min(left, job.limit)
+            command = [sys.executable, "-m", f"reproductions.{job.module}", *job.arguments, *common]
+            (work / "logs").mkdir(exist_ok=True)
+            with (work / "logs" / f"{job.name}.log").open("a", encoding="utf-8") as log:
+                process = subprocess.Popen(
+                    command, cwd=ROOT, env=environment | {"REPRODUCTION_UNTIL": str(ending)}, stdout=log, stderr=log
+                )
+                try:
+                    code = process.wait(min(left, job.limit))
+                except subprocess.TimeoutExpired:
+                    process.terminate()
+                    try:
+                        code = process.wait(5)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+                        code = process.wait()
+            print(f"{job.name}: exit {code} after {time.monotonic() - started:.0f} s", flush=True)
+
+
+class Sharing:
+    """NVIDIA's MPS daemon, where there is one and it works; ``environment`` then says how to reach it."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.works, self.folder = False, None
+        if shutil.which("nvidia-cuda-mps-control") is None:
+            return
+        self.folder = Path(tempfile.mkdtemp(prefix="mps."))
+        own = {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(self.folder / "log")}
+        for path in own.values():
+            Path(path).mkdir()
+        self.environment = environment | own
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=self.environment, capture_output=True, timeout=30)
+        tried = [sys.executable, "-c", "import torch; assert torch.ones(3, device='cuda').sum().item() == 3"]
+        try:
+            self.works = subprocess.run(tried, env=self.environment, capture_output=True, timeout=90).returncode == 0
+        except subprocess.TimeoutExpired:
+            self.works = False
+        if self.works:
+            environment.update(own)
+        else:
+            self.end()
+
+    def end(self) -> None:
+        if self.folder is None:
+            return
+        subprocess.run(
+            ["nvidia-cuda-mps-control"], input="quit\n", text=True, env=self.environment, capture_output=True, timeout=30
+        )
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder = None
+
+
+def pack_rows(work: Path, out: Path) -> None:
+    """Numbers and logs: small, and the first thing to save."""
+    _packed([*work.glob("*.jsonl"), *work.glob("logs/*.log")], work, out / "rows.tar.gz", "w:gz")
+
+
+def pack(work: Path, out: Path) -> None:
+    """Pictures in one archive; weights in one that is cut into pieces, as a single file may be too large to travel."""
+    _packed(sorted(work.glob("pictures/*/*.npy")), work, out / "pictures.tar.gz", "w:gz")
+    whole = work / "weights.tar"
+    _packed(sorted(work.glob("weights/*/*.safetensors")), work, whole, "w")
+    if whole.is_file():
+        with whole.open("rb") as file:
+            number = 0
+            while piece := file.read(PIECE):
+                (out / f"weights.tar.{number:02d}").write_bytes(piece)
+                number += 1
+        whole.unlink()
+
+
+def _packed(files: list[Path], work: Path, target: Path, mode: str) -> None:
+    if not files:
+        return
+    part = target.with_name(target.name + ".part")
+    with tarfile.open(part, mode) as archive:  # pyright: ignore[reportCallIssue, reportArgumentType]
+        for path in files:
+            archive.add(path, path.relative_to(work))
+    part.replace(target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""The positive control: one CIFAR-10 image, inference mode, ResNet18 in both forms, trained and untrained.
+
+    python -m reproductions.practical_feasibility.control --data FOLDER --out FOLDER
+
+The case that gradient inversion is known for (Geiping et al. 2020). Whoever cannot solve it may say nothing about harder ones. Eight
+images are attacked side by side with one setting after another; the best of them gets many more steps and restarts.
+Settings are chosen by the truth (mean PSNR): what the search can do is asked here, not what an adversary would have picked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.channels import Gradient
+from leakgauge.core import Labels, Observation, Pixels, Size, Space, Victim, share
+from leakgauge.data.embedded import photographs
+from leakgauge.engine import TF32, Exact
+from leakgauge.inversion import Adam, CosineDecay, Descent, FromSpace, Matching, Sign, StepDecay, TotalVariation
+from leakgauge.inversion.terms import Candidate, Term, root
+from leakgauge.measures.image import ssim
+from reproductions.common import gates
+from reproductions.common.networks.resnet import ResNet18
+from reproductions.common.runner import Row, Rows, rounded
+from reproductions.common.sheets import sheets
+
+CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
+CASES = ("post untrained", "pre untrained", "post trained", "pre trained")
+IMAGES, CLASSES = 8, 10
+
+
+@dataclass(frozen=True)
+class GroupedCosine(Term):
+    """Mean over groups of tensors of 1 − cos, so that a layer with a long gradient does not drown the others.
+
+    Groups are single tensors, or with ``power`` below 1 one group in which tensor l counts ‖g*_l‖^(2·power − 2): at 1 this is the
+    plain cosine, at 0 every tensor has the same length.
+    """
+
+    power: float | None = None
+    reads_signal: ClassVar[bool] = True
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        replay = at.replayed()
+        each = [{name: 1.0} for name in replay.names]
+        dots = torch.stack([replay.dot(one) for one in each])
+        own = torch.stack([replay.square(one) for one in each])
+        seen = torch.stack([replay.observed_square(one).expand(len(at.x)) for one in each])
+        if self.power is None:
+            return (1 - dots / (root(own) * root(seen)).clamp_min(1e-30)).mean(0)
+        weight = seen.clamp_min(1e-30) ** (self.power - 1)
+        dot, one, other = ((weight * part).sum(0) for part in (dots, own, seen))
+        return 1 - dot / (root(one) * root(other)).clamp_min(1e-30)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """``power`` as in :class:`GroupedCosine` ("layers" for single tensors); ``smooth`` are softplus sharpnesses before the true network.
+
+    With N values in ``smooth`` the steps are shared by N + 1 stages; each begins where the one before it ended.
+    """
+
+    power: float | str = 1.0
+    tv: float = 1e-2
+    lr: float = 0.1
+    signed: bool = True
+    decay: str = "step"
+    smooth: tuple[float, ...] = ()
+    coarse: bool = False
+
+    @property
+    def key(self) -> str:
+        words = [f"power={self.power}", f"tv={self.tv:g}", f"lr={self.lr:g}", "signed" if self.signed else "plain", self.decay]
+        words += [f"smooth={'/'.join(f'{s:g}' for s in self.smooth)}"] if self.smooth else []
+        return " ".join([*words, *(["TF32"] if self.coarse else [])])
+
+    def attack(self, steps: int, restarts: int) -> Matching:
+        term = GroupedCosine(None if self.power == "layers" else float(self.power))
+        schedule = StepDecay() if self.decay == "step" else CosineDecay()
+        solver = Descent(Adam(self.lr), steps, gradient=(Sign(),) if self.signed else (), schedule=schedule, project=True)
+        precision = TF32() if self.coarse else Exact()
+        return Matching(term + self.tv * TotalVariation(), solver=solver, restarts=restarts, precision=precision, name="control")
+
+
+SETTINGS = (
+    Setting(),
+    Setting(power="layers"),
+    Setting(power=0.5),
+    Setting(tv=1e-3),
+    Setting(power="layers", tv=1e-3),
+    Setting(tv=1e-1),
+    Setting(power="layers", tv=3e-2),
+    Setting(power="layers", smooth=(5.0, 20.0, 100.0)),
+    Setting(tv=1e-2, lr=0.03, decay="cosine"),
+    Setting(power="layers", tv=1e-2, lr=0.03, decay="cosine"),
+    Setting(power="layers", tv=1e-3, lr=0.03, signed=False, decay="cosine"),
+    Setting(tv=1e-4),
+)
+TRIAL, FINAL, RESTARTS, FINALISTS = 1200, 8000, 4, 2
+
+
+@dataclass(frozen=True)
+class Continued:
+    """Starts where earlier results ended, one batch for each observation; ``found`` by the observation's identity."""
+
+    found: dict[int, Tensor]
+
+    def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
+        return self.found[id(seen)]
+
+
+class Softplus(nn.Module):
+    def __init__(self, sharpness: float) -> None:
+        super().__init__()
+        self.sharpness = sharpness
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.softplus(x, beta=self.sharpness)
+
+
+def smoothed(model: nn.Module, sharpness: float) -> nn.Module:
+    """The network with log(1 + exp(βx))/β for max(x, 0): slopes change with the input, which a search can follow."""
+    made = copy.deepcopy(model)
+    for parent in list(made.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.ReLU):
+                setattr(parent, name, Softplus(sharpness))
+    return made
+
+
+def attacked(victim: Victim, seen: Sequence[Observation], setting: Setting, *, steps: int, restarts: int, seed: int) -> list[Tensor]:
+    """Candidates (restarts, 1, C, H, W) of every observation, best first."""
+    attack = setting.attack(max(1, steps // (len(setting.smooth) + 1)), restarts)
+    start: FromSpace | Continued = FromSpace()
+    for sharpness in setting.smooth:
+        easy = Victim(smoothed(victim.model, sharpness), victim.space, mode=victim.mode)
+        found = replace(attack, start=start).many(easy, seen, seed=seed)
+        start = Continued({id(one): each.candidates.detach().cpu() for one, each in zip(seen, found, strict=True)})
+    found = replace(attack, start=start).many(victim, seen, seed=seed)
+    return [each.candidates[each.losses.argsort()].detach() for each in found]
+
+
+def mismatch(victim: Victim, seen: Observation, x: Tensor, y: Tensor) -> float:
+    """1 − cos of the gradient of ``x`` and the observed one, in float32 sums of float64."""
+    own = share(victim, Gradient(), x, y).signal
+    dot, one, other = (
+        sum(float((a[n].double() * b[n].double()).sum()) for n in own)
+        for a, b in ((own, seen.signal), (own, own), (seen.signal, seen.signal))
+    )
+    return 1 - dot / (one * other) ** 0.5
+
+
+def measure(
+    victim: Victim, images: tuple[Tensor, Tensor], setting: Setting, *, steps: int, restarts: int, seed: int
+) -> tuple[Row, Tensor]:
+    """One setting on all images: scores of the candidate with the lowest objective, and of the best by the truth."""
+    began = time.perf_counter()
+    x, y = victim.space.encode(images[0]).to(victim.device), images[1].to(victim.device)
+    rows = [(x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
+    seen = [share(victim, Gradient(), one, label, reveal=[Size(), Labels()], seed=seed) for one, label in rows]
+    found = attacked(victim, seen, setting, steps=steps, restarts=restarts, seed=seed)
+    truths = victim.space.decode(x)
+    shown = [victim.space.decode(each[:, 0]) for each in found]
+    psnr = [[_psnr(one, truths[i]) for one in each] for i, each in enumerate(shown)]
+    kept = torch.stack([each[0] for each in shown])
+    off = [mismatch(victim, seen[i], found[i][0], rows[i][1]) for i in range(len(x))]
+    row: Row = {
+        **asdict(setting), "setting": setting.key, "steps": steps, "restarts": restarts,
+        "psnr": rounded([each[0] for each in psnr]), "best_psnr": rounded([max(each) for each in psnr]),
+        "ssim": rounded(ssim(kept.cpu(), truths.cpu()).tolist()), "mismatch": rounded(off),
+        "alive": [gates.gradients_alive(one.signal).row() for one in seen],
+        "seconds": round(time.perf_counter() - began, 2),
+    }  # fmt: skip
+    row["mean_psnr"], row["mean_best_psnr"] = (sum(row[k]) / len(x) for k in ("psnr", "best_psnr"))
+    return row, kept
+
+
+def _psnr(a: Tensor, b: Tensor) -> float:
+    return float(-10 * (a - b).square().mean().clamp_min(1e-10).log10())
+
+
+@dataclass(frozen=True)
+class Options:
+    quick: bool
+    device: torch.device
+    data: Path | None
+    out: Path
+    seed: int
+    until: float
+
+    def left(self) -> float:
+        return self.until - time.time()
+
+
+def victim_of(case: str, options: Options, results: Rows) -> Victim:
+    form, kind = case.split()
+    model = ResNet18(width=8 if options.quick else 64, pre_activation=form == "pre", seed=options.seed)
+    if kind == "trained":
+        _trained(form, model, options, results)
+    return Victim(model.eval().to(options.device), Pixels((3, 32, 32), **CIFAR), mode="eval", name=f"resnet18_{form}")
+
+
+def _trained(form: str, model: ResNet18, options: Options, results: Rows) -> None:
+    from reproductions.practical_feasibility.training import RESIDUAL, trained
+
+    if results.load(form, model):
+        return
+    space = Pixels((3, 32, 32), **CIFAR)
+    train, test = (_images(options, part) for part in ("train", "test"))
+    recipe = replace(RESIDUAL, batch=32) if options.quick else RESIDUAL
+    done = trained(
+        model, space, train, test, recipe=recipe, seconds=40, device=options.device, epochs=1 if options.quick else 24, seed=options.seed
+    )
+    model.eval()
+    balanced, error = gates.balanced_accuracy(model, (space.encode(test[0]), test[1]), CLASSES)
+    checks = [gates.above_chance(balanced, error, CLASSES), gates.all_classes(test[1], CLASSES), gates.shuffled(train[1])]
+    results.save(form, model, half=True)
+    results.load(form, model)  # the rounded weights are the ones that are attacked, here and later
+    row = {"accuracy": done.accuracy, "train_accuracy": done.train_accuracy, "epochs": done.epochs, "images": done.images}
+    results.add(f"trained {form}", row | {"seconds": round(done.seconds, 1), "gates": [check.row() for check in checks]})
+
+
+def _images(options: Options, part: str) -> tuple[Tensor, Tensor]:
+    if options.data is None:
+        x = photographs(32)
+        return x.repeat(8, 1, 1, 1), (torch.arange(len(x)) % CLASSES).repeat(8)
+    return sheets(options.data / f"cifar10_{part}.zip")
+
+
+def targets(options: Options) -> tuple[Tensor, Tensor]:
+    """The first test image of each of eight classes."""
+    x, y = _images(options, "test")
+    count = 2 if options.quick else IMAGES
+    rows = [int((y == k).nonzero()[0]) for k in range(count)]
+    return x[rows], y[rows]
+
+
+def run(options: Options) -> None:
+    results = Rows.resumed(options.out, "control", device=options.device, seed=options.seed, quick=options.quick)
+    images = targets(options)
+    results.keep("truth", images[0])
+    victims = {case: victim_of(case, options, results) for case in CASES}
+    trial, final, restarts = (4, 6, 2) if options.quick else (TRIAL, FINAL, RESTARTS)
+    settings = SETTINGS[:2] + SETTINGS[7:8] if options.quick else SETTINGS
+    took = 0.0
+    for setting in settings:  # one setting on all cases, then the next: a stop leaves no case without trials
+        for case, victim in victims.items():
+            unit = f"trial {case} {setting.key}"
+            if results.has(unit):
+                continue
+            if options.left() < 1.2 * took:
+                return
+            began = time.perf_counter()
+            row, kept = measure(victim, images, setting, steps=trial, restarts=1, seed=options.seed)
+            took = max(took, time.perf_counter() - began)
+            results.add(unit, {"kind": "trial", "case": case, **row}, pictures={unit: kept})
+    pace = took / trial  # of eight rows; of restarts times as many it is at most that often as long
+    for place in range(FINALISTS):
+        for case, victim in victims.items():
+            tried = sorted((r for r in results.rows if r.get("kind") == "trial" and r["case"] == case), key=lambda r: -r["mean_psnr"])
+            setting = next(s for s in SETTINGS if s.key == tried[place]["setting"])
+            unit = f"final {case} {setting.key}"
+            if results.has(unit):
+                continue
+            steps = min(final, int(options.left() / (1.2 * restarts * max(pace, 1e-3)))) if not options.quick else final
+            if steps < min(final, 2 * trial):
+                return
+            row, kept = measure(victim, images, setting, steps=steps, restarts=restarts, seed=options.seed)
+            check = gates.control(row["psnr"])
+            results.add(unit, {"kind": "final", "case": case, **row, "gates": [check.row()]}, pictures={unit: kept})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a narrow network, two images and a few steps")
+    parser.add_argument("--data", type=Path, help="folder with cifar10_train.zip and cifar10_test.zip")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    until = float(os.environ.get("REPRODUCTION_UNTIL", "inf"))
+    run(Options(given.quick, torch.device(given.device), given.data, given.out, given.seed, until))
+
+
+if __name__ == "__main__":
+    main()
