@@ -45,7 +45,9 @@ def shuffled(labels: Tensor) -> Gate:
     differ = float(1 - shares.square().sum())
     changes = int((labels[1:] != labels[:-1]).sum())
     least = n * differ - 5 * math.sqrt(n * differ * (1 - differ) + 1)
-    return Gate("shuffled", changes >= least, f"{changes} changes of label among {n} samples, {n * differ:.0f} expected")
+    return Gate(
+        "shuffled", changes >= least, f"{changes} changes of label among {n} samples, {n * differ:.0f} expected"
+    )
 
 
 def all_classes(labels: Tensor, classes: int, *, of: str = "test set") -> Gate:
@@ -74,7 +76,11 @@ def above_chance(balanced: float, error: float, classes: int) -> Gate:
     """The victim has learned: its balanced accuracy less two errors is above chance by a tenth of what is there to gain."""
     chance = 1 / classes
     needed = chance + 0.1 * (1 - chance)
-    return Gate("above chance", balanced - 2 * error > needed, f"balanced accuracy {balanced:.3f} ± {error:.3f}, needed {needed:.3f}")
+    return Gate(
+        "above chance",
+        balanced - 2 * error > needed,
+        f"balanced accuracy {balanced:.3f} ± {error:.3f}, needed {needed:.3f}",
+    )
 
 
 def gradients_alive(signal: Mapping[str, Tensor], *, least: float = 1e-6) -> Gate:

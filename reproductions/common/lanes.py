@@ -83,7 +83,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help="folder with the data; quick runs need none")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--state", type=Path, help="results of an earlier call, unpacked")
-    parser.add_argument("--work", type=Path, default=WORK, help="where results grow; a second call on the machine resumes from it")
+    parser.add_argument(
+        "--work", type=Path, default=WORK, help="where results grow; a second call on the machine resumes from it"
+    )
     parser.add_argument("--limit", type=float, default=560.0, help="seconds until all lanes are stopped")
     parser.add_argument("--together", type=int, default=4, help="lanes at once where MPS does not work")
     parser.add_argument("--device", default="cuda")
@@ -103,7 +105,9 @@ def main(given: Sequence[str] | None = None) -> None:
     common += ["--data", str(options.data)] if options.data is not None else []
     until = began + options.limit - GRACE
     turn = threading.Semaphore(len(lanes) if mps else options.together)
-    threads = [threading.Thread(target=_walk, args=(lane, common, environment, until, turn, options.work)) for lane in lanes]
+    threads = [
+        threading.Thread(target=_walk, args=(lane, common, environment, until, turn, options.work)) for lane in lanes
+    ]
     for thread in threads:
         thread.start()
     packed = time.monotonic()
@@ -121,7 +125,11 @@ def main(given: Sequence[str] | None = None) -> None:
 
 def _environment(data: Path | None) -> dict[str, str]:
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
+    found = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
     found.setdefault("OMP_NUM_THREADS", "2")
     note = None if data is None else data / "commit"
     if note is not None and note.is_file():
@@ -185,7 +193,12 @@ class Sharing:
         if self.folder is None:
             return
         subprocess.run(
-            ["nvidia-cuda-mps-control"], input="quit\n", text=True, env=self.environment, capture_output=True, timeout=30
+            ["nvidia-cuda-mps-control"],
+            input="quit\n",
+            text=True,
+            env=self.environment,
+            capture_output=True,
+            timeout=30,
         )
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder = None
@@ -198,7 +211,8 @@ def pack_rows(work: Path, out: Path) -> None:
 
 def pack(work: Path, out: Path) -> None:
     """Pictures in one archive; weights in one that is cut into pieces, as a single file may be too large to travel."""
-    _packed(sorted(work.glob("pictures/*/*.npy")), work, out / "pictures.tar.gz", "w:gz")
+    pictures = [*work.glob("pictures/*/*.npy"), *(path for path in work.glob("*.npz") if ".part" not in path.name)]
+    _packed(sorted(pictures), work, out / "pictures.tar.gz", "w:gz")
     whole = work / "weights.tar"
     _packed(sorted(work.glob("weights/*/*.safetensors")), work, whole, "w")
     if whole.is_file():

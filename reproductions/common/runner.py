@@ -31,7 +31,9 @@ def commit() -> str:
     if given:
         return given
     try:
-        found = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+        found = subprocess.run(
+            ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True
+        )
     except FileNotFoundError:
         return "unknown"
     return found.stdout.strip() or "unknown"
@@ -85,12 +87,7 @@ class Rows:
 
     def save(self, name: str, model: nn.Module, *, half: bool = False) -> Path:
         """Weights for later parts; in half precision where a large network has to travel."""
-        path = self._file("weights", name, "safetensors")
-        stored = {n: t.detach().cpu().contiguous().clone() for n, t in model.state_dict().items()}
-        stored = {n: t.half() if half and t.is_floating_point() else t for n, t in stored.items()}
-        save_file(stored, path.with_suffix(".part"))
-        path.with_suffix(".part").replace(path)
-        return path
+        return save_weights(self._file("weights", name, "safetensors"), model, half=half)
 
     def load(self, name: str, model: nn.Module) -> bool:
         """Fills the model, where these weights were saved before."""
@@ -108,14 +105,19 @@ class Rows:
         return path
 
 
+def save_weights(path: Path, model: nn.Module, *, half: bool = False) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stored = {n: t.detach().cpu().contiguous().clone() for n, t in model.state_dict().items()}
+    stored = {n: t.half() if half and t.is_floating_point() else t for n, t in stored.items()}
+    save_file(stored, path.with_suffix(".part"))
+    path.with_suffix(".part").replace(path)
+    return path
+
+
 def read(path: Path) -> list[Row]:
     """All rows of a file; a last line that a stop cut short is left out."""
-    found: list[Row] = []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    for line in lines:
-        if line.endswith("\n"):
-            found.append(json.loads(line))
-    return found
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def rounded(values: list[float]) -> list[float]:

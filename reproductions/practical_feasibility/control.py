@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from reproductions.common.networks.resnet import ResNet18
 from reproductions.common.runner import Row, Rows, rounded
 from reproductions.common.sheets import sheets
 
-CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
+CIFAR: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 CASES = ("post untrained", "pre untrained", "post trained", "pre trained")
 IMAGES, CLASSES = 8, 10
 
@@ -79,33 +79,46 @@ class Setting:
 
     @property
     def key(self) -> str:
-        words = [f"power={self.power}", f"tv={self.tv:g}", f"lr={self.lr:g}", "signed" if self.signed else "plain", self.decay]
+        words = [
+            f"power={self.power}",
+            f"tv={self.tv:g}",
+            f"lr={self.lr:g}",
+            "signed" if self.signed else "plain",
+            self.decay,
+        ]
         words += [f"smooth={'/'.join(f'{s:g}' for s in self.smooth)}"] if self.smooth else []
         return " ".join([*words, *(["TF32"] if self.coarse else [])])
 
     def attack(self, steps: int, restarts: int) -> Matching:
         term = GroupedCosine(None if self.power == "layers" else float(self.power))
         schedule = StepDecay() if self.decay == "step" else CosineDecay()
-        solver = Descent(Adam(self.lr), steps, gradient=(Sign(),) if self.signed else (), schedule=schedule, project=True)
+        solver = Descent(
+            Adam(self.lr), steps, gradient=(Sign(),) if self.signed else (), schedule=schedule, project=True
+        )
         precision = TF32() if self.coarse else Exact()
-        return Matching(term + self.tv * TotalVariation(), solver=solver, restarts=restarts, precision=precision, name="control")
+        return Matching(
+            term + self.tv * TotalVariation(), solver=solver, restarts=restarts, precision=precision, name="control"
+        )
 
 
+SMOOTH = (5.0, 20.0, 100.0)
 SETTINGS = (
     Setting(),
     Setting(power="layers"),
-    Setting(power=0.5),
+    Setting(power="layers", smooth=SMOOTH),
     Setting(tv=1e-3),
-    Setting(power="layers", tv=1e-3),
+    Setting(power="layers", tv=1e-3, smooth=SMOOTH),
+    Setting(power=0.5),
+    Setting(smooth=SMOOTH),
     Setting(tv=1e-1),
-    Setting(power="layers", tv=3e-2),
-    Setting(power="layers", smooth=(5.0, 20.0, 100.0)),
-    Setting(tv=1e-2, lr=0.03, decay="cosine"),
-    Setting(power="layers", tv=1e-2, lr=0.03, decay="cosine"),
+    Setting(power="layers", tv=3e-2, smooth=SMOOTH),
+    Setting(power="layers", lr=0.03, decay="cosine"),
     Setting(power="layers", tv=1e-3, lr=0.03, signed=False, decay="cosine"),
     Setting(tv=1e-4),
 )
-TRIAL, FINAL, RESTARTS, FINALISTS = 1200, 8000, 4, 2
+TRIAL, FINAL, RESTARTS, FINALISTS = 1000, 8000, 4, 2
+LATER = 0.6
+"""Factor on the learning rate from one stage of smoothing to the next."""
 
 
 @dataclass(frozen=True)
@@ -137,14 +150,18 @@ def smoothed(model: nn.Module, sharpness: float) -> nn.Module:
     return made
 
 
-def attacked(victim: Victim, seen: Sequence[Observation], setting: Setting, *, steps: int, restarts: int, seed: int) -> list[Tensor]:
+def attacked(
+    victim: Victim, seen: Sequence[Observation], setting: Setting, *, steps: int, restarts: int, seed: int
+) -> list[Tensor]:
     """Candidates (restarts, 1, C, H, W) of every observation, best first."""
-    attack = setting.attack(max(1, steps // (len(setting.smooth) + 1)), restarts)
+    each_stage = max(1, steps // (len(setting.smooth) + 1))
     start: FromSpace | Continued = FromSpace()
-    for sharpness in setting.smooth:
+    for number, sharpness in enumerate(setting.smooth):
         easy = Victim(smoothed(victim.model, sharpness), victim.space, mode=victim.mode)
+        attack = replace(setting, lr=setting.lr * LATER**number).attack(each_stage, restarts)
         found = replace(attack, start=start).many(easy, seen, seed=seed)
         start = Continued({id(one): each.candidates.detach().cpu() for one, each in zip(seen, found, strict=True)})
+    attack = replace(setting, lr=setting.lr * LATER ** len(setting.smooth)).attack(each_stage, restarts)
     found = replace(attack, start=start).many(victim, seen, seed=seed)
     return [each.candidates[each.losses.argsort()].detach() for each in found]
 
@@ -218,15 +235,34 @@ def _trained(form: str, model: ResNet18, options: Options, results: Rows) -> Non
     train, test = (_images(options, part) for part in ("train", "test"))
     recipe = replace(RESIDUAL, batch=32) if options.quick else RESIDUAL
     done = trained(
-        model, space, train, test, recipe=recipe, seconds=40, device=options.device, epochs=1 if options.quick else 24, seed=options.seed
+        model,
+        space,
+        train,
+        test,
+        recipe=recipe,
+        seconds=40,
+        device=options.device,
+        epochs=1 if options.quick else 24,
+        seed=options.seed,
     )
     model.eval()
     balanced, error = gates.balanced_accuracy(model, (space.encode(test[0]), test[1]), CLASSES)
-    checks = [gates.above_chance(balanced, error, CLASSES), gates.all_classes(test[1], CLASSES), gates.shuffled(train[1])]
+    checks = [
+        gates.above_chance(balanced, error, CLASSES),
+        gates.all_classes(test[1], CLASSES),
+        gates.shuffled(train[1]),
+    ]
     results.save(form, model, half=True)
     results.load(form, model)  # the rounded weights are the ones that are attacked, here and later
-    row = {"accuracy": done.accuracy, "train_accuracy": done.train_accuracy, "epochs": done.epochs, "images": done.images}
-    results.add(f"trained {form}", row | {"seconds": round(done.seconds, 1), "gates": [check.row() for check in checks]})
+    row = {
+        "accuracy": done.accuracy,
+        "train_accuracy": done.train_accuracy,
+        "epochs": done.epochs,
+        "images": done.images,
+    }
+    results.add(
+        f"trained {form}", row | {"seconds": round(done.seconds, 1), "gates": [check.row() for check in checks]}
+    )
 
 
 def _images(options: Options, part: str) -> tuple[Tensor, Tensor]:
@@ -250,7 +286,7 @@ def run(options: Options) -> None:
     results.keep("truth", images[0])
     victims = {case: victim_of(case, options, results) for case in CASES}
     trial, final, restarts = (4, 6, 2) if options.quick else (TRIAL, FINAL, RESTARTS)
-    settings = SETTINGS[:2] + SETTINGS[7:8] if options.quick else SETTINGS
+    settings = SETTINGS[:3] if options.quick else SETTINGS
     took = 0.0
     for setting in settings:  # one setting on all cases, then the next: a stop leaves no case without trials
         for case, victim in victims.items():
@@ -266,7 +302,10 @@ def run(options: Options) -> None:
     pace = took / trial  # of eight rows; of restarts times as many it is at most that often as long
     for place in range(FINALISTS):
         for case, victim in victims.items():
-            tried = sorted((r for r in results.rows if r.get("kind") == "trial" and r["case"] == case), key=lambda r: -r["mean_psnr"])
+            tried = sorted(
+                (r for r in results.rows if r.get("kind") == "trial" and r["case"] == case),
+                key=lambda r: -r["mean_psnr"],
+            )
             setting = next(s for s in SETTINGS if s.key == tried[place]["setting"])
             unit = f"final {case} {setting.key}"
             if results.has(unit):

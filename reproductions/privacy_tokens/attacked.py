@@ -26,16 +26,16 @@ def attacked(
     attack: Matching,
     targets: tuple[Tensor, Tensor],
     *,
+    space: Pixels,
     lpips: Lpips | None,
     seed: int,
     defenses: Sequence[Defense] = (),
 ) -> tuple[Row, Tensor]:
-    """The attack on every target by itself, through the public interface, and the images it found.
+    """The attack on every target (in the scale of ``space``) by itself, through the public interface, and the images it found.
 
     ``ssim_data_range_255`` is SSIM of images in [0, 1] with the constants for 0 … 255, and ``lpips_over_255`` LPIPS of images
     divided by 255 once more: two slips that turn any two images into near-equal ones.
     """
-    space = Pixels((targets[0].shape[1], targets[0].shape[2], targets[0].shape[3]))
     victim = Victim(model.eval(), space)
     chosen = [(targets[0][i : i + 1], targets[1][i : i + 1]) for i in range(len(targets[0]))]
     seen = [share(victim, Gradient(), x, y, defenses=defenses, secret=seed + i) for i, (x, y) in enumerate(chosen)]

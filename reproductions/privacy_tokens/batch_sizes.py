@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reproductions.privacy_tokens.results_file import Results
+from reproductions.privacy_tokens.setups import Run
 from reproductions.privacy_tokens.table1 import Options, gap, measured
 
 TOKEN = "transformer"
+RUNS: tuple[Run, ...] = ((TOKEN, "once", "all"), (TOKEN, "once", "sub_epoch"))
 
 
 def run(name: str, options: Options, results: Results) -> None:
@@ -18,20 +20,22 @@ def run(name: str, options: Options, results: Results) -> None:
         if results.has(unit):
             continue
         schedule = replace(setup.schedule, batch=batch)
-        found = measured(setup, options, data, TOKEN, "once", schedule=schedule, controls=False)
-        shared = {"kind": "batch_size", "model": name, "token": TOKEN, "batch": batch, "seed": options.seed}
-        results.add(
-            unit,
-            *(
-                shared
-                | {
-                    "sub_epoch": at.sub_epoch,
-                    "accuracy": round(at.accuracy, 4),
-                    "gap": gap(at.paper),
-                    "held_out": gap(at.controls.held_out),
-                    "collected": gap(at.collected),
-                }
-                for at in found.checkpoints
-            ),
-        )
+        every = measured(setup, options, data, RUNS, seed=options.seed, schedule=schedule, controls=False)
+        rows = [
+            {
+                "kind": "batch_size" if found.shuffle == "all" else "batch_size, within sub-epochs",
+                "model": name,
+                "token": TOKEN,
+                "batch": batch,
+                "shuffle": found.shuffle,
+                "sub_epoch": at.sub_epoch,
+                "accuracy": round(at.accuracy, 4),
+                "gap": gap(at.paper),
+                "held_out": gap(at.controls.held_out),
+                "collected": gap(at.collected),
+            }
+            for found in every
+            for at in found.checkpoints
+        ]
+        results.add(unit, *rows)
     results.finish()

@@ -56,7 +56,10 @@ def correlations(rows: list[Row]) -> list[Row]:
             for column in ("gap", "collected", "held_out"):
                 curves.setdefault(f"{row['token']}, {row['reading']}: {column}", {})[row["sub_epoch"]] = row[column]
         elif row["kind"] == "leakage":
-            curves.setdefault("InfoNCE", {})[row["sub_epoch"]] = row["infonce_nats"]
+            if "infonce_nats" in row:
+                curves.setdefault("InfoNCE", {})[row["sub_epoch"]] = row["infonce_nats"]
+            for found in row.get("identification", ()):
+                curves.setdefault(f"batch identified, noise {found['noise']:g}", {})[row["sub_epoch"]] = found["nats"]
             for found in row["decoder"]:
                 curves.setdefault(f"decoder AUC, noise {found['noise']:g}", {})[row["sub_epoch"]] = found["auc"]
     out: list[Row] = []

@@ -28,12 +28,10 @@ STEP = {
     "cnn": Milliseconds(4.0, 5.0, 3.0),
     "mlp": Milliseconds(4.0, 5.0, 4.0),
 }
-PAIR, PROBE, PRIVATE = 3.0, 300.0, 15.0
-"""One pair for InfoNCE, one decoder probe, one step of all privately trained models."""
-CRITICS_ON_CPU = 4000.0
-"""Training the small critic of InfoNCE, per checkpoint."""
+BATCH, PROBE, PRIVATE = 5.0, 300.0, 15.0
+"""One gradient of a listed batch, one decoder probe, one step of all privately trained models."""
 
-LOAD = {"cifar10_train_a.zip": 8000.0, "smile_faces64_4000.zip": 2000.0}
+LOAD = {"cifar10": 8000.0, "faces": 2000.0}
 """Start of Python and reading the pictures."""
 
 Line = tuple[str, str, float]
@@ -43,12 +41,13 @@ def of_model(name: str, setup: Setup) -> list[Line]:
     at, plan = STEP[name], setup.schedule
     checks = len(plan.checkpoints)
     steps = plan.sub_epochs * plan.iterations + 2 * checks * plan.evaluation
-    critics = sum((checks if reading == "fresh" else 1) * 2 * setup.critic.steps for _, reading in setup.runs)
+    times = {"once": 2, "fresh": 2 * checks, "warm": plan.sub_epochs}  # warm critics have no null beside them
+    critics = sum(times[reading] * setup.critic.steps for _, reading, _ in setup.runs)
     lines = [
         (name, "start and data", LOAD[setup.data]),
-        (name, f"{len(setup.runs)} trainings of {steps} steps", len(setup.runs) * steps * at.train),
+        (name, f"a training of {steps} steps, which all critics look on at", steps * at.train),
         (name, f"{critics} critic steps, real and null", critics * at.critic),
-        (name, f"InfoNCE, {setup.pairs} pairs × {checks}", checks * (setup.pairs * PAIR + CRITICS_ON_CPU)),
+        (name, f"batch identified, {setup.candidates} batches × {checks}", checks * setup.candidates * BATCH),
         (name, f"decoder, {3 * setup.probes} probes × {checks}", checks * 3 * setup.probes * PROBE),
         (name, f"{setup.attack.name}, {setup.targets} targets", checks * setup.attack.solver.steps * at.attack),
     ]
@@ -79,6 +78,6 @@ def table() -> str:
         out += [f"| {part} | {what} | {took:.0f} |" for what, took in mine]
         out.append(f"| **{part}** | all | **{sum(took for _, took in mine):.0f}** |")
     out.append(
-        f"\n{sum(took for *_, took in every) / 1000:.0f} s one after another; gpu.sh runs four lanes side by side."
+        f"\n{sum(took for *_, took in every) / 1000:.0f} s one after another; `common/lanes.py` runs them side by side."
     )
     return "\n".join(out)

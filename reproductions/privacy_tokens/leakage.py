@@ -1,4 +1,4 @@
-"""Two calibrated measures of a checkpoint: held-out InfoNCE, and the white-box decoder with and without noise."""
+"""Two calibrated measures of a checkpoint: information about the batch, and the white-box decoder, with and without noise."""
 
 from __future__ import annotations
 
@@ -9,32 +9,73 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.audit.intervals import interval
-from leakgauge.measures.mutual_information import InfoNCE
-from leakgauge.monitor.gradient_pairs import Probe
 from leakgauge.monitor.whitebox import Protection, per_sample_gradients, probe
 from reproductions.privacy_tokens.results_file import Row
-from reproductions.privacy_tokens.setups import BucketSketch, Setup
+from reproductions.privacy_tokens.setups import Setup
 
-PROJECTED = 32
-"""Numbers to which a batch's mean picture is projected, at random but once and for all: no weight of the model enters."""
 NOISES = (0.0, 0.1, 0.5)
 """Noise multipliers of the decoder: standard deviation over clipping norm, as in DP-SGD."""
+DRAWS = 4
+"""Noises that each gradient is given."""
 FLOATS = 1 << 30
 """Numbers that all candidates' gradients may take: enough for AlexNet's last three convolutions."""
 
 
-def infonce(model: nn.Module, setup: Setup, data: tuple[Tensor, Tensor], *, seed: int) -> Row:
-    """Held-out InfoNCE between batches and their gradients at fixed weights: which of K batches made this gradient?"""
-    watch = Probe(model.train(), F.cross_entropy, setup.feature_layer, setup.gradient_layers, BucketSketch(128))
+def identification(
+    model: nn.Module, setup: Setup, data: tuple[Tensor, Tensor], *, noises: tuple[float, ...] = NOISES, seed: int
+) -> list[Row]:
+    """I(K; G + N) in nats: what a gradient with Gaussian noise tells about which of K listed batches made it.
+
+    Nothing is trained. The weights and the K batches are known, so p(k | y) ∝ exp(−‖y − g_k‖²/2s²) is too, and the information is
+    log K + E[log p(k | y)] with k uniform, averaged over ``DRAWS`` noises for every batch: at most log K. The noise of multiplier
+    σ has s = σ C/n, C the median length of a sample's gradient and n the size of the batch.
+
+    Ref: Cover and Thomas 2006, Eq. (2.36) — mutual information as the expected log-ratio of posterior and prior
+    """
+    names = watched(model, setup)
+    parameters = [dict(model.named_parameters())[name] for name in names]
     rng = torch.Generator().manual_seed(seed)
-    project = torch.randn(math.prod(setup.shape), PROJECTED, generator=rng)
-    pictures, gradients = [], []
-    for _ in range(setup.pairs):
-        rows = torch.randperm(len(data[0]), generator=rng)[: setup.schedule.batch].to(data[0].device)
-        pictures.append(data[0][rows].flatten(1).mean(0).cpu() @ project)
-        gradients.append(torch.cat(watch.step(data[0][rows], data[1][rows])[1]))
-    found = InfoNCE(setup.candidates)(torch.stack(pictures), torch.stack(gradients), seed=seed)
-    return {"nats": found.nats, "low": found.low, "high": found.high, "ceiling": found.ceiling, "pairs": setup.pairs}
+    model.train()
+    rows, size = [], setup.schedule.batch
+    listed = [torch.randperm(len(data[0]), generator=rng)[:size].to(data[0].device) for _ in range(setup.candidates)]
+    for at in listed:
+        found = torch.autograd.grad(F.cross_entropy(model(data[0][at]), data[1][at]), parameters)
+        rows.append(torch.cat([g.flatten() for g in found]))
+    own = per_sample_gradients(model, F.cross_entropy, names, data[0][listed[0]], data[1][listed[0]], seed=seed)
+    length = float(torch.stack([g.flatten(1).square().sum(1) for g in own.values()]).sum(0).sqrt().median())
+    gradients = torch.stack(rows)
+    return [
+        {"noise": noise, **identified(gradients, noise * length / size, seed=seed), "sample_norm": length}
+        for noise in noises
+    ]
+
+
+def identified(gradients: Tensor, std: float, *, draws: int = DRAWS, seed: int = 0) -> Row:
+    """log K + E[log p(k | g_k + N(0, std²))] for K rows, with a 95 % interval over rows; without noise equal rows share."""
+    count = len(gradients)
+    square = (gradients.double() @ gradients.double().T).cpu()
+    lengths = square.diagonal()
+    apart = (lengths[:, None] + lengths - 2 * square).clamp_min(0)
+    if std == 0:
+        same = (apart <= 1e-12 * lengths.mean()).double().sum(1)
+        nats = math.log(count) - same.log()
+    else:
+        rng = torch.Generator(gradients.device).manual_seed(seed)
+        values = []
+        for _ in range(draws):
+            drawn = torch.randn(gradients.shape, generator=rng, device=gradients.device)
+            cross = (drawn @ gradients.T).double().cpu()  # ⟨n_j, g_k⟩
+            exponent = -(apart / (2 * std**2) + (cross.diagonal()[:, None] - cross) / std)
+            values.append(exponent.log_softmax(1).diagonal() + math.log(count))
+        nats = torch.stack(values).mean(0)
+    middle, half = float(nats.mean()), 1.96 * float(nats.std()) / math.sqrt(count)
+    return {
+        "nats": middle,
+        "low": middle - half,
+        "high": middle + half,
+        "ceiling": math.log(count),
+        "candidates": count,
+    }
 
 
 def decoder(

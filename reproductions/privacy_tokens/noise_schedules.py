@@ -46,9 +46,8 @@ def run(options: Options, results: Results) -> None:
     plan, seeds, targets = (QUICK, 1, 2) if options.quick else (REDUCED, 3, 8) if options.reduced else (FULL, 3, 8)
     results.facts["training"] = f"{plan.steps} steps, batches of {plan.batch}, {seeds} seed{'s' * (seeds > 1)}"
     setup = options.setup("lenet")
-    images, labels = options.images(setup)
-    cut = len(images) * 4 // 5
-    train, held = (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
+    train, held = options.images(setup)
+    cut = len(train[0])
     chosen = schedules(plan, cut)
     cases = [(name, seed) for name in chosen for seed in range(options.seed, options.seed + seeds)]
     models = [TokenLeNet(in_channels=setup.shape[0], side=setup.shape[1], seed=seed) for _, seed in cases]
@@ -97,7 +96,7 @@ def run(options: Options, results: Results) -> None:
             defenses = (Clip(plan.clip), *([GaussianNoise(std=noise * plan.clip)] if noise else []))
             row, guesses = attacked(
                 loaded(models[place], kept[step][place]), attack, (train[0][:targets], train[1][:targets]),
-                lpips=lpips, seed=options.seed, defenses=defenses,
+                space=setup.space, lpips=lpips, seed=options.seed, defenses=defenses,
             )  # fmt: skip
             shared = {"kind": "noise attack", "schedule": name, "seed": seed, "fraction": fraction, "noise": noise}
             results.add(unit, shared | row, pictures={unit: guesses, "truth": train[0][:targets]})

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from reproductions.common.runner import provenance, save_weights
 
 Row = dict[str, Any]
 
@@ -30,9 +32,7 @@ class Results:
     @classmethod
     def resumed(cls, folder: Path, name: str, *, seed: int, quick: bool, device: torch.device) -> Results:
         """Goes on with what is there from a run of the same seed and size; anything else is begun anew."""
-        where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        facts: Row = {"part": name, "seed": seed, "quick": quick, "device": where, "torch": torch.__version__}
-        facts |= {"complete": False, "seconds": 0.0}
+        facts: Row = {"part": name, **provenance(device, seed=seed, quick=quick), "complete": False, "seconds": 0.0}
         folder.mkdir(parents=True, exist_ok=True)
         made = cls(folder, name, facts)
         if made.path.is_file():
@@ -50,12 +50,17 @@ class Results:
         return any(row["unit"] == unit for row in self.rows)
 
     def add(self, unit: str, *rows: Row, pictures: dict[str, Tensor] | None = None) -> None:
-        """Adds all rows of a unit at once and writes everything."""
-        self.rows += [{"unit": unit, **row} for row in rows]
+        """Adds all rows of a unit at once and writes everything; each row says where it was made."""
+        made = {key: self.facts[key] for key in ("device", "torch", "seed", "commit")}
+        self.rows += [{"unit": unit, **made, **row} for row in rows]
         for name, images in (pictures or {}).items():
             self.pictures[name] = (images.detach().cpu().clamp(0, 1) * 255).round().byte().numpy()
         self.write()
         print(f"{self.name}: {unit} after {time.perf_counter() - self._began:.1f} s", flush=True)
+
+    def save(self, name: str, model: nn.Module, *, half: bool = False) -> None:
+        """Weights of a network, for later measurements."""
+        save_weights(self.folder / "weights" / self.name / f"{name}.safetensors", model, half=half)
 
     def finish(self) -> None:
         self.write(complete=True)

@@ -18,10 +18,12 @@ import torch
 
 from reproductions.privacy_tokens import batch_sizes, cost, noise_schedules, table1
 from reproductions.privacy_tokens.results_file import Results
-from reproductions.privacy_tokens.setups import SETUPS
+from reproductions.privacy_tokens.setups import SETUPS, WARM, Run
 from reproductions.privacy_tokens.table1 import Options
 
-PARTS = (*SETUPS, *(f"batch_sizes_{name}" for name in SETUPS), "noise")
+WARM_PARTS: dict[str, Run] = {f"lenet_warm_{run[0]}": run for run in WARM}
+"""The longest critics by themselves, to run beside the rest."""
+PARTS = (*SETUPS, *WARM_PARTS, *(f"batch_sizes_{name}" for name in SETUPS), "noise")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -30,7 +32,9 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="embedded images and a few steps, in seconds")
     parser.add_argument("--reduced", action="store_true", help="noise alone: a training that a CPU can do")
-    parser.add_argument("--data", type=Path, help="folder with cifar10_train_a.zip and smile_faces64_4000.zip")
+    parser.add_argument(
+        "--data", type=Path, help="folder with cifar10_train.zip (or _a), cifar10_test.zip and smile_faces64_4000.zip"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--lpips", type=Path, help="LPIPS weights (safetensors); without them it is not measured")
     parser.add_argument("--seed", type=int, default=0)
@@ -56,11 +60,14 @@ def main() -> None:
     device = torch.device(given.device)
     options = Options(given.quick, device, None if given.quick else given.data, given.lpips, given.seed, given.reduced)
     for part in given.parts:
-        results = Results.resumed(given.out, part, seed=given.seed, quick=given.quick, device=device)
+        name = part if given.seed == 0 else f"{part}_seed{given.seed}"
+        results = Results.resumed(given.out, name, seed=given.seed, quick=given.quick, device=device)
         if part == "noise":
             noise_schedules.run(options, results)
         elif part in SETUPS:
             table1.run(part, options, results)
+        elif part in WARM_PARTS:
+            table1.run("lenet", options, results, critics_only=(WARM_PARTS[part],))
         else:
             batch_sizes.run(part.removeprefix("batch_sizes_"), options, results)
 

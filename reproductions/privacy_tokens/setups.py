@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor, nn
 
 from leakgauge.attacks import dlg, inverting_gradients
-from leakgauge.core import Signal
+from leakgauge.core import Pixels, Signal
 from leakgauge.data import fashion
 from leakgauge.errors import BadInput
 from leakgauge.inversion import LBFGS, Adam, Descent, Matching, StepDecay
 from leakgauge.monitor.paper import Schedule
-from leakgauge.monitor.paper_result import Reading
+from leakgauge.monitor.paper_result import Reading, Shuffle
 from leakgauge.monitor.token_critic import CriticTraining
 from reproductions.common.networks.privacy_tokens import TokenAlexNet, TokenCNN, TokenLeNet, TokenMLP
+from reproductions.common.sheets import sheets
 
 Shape = tuple[int, int, int]
-Run = tuple[str, Reading]
-"""A token and when its critic is trained."""
+Run = tuple[str, Reading, Shuffle]
+"""A token, when its critic is trained, and among which pairs a mismatched gradient is drawn."""
+Data = tuple[Tensor, Tensor]
 
 FACES = Schedule(
     sub_epochs=100, iterations=10, lr=1e-4, decay_every=10, checkpoints=(0, 1, 5, 10, 20, 50, 100), evaluation=200
 )
 CIFAR = Schedule()
-BOTH: tuple[Run, ...] = (("transformer", "once"), ("autoencoder", "once"))
+BOTH: tuple[Run, ...] = tuple(
+    (token, "once", shuffle) for shuffle in ("sub_epoch", "all") for token in ("transformer", "autoencoder")
+)
+"""Within a sub-epoch is Algorithm 1 as it is written."""
+FRESH: Run = ("transformer", "fresh", "sub_epoch")
+WARM: tuple[Run, ...] = tuple((token, "warm", "sub_epoch") for token in ("transformer", "autoencoder"))
+TRAIN_IMAGES = 20_000
+ORDER = 20_260
+"""Seed of the order in which faces are taken: their file is sorted by label."""
+CIFAR_SPACE: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 SUBSTITUTES = (
     "smiling faces 64 × 64, grey, in place of CelebA-HQ; inverting_gradients in place of the diffusion-guided attack"
 )
@@ -50,8 +57,8 @@ class Setup:
     """One row block of the paper's Table 1: what is trained on which data, and how much is measured at each checkpoint.
 
     ``attack`` goes at ``targets`` images at once, ``single`` (if any) at the first of them alone, as the paper does.
-    ``pairs`` are for InfoNCE among ``candidates``; the decoder is tried on ``probes`` batches,
-    each among ``others`` times as many other samples.
+    A gradient is identified among those of ``candidates`` batches; the decoder is tried on ``probes`` batches, each among ``others``
+    times as many other samples.
     """
 
     make: Callable[[int], nn.Module]
@@ -64,15 +71,22 @@ class Setup:
     attack: Matching
     single: Matching | None = None
     sketched: bool = False
-    runs: tuple[Run, ...] = (*BOTH, ("transformer", "fresh"))
+    runs: tuple[Run, ...] = (*BOTH, FRESH)
+    normalised: bool = False
+    """Whether the network takes images less CIFAR-10's mean, over its deviation."""
+    least_accuracy: float = 0.0
+    """Below this at the end the network counts as dead, and the next seed is tried."""
     critic: CriticTraining = field(default_factory=CriticTraining)
     batch_sizes: tuple[int, ...] = (10, 40)
     targets: int = 12
-    pairs: int = 1000
     candidates: int = 64
     probes: int = 5
     others: int = 9
     notes: tuple[str, ...] = ()
+
+    @property
+    def space(self) -> Pixels:
+        return Pixels(self.shape, **CIFAR_SPACE) if self.normalised else Pixels(self.shape)
 
 
 def _of(network: type[TokenLeNet | TokenAlexNet | TokenCNN | TokenMLP], shape: Shape, **options: Any) -> Setup:
@@ -95,7 +109,7 @@ SETUPS: dict[str, Setup] = {
     "lenet": _of(
         TokenLeNet,
         (3, 32, 32),
-        data="cifar10_train_a.zip",
+        data="cifar10",
         schedule=CIFAR,
         attack=dlg_by_adam(2000),
         single=dlg(steps=60),
@@ -104,27 +118,35 @@ SETUPS: dict[str, Setup] = {
     "alexnet": _of(
         TokenAlexNet,
         (3, 64, 64),
-        data="cifar10_train_a.zip",
+        data="cifar10",
         schedule=replace(CIFAR, checkpoints=(0, 5, 15, 30, 50, 120, 200)),
         attack=dlg_by_adam(600),
         single=dlg(steps=30),
         sketched=True,
         runs=BOTH,
-        notes=("CIFAR-10 enlarged to 64 × 64 as the paper says; gradients sketched to 3 × 1024 values", MANY_DLG),
+        normalised=True,
+        least_accuracy=0.45,
+        notes=(
+            "images less their mean, over their deviation",
+            "CIFAR-10 enlarged to 64 × 64 as the paper says; gradients sketched to 3 × 1024 values",
+            MANY_DLG,
+        ),
     ),
     "cnn": _of(
         TokenCNN,
         (1, 64, 64),
-        data="smile_faces64_4000.zip",
+        data="faces",
         schedule=FACES,
+        runs=(*BOTH, FRESH, *WARM),
         attack=inverting_gradients(steps=2000, tv=0.01),
         notes=(SUBSTITUTES,),
     ),
     "mlp": _of(
         TokenMLP,
         (1, 64, 64),
-        data="smile_faces64_4000.zip",
+        data="faces",
         schedule=FACES,
+        runs=(*BOTH, FRESH, *WARM),
         attack=inverting_gradients(steps=2000, tv=0.01),
         sketched=True,
         notes=(SUBSTITUTES, "gradients sketched to 4 × 1024 values"),
@@ -153,11 +175,11 @@ def quick(name: str) -> Setup:
         attack=replace(of.attack, solver=replace(of.attack.solver, steps=steps)),
         single=None if of.single is None else replace(dlg(), solver=LBFGS(steps=1, iterations=2)),
         sketched=of.sketched,
-        runs=of.runs[:2],
+        runs=(*BOTH[2:], BOTH[0], ("transformer", "warm", "sub_epoch")),
+        normalised=of.normalised and shape[0] == 3,
         critic=CriticTraining(steps=5),
         batch_sizes=(4, 16),
         targets=2,
-        pairs=40 if big else 60,
         candidates=8,
         probes=1 if big else 2,
         others=1 if big else 4,
@@ -165,34 +187,35 @@ def quick(name: str) -> Setup:
     )
 
 
-def data_for(setup: Setup, folder: Path | None) -> tuple[Tensor, Tensor]:
-    """Images in [0, 1] of the setup's shape and labels; without a folder the embedded Fashion-MNIST samples."""
-    if folder is None:
-        images, labels = fashion("train")
-        labels = labels % setup.classes
+def data_for(setup: Setup, folder: Path | None) -> tuple[Data, Data]:
+    """Training and held-out images in the network's own scale, with labels, in an order that says nothing of the labels.
+
+    CIFAR-10: the first 20,000 training images, and test images. Faces are shuffled and a fifth is held out. Without a folder
+    the embedded Fashion-MNIST samples.
+    """
+    if folder is not None and setup.data == "cifar10":
+        names = [name for name in ("cifar10_train.zip", "cifar10_train_a.zip") if (folder / name).is_file()]
+        if not names:
+            raise BadInput(f"{folder} holds neither cifar10_train.zip nor cifar10_train_a.zip")
+        train, held = sheets(folder / names[0], TRAIN_IMAGES), sheets(folder / "cifar10_test.zip", 2000)
     else:
-        images, labels = sheets(folder / setup.data)
+        images, labels = fashion("train") if folder is None else sheets(folder / "smile_faces64_4000.zip")
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(ORDER))
+        images, labels = images[order], labels[order] % setup.classes
+        cut = len(images) * 4 // 5
+        train, held = (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
+    return _fitted(setup, train), _fitted(setup, held)
+
+
+def _fitted(setup: Setup, data: Data) -> Data:
+    images, labels = data
     if images.shape[1] != setup.shape[0]:
         raise BadInput(
             f"{setup.shape[0]} channels are expected, the data has {images.shape[1]}; name other data with --data"
         )
     if images.shape[1:] != setup.shape:
         images = F.interpolate(images, setup.shape[1:], mode="bilinear", align_corners=False)
-    return images, labels
-
-
-def sheets(path: Path) -> tuple[Tensor, Tensor]:
-    """Images and labels from a zip of square picture sheets of 10 × 10 (``sheet_*``) and ``labels.npy``."""
-    found: list[np.ndarray] = []
-    with zipfile.ZipFile(path) as archive:
-        labels = np.load(io.BytesIO(archive.read("labels.npy")), allow_pickle=False)
-        for name in sorted(n for n in archive.namelist() if n.startswith("sheet_")):
-            sheet = np.asarray(Image.open(io.BytesIO(archive.read(name))))
-            sheet = sheet[:, :, None] if sheet.ndim == 2 else sheet
-            side = sheet.shape[0] // 10
-            found.append(sheet.reshape(10, side, 10, side, -1).swapaxes(1, 2).reshape(100, side, side, -1))
-    images = torch.from_numpy(np.concatenate(found)[: len(labels)]).permute(0, 3, 1, 2).float() / 255
-    return images, torch.from_numpy(labels.astype(np.int64)).flatten()
+    return setup.space.encode(images), labels
 
 
 @dataclass

@@ -55,12 +55,19 @@ def gaps(model: str, token: str, reading: str, rows: list[Row]) -> str:
 
 def leaks(model: str, rows: list[Row]) -> str:
     noises = [found["noise"] for found in rows[0]["decoder"]]
-    heads = ["sub-epoch", "InfoNCE, nats [95 %]", "of at most", *(f"decoder AUC, noise {n:g} [95 %]" for n in noises)]
+    known = rows[0].get("identification", [])
+    heads = ["sub-epoch"]
+    heads += [f"batch identified, noise {f['noise']:g}, nats of {f['ceiling']:.2f} [95 %]" for f in known]
+    heads += [] if known else ["InfoNCE, nats [95 %]", "of at most"]
+    heads += [f"decoder AUC, noise {n:g} [95 %]" for n in noises]
     out = []
     for row in rows:
         cells = [str(row["sub_epoch"])]
-        cells += [f"{row['infonce_nats']:.2f} [{row['infonce_low']:.2f}, {row['infonce_high']:.2f}]"]
-        cells += [shown(row["infonce_ceiling"], 2)]
+        if known:
+            cells += [f"{f['nats']:.2f} [{f['low']:.2f}, {f['high']:.2f}]" for f in row["identification"]]
+        else:
+            cells += [f"{row['infonce_nats']:.2f} [{row['infonce_low']:.2f}, {row['infonce_high']:.2f}]"]
+            cells += [shown(row["infonce_ceiling"], 2)]
         cells += [f"{d['auc']:.3f} [{shown(d['low'])}, {shown(d['high'])}]" for d in row["decoder"]]
         out.append(cells)
     return f"### {model}: calibrated measures\n\n" + table(heads, out)

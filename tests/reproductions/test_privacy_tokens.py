@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from leakgauge.errors import BadInput
+from reproductions.common import gates
 
 NAMES = (
     "setups",
@@ -97,9 +98,57 @@ def test_sheets_are_read_row_by_row(parts, tmp_path):
     images, labels = parts["setups"].sheets(tmp_path / "all.zip")
     assert images.shape == (60, 1, side, side)
     assert torch.equal((images[:, 0, 0, 0] * 255).round().long(), labels)
-    lenet = dataclasses.replace(parts["setups"].SETUPS["lenet"], data="all.zip")
+
+
+def write_sheets(path, labels, *, side, mode):
+    """Grey sheets in which a picture's value is its label, in the order given."""
+    with zipfile.ZipFile(path, "w") as archive:
+        with archive.open("labels.npy", "w") as file:
+            np.save(file, labels)
+        for start in range(0, len(labels), 100):
+            numbers = (labels[start : start + 100].reshape(10, 10) * 20).astype(np.uint8)
+            picture = Image.fromarray(numbers.repeat(side, 0).repeat(side, 1)).convert(mode)
+            with archive.open(f"sheet_{start // 100:04d}.png", "w") as file:
+                picture.save(file, "PNG")
+
+
+def test_faces_sorted_by_label_are_shuffled_before_the_split(parts, tmp_path):
+    labels = np.array([0] * 700 + [1] * 300)
+    write_sheets(tmp_path / "smile_faces64_4000.zip", labels, side=64, mode="L")
+    train, held = parts["setups"].data_for(parts["setups"].SETUPS["cnn"], tmp_path)
+    assert (len(train[0]), len(held[0])) == (800, 200)
+    for x, y in (train, held):
+        assert 0.25 < float(y.float().mean()) < 0.35
+        assert gates.shuffled(y).passed
+        assert torch.equal((x[:, 0, 0, 0] * 255 / 20).round().long(), y)  # images go with their labels
     with pytest.raises(BadInput, match="3 channels are expected"):
-        parts["setups"].data_for(lenet, tmp_path)
+        parts["setups"].data_for(dataclasses.replace(parts["setups"].SETUPS["lenet"], data="faces"), tmp_path)
+
+
+def test_alexnet_takes_images_less_their_mean(parts, tmp_path):
+    for name in ("cifar10_train", "cifar10_test"):
+        write_sheets(tmp_path / f"{name}.zip", np.arange(200) % 10, side=32, mode="RGB")
+    of = parts["setups"]
+    (plain, _), _ = of.data_for(of.SETUPS["lenet"], tmp_path)
+    (scaled, _), _ = of.data_for(of.SETUPS["alexnet"], tmp_path)
+    assert scaled.shape[1:] == (3, 64, 64)
+    torch.testing.assert_close(of.SETUPS["alexnet"].space.decode(scaled)[:, :, 0, 0], plain[:, :, 0, 0])
+    assert float(scaled.min()) < -1
+
+
+def test_identification_of_known_channels(parts):
+    """Two gradients at a distance d in noise s are bits over a Gaussian channel; without noise nothing is left open."""
+    identified = parts["leakage"].identified
+    wide = 5000
+    rows = torch.zeros(2, wide)
+    rows[1, :100] = 0.3  # d = 3
+    found = identified(rows, 1.0, draws=4000)
+    z = torch.randn(200_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    known = math.log(2) - float(torch.nn.functional.softplus(-(4.5 + 3 * z)).mean())
+    assert found["nats"] == pytest.approx(known, abs=0.01)
+    assert identified(rows, 0.0)["nats"] == pytest.approx(math.log(2))
+    assert identified(torch.zeros(4, 9), 0.0)["nats"] == pytest.approx(0.0)
+    assert identified(rows, 100.0, draws=200)["nats"] == pytest.approx(0.0, abs=0.01)
 
 
 def test_sketch_keeps_inner_products_on_average(parts):
@@ -207,8 +256,9 @@ def test_quick_run_fills_every_column(parts, quick):
     assert facts["complete"]
     kinds = [row["kind"] for row in rows]
     assert {kind: kinds.count(kind) for kind in kinds} == {
-        "paper": 8,
-        "cost": 2,
+        "paper": 16,
+        "cost": 4,
+        "gates": 4,
         "leakage": 4,
         "attack": 4,
         "single": 4,
@@ -216,7 +266,11 @@ def test_quick_run_fills_every_column(parts, quick):
     for row in rows:
         if row["kind"] == "paper":
             assert np.mean(row["each_matched"]) == pytest.approx(row["matched"], abs=2e-4)
+        assert {"device", "torch", "seed", "commit"} <= set(row)
+        if row["kind"] == "gates":
+            assert not gates.void(row["gates"][:3])
         if row["kind"] == "leakage":
+            assert row["identification"][0]["nats"] == pytest.approx(row["identification"][0]["ceiling"])
             assert row["decoder"][0]["auc"] == pytest.approx(1.0, abs=0.01)  # without noise it is linear algebra
         if row["kind"] == "attack":
             assert (
@@ -261,7 +315,7 @@ def test_a_stopped_part_goes_on_where_it_was(parts, tmp_path):
     parts["batch_sizes"].run("mlp", options(parts), results(parts, tmp_path, "batch_sizes_mlp"))
     facts, rows = parts["results_file"].read(first.path)
     assert facts["complete"]
-    assert [row["unit"] for row in rows] == ["batch 4"] + ["batch 16"] * 4
+    assert [row["unit"] for row in rows] == ["batch 4"] + ["batch 16"] * 8
     assert rows[0]["mark"] == "from before"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.errors import BadInput
@@ -72,13 +71,14 @@ class Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU()
         self.downsample = nn.Sequential()
         if stride != 1 or channels != width:
             self.downsample = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(out)) + self.downsample(x))
+        out = self.relu(self.bn1(self.conv1(x)))
+        return self.relu(self.bn2(self.conv2(out)) + self.downsample(x))
 
 
 class PreActivationBlock(nn.Module):
@@ -93,11 +93,12 @@ class PreActivationBlock(nn.Module):
         self.conv1 = nn.Conv2d(channels, width, 3, stride, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.relu = nn.ReLU()
         self.downsample = None
         if stride != 1 or channels != width:
             self.downsample = nn.Conv2d(channels, width, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        active = F.relu(self.bn1(x))
+        active = self.relu(self.bn1(x))
         shortcut = x if self.downsample is None else self.downsample(active)
-        return self.conv2(F.relu(self.bn2(self.conv1(active)))) + shortcut
+        return self.conv2(self.relu(self.bn2(self.conv1(active)))) + shortcut

@@ -1,0 +1,186 @@
+"""What the reproductions share: gates that catch what they must, the five words, rows that survive a stop, and lanes."""
+
+import importlib.util
+import tarfile
+
+import pytest
+import torch
+from torch import nn
+
+from reproductions.common import gates, lanes
+from reproductions.common.runner import Rows, read
+from reproductions.common.verdicts import Evidence, Word, judged
+
+CPU = torch.device("cpu")
+
+
+def labels(n=1000, classes=10, seed=0):
+    return torch.randint(classes, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_sorted_labels_are_caught(classes):
+    mixed = labels(classes=classes)
+    assert gates.shuffled(mixed).passed
+    assert not gates.shuffled(mixed.sort().values).passed
+
+
+def test_a_test_set_of_one_class_is_caught():
+    assert gates.all_classes(labels(), 10).passed
+    assert not gates.all_classes(torch.ones(800, dtype=torch.long), 2).passed
+
+
+class Fixed(nn.Module):
+    """Says what it was built to say."""
+
+    def __init__(self, answers):
+        super().__init__()
+        self.answers = nn.Parameter(answers.float(), requires_grad=False)
+
+    def forward(self, x):
+        return self.answers[x.flatten().long()]
+
+
+def test_a_dead_network_is_caught_even_where_one_class_is_frequent():
+    y = (torch.arange(800) % 4 == 0).long()
+    x = torch.arange(800)[:, None].float()
+    always_zero = Fixed(torch.tensor([[1.0, 0.0]]).repeat(800, 1))
+    balanced, error = gates.balanced_accuracy(always_zero, (x, y), 2)
+    assert balanced == pytest.approx(0.5)  # its plain accuracy is 0.75
+    assert not gates.above_chance(balanced, error, 2).passed
+    right = Fixed(torch.eye(2)[y])
+    assert gates.above_chance(*gates.balanced_accuracy(right, (x, y), 2), 2).passed
+
+
+def test_zero_gradients_are_caught():
+    assert gates.gradients_alive({"w": torch.randn(20)}).passed
+    assert not gates.gradients_alive({"w": torch.zeros(20)}).passed
+    assert not gates.gradients_alive({"w": torch.full((20,), 1e-9)}).passed
+    assert not gates.gradients_alive({"w": torch.full((20,), float("nan"))}).passed
+
+
+def test_an_unconverged_search_is_caught():
+    assert gates.converged(2e-5, 0.0).passed
+    assert gates.converged(0.02, 0.01).passed  # the truth itself is off by that much, in coarse arithmetic
+    assert not gates.converged(0.013, 0.0).passed
+
+
+def test_a_failed_control_and_a_collapsed_critic_are_caught():
+    assert gates.control([19.0, 22.0]).passed
+    assert not gates.control([12.3]).passed
+    assert gates.critic_open(0.2, 0.4, known_leak=True).passed
+    assert gates.critic_open(-0.1, 0.1, known_leak=False).passed
+    for low, high in ((0.0, 0.0), (-0.07, -0.01)):
+        assert not gates.critic_open(low, high, known_leak=True).passed
+
+
+def test_void_rows_say_why():
+    found = [gates.control([12.3]), gates.control([25.0]).row()]
+    assert gates.void(found) == ["positive control: 12.3 dB, mean of 1 images; needed 20"]
+
+
+FULL = {"papers_scale": True, "papers_setting": True, "papers_metric": True, "repeats": 3}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "word"),
+    [
+        ({"agrees": True}, Word.REPRODUCES),
+        ({"agrees": False, **FULL}, Word.CONTRADICTS),
+        ({"agrees": False, **FULL, "repeats": 2}, Word.UNDECIDED),
+        ({"agrees": False, **FULL, "papers_metric": False}, Word.UNDECIDED),
+        ({"agrees": False, **FULL, "control_passed": False}, Word.NOT_REACHED),
+        ({"agrees": False, **FULL, "finished": False}, Word.NOT_REACHED),
+        ({"agrees": False, **FULL, "gates_passed": False}, Word.NOT_TESTED),
+        ({"agrees": True, "tested": False}, Word.NOT_TESTED),
+        ({"agrees": None, **FULL}, Word.UNDECIDED),
+    ],
+)
+def test_words_follow_their_rules(evidence, word):
+    assert judged(Evidence(**evidence)) is word
+    assert word.rule
+
+
+def test_rows_survive_a_stop(tmp_path):
+    rows = Rows.resumed(tmp_path, "part", device=CPU, seed=3, quick=True)
+    rows.add("first", {"value": 1}, pictures={"a b/c": torch.rand(2, 1, 4, 4)})
+    model = nn.Linear(3, 2)
+    rows.save("net", model, half=True)
+    with rows.path.open("a") as file:
+        file.write('{"unit": "cut sh')
+    again = Rows.resumed(tmp_path, "part", device=CPU, seed=3, quick=True)
+    assert again.has("first")
+    assert not again.has("cut sh")
+    assert not again.has("first", seed=4)
+    again.add("second", {"value": 2})
+    found = read(rows.path)
+    assert [row["value"] for row in found] == [1, 2]
+    assert all({"device", "torch", "seed", "commit", "quick"} <= set(row) for row in found)
+    other = nn.Linear(3, 2)
+    assert again.load("net", other)
+    torch.testing.assert_close(other.weight, model.weight, atol=1e-3, rtol=1e-3)
+    assert not Rows.resumed(tmp_path, "part", device=CPU, seed=3, quick=False).rows  # a trial is no result
+
+
+def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys):
+    """One lane ends, one is stopped; both leave their rows, and what must travel is cut into pieces."""
+    monkeypatch.setattr(lanes, "GRACE", 0.0)
+    monkeypatch.setattr(lanes, "PIECE", 1000)
+    folder = tmp_path / "root" / "reproductions"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "fake.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "out = pathlib.Path(sys.argv[sys.argv.index('--out') + 1])\n"
+        "(out / f'{sys.argv[1]}.jsonl').write_text(os.environ['REPRODUCTION_COMMIT'])\n"
+        "kept = out / 'weights' / 'fake' / f'{sys.argv[1]}.safetensors'\n"
+        "kept.parent.mkdir(parents=True, exist_ok=True)\n"
+        "kept.write_bytes(bytes(1500))\n"
+        "time.sleep(float(sys.argv[1]))\n"
+    )
+    monkeypatch.setattr(lanes, "ROOT", folder.parent)
+    plan = (
+        lanes.Lane((lanes.Job("fake", ("0",)),)),
+        lanes.Lane((lanes.Job("fake", ("60",)), lanes.Job("fake", ("1",)))),
+    )
+    monkeypatch.setitem(lanes.PLANS, "tokens", plan)
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "commit").write_text("abc123\n")
+    out = tmp_path / "out"
+    lanes.main(
+        [
+            "tokens",
+            "--out",
+            str(out),
+            "--work",
+            str(tmp_path / "work"),
+            "--data",
+            str(data),
+            "--limit",
+            "12",
+            "--device",
+            "cpu",
+        ]
+    )
+    said = capsys.readouterr().out
+    assert "fake_0: exit 0" in said
+    assert "fake_60: exit -15" in said
+    assert "fake_1: no time left" in said
+    with tarfile.open(out / "rows.tar.gz") as archive:
+        names = set(archive.getnames())
+        assert {"0.jsonl", "60.jsonl", "logs/fake_0.log"} <= names
+        assert archive.extractfile("0.jsonl").read() == b"abc123"
+    pieces = sorted(out.glob("weights.tar.*"))
+    assert len(pieces) > 2
+    whole = tmp_path / "weights.tar"
+    whole.write_bytes(b"".join(piece.read_bytes() for piece in pieces))
+    with tarfile.open(whole) as archive:
+        assert len(archive.getnames()) == 2
+
+
+def test_every_job_of_a_plan_is_a_module_that_exists():
+    for plan in lanes.PLANS.values():
+        for lane in plan:
+            for job in lane.jobs:
+                assert importlib.util.find_spec(f"reproductions.{job.module}") is not None
