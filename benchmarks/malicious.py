@@ -26,7 +26,7 @@ from leakgauge.audit.scoring import score
 from leakgauge.audit.setup import Setup, embedded, set_up
 from leakgauge.core import Victim
 from leakgauge.errors import Inapplicable
-from leakgauge.servers import alone
+from leakgauge.servers import find_isolated
 
 READ = 0.95
 HELD = "auxiliary:64"
@@ -88,7 +88,7 @@ def singled_out(what: str, case: Case, rounds: int) -> Row:
     for turn in range(rounds):
         one = replace(case, first=turn * max(case.batch_size, 10), name="")
         setup = set_up(one, load)
-        shares.append(len(alone(setup.victim, *setup.private(one)).samples) / case.batch_size)
+        shares.append(len(find_isolated(setup.victim, *setup.private(one)).samples) / case.batch_size)
     return Row("alone", what, case.batch_size, tuple(shares), ())
 
 

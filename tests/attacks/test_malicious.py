@@ -17,9 +17,7 @@ from leakgauge.channels import Aggregate, FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.defenses import Withhold
 from leakgauge.errors import Inapplicable
-from leakgauge.servers import fishing as fishing_server
-from leakgauge.servers import imprint as imprint_server
-from leakgauge.servers import trap_weights
+from leakgauge.servers import FishingServer, ImprintServer, TrapWeightServer
 
 SPACE = Pixels((3, 6, 5), mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
 
@@ -63,7 +61,7 @@ def test_images_alone_in_their_bins_come_back_exactly(places, norm, mode):
         mode = "eval"
     x = of_brightness([(k + 0.5) / 16 * 0.8 + 0.1 for k in places])
     bins = 160  # of width 1/160: a pair of places is 8 of them apart
-    sent = imprint_server(bins=bins)(Victim(convolutional(norm=norm), SPACE, mode=mode))
+    sent = ImprintServer(bins=bins)(Victim(convolutional(norm=norm), SPACE, mode=mode))
     seen = share(sent, Gradient(), x, torch.arange(len(x)) % 3)
     guess = imprint()(sent, seen)
     assert guess.x.shape == x.shape
@@ -73,7 +71,7 @@ def test_images_alone_in_their_bins_come_back_exactly(places, norm, mode):
 
 def test_images_in_one_bin_come_back_mixed_and_what_is_missing_is_grey():
     x = of_brightness([0.301, 0.302, 0.7])
-    sent = imprint_server(bins=10)(Victim(convolutional(), SPACE))
+    sent = ImprintServer(bins=10)(Victim(convolutional(), SPACE))
     guess = imprint()(sent, share(sent, Gradient(), x, torch.tensor([0, 0, 1])))
     near = found_in(guess.x, x)
     assert float(near[2]) < 1e-6
@@ -84,7 +82,7 @@ def test_images_in_one_bin_come_back_mixed_and_what_is_missing_is_grey():
 
 def test_secure_aggregation_does_not_hide_from_an_imprint():
     x = of_brightness([0.2, 0.4, 0.6, 0.8])
-    sent = imprint_server(bins=32)(Victim(convolutional(), SPACE))
+    sent = ImprintServer(bins=32)(Victim(convolutional(), SPACE))
     seen = share(sent, Aggregate(clients=2), x, torch.tensor([0, 1, 2, 0]))
     assert float(found_in(imprint()(sent, seen).x, x).max()) < 1e-6
 
@@ -119,7 +117,9 @@ def test_traps_catch_more_of_a_batch_than_honest_weights():
     x = of_brightness([0.2 + 0.05 * k for k in range(12)], seed=5)
     y = torch.arange(12) % 3
     honest = Victim(mlp(200), SPACE)
-    trapped = trap_weights(share=1 / 12)(honest, auxiliary=of_brightness([0.2 + 0.004 * k for k in range(150)], seed=6))
+    trapped = TrapWeightServer(share=1 / 12)(
+        honest, auxiliary=of_brightness([0.2 + 0.004 * k for k in range(150)], seed=6)
+    )
     caught = {}
     for name, victim in (("honest", honest), ("trapped", trapped)):
         guess = linear_rows()(victim, share(victim, Gradient(), x, y))
@@ -133,7 +133,7 @@ def test_a_fished_image_is_recovered_and_the_others_are_grey():
     torch.manual_seed(0)
     space = Pixels((1, 6, 6))
     body = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.Sigmoid(), nn.Conv2d(16, 16, 3), nn.Sigmoid(), nn.Flatten())
-    sent = fishing_server(target=1)(Victim(nn.Sequential(body, nn.Linear(256, 3)), space))
+    sent = FishingServer(target=1)(Victim(nn.Sequential(body, nn.Linear(256, 3)), space))
     x = torch.rand(5, 1, 6, 6, generator=torch.Generator().manual_seed(2))
     seen = share(sent, Gradient(), x, torch.tensor([0, 2, 1, 0, 2]))
     guess = fishing(steps=400, tv=0.0)(sent, seen)
@@ -156,7 +156,7 @@ def test_refusals_say_what_is_missing():
         fishing()(victim, share(victim, Gradient(), x, y))
     with pytest.raises(Inapplicable, match="first layer is a Conv2d"):
         linear_rows()(victim, share(victim, Gradient(), x, y))
-    fished = fishing_server(target=2)(victim)
+    fished = FishingServer(target=2)(victim)
     with pytest.raises(Inapplicable, match="no image of class 2"):
         fishing()(fished, share(fished, Gradient(), x, y))
     with pytest.raises(Inapplicable, match="one gradient"):
@@ -164,8 +164,8 @@ def test_refusals_say_what_is_missing():
     with pytest.raises(Inapplicable, match=r"not shared: 3\.bias"):
         fishing()(fished, share(fished, Gradient(), x, y, defenses=[Withhold(("head",))]))
     for server, attack, name in (
-        (imprint_server(), imprint(), "imprint.measure.weight"),
-        (trap_weights(), linear_rows(), "1.weight"),
+        (ImprintServer(), imprint(), "imprint.measure.weight"),
+        (TrapWeightServer(), linear_rows(), "1.weight"),
     ):
         sent = server(Victim(mlp(8), SPACE))
         seen = share(sent, Gradient(), x, y)

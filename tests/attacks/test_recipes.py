@@ -15,7 +15,7 @@ from leakgauge.core import Auxiliary, Pixels, Size, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.errors import Inapplicable
 from leakgauge.models import LeNet
-from leakgauge.servers import fishing as fishing_server
+from leakgauge.servers import FishingServer
 
 GREY = Pixels((1, 28, 28))
 
@@ -148,7 +148,7 @@ def test_restarts_and_steps_reach_the_loop(name):
         seen = share(victim, Features("body.1"), x, y)
     elif name == "fishing":
         victim, x, y = testing.tiny_case("lenet")
-        victim = fishing_server(int(y[0]))(victim)
+        victim = FishingServer(int(y[0]))(victim)
         seen = share(victim, Gradient(), x, y)
     elif name == "generative_prior":
         victim, x, y = testing.tiny_case("lenet")

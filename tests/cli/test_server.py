@@ -19,7 +19,7 @@ def test_a_malicious_server_is_read_by_its_own_attack_and_named_everywhere(leakg
     assert record.verdict == "feasible"
     assert {
         "kind": "malicious",
-        "what": "server sends another model than the agreed one: Imprint(bins=64, change=0.01)",
+        "what": "server sends another model than the agreed one: ImprintServer(bins=64, change=0.01)",
     } in [dict(a) for a in record.assumptions]
     assert "--server imprint:bins=64" in record.command
     page = (tmp_path / "run/report.html").read_text("utf-8")
@@ -71,7 +71,7 @@ def test_a_refusal_is_recorded(leakgauge, tmp_path):
         ("imprnt", "unknown server 'imprnt'; did you mean imprint?"),
         ("imprint:bin=3", "server imprint has no option 'bin'; it takes bins, change"),
         ("imprint:bins=many", "server imprint takes a number as bins, got 'many'"),
-        ("fishing:target=99", "the model has classes 0 to 9, fishing asks for 99"),
+        ("fishing:target=99", "the model has classes 0 to 9, but fishing asks for 99"),
     ],
 )
 def test_mistakes_end_with_one_sentence(leakgauge, tmp_path, spec, told):

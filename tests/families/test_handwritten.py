@@ -125,7 +125,7 @@ def test_a_block_that_holds_the_layers_itself_is_not_withheld_whole():
     model.blocks.append(Parts(heads=3, norm=nn.LayerNorm(WIDTH), **attention, mlp=nn.Linear(WIDTH, 48)))
     roles = find_roles(model)
     assert (roles.attention[0].name, roles.head) == ("blocks.0", "verdict")
-    with pytest.raises(Inapplicable, match=r"blocks\.0, lies in no block of its own"):
+    with pytest.raises(Inapplicable, match=r"blocks\.0, is in no block"):
         attention_first(model, roles)
     assert roles.parameters("attention", model) == tuple(
         f"blocks.0.{name}.{part}" for name in attention for part in ("weight", "bias")

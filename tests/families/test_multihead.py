@@ -83,7 +83,7 @@ def test_attention_beside_the_patch_embedding_is_no_block():
     roles = find_roles(model)
     assert (roles.patch_embedding, roles.attention[0].name, roles.head) == ("net.conv", "net.attn", "net.out")
     for inner in (model, model.net):
-        with pytest.raises(Inapplicable, match="lies in no block of its own"):
+        with pytest.raises(Inapplicable, match="is in no block"):
             attention_first(inner, find_roles(inner))
 
 

@@ -19,7 +19,7 @@ from leakgauge.defenses import (
 )
 from leakgauge.errors import Inapplicable
 from leakgauge.measures.mutual_information import ESTIMATORS, Estimate, Training
-from leakgauge.servers import fishing, imprint
+from leakgauge.servers import FishingServer, ImprintServer
 
 HOME = {
     "dlg": ("lenet", {"steps": 20, "restarts": 2}),
@@ -45,7 +45,7 @@ HOME = {
     "imprint": ("cnn", {}),
     "fishing": ("lenet", {"steps": 150, "tv": 0.01}),
 }
-SENT = {"imprint": imprint, "fishing": fishing}
+SENT = {"imprint": ImprintServer, "fishing": FishingServer}
 """Malicious servers whose model an attack reads."""
 HOLDS_IMAGES = {"generative_prior"}
 """Attacks that learn from images of the adversary's own."""

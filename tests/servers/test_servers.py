@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Tokens, Victim, share
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.servers import SERVERS, fishing, imprint, trap_weights
+from leakgauge.servers import SERVERS, FishingServer, ImprintServer, TrapWeightServer
 from leakgauge.servers.fishing import fished_class
 from leakgauge.servers.imprint import even_cuts, normal_cuts
 from leakgauge.servers.server import brightness
@@ -63,7 +63,7 @@ def test_trap_rows_are_half_negative_and_the_other_half_the_same_scaled(inputs):
 @pytest.mark.parametrize("space", SPACES)
 def test_an_imprint_changes_white_by_what_it_says_and_everything_else_less(space):
     victim = Victim(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(space.shape), 2)).double(), space)
-    sent = imprint(bins=8, change=0.02)(victim)
+    sent = ImprintServer(bins=8, change=0.02)(victim)
     block = sent.model.imprint
     low, high = space.bounds
     white, (_, x) = space.encode(torch.full((1, *space.shape), high, dtype=torch.float64)), images(space)
@@ -92,14 +92,14 @@ def test_normal_cuts_need_images():
 def test_units_answer_to_the_wanted_share_of_auxiliary_images():
     space = SPACES[1]
     _, x = images(space, 400)
-    sent = trap_weights(share=0.1)(Victim(net(space), space), auxiliary=x.float())
+    sent = TrapWeightServer(share=0.1)(Victim(net(space), space), auxiliary=x.float())
     answered = (sent.model[1](x.float().flatten(1)) > 0).double().mean(0)
     torch.testing.assert_close(answered, torch.full((32,), 0.1, dtype=torch.float64), atol=0.011, rtol=0)
 
 
 def test_under_fishing_one_class_alone_reaches_the_body():
     space = SPACES[0]
-    sent = fishing(target=2)(Victim(net(space).double(), space))
+    sent = FishingServer(target=2)(Victim(net(space).double(), space))
     _, x = images(space, 6)
     y = torch.tensor([0, 2, 1, 3, 0, 1])
     seen = share(sent, Gradient(), x, y)
@@ -114,8 +114,8 @@ def test_what_was_sent_is_written_down_as_malicious():
     space = SPACES[0]
     honest = Victim(net(space).double(), space)
     _, x = images(space, 2)
-    told = {a.kind: a.what for a in share(fishing()(honest), Gradient(), x, torch.tensor([0, 1])).assumptions}
-    assert told["malicious"] == "server sends another model than the agreed one: Fishing(target=0)"
+    told = {a.kind: a.what for a in share(FishingServer()(honest), Gradient(), x, torch.tensor([0, 1])).assumptions}
+    assert told["malicious"] == "server sends another model than the agreed one: FishingServer(target=0)"
     assert all(a.kind != "malicious" for a in share(honest, Gradient(), x, torch.tensor([0, 1])).assumptions)
 
 
@@ -133,12 +133,12 @@ def test_the_agreed_model_is_not_touched():
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: imprint(bins=0), "at least 1 bin, got 0"),
-        (lambda: imprint(change=0.0), "must change the image"),
-        (lambda: trap_weights(share=1.0), "between 0 and 1, got 1.0"),
-        (lambda: trap_weights(scale=0.0), "positive scale, got 0.0"),
-        (lambda: fishing(target=-1), "a number from 0 on, got -1"),
-        (lambda: fishing(target=9)(Victim(net(SPACES[0]), SPACES[0])), "classes 0 to 3, fishing asks for 9"),
+        (lambda: ImprintServer(bins=0), "at least 1 bin, got 0"),
+        (lambda: ImprintServer(change=0.0), "must change the image"),
+        (lambda: TrapWeightServer(share=1.0), "between 0 and 1, got 1.0"),
+        (lambda: TrapWeightServer(scale=0.0), "positive scale, got 0.0"),
+        (lambda: FishingServer(target=-1), "class number of at least 0, got -1"),
+        (lambda: FishingServer(target=9)(Victim(net(SPACES[0]), SPACES[0])), "classes 0 to 3, but fishing asks for 9"),
     ],
 )
 def test_mistakes_are_told(make, told):
@@ -150,11 +150,11 @@ def test_models_that_a_server_cannot_use_are_refused():
     space = SPACES[0]
     conv = Victim(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(24, 3, bias=False)), space)
     with pytest.raises(Inapplicable, match="the first layer is a Conv2d"):
-        trap_weights()(conv)
+        TrapWeightServer()(conv)
     with pytest.raises(Inapplicable, match="a linear head with a bias"):
-        fishing()(conv)
+        FishingServer()(conv)
     text = Victim(nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 2)), Tokens(3, vocab=5))
-    with pytest.raises(Inapplicable, match="the model takes no images"):
-        imprint()(text)
+    with pytest.raises(Inapplicable, match="the model does not take images"):
+        ImprintServer()(text)
     with pytest.raises(Inapplicable, match="does not fish for a class"):
         fished_class(Victim(net(space), space))

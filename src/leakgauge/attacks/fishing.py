@@ -59,7 +59,7 @@ def caught(victim: Victim, seen: Observation, target: int, size: int) -> int:
 
 
 def fishing(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1) -> Fishing:
-    """Wen et al. 2022: inverting gradients, on the part of the update that :func:`leakgauge.servers.fishing` left to one class.
+    """Wen et al. 2022: inverting gradients, on the part of the update that :class:`leakgauge.servers.FishingServer` left to one class.
 
     The number of images of that class is read off the gradient of its bias, their labels are known, and the body of the network has
     a gradient from them alone. The options are those of inverting gradients. Images of other classes are grey.

@@ -64,7 +64,7 @@ def images_in_bins(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def imprint() -> Imprint:
-    """Fowl et al. 2022: what the client sends back of the model that :func:`leakgauge.servers.imprint` made, image by image.
+    """Fowl et al. 2022: what the client sends back of the model that :class:`leakgauge.servers.ImprintServer` made, image by image.
 
     An image that has its bin to itself comes back up to rounding, whatever the rest of the network is, in any batch and through
     secure aggregation. Where fewer bins are filled than there are images, the missing ones are grey. Labels are not read.

@@ -79,7 +79,7 @@ def linear_rows() -> LinearRows:
         x̂ = ∂W_j / ∂b_j
 
     Works on honest weights as well (a wide first layer has such units by chance), and on many more images where a malicious server
-    chose the weights (:func:`leakgauge.servers.trap_weights`). The adversary does not know which units are reached by one image
+    chose the weights (:class:`leakgauge.servers.TrapWeightServer`). The adversary does not know which units are reached by one image
     alone; it believes those that agree with another unit first, then those that are valid images. Images that were not found are grey.
 
     Deviations: the paper counts what was extracted with the truth at hand; here the adversary chooses without it.

@@ -10,7 +10,7 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.setup import check_fits, set_up
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.integrations.setups import find
-from leakgauge.servers.alone import Alone, alone
+from leakgauge.servers.isolation import Isolated, find_isolated
 
 FOUND = 3
 """Exit code where a sample stands alone."""
@@ -21,7 +21,7 @@ def show(case: Case, *, quiet: bool) -> int:
     try:
         setup = set_up(case, find)
         check_fits(setup)
-        found = alone(setup.victim, *setup.private(case))
+        found = find_isolated(setup.victim, *setup.private(case))
     except Inapplicable as refusal:
         raise BadInput(f"this model cannot be inspected: {refusal}") from refusal
     screen = Console(quiet=quiet)
@@ -39,7 +39,7 @@ def show(case: Case, *, quiet: bool) -> int:
     return FOUND
 
 
-def _table(found: Alone, first: int) -> Table:
+def _table(found: Isolated, first: int) -> Table:
     table = Table(title="Samples that stand alone in the update")
     for column in ("image", "tensor", "rows"):
         table.add_column(column, overflow="fold")

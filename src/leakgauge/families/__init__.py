@@ -1,4 +1,4 @@
-"""Where things are in a model, by name.
+"""Finds the parts of a model by role, and gives their names.
 
 A new family is one file with a function ``model -> Roles | None`` and one line in ``FAMILIES``.
 """
@@ -29,11 +29,11 @@ FAMILIES: dict[str, Callable[[nn.Module], Roles | None]] = {
     "multihead": multihead_roles,
     "handwritten": handwritten_roles,
 }
-"""Tried in this order; the generic roles come last and fit everything."""
+"""Tried in this order. The generic roles come last and fit every model."""
 
 
 def find_roles(model: nn.Module) -> Roles:
-    """The roles of ``model`` from the first family that knows it, else those any model has.
+    """The roles of ``model`` from the first family that matches, otherwise the generic ones.
 
     >>> find_roles(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 10))).head
     '3'

@@ -1,4 +1,4 @@
-"""Makes the variant of a vision transformer whose first block is stacked as in architecture A of the APRIL paper."""
+"""Rearranges a vision transformer so that its first block matches architecture A of the APRIL paper."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 
 from leakgauge.errors import Inapplicable
-from leakgauge.families.layers import norms
+from leakgauge.families.layers import norm_layers
 from leakgauge.families.roles import Roles
 
 
 class AttentionFirst(nn.Module):
-    """Attention, normalisation, MLP one after another. Parts keep their names, so that roles are still found."""
+    """Attention, normalisation, MLP one after another. Parts keep their names, so roles are still found."""
 
     def __init__(self, block: nn.Module, order: tuple[str, ...]) -> None:
         super().__init__()
@@ -32,10 +32,10 @@ class AttentionFirst(nn.Module):
 def attention_first(model: nn.Module, roles: Roles) -> nn.Module:
     """A copy of ``model`` without the norm before and the residual around its first attention.
 
-    Ours, timm's, Hugging Face's and torchvision's can be rearranged, models on ``nn.TransformerEncoder``, and those written by hand
-    whose blocks hold an attention, a normalisation and an ``mlp``. ``roles`` are the model's own, from ``find_roles(model)``. The
-    weights are the model's; only their order changes. Scaling (layer scale), dropout and dropped paths of that block are left
-    out. On the command line it is ``attention_first:MODEL``.
+    Works for our models, timm's, Hugging Face's and torchvision's, for models built on ``nn.TransformerEncoder``, and for
+    hand-written ones with an attention, a normalisation and an ``mlp`` in each block. ``roles`` come from ``find_roles(model)``. The
+    weights stay the same; only the order of the parts changes. Layer scale, dropout and stochastic depth of that block are
+    dropped. On the command line: ``attention_first:MODEL``.
     """
     if not roles.attention:
         raise Inapplicable(
@@ -43,13 +43,13 @@ def attention_first(model: nn.Module, roles: Roles) -> nn.Module:
         )
     if roles.family not in ("vit", "text"):
         raise Inapplicable(
-            f"a plain transformer can be rearranged; the attention of a {roles.family} model reads windows"
+            f"only a plain transformer can be rearranged; the attention of a {roles.family} model works on windows"
         )
     changed = copy.deepcopy(model)
     place, _, attention = roles.attention[0].name.rpartition(".")
     shared = not place or roles.attention[0].beside_others
     if shared or (roles.patch_embedding or "").startswith(f"{place}."):
-        raise Inapplicable(f"the first attention, {roles.attention[0].name}, lies in no block of its own to rearrange")
+        raise Inapplicable(f"the first attention, {roles.attention[0].name}, is in no block that could be rearranged")
     block = changed.get_submodule(place)
     parent, _, name = place.rpartition(".")
     changed.get_submodule(parent).add_module(name, AttentionFirst(block, (attention, *_after(block, place))))
@@ -57,10 +57,10 @@ def attention_first(model: nn.Module, roles: Roles) -> nn.Module:
 
 
 def _after(block: nn.Module, place: str) -> tuple[str, ...]:
-    """Names of the normalisation and the MLP that are stacked after the attention of ``block``."""
-    if isinstance(block, nn.TransformerEncoderLayer):  # its MLP is no module of its own
+    """Names of the normalisation and the MLP that follow the attention of ``block``."""
+    if isinstance(block, nn.TransformerEncoderLayer):  # its MLP is not a separate module
         return ("norm2", "linear1", "activation", "linear2")
-    own = [name for name in norms(block) if "." not in name]
+    own = [name for name in norm_layers(block) if "." not in name]
     if not own or "mlp" not in dict(block.named_children()):
-        raise Inapplicable(f"the block {place} has no normalisation and mlp of its own to stack after its attention")
+        raise Inapplicable(f"the block {place} has no separate normalisation and mlp to put after its attention")
     return (own[-1], "mlp")

@@ -1,4 +1,4 @@
-"""Where the classifier sits, given where the trunk of the network sits."""
+"""Finds the classifier, given the trunk of the network."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from leakgauge.families.layers import inside, linears
+from leakgauge.families.layers import linear_layers, names_inside
 
 _HEADS = ("head", "classifier", "cls_classifier", "heads", "fc", "linear")
 _SECOND_HEADS = ("head_dist", "distillation_classifier")
 
 
 def find_heads(model: nn.Module, trunk: str) -> tuple[str | None, tuple[str, ...]]:
-    """The head, and second heads beside it, of a model whose trunk's names begin with ``trunk`` ("" or "a.b.").
+    """The head, and any further heads, of a model with a trunk whose names begin with ``trunk`` ("" or "a.b.").
 
-    A classifier is looked for by its usual names, nearest to the trunk first. Under any other name it is the last
-    linear layer outside the trunk. A trunk that has neither (features only) has no head.
+    Looks for a classifier by its usual names, nearest to the trunk first. If there is none, the head is the last linear
+    layer outside the trunk. A model with neither (features only) has no head.
     """
-    all_linears = linears(model)
+    all_linears = linear_layers(model)
     for prefix in _enclosing(trunk):
         for name in _HEADS:
-            found = inside(prefix + name, all_linears)
+            found = names_inside(prefix + name, all_linears)
             if found:
-                second = [inside(prefix + other, all_linears) for other in _SECOND_HEADS]
+                second = [names_inside(prefix + other, all_linears) for other in _SECOND_HEADS]
                 return found[-1], tuple(names[-1] for names in second if names)
     outside = [name for name in all_linears if not name.startswith(trunk)]
     return (outside[-1] if outside else None), ()

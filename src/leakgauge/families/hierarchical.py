@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from leakgauge.families.heads import find_heads
-from leakgauge.families.layers import inside, norms, weighted
+from leakgauge.families.layers import names_inside, norm_layers, weighted_layers
 from leakgauge.families.roles import Attention, Roles
 
 
@@ -30,13 +30,13 @@ _LAYOUTS = (
 
 
 def hierarchical_roles(model: nn.Module) -> Roles | None:
-    """None unless the blocks of one layout are there. Positions are relative, one table a block, so there is no such role."""
+    """None unless the model has the blocks of one layout. Positions are relative, one table a block, so there is no such role."""
     modules = dict(model.named_modules())
     for layout in _LAYOUTS:
         pattern = re.compile(rf"(?P<trunk>(?:.+\.)?){layout.mark}")
         marks = [found for found in map(pattern.fullmatch, modules) if found is not None]
         trunk = marks[0]["trunk"] if marks else ""
-        stem = inside(trunk + layout.stem, weighted(model))
+        stem = names_inside(trunk + layout.stem, weighted_layers(model))
         if not marks or not stem:
             continue
         head, other_heads = find_heads(model, trunk)
@@ -46,7 +46,7 @@ def hierarchical_roles(model: nn.Module) -> Roles | None:
             first_layer=stem[0],
             patch_embedding=stem[0] if layout.patches else None,
             attention=tuple(filter(None, (_attention(modules, found.group()) for found in marks))),
-            norms=norms(model),
+            norms=norm_layers(model),
             other_heads=other_heads,
         )
     return None
@@ -56,7 +56,7 @@ def _attention(modules: dict[str, nn.Module], name: str) -> Attention | None:
     layer = modules[name]
     if not isinstance(modules.get(f"{name}.qkv"), nn.Linear):
         return None
-    by_head = bool(getattr(layer, "head_first", False))  # rows go head by head, not all of q first
+    by_head = bool(getattr(layer, "head_first", False))  # rows are ordered by head, not q, k, v
     heads = getattr(layer, "num_heads", None)
     return Attention(
         name,

@@ -1,4 +1,4 @@
-"""Layers by kind, told from torch's own types, in the order the model registers them."""
+"""Layers by kind, in the order in which the model registers them. Kinds are torch's own types."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _NORM_TYPES = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _NORM_CLASS = re.compile(r"(batch|layer|group|instance|rms)norm(act)?(\dd)?$", re.IGNORECASE)
 
 
-def weighted(model: nn.Module) -> tuple[str, ...]:
+def weighted_layers(model: nn.Module) -> tuple[str, ...]:
     """Names of all convolutions and linear layers."""
     return tuple(name for name, module in model.named_modules() if isinstance(module, _ConvNd | nn.Linear))
 
 
-def linears(model: nn.Module) -> tuple[str, ...]:
+def linear_layers(model: nn.Module) -> tuple[str, ...]:
     """Names of all linear layers."""
     return tuple(name for name, module in model.named_modules() if isinstance(module, nn.Linear))
 
 
-def norms(model: nn.Module) -> tuple[str, ...]:
-    """Names of all normalisation layers: torch's own, and others whose class name says so (``LlamaRMSNorm``)."""
+def norm_layers(model: nn.Module) -> tuple[str, ...]:
+    """Names of all normalisation layers: torch's own, and others named like one (``LlamaRMSNorm``)."""
     return tuple(
         name
         for name, module in model.named_modules()
@@ -31,6 +31,6 @@ def norms(model: nn.Module) -> tuple[str, ...]:
     )
 
 
-def inside(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of ``names`` that are ``name`` or lie in it."""
+def names_inside(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of ``names`` that are ``name`` or inside it."""
     return tuple(other for other in names if other == name or other.startswith(name + "."))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str], *, most: int = 3) -> str:
-    """The ``most`` names closest to ``word``, ready to stand in a sentence; a few of all names if none is close.
+    """The ``most`` names closest to ``word``, worded for an error message; a few of all names if none is close.
 
     >>> nearest("haed", ["head", "norms"])
     'did you mean head?'

@@ -1,4 +1,4 @@
-"""Into how large patches a model cuts its images, where it does."""
+"""The patch size of a model that cuts its images into patches."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import nn
 from leakgauge.families import find_roles
 
 LEAST_SIDE = 4
-"""Smaller patches are little more than colours: in some order those of any image fit any other."""
+"""Smaller patches are little more than colours: reordered, those of one image would fit any other."""
 TILES = (4, 256)
-"""Fewest and most patches of an image that are put in order."""
+"""The fewest and the most patches of an image that we put in order."""
 
 
 def patch_side(model: nn.Module, shape: tuple[int, ...]) -> int | None:
-    """Pixels a side of the patches of images of ``shape`` (C, H, W); None where there are none, or where to order them would say little."""
+    """Side in pixels of the patches of an image of ``shape`` (C, H, W); None without patches, or if ordering them would say little."""
     name = find_roles(model).patch_embedding
     if name is None or len(shape) != 3:
         return None

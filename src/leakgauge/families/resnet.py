@@ -7,7 +7,7 @@ import re
 from torch import nn
 
 from leakgauge.families.heads import find_heads
-from leakgauge.families.layers import linears, norms, weighted
+from leakgauge.families.layers import linear_layers, norm_layers, weighted_layers
 from leakgauge.families.roles import Roles
 
 _BLOCK = re.compile(
@@ -21,18 +21,18 @@ _IN_BLOCK = re.compile(r"(?:^|\.)(?:layer\d+|stages\.\d+)\.")
 
 
 def resnet_roles(model: nn.Module) -> Roles | None:
-    """None unless there are residual blocks. These may hold linear layers (squeeze and excite), which are no heads."""
-    layers = weighted(model)
+    """None unless there are residual blocks. Linear layers inside these (squeeze and excite) are not heads."""
+    layers = weighted_layers(model)
     block = next(filter(None, map(_BLOCK.fullmatch, layers)), None)
     if block is None:
         return None
     trunk = block["trunk"]
     head, other_heads = find_heads(model, trunk)
-    unnamed = [name for name in linears(model) if not _IN_BLOCK.search(name)]
+    unnamed = [name for name in linear_layers(model) if not _IN_BLOCK.search(name)]
     return Roles(
         family="resnet",
         head=head if head is not None or not unnamed else unnamed[-1],
         first_layer=next(name for name in layers if name.startswith(trunk)),
-        norms=norms(model),
+        norms=norm_layers(model),
         other_heads=other_heads,
     )

@@ -1,4 +1,4 @@
-"""What a part of a model is for, by the name it has in that model.
+"""What each part of a model is for, with the name it has in that model.
 
 Attacks and defenses speak of roles ("the head", "the position embedding"); only the families know the names.
 """
@@ -15,17 +15,17 @@ from leakgauge.families.nearest import nearest
 ROLES = (
     "head", "first_layer", "patch_embedding", "token_embedding", "position_embedding", "class_token", "attention", "norms",
 )  # fmt: skip
-"""The roles a defense or an attack may ask for."""
+"""The roles that a defense or an attack can ask for."""
 
 
 @dataclass(frozen=True)
 class Attention:
     """One self-attention layer, by module names: either ``qkv`` is fused, or ``q``, ``k`` and ``v`` are separate.
 
-    In which order the rows of a fused ``qkv`` weight are (all of q first, or head by head) is not said here: only sums over all
-    of them are read. ``nn.MultiheadAttention`` keeps the fused weight itself, without a layer for it: ``packed`` is that
-    parameter's name, in place of the others. ``heads`` is None where the model does not say. ``more`` holds the layers of further
-    heads, where each has its own. With ``beside_others`` the module ``name`` holds other weights than those of the attention.
+    The order of the rows in a fused ``qkv`` weight (q, k, v or head by head) is not recorded, because only sums over all rows
+    are used. ``nn.MultiheadAttention`` holds the fused weight itself, without a layer: then ``packed`` is the name of that
+    parameter and the others are None. ``heads`` is None if the model does not say. ``more`` holds the layers of further heads
+    if each head has its own. ``beside_others``: the module ``name`` also holds weights that do not belong to the attention.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Attention:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the layers that make q, k and v; none where the attention does so itself."""
+        """Names of the layers that compute q, k and v; empty if the attention does so itself."""
         return tuple(name for name in (self.qkv, self.q, self.k, self.v, *self.more) if name is not None)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Names of the modules that hold the weights of this attention and no others."""
+        """Names of the modules that hold only weights of this attention."""
         return tuple(filter(None, (*self.layers, self.out))) if self.beside_others else (self.name,)
 
     @property
@@ -57,13 +57,12 @@ class Attention:
 
 @dataclass(frozen=True)
 class Roles:
-    """Names of the parts of one model; None or empty where the model has no such part.
+    """Names of the parts of one model; None or empty if the model has no such part.
 
-    ``head``, ``first_layer``, ``patch_embedding`` and ``token_embedding`` name layers that hold a weight themselves, so
-    that ``f"{roles.head}.weight"`` is a parameter; ``head`` is always an ``nn.Linear``. ``position_embedding`` and
-    ``class_token`` are parameter names. ``other_heads`` lists further classifiers beside ``head`` (a distilled DeiT
-    has two and averages their logits): attacks read ``head``, while ``parameters("head", ...)`` covers them all, so
-    that a withheld head is withheld whole.
+    ``head``, ``first_layer``, ``patch_embedding`` and ``token_embedding`` name layers with a weight of their own:
+    ``f"{roles.head}.weight"`` is a parameter. ``head`` is always an ``nn.Linear``. ``position_embedding`` and
+    ``class_token`` are parameter names. ``other_heads`` lists further classifiers (a distilled DeiT has two and averages their
+    logits): attacks read ``head``, but ``parameters("head", ...)`` covers them all, so a withheld head is withheld completely.
     """
 
     family: str
@@ -78,9 +77,9 @@ class Roles:
     other_heads: tuple[str, ...] = ()
 
     def parameters(self, role: str, model: nn.Module) -> tuple[str, ...]:
-        """All parameter names of ``role``, as ``model.named_parameters()`` gives them.
+        """All parameter names of ``role``, as in ``model.named_parameters()``.
 
-        A tied parameter has one name there, which need not lie under the role's own module.
+        A tied parameter has only one name there, which may be outside the role's own module.
         """
         places = self._places(role)
         if not places:
@@ -113,5 +112,5 @@ class Roles:
 
 
 def _under(place: str, name: str) -> bool:
-    """Whether a parameter is ``place`` or lies in the module ``place`` (the root module is named "")."""
+    """Whether a parameter is ``place`` or inside the module ``place`` (the root module is named "")."""
     return place in ("", name) or name.startswith(place + ".")

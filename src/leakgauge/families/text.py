@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from leakgauge.families.heads import find_heads
-from leakgauge.families.layers import norms
+from leakgauge.families.layers import norm_layers
 from leakgauge.families.roles import Attention, Roles
-from leakgauge.families.vit import attention_of, existing
+from leakgauge.families.vit import attention_of, find_child
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ _LAYOUTS = (
         _WORDS, _PLACES, r"encoder\.layer\.\d+\.attention", out="output.dense",
         q="self.query", k="self.key", v="self.value",
     ),
-    _Layout(  # ALBERT, whose one block is used again and again
+    _Layout(  # ALBERT, which uses its one block repeatedly
         _WORDS, _PLACES, r"encoder\.albert_layer_groups\.\d+\.albert_layers\.\d+\.attention", out="dense",
         q="query", k="key", v="value",
     ),
@@ -75,12 +75,12 @@ def _roles(model: nn.Module, token: str, trunk: str, layout: _Layout, attention:
         token_embedding=token,
         position_embedding=position if position in parameters else None,
         attention=attention,
-        norms=norms(model),
+        norms=norm_layers(model),
         other_heads=other_heads,
     )
 
 
 def _attention(modules: dict[str, nn.Module], trunk: str, layout: _Layout) -> tuple[Attention, ...]:
     return attention_of(
-        modules, trunk, layout, lambda name: existing(modules, name, layout.qkv or layout.q) is not None
+        modules, trunk, layout, lambda name: find_child(modules, name, layout.qkv or layout.q) is not None
     )

@@ -1,6 +1,6 @@
 """Plain vision transformers: ours, timm's (ViT, DeiT, EVA) and Hugging Face's (ViT, DeiT, BEiT, DINOv2, SigLIP, CLIP).
 
-Hierarchical ones (Swin and the like) do not match: their blocks lie in stages, and their roles mean other things.
+Hierarchical ones (Swin and the like) do not match: their blocks are grouped in stages, and their roles mean something else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import nn
 
 from leakgauge.families.heads import find_heads
-from leakgauge.families.layers import inside, norms, weighted
+from leakgauge.families.layers import names_inside, norm_layers, weighted_layers
 from leakgauge.families.roles import Attention, Roles
 
 
@@ -73,7 +73,7 @@ _LAYOUTS = (
     ),
 )
 _HEAD_COUNTS = ("num_heads", "num_attention_heads", "heads", "n_heads", "n_head", "nheads", "nhead", "h")
-"""Attributes in which attention layers keep their number of heads."""
+"""Attributes in which attention layers store their number of heads."""
 
 
 def vit_roles(model: nn.Module) -> Roles | None:
@@ -85,7 +85,7 @@ def vit_roles(model: nn.Module) -> Roles | None:
             if trunk == name or not (trunk == "" or trunk.endswith(".")):
                 continue
             attention = _attention(modules, trunk, layout)
-            patches = inside(name, weighted(model))
+            patches = names_inside(name, weighted_layers(model))
             if attention and patches:
                 return _roles(model, trunk, layout, attention, patches)
     return None
@@ -105,7 +105,7 @@ def _roles(
         position_embedding=position if position in parameters else None,
         class_token=class_token if class_token in parameters else None,
         attention=attention,
-        norms=norms(model),
+        norms=norm_layers(model),
         other_heads=other_heads,
     )
 
@@ -117,7 +117,7 @@ def _attention(modules: dict[str, nn.Module], trunk: str, layout: _Layout) -> tu
 
 
 class AttentionLayout(Protocol):
-    """Where a model family keeps its attention and the layers inside it, as names below the attention's own."""
+    """How a model family names its attention and the layers inside it, relative to the attention's own name."""
 
     @property
     def attention(self) -> str: ...
@@ -136,31 +136,31 @@ class AttentionLayout(Protocol):
 def attention_of(
     modules: dict[str, nn.Module], trunk: str, layout: AttentionLayout, fits: Callable[[str], bool]
 ) -> tuple[Attention, ...]:
-    """Every module whose name has the layout's form below ``trunk`` and that ``fits``."""
+    """Every module below ``trunk`` with a name of the layout's form for which ``fits`` holds."""
     pattern = re.compile(re.escape(trunk) + layout.attention)
     return tuple(
         Attention(
             name,
             heads=head_count(inner),
-            qkv=existing(modules, name, layout.qkv),
-            q=existing(modules, name, layout.q),
-            k=existing(modules, name, layout.k),
-            v=existing(modules, name, layout.v),
-            out=existing(modules, name, layout.out),
+            qkv=find_child(modules, name, layout.qkv),
+            q=find_child(modules, name, layout.q),
+            k=find_child(modules, name, layout.k),
+            v=find_child(modules, name, layout.v),
+            out=find_child(modules, name, layout.out),
         )
         for name, inner in modules.items()
         if pattern.fullmatch(name) and fits(name)
     )
 
 
-def existing(modules: dict[str, nn.Module], parent: str, child: str | None) -> str | None:
-    """``parent.child``, if the model has such a module."""
+def find_child(modules: dict[str, nn.Module], parent: str, child: str | None) -> str | None:
+    """``parent.child`` if the model has such a module."""
     name = f"{parent}.{child}"
     return name if child is not None and name in modules else None
 
 
 def head_count(attention: nn.Module) -> int | None:
-    """The first head count that the layer, or a layer in it (transformers 4 nests two), keeps as an attribute."""
+    """The first head count stored as an attribute of the layer, or of a layer inside it (transformers 4 nests two)."""
     for module in attention.modules():
         for attribute in _HEAD_COUNTS:
             count = vars(module).get(attribute)

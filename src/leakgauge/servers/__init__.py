@@ -1,36 +1,33 @@
-"""Malicious servers: what one sends in place of the agreed model, so that more comes back than training needs.
+"""Malicious servers: each sends a changed model, so the update reveals more than training needs.
 
-    sent = imprint(bins=256)(victim)          # the model that the client gets
-    seen = share(sent, Gradient(), x, y)      # the client works as agreed, on that model
-    attacks.imprint()(sent, seen)             # the server reads the images off
+    sent = ImprintServer(bins=256)(victim)    # the model that the client gets
+    seen = share(sent, Gradient(), x, y)      # the client trains it as agreed
+    attacks.imprint()(sent, seen)             # the server reads the images from the update
 
-Everything else in this package is about a server that is curious but honest. Results of these say so (``Assumption.kind``).
+Everything else in leakgauge assumes an honest but curious server. Results obtained with a malicious one say so (``Assumption.kind``).
 """
 
 from collections.abc import Callable
 
-from leakgauge.servers.alone import Alone, alone
-from leakgauge.servers.fishing import Fishing, fishing
-from leakgauge.servers.imprint import Imprint, ImprintBlock, imprint
+from leakgauge.servers.fishing import FishingServer
+from leakgauge.servers.imprint import ImprintBlock, ImprintServer
+from leakgauge.servers.isolation import Isolated, find_isolated
 from leakgauge.servers.server import Server
-from leakgauge.servers.trap_weights import TrapWeights, trap_weights
+from leakgauge.servers.trap_weights import TrapWeightServer
 
 SERVERS: dict[str, Callable[..., Server]] = {
-    "imprint": imprint,
-    "trap_weights": trap_weights,
-    "fishing": fishing,
+    "imprint": ImprintServer,
+    "trap_weights": TrapWeightServer,
+    "fishing": FishingServer,
 }
 
 __all__ = [
     "SERVERS",
-    "Alone",
-    "Fishing",
-    "Imprint",
+    "FishingServer",
     "ImprintBlock",
+    "ImprintServer",
+    "Isolated",
     "Server",
-    "TrapWeights",
-    "alone",
-    "fishing",
-    "imprint",
-    "trap_weights",
+    "TrapWeightServer",
+    "find_isolated",
 ]

@@ -1,4 +1,4 @@
-"""A head under which images of one class alone leave a gradient in the body of the network."""
+"""A head that lets only images of one class leave a gradient in the body of the network."""
 
 from __future__ import annotations
 
@@ -13,14 +13,27 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
 
 UNLIKELY = 200.0
-"""How far below all others the fished class starts: exp(−200) is nothing beside 1 in double precision too."""
+"""How far the target's logit starts below all others: exp(−200) vanishes beside 1 even in double precision."""
 
 
 @dataclass(frozen=True)
-class Fishing:
-    """The server made by :func:`fishing`."""
+class FishingServer:
+    """Wen et al. 2022, class fishing: only images of class ``target`` leave a gradient in the body of the network.
 
-    target: int
+    The head keeps the row w of the target, has zeros elsewhere, and a bias that makes the target unlikely. At the features f an
+    image of another class has ∂L/∂f = p_target · w ≈ 0; an image of the target has (p_target − 1) · w ≈ −w. So the update of a large
+    batch is the update of its images of one class, and of a single image if there is only one. The attack ``fishing`` inverts it.
+
+    Deviations: no separation of several images of the class (the paper's feature fishing).
+
+    Ref: Wen et al. 2022 — class fishing
+    """
+
+    target: int = 0
+
+    def __post_init__(self) -> None:
+        if self.target < 0:
+            raise BadInput(f"fishing needs a class number of at least 0, got {self.target}")
 
     @property
     def reads(self) -> str:
@@ -30,9 +43,9 @@ class Fishing:
         model, name = deep_copy(victim.model), find_roles(victim.model).head
         head = None if name is None else model.get_submodule(name)
         if not isinstance(head, nn.Linear) or head.bias is None:
-            raise Inapplicable(f"fishing needs a linear head with a bias, the model has a {type(head).__name__}")
+            raise Inapplicable(f"fishing needs a linear head with a bias, but the model has a {type(head).__name__}")
         if self.target >= head.out_features:
-            raise BadInput(f"the model has classes 0 to {head.out_features - 1}, fishing asks for {self.target}")
+            raise BadInput(f"the model has classes 0 to {head.out_features - 1}, but fishing asks for {self.target}")
         with torch.no_grad():
             kept = head.weight[self.target].clone()
             head.weight.zero_()
@@ -43,26 +56,12 @@ class Fishing:
 
 
 def fished_class(victim: Victim) -> int:
-    """The class that the head of the model that was sent fishes for; refuses a head that does not."""
+    """The class that the head of the model fishes for. Refuses an ordinary head."""
     name = find_roles(victim.model).head
     head = None if name is None else victim.model.get_submodule(name)
     bias = head.bias.detach() if isinstance(head, nn.Linear) and head.bias is not None else None
     if bias is None or float(bias.min()) > -UNLIKELY / 2 or int((bias < -UNLIKELY / 2).sum()) != 1:
-        raise Inapplicable("the model's head does not fish for a class; let --server fishing:target=CLASS send it")
+        raise Inapplicable(
+            "the model's head does not fish for a class; send the model with --server fishing:target=CLASS"
+        )
     return int(bias.argmin())
-
-
-def fishing(target: int = 0) -> Fishing:
-    """Wen et al. 2022, class fishing: images of class ``target`` alone reach the body of the network with their gradient.
-
-    The head keeps the row w of the target and zeros elsewhere, and a bias that makes the target unlikely. For an image of another
-    class ∂L/∂f = p_target · w ≈ 0 at the features f; for one of the target it is (p_target − 1) · w ≈ −w. The update of a large
-    batch is that of its images of one class, and where there is one, a single image's. The attack ``fishing`` matches it.
-
-    Deviations: no separation among several images of the class (the paper's feature fishing).
-
-    Ref: Wen et al. 2022 — class fishing
-    """
-    if target < 0:
-        raise BadInput(f"a class is a number from 0 on, got {target}")
-    return Fishing(target)

@@ -14,10 +14,10 @@ from leakgauge.servers.server import brightness, pixels_of
 
 
 class ImprintBlock(nn.Module):
-    """x + u Σ_k relu(⟨w, x⟩ − c_k): the same measurement ⟨w, x⟩ in every row, cut off at ascending c_k.
+    """x + u Σ_k relu(⟨w, x⟩ − c_k): every row measures ⟨w, x⟩ and cuts it off at an ascending c_k.
 
-    Row k of ∂L/∂(weight of ``measure``) adds up δ_i x_i over the images with ⟨w, x_i⟩ > c_k, its bias the δ_i alone, and δ_i is the
-    same in all rows. So neighbouring rows differ by the images between c_k and c_{k+1}.
+    Row k of ∂L/∂(weight of ``measure``) sums δ_i x_i over the images with ⟨w, x_i⟩ > c_k; its bias sums the δ_i. δ_i is the same
+    in all rows, so neighbouring rows differ by the images between c_k and c_{k+1}.
 
     Ref: Fowl et al. 2022 — imprint module
     """
@@ -36,8 +36,8 @@ class ImprintBlock(nn.Module):
         return x + self.back(above).view_as(x)
 
 
-class Imprinted(nn.Module):
-    """The agreed model behind the block."""
+class WithBlock(nn.Module):
+    """The block, then the agreed model."""
 
     def __init__(self, block: nn.Module, model: nn.Module) -> None:
         super().__init__()
@@ -49,11 +49,29 @@ class Imprinted(nn.Module):
 
 
 @dataclass(frozen=True)
-class Imprint:
-    """The server made by :func:`imprint`."""
+class ImprintServer:
+    """Fowl et al. 2022: puts :class:`ImprintBlock` in front of the model. The attack ``imprint`` reads single images from its gradient.
 
-    bins: int
-    change: float
+    ``bins`` is the number of rows in the block: an image alone in its bin comes back exactly, images that share one come back mixed.
+    The cuts are even over all brightnesses, or at equal mass for the auxiliary images if the server has some. ``change`` is how
+    much the block may change a pixel of a white image, as a share of the range; it changes other images less.
+
+    Deviations: the paper's second layer has one column per bin, all equal. Here the bins are summed before a single column, which
+    gives the same gradient with fewer weights. The block's output is added to the image, so the model still works.
+
+    Ref: Fowl et al. 2022 — a model changed for imprinting
+    """
+
+    bins: int = 256
+    change: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.bins < 1:
+            raise BadInput(f"an imprint needs at least 1 bin, got {self.bins}")
+        if not self.change > 0:
+            raise BadInput(
+                f"an imprint must change the image, or no gradient flows back through it; got change={self.change}"
+            )
 
     @property
     def reads(self) -> str:
@@ -67,45 +85,26 @@ class Imprint:
             cuts = normal_cuts((auxiliary.detach().cpu().double().flatten(1) @ weight) + offset, self.bins)
         rng = torch.Generator().manual_seed(seed)
         signs = torch.randint(0, 2, weight.shape, generator=rng).double() * 2 - 1
-        most = float((1 - cuts).clamp(min=0).sum())  # of Σ_k relu(⟨w, x⟩ − c_k), reached by a white image
-        pixel = 1 / (weight * len(weight))  # in model space, of the whole range
+        most = float((1 - cuts).clamp(min=0).sum())  # the largest Σ_k relu(⟨w, x⟩ − c_k), at a white image
+        pixel = 1 / (weight * len(weight))  # the whole range of a pixel, in model space
         back = signs * self.change * pixel / max(most, 1e-12)
         block = ImprintBlock(weight, cuts - offset, back).to(victim.device, victim.dtype)
-        return replace(victim, model=Imprinted(block, victim.model), sent_by=repr(self))
+        return replace(victim, model=WithBlock(block, victim.model), sent_by=repr(self))
 
 
 def even_cuts(bins: int) -> Tensor:
-    """c_k = k / bins: bins of equal width over all brightnesses there are, for a server that knows nothing."""
+    """c_k = k / bins: bins of equal width over all brightnesses, for a server without auxiliary images."""
     return torch.arange(bins, dtype=torch.float64) / bins
 
 
 def normal_cuts(seen: Tensor, bins: int) -> Tensor:
-    """Bins that are equally likely for brightnesses like those ``seen``, taken as normal: c_k = μ + σ Φ⁻¹(k / bins), c_0 = 0.
+    """Bins of equal probability, for brightnesses distributed like ``seen`` (taken as normal): c_k = μ + σ Φ⁻¹(k / bins), c_0 = 0.
 
     Ref: Fowl et al. 2022 — bins of equal mass
     """
     if len(seen) < 2:
-        raise BadInput(f"equally likely bins need at least 2 auxiliary images, got {len(seen)}")
+        raise BadInput(f"bins of equal probability need at least 2 auxiliary images, got {len(seen)}")
     cuts = seen.mean() + seen.std().clamp(min=1e-6) * torch.special.ndtri(
         torch.arange(bins, dtype=torch.float64) / bins
     )
     return cuts.clamp(min=0.0)
-
-
-def imprint(bins: int = 256, change: float = 0.01) -> Imprint:
-    """Fowl et al. 2022: puts :class:`ImprintBlock` in front of the model; the attack ``imprint`` reads single images off its gradient.
-
-    ``bins`` is how many rows the block has: an image that has its bin to itself comes back exactly, and images that share one
-    come back mixed. Cuts are even over all brightnesses, or equally likely for the auxiliary images, where the server has some.
-    ``change`` is by how much the block may change a pixel of a white image, as a share of the range; other images less.
-
-    Deviations: the paper's second layer has a column for each bin, all of them alike; here the bins are added up before one column,
-    which gives the same gradient with fewer weights. The block's output is added to the image, so that the model still works.
-
-    Ref: Fowl et al. 2022 — a model changed for imprinting
-    """
-    if bins < 1:
-        raise BadInput(f"an imprint needs at least 1 bin, got {bins}")
-    if not change > 0:
-        raise BadInput(f"an imprint must change the image, or nothing flows back through it; got change={change}")
-    return Imprint(bins, change)

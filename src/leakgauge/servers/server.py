@@ -1,4 +1,4 @@
-"""What a malicious server is, and what all of them need."""
+"""The interface of a malicious server, and what all of them need."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from leakgauge.errors import Inapplicable
 
 
 class Server(Protocol):
-    """From the agreed model it makes the one that it sends. ``reads`` names the attack that reads what comes back.
+    """Turns the agreed model into the one it sends. ``reads`` names the attack that reads the update.
 
-    ``auxiliary`` are images of the kind (model space) that the server holds, where it holds some.
+    ``auxiliary`` are images (model space) that the server holds, if any.
     """
 
     @property
@@ -26,12 +26,12 @@ class Server(Protocol):
 def pixels_of(victim: Victim) -> Pixels:
     """The victim's images; refuses any other kind of input."""
     if not isinstance(victim.space, Pixels):
-        raise Inapplicable("this server reads pixels off an update, and the model takes no images")
+        raise Inapplicable("this server reads pixels from an update, but the model does not take images")
     return victim.space
 
 
 def brightness(space: Pixels) -> tuple[Tensor, float]:
-    """(w, c) with ⟨w, x⟩ + c = the mean of the image in [0, 1] that ``x`` (model space, flat) shows."""
+    """(w, c) with ⟨w, x⟩ + c = the mean of the image in [0, 1] that ``x`` (model space, flat) encodes."""
     low, high = space.bounds
     channels, *sides = space.shape
     mean = torch.tensor(space.mean, dtype=torch.float64).expand(channels)

@@ -1,4 +1,4 @@
-"""Weights of the first linear layer that make its units answer to few images each."""
+"""Weights of the first linear layer that make each unit fire for few images."""
 
 from __future__ import annotations
 
@@ -15,11 +15,25 @@ from leakgauge.servers.server import pixels_of
 
 
 @dataclass(frozen=True)
-class TrapWeights:
-    """The server made by :func:`trap_weights`."""
+class TrapWeightServer:
+    """Boenisch et al. 2023: keeps the architecture, but chooses the weights of a fully connected first layer so that each unit
+    fires for few images. The attack ``linear_rows`` reads the images that are alone in some unit.
 
-    share: float
-    scale: float
+    Without auxiliary images the positive half of a row is ``scale`` times the negative half: the smaller, the fewer images pass.
+    With auxiliary images the bias of each unit is set so that it fires for a ``share`` of them, which suits a batch of 1 / share.
+
+    Ref: Boenisch et al. 2023 — trap weights
+    Ref: Nowak et al. 2024 — biases by quantiles (QBI)
+    """
+
+    share: float = 0.05
+    scale: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise BadInput(f"trap weights need a share of images between 0 and 1, got {self.share}")
+        if not self.scale > 0:
+            raise BadInput(f"trap weights need a positive scale, got {self.scale}")
 
     @property
     def reads(self) -> str:
@@ -31,10 +45,10 @@ class TrapWeights:
         layer = None if name is None else model.get_submodule(name)
         if not isinstance(layer, nn.Linear) or layer.bias is None:
             raise Inapplicable(
-                f"the first layer is a {type(layer).__name__}; trap weights need a Linear with a bias that sees the image"
+                f"the first layer is a {type(layer).__name__}; trap weights need a Linear with a bias on the whole image"
             )
         if layer.in_features != space.shape[0] * space.shape[1] * space.shape[2]:
-            raise Inapplicable(f"the first layer {name} takes {layer.in_features} values, not a whole image")
+            raise Inapplicable(f"the first layer {name} takes {layer.in_features} values, which is not a whole image")
         rows = traps(layer.out_features, layer.in_features, self.scale, torch.Generator().manual_seed(seed))
         weight, bias = in_model_space(rows, space)
         if auxiliary is not None:
@@ -47,7 +61,7 @@ class TrapWeights:
 
 
 def traps(units: int, inputs: int, scale: float, rng: torch.Generator) -> Tensor:
-    """Rows of which a random half is −|N(0, 1)| and the other half the same values, times ``scale``, with the sign turned.
+    """Rows: a random half is −|N(0, 1)|, the other half the same values times −``scale``.
 
     Ref: Boenisch et al. 2023 — rows of trap weights
     """
@@ -62,26 +76,9 @@ def traps(units: int, inputs: int, scale: float, rng: torch.Generator) -> Tensor
 
 
 def in_model_space(rows: Tensor, space: Pixels) -> tuple[Tensor, Tensor]:
-    """(W, b) with W x + b = ``rows`` p for the image p in [0, 1] that ``x`` shows."""
+    """(W, b) with W x + b = ``rows`` p for the image p in [0, 1] that ``x`` encodes."""
     low, high = space.bounds
     channels, area = space.shape[0], space.shape[1] * space.shape[2]
     mean = torch.tensor(space.mean, dtype=torch.float64).expand(channels).repeat_interleave(area)
     std = torch.tensor(space.std, dtype=torch.float64).expand(channels).repeat_interleave(area)
     return rows * std / (high - low), rows @ ((mean - low) / (high - low))
-
-
-def trap_weights(share: float = 0.05, scale: float = 0.95) -> TrapWeights:
-    """Boenisch et al. 2023: the architecture stays, the weights of a fully connected first layer are chosen so that a unit answers to
-    few images; the attack ``linear_rows`` reads off those that are alone somewhere.
-
-    Without auxiliary images the positive half of a row is ``scale`` times the negative one: the smaller, the fewer images pass. With
-    auxiliary images each unit's bias is set so that it answers to a ``share`` of them, which fits 1 / share images best.
-
-    Ref: Boenisch et al. 2023 — trap weights
-    Ref: Nowak et al. 2024 — biases by quantiles (QBI)
-    """
-    if not 0 < share < 1:
-        raise BadInput(f"the share of images that a unit answers to lies between 0 and 1, got {share}")
-    if not scale > 0:
-        raise BadInput(f"trap weights need a positive scale, got {scale}")
-    return TrapWeights(share, scale)

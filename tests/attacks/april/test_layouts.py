@@ -275,7 +275,7 @@ def test_attention_over_windows_cannot_be_rearranged():
     model = timm.create_model(
         "swin_tiny_patch4_window7_224", img_size=16, window_size=2, embed_dim=24, depths=(1, 1), num_heads=(2, 4)
     )
-    with pytest.raises(Inapplicable, match="the attention of a swin model reads windows"):
+    with pytest.raises(Inapplicable, match="the attention of a swin model works on windows"):
         attention_first(model, find_roles(model))
 
 
