@@ -87,7 +87,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "--work", type=Path, default=WORK, help="where results grow; a second call on the machine resumes from it"
     )
     parser.add_argument("--limit", type=float, default=560.0, help="seconds until all lanes are stopped")
-    parser.add_argument("--together", type=int, default=4, help="lanes at once where MPS does not work")
+    parser.add_argument("--together", type=int, default=8, help="lanes at once where MPS does not work")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(given)

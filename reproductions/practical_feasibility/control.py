@@ -114,7 +114,7 @@ SETTINGS = (
     Setting(power="layers", tv=3e-2, smooth=SMOOTH),
     Setting(power="layers", lr=0.03, decay="cosine"),
     Setting(power="layers", tv=1e-3, lr=0.03, signed=False, decay="cosine"),
-    Setting(tv=1e-4),
+    Setting(power="layers", tv=1e-1),
 )
 TRIAL, FINAL, RESTARTS, FINALISTS = 1000, 8000, 4, 2
 LATER = 0.6

@@ -201,7 +201,7 @@ def _keep_weights(name: str, setup: Setup, snapshots: dict[int, nn.Module], resu
     last = max(snapshots)
     for at, model in snapshots.items():
         size = sum(p.numel() for p in model.parameters())
-        if size < 100_000 or (at == last and size < LARGEST):
+        if size < 100_000 or (at == last and size < LARGEST and not results.facts["seed"]):
             results.save(f"{name}_{at}", model, half=size > 100_000)
 
 
