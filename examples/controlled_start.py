@@ -34,11 +34,12 @@ def main() -> None:
     print(as_markdown(controlled_table(found)))
     print(f"report: {html.write(options.out)}")
 
-    half = {str(r.case["model"]): r for r in found if "noisy_copy:0.5" in r.case["reveal"]}
+    half = {r.case.model: r for r in found if "noisy_copy:0.5" in r.case.reveal}
     said = (
-        f"the {name} goes from SSIM {r.start['ssim']['mean']:.2f} to {r.metrics['ssim']['mean']:.2f} "
-        f"({r.null['ssim']['mean']:.2f} without the gradient)"
+        f"the {name} goes from SSIM {r.start.mean('ssim'):.2f} to {r.scores.mean('ssim'):.2f} "
+        f"({r.null.mean('ssim'):.2f} without the gradient)"
         for name, r in half.items()
+        if r.start and r.scores and r.null
     )
     print(f"Finding: with half of the pixels given {', '.join(said)}.")
 

@@ -14,6 +14,8 @@ import argparse
 from pathlib import Path
 
 from leakgauge.audit import Case, embedded, records, run_all
+from leakgauge.audit.verdict import Outcome
+from leakgauge.audit.wording import result
 from leakgauge.report import html
 
 DEFENSES = (
@@ -43,14 +45,16 @@ def main() -> None:
     ]
     found = run_all(cases, load=embedded, folder=options.out)
     for record in found:  # a refusal would be a result of its own, not a low score
-        score = f"PSNR {record.metrics['psnr']['mean']:.1f} dB; {record.verdict}" if record.verdict else record.reason
-        print(f"{record.case['name']}: {score}")
+        score = (
+            f"PSNR {record.scores.mean('psnr'):.1f} dB; {record.outcome.label}"
+            if record.scores and record.outcome
+            else record.reason
+        )
+        print(f"{record.case.name}: {score}")
     print(f"report: {html.write(options.out)}")
 
     behind = found[1:]
-    helped = [
-        f"{r.case['name']} ({r.verdict or r.status})".replace("_", " ") for r in behind if r.verdict != "feasible"
-    ]
+    helped = [f"{r.case.name} ({result(r)})" for r in behind if r.outcome is not Outcome.FEASIBLE]
     print(
         f"Finding: behind {len(behind) - len(helped)} of {len(behind)} defenses the image is still reconstructed; "
         f"what kept this attack from it: {', '.join(helped) or 'nothing'}."

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.audit import Case, records, run_all
+from leakgauge.audit.wording import result
 from leakgauge.errors import MissingExtra
 from leakgauge.integrations.setups import find
 from leakgauge.report import html
@@ -58,14 +59,18 @@ def main() -> None:
     except MissingExtra as missing:
         parser.exit(2, f"{missing}\n")
     for record in found:
-        score = f"PSNR {record.metrics['psnr']['mean']:.1f} dB; {record.verdict}" if record.verdict else record.reason
-        print(f"{record.case['name']}: {record.status}: {score}")
+        score = (
+            f"PSNR {record.scores.mean('psnr'):.1f} dB; {record.outcome.label}"
+            if record.scores and record.outcome
+            else record.reason
+        )
+        print(f"{record.case.name}: {record.status}: {score}")
     print(f"report: {html.write(options.out)}")
 
     open_, withheld, plain, *_ = found
-    psnr = open_.metrics["psnr"]["mean"] if open_.verdict else float("nan")
+    psnr = open_.scores.mean("psnr") if open_.scores else float("nan")
     print(
-        f"Finding: with attention first the gradient gives the image back at {psnr:.0f} dB in closed form ({open_.verdict}); the "
+        f"Finding: with attention first the gradient gives the image back at {psnr:.0f} dB in closed form ({result(open_)}); the "
         f"same attack is {withheld.status} where the position embedding stays on the device, and {plain.status} on the standard stack."
     )
 

@@ -16,6 +16,8 @@ from torch import nn
 
 from leakgauge import Pixels
 from leakgauge.audit import Case, records, run_all
+from leakgauge.audit.verdict import Outcome
+from leakgauge.audit.wording import result
 from leakgauge.integrations.setups import find
 from leakgauge.report import html
 
@@ -54,16 +56,17 @@ def main() -> None:
     cases = [case()] if options.quick else [case(), case(batch_size=4), case(defenses=("gaussian_noise:relative=1",))]
     found = run_all(cases, load=find, folder=options.out)  # shares, attacks, runs the null run, scores, judges
     for record in found:
-        attack, null = (scores["psnr"]["mean"] for scores in (record.metrics, record.null))
-        print(f"{record.case['name']}: PSNR {attack:.1f} dB, without the gradient {null:.1f} dB; {record.verdict}")
+        if record.scores and record.null:
+            attack, null = record.scores.mean("psnr"), record.null.mean("psnr")
+            print(f"{record.case.name}: PSNR {attack:.1f} dB, without the gradient {null:.1f} dB; {result(record)}")
     print(f"report: {html.write(options.out)}")
 
     single, *others = found
-    psnr, null = (scores["psnr"]["mean"] for scores in (single.metrics, single.null))
-    outcome = "was reconstructed" if single.verdict == "feasible" else "was not reconstructed within this budget"
+    psnr, null = (scores.mean("psnr") if scores else float("nan") for scores in (single.scores, single.null))
+    outcome = "was reconstructed" if single.outcome is Outcome.FEASIBLE else "was not reconstructed within this budget"
     print(
         f"Finding: a private photograph {outcome} from its gradient ({psnr:.1f} dB, {null:.1f} dB without the gradient)"
-        + "".join(f"; {record.case['name']}: {str(record.verdict).replace('_', ' ')}" for record in others)
+        + "".join(f"; {record.case.name}: {result(record)}" for record in others)
         + "."
     )
 

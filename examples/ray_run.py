@@ -19,6 +19,7 @@ from typing import Any
 
 from leakgauge.audit import Case, embedded, records, run_all
 from leakgauge.audit.records import Record
+from leakgauge.audit.wording import result
 from leakgauge.errors import MissingExtra
 from leakgauge.integrations.ray import OnRay
 from leakgauge.report import html
@@ -61,8 +62,8 @@ def main() -> None:
         f"{len(cases)} cases: {between - began:.1f} s here, {time.perf_counter() - between:.1f} s with Ray's start and end"
     )
     for record in there:
-        psnr = record.metrics["psnr"]["mean"]
-        print(f"image {record.case['first']}, {record.case['name']}: {psnr:.1f} dB; {record.verdict}")
+        psnr = record.scores.mean("psnr") if record.scores else float("nan")
+        print(f"image {record.case.first}, {record.case.name}: {psnr:.1f} dB; {result(record)}")
     print(f"reports: {html.write(options.out / 'here')} and {html.write(options.out / 'ray')}")
 
     same = table(here) == table(there)

@@ -6,11 +6,11 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
+from leakgauge.audit.explain import ladder
 
 from leakgauge.audit import usual_cases, whole_plan
 from leakgauge.audit.case import Case
 from leakgauge.audit.defend import Trial
-from leakgauge.audit.explain import ladder
 from leakgauge.audit.training import TrainingPlan
 from leakgauge.audit.whole_plan import Effort, Request, WholePlan
 from leakgauge.errors import BadInput
@@ -59,9 +59,9 @@ def test_a_change_that_is_a_case_of_its_own_is_not_run_again():
     every = WholePlan(REQUEST, cases=tuple(grid), ladder=tuple(steps)).every_case
     assert list(every[:4]) == grid
     assert (
-        len({case.deed() for case in every}) == len(every) == len(grid) + len(steps) - 3
+        len({case.content_key() for case in every}) == len(every) == len(grid) + len(steps) - 3
     )  # itself, eval mode, batch of 1
-    assert {case.deed() for case in every} == {case.deed() for case in (*grid, *steps)}
+    assert {case.content_key() for case in every} == {case.content_key() for case in (*grid, *steps)}
 
 
 def test_there_is_nothing_to_resume(tmp_path):

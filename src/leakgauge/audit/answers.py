@@ -5,15 +5,13 @@ A refusal (too few images to scan, a model that cannot be watched) is an answer 
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from leakgauge.audit.files import append_line, line_of, whole_lines
+from leakgauge.audit.files import JsonLines
 from leakgauge.audit.questions import QUESTIONS, Question
-from leakgauge.errors import BadInput
 
 FILE = "questions.jsonl"
 STATUSES = ("answered", "refused", "failed")
@@ -30,24 +28,25 @@ class Answer:
     finished: str = ""
 
 
+def _decode(fields: dict[str, Any]) -> Answer:
+    answer = Answer(**fields)
+    if answer.question not in QUESTIONS or answer.status not in STATUSES:
+        raise ValueError(f"{answer.question} {answer.status}")
+    return answer
+
+
+STORE = JsonLines(FILE, encode=asdict, decode=_decode, missing="{folder} has no {file}")
+
+
 def append(folder: Path, answer: Answer) -> Answer:
     """Adds the answer, with the time (UTC) at which it was there; whole or not at all."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    line = {**asdict(answer), "seconds": round(answer.seconds, 2), "finished": answer.finished or now}
-    append_line(folder / FILE, line_of(line))
-    return Answer(**line)
+    made = replace(answer, seconds=round(answer.seconds, 2), finished=answer.finished or now)
+    STORE.append(folder, made)
+    return made
 
 
 def read(folder: Path) -> dict[Question, Answer]:
     """What became of each question so far, in their order. Of two lines on one question the later one counts."""
-    path = folder / FILE
-    found: dict[str, Answer] = {}
-    for number, line in whole_lines(path) if path.is_file() else ():
-        try:
-            answer = Answer(**json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise BadInput(f"line {number} of {path} is not an answer of this version; delete that line") from error
-        if answer.question not in QUESTIONS or answer.status not in STATUSES:
-            raise BadInput(f"line {number} of {path} is not an answer of this version; delete that line")
-        found[answer.question] = answer
+    found = {answer.question: answer for answer in STORE.read_if_there(folder)}
     return {question: found[question] for question in QUESTIONS if question in found}

@@ -9,11 +9,12 @@ import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.parse import made_from, options_in
 from leakgauge.channels import CHANNELS, DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
+from leakgauge.channels.facts import is_weight_update
 from leakgauge.core import Attack, Buffers, Channel, Defense, Labels, Mode, NoisyCopy, Reveal, Size
 from leakgauge.defenses import DEFENSES, Withhold
 from leakgauge.errors import BadInput
@@ -77,6 +78,14 @@ def default_data(model: str) -> str:
 
 
 @dataclass(frozen=True)
+class Change:
+    """One change of a set-up. A relaxation makes the adversary's work easier, a restriction makes it harder."""
+
+    name: str
+    kind: Literal["relaxation", "restriction"]
+
+
+@dataclass(frozen=True)
 class Case:
     """``attack``, ``channel``, ``server``, ``defenses`` and ``reveal`` are written as NAME or NAME:option=value,…; ``options`` go to
     the attack.
@@ -85,7 +94,8 @@ class Case:
     up what four clients share of that, who hold the batch together. What a client draws for itself comes from the seed.
     Without a ``server`` it is honest, and sends the model as it is.
     ``first`` is the index of the first private image in the data; the batch is that one and those after it. ``classes``
-    (where a library's model can be built for any number) and ``resize`` (images to the model's size) are for loading.
+    (where a library's model can be built for any number) and ``resize`` (images to the model's size) are for loading. ``change`` is what
+    sets a case apart from the set-up that it explains; None for a set-up of its own.
     """
 
     model: str = "cnn"
@@ -106,6 +116,7 @@ class Case:
     resize: bool = False
     device: str = "cpu"
     name: str = ""
+    change: Change | None = None
 
     def __post_init__(self) -> None:
         sizes = {
@@ -135,23 +146,39 @@ class Case:
             object.__setattr__(self, "attack", name)
 
     def _described(self) -> str:
-        parts = [self.model, f"{self.mode} mode", f"batch {self.batch_size}"]
+        return f"{self.model}, {self._without_model()}"
+
+    def _without_model(self) -> str:
+        described = f"{self.setting()}, {self.attack}"
+        return described if self.change is None else f"{described} ({self.change.kind}: {self.change.name})"
+
+    def short_name(self) -> str:
+        """The name without the model, unless the user gave one."""
+        return self._without_model() if self.name == self._described() else self.name
+
+    def setting(self) -> str:
+        """The set-up without its model and attack."""
+        parts = [f"{self.mode} mode", f"batch {self.batch_size}"]
         if self.local_steps > 1:
             parts.append(f"{self.local_steps} local steps")
         sent = f"malicious {self.server}" if self.server else ""
-        return ", ".join([*parts, *filter(None, [self.channel, sent]), *self.defenses, self.attack])
+        return ", ".join([*parts, *filter(None, [self.channel, sent]), *self.defenses])
 
     def key(self) -> str:
         """Identifies the case in a run; ``--resume`` skips cases whose key has a record."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
 
     def identity(self) -> dict[str, Any]:
-        """The fields that a key is made of; channel and server only where there is one, as runs of older versions know none."""
-        return {name: value for name, value in asdict(self).items() if name not in ("channel", "server") or value}
+        """The fields that a key is made of; channel and server only where there is one, as runs of older versions know none.
 
-    def deed(self) -> str:
+        ``change`` is not among them: it says why the case is run, not what it does.
+        """
+        fields = {name: value for name, value in asdict(self).items() if name not in ("channel", "server") or value}
+        return {name: value for name, value in fields.items() if name != "change"}
+
+    def content_key(self) -> str:
         """Identifies what the case does, whatever its name."""
-        return replace(self, name="").key()
+        return replace(self, name="", change=None).key()
 
     def build_attack(self) -> Attack:
         return made_from(self.attack, ATTACKS, kind="attack", extra=self.options)
@@ -188,6 +215,10 @@ class Case:
         if isinstance(made, DPSGD) and made.noise and made.seed is None:
             raise BadInput(f"{self.channel} draws no noise, since it has no seed; drop seed=None, or take noise=0")
         return made
+
+    def shares_weights(self) -> bool:
+        """Whether a weight update leaves the device, for which the client's learning rate matters."""
+        return is_weight_update(self.build_channel())
 
     def protections(self) -> tuple[str, ...]:
         """What stands between the data and the adversary: a channel that protects, then the defenses."""
@@ -261,10 +292,23 @@ def _defense(spec: str) -> Defense:
     return made
 
 
+def same_protection(spec: str) -> str:
+    """What a defense does, however its options are written; a name that is not registered stays as it is.
+
+    >>> same_protection("prune:0.90") == same_protection("prune:fraction=0.9")
+    True
+    """
+    registry = CHANNELS if protects(spec) else DEFENSES
+    if spec.partition(":")[0] not in registry:
+        return spec
+    return repr(made_from(spec, registry, kind="defense"))
+
+
 def restored(fields: dict[str, Any]) -> Case:
     """The case that was written down as these fields."""
     lists = {name: tuple(fields[name]) for name in ("defenses", "reveal")}
-    return Case(**{**fields, **lists})
+    change = fields.get("change")
+    return Case(**{**fields, **lists, "change": None if change is None else Change(**change)})
 
 
 def accepted_options(case: Case) -> Mapping[str, object]:

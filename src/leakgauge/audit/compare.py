@@ -1,22 +1,23 @@
-"""What changed between two runs: the same set-ups side by side, whatever the model is called in each."""
+"""What changed between two runs: the same set-ups side by side, whatever the model is called, and what else both measured."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from leakgauge.audit import records as store
-from leakgauge.audit.case import Case
+from leakgauge.audit.findings import Defended, Defenses, Measured, Split, Training, read_findings
 from leakgauge.audit.phrasing import plural
+from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.records import Record
-from leakgauge.audit.verdict import SEVERITY, ToldBy, told_by
+from leakgauge.audit.verdict import Evidence, Outcome
 from leakgauge.errors import BadInput
 
-Direction = Literal["worse", "lost", "better", "new", "different", "same", "untold"]
+Direction = Literal["worse", "lost", "better", "new", "different", "same", "unclear"]
 ORDER: Mapping[Direction, str] = {
     "worse": "WORSE",
     "lost": "NOT JUDGED ANY MORE",
@@ -24,19 +25,14 @@ ORDER: Mapping[Direction, str] = {
     "new": "judged only now",
     "different": "different",
     "same": "same",
-    "untold": "cannot be told",
+    "unclear": "unclear",
 }
 """Every direction and its word, in the order in which changes are shown."""
 FAILING: tuple[Direction, ...] = ("worse", "lost")
-OTHER_RULE = (
-    "one verdict rests on the layout or the pieces, which the other run did not compare: it may be the rule that changed, "
-    "not the leak"
-)
+OTHER_RULE = "one verdict rests on the layout or the patches, which the other run did not compare: the rule may have changed, not the leak"
 BUDGET = ("steps", "restarts")
 """Options of an attack that say how hard it tries, not what it tries."""
 _SETUP = ("mode", "batch_size", "local_steps", "local_lr", "channel", "attack", "defenses", "reveal", "first")
-_ADDED = {"channel": Case.channel}
-"""What a case lacks that an older version wrote down, with what it meant there."""
 _PREFERRED = ("model", "data", "name", "seed", "options", "classes", "resize", "device")
 
 
@@ -70,8 +66,8 @@ class CasePair:
 
 
 @dataclass(frozen=True)
-class Change:
-    """Something else that both runs say: of the training, the split or the defenses."""
+class OtherChange:
+    """Something else that both runs measured: of the training, the split or the defenses."""
 
     question: str
     what: str
@@ -88,7 +84,7 @@ class Comparison:
     before: str
     after: str
     cases: tuple[CasePair, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[OtherChange, ...] = ()
     only_before: tuple[str, ...] = ()
     only_after: tuple[str, ...] = ()
     settings: tuple[tuple[str, str, str], ...] = ()
@@ -113,7 +109,7 @@ class Comparison:
         return self.count(*FAILING) > 0 or not (self.cases or self.changes)
 
 
-def _tally(group: Sequence[CasePair | Change]) -> str:
+def _tally(group: Sequence[CasePair | OtherChange]) -> str:
     words: dict[Direction, str] = {"worse": "worse", "lost": "not judged any more", "better": "better"}
     counts = {word: sum(one.direction == direction for one in group) for direction, word in words.items()}
     told = [f"{count} {word}" for word, count in counts.items() if count]
@@ -130,24 +126,23 @@ def compare_cases(before: Sequence[Record], after: Sequence[Record], *, folders:
     return Comparison(
         "",
         "",
-        cases=tuple(_told_apart(compared)),
-        only_before=tuple(str(r.case.get("name") or r.key) for r in old if id(r) not in taken),
-        only_after=tuple(str(r.case.get("name") or r.key) for r in new if id(r) not in taken),
+        cases=tuple(_with_models(compared)),
+        only_before=tuple(r.case.name for r in old if id(r) not in taken),
+        only_after=tuple(r.case.name for r in new if id(r) not in taken),
         warnings=tuple(_warnings(compared)),
     )
 
 
 def setup_of(record: Record) -> str:
     """What makes two cases one set-up: everything but the model, its data and how hard the attack tries."""
-    options = {k: v for k, v in (record.case.get("options") or {}).items() if k not in BUDGET}
-    case = {**_ADDED, **record.case}
-    return json.dumps([[case.get(name) for name in _SETUP], options], sort_keys=True, default=str)
+    options = {k: v for k, v in record.case.options.items() if k not in BUDGET}
+    return json.dumps([[getattr(record.case, name) for name in _SETUP], options], sort_keys=True, default=str)
 
 
 def _paired(old: Sequence[Record], new: Sequence[Record]) -> list[tuple[Record, Record]]:
     """Same set-up, one to one. Where several of a run have the same, those that agree in more of the rest come first."""
     possible = [
-        (-sum(a.case.get(name) == b.case.get(name) for name in _PREFERRED), i, j)
+        (-sum(getattr(a.case, name) == getattr(b.case, name) for name in _PREFERRED), i, j)
         for i, a in enumerate(old)
         for j, b in enumerate(new)
         if setup_of(a) == setup_of(b)
@@ -167,18 +162,18 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
     notes += [f"{name} differ: {x} and {y}" for name, (x, y) in spent.items() if x != y]
     if _differ(a, b, folders):
         notes.append("the private images differ")
-    if a.seed != b.seed:
-        notes.append(f"seeds differ: {a.seed} and {b.seed}")
-    direction = verdict_direction(a.verdict, b.verdict)
+    if a.case.seed != b.case.seed:
+        notes.append(f"seeds differ: {a.case.seed} and {b.case.seed}")
+    direction = verdict_direction(a.outcome, b.outcome)
     differences = tuple(_difference(metric, a, b) for metric in ("ssim", "psnr"))
-    before, after = told_by(a.rule), told_by(b.rule)
+    before, after = _evidence(a), _evidence(b)
     seen = before if after == "ssim" else after
     if seen != "ssim":
         notes.append(_seen(seen, a, b))
     elif direction in ("worse", "better") and all(d.beyond is False for d in differences):
-        notes.append("the verdict changed, but its figures lie within the spread over restarts: it may be chance")
+        notes.append("the verdict changed, but its figures are within the spread over restarts: it may be chance")
     return CasePair(
-        name=str(b.case.get("name") or b.key).removeprefix(f"{b.case.get('model')}, "),
+        name=b.case.short_name(),
         before=a,
         after=b,
         direction=direction,
@@ -187,31 +182,35 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
     )
 
 
-def _seen(what: ToldBy, a: Record, b: Record) -> str:
+def _evidence(record: Record) -> Evidence:
+    return "ssim" if record.verdict is None else record.verdict.evidence
+
+
+def _seen(what: Evidence, a: Record, b: Record) -> str:
     """What decided a verdict that rests on the layout or the pieces, which SSIM and PSNR do not show."""
     compared = "layout_rank" if what == "layout" else what
-    if any(r.metrics.get(compared) is None for r in (a, b)):
+    if any(r.scores is None or r.scores.mean(compared) is None for r in (a, b)):
         return OTHER_RULE
-    before, after = (r.metrics[what]["mean"] for r in (a, b))
+    before, after = ((0.0 if r.scores is None else r.scores.mean(what)) or 0.0 for r in (a, b))
     if what == "layout":
-        return f"seen by the layout, whose correlation is {before:.2f} before and {after:.2f} after"
-    return f"seen by the pieces, which fit the original better than other images by {before:.2f} before and {after:.2f} after"
+        return f"seen by the layout: correlation {before:.2f} before and {after:.2f} after"
+    return f"seen by the patches: they fit the original better than other images by {before:.2f} before and {after:.2f} after"
 
 
-def verdict_direction(before: str | None, after: str | None) -> Direction:
+def verdict_direction(before: Outcome | None, after: Outcome | None) -> Direction:
     """
-    >>> verdict_direction("partial", "feasible"), verdict_direction("partial", None)
+    >>> verdict_direction(Outcome.PARTIAL, Outcome.FEASIBLE), verdict_direction(Outcome.PARTIAL, None)
     ('worse', 'lost')
     """
     if before is None or after is None:
-        return "untold" if before is after else "lost" if after is None else "new"
-    moved = SEVERITY[after] - SEVERITY[before]
+        return "unclear" if before is after else "lost" if after is None else "new"
+    moved = after.severity - before.severity
     return "worse" if moved > 0 else "better" if moved < 0 else "same"
 
 
 def _difference(metric: str, a: Record, b: Record) -> Difference:
     """The figures of the chosen restarts; the spread of all restarts says whether they really differ."""
-    before, after = ((r.metrics.get(metric) or {}).get("mean") for r in (a, b))
+    before, after = (None if r.scores is None else r.scores.mean(metric) for r in (a, b))
     found = Difference(metric, before, after)
     if before is None or after is None:
         return found
@@ -225,7 +224,7 @@ def _difference(metric: str, a: Record, b: Record) -> Difference:
 
 
 def _option(record: Record, name: str) -> Any:
-    return (record.case.get("options") or {}).get(name, "default")
+    return record.case.options.get(name, "default")
 
 
 def _differ(a: Record, b: Record, folders: tuple[Path, Path]) -> bool:
@@ -234,11 +233,11 @@ def _differ(a: Record, b: Record, folders: tuple[Path, Path]) -> bool:
     return all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes()
 
 
-def _told_apart(pairs: Sequence[CasePair]) -> list[CasePair]:
+def _with_models(pairs: Sequence[CasePair]) -> list[CasePair]:
     """Names that stand twice get their model."""
     names = [pair.name for pair in pairs]
     return [
-        pair if names.count(pair.name) == 1 else replace(pair, name=f"{pair.after.case.get('model')}, {pair.name}")
+        pair if names.count(pair.name) == 1 else replace(pair, name=f"{pair.after.case.model}, {pair.name}")
         for pair in pairs
     ]
 
@@ -260,8 +259,8 @@ def _warnings(pairs: Sequence[CasePair]) -> list[str]:
     ruled = [p for p in pairs if p.direction in ("worse", "better") and OTHER_RULE in p.notes]
     if ruled:
         said.append(
-            f"In {len(ruled)} of {len(pairs)} set-ups the verdict of one run rests on the layout or the pieces, which the other run did "
-            "not compare (an older version, or fewer than twenty images), so the change of the verdict may be one of the rule."
+            f"In {len(ruled)} of {len(pairs)} set-ups the verdict of one run rests on the layout or the patches, which the other run did "
+            "not compare (an older version, or fewer than twenty images), so the rule may have changed, not the leak."
         )
     images = [p for p in pairs if "the private images differ" in p.notes]
     if images:
@@ -285,3 +284,202 @@ def read_cases(folder: Path) -> list[Record]:
     if not folder.is_dir():
         raise BadInput(f"there is no run folder {folder}; give a folder that `leakgauge audit --out` wrote")
     return store.read(folder) if store.exists(folder) else []
+
+
+def compare(before: Path, after: Path) -> Comparison:
+    """Everything that both runs measured, and what only one of them did."""
+    if before.resolve() == after.resolve():
+        raise BadInput(f"{before} and {after} are the same run; give two")
+    old, new = read_cases(before), read_cases(after)
+    found = compare_cases(old, new, folders=(before, after))
+    a, b = read_findings(before), read_findings(after)
+    if not any(getattr(side, question) for side in (a, b) for question in QUESTIONS) and not (old or new):
+        raise BadInput(f"neither {before} nor {after} holds a result; give folders that `leakgauge audit --out` wrote")
+    changes: list[OtherChange] = []
+    warnings: list[str] = []
+    if a.training and b.training:
+        changes += _training(a.training, b.training)
+        warnings += _unequal("training", "steps of training", a.training.steps, b.training.steps)
+    if a.split and b.split:
+        changes += _split(a.split, b.split)
+        for what, x, y in (
+            ("epochs of decoders", a.split.decoder_epochs, b.split.decoder_epochs),
+            ("threshold", a.split.threshold, b.split.threshold),
+            ("numbers", a.split.numbers, b.split.numbers),
+            ("requirement", a.split.require, b.split.require),
+        ):
+            warnings += _unequal("split", what, x, y)
+    one_sided: tuple[list[str], list[str]] = ([], [])
+    if a.defenses and b.defenses:
+        changes += _defenses(a.defenses, b.defenses, one_sided)
+        warnings += _unequal("defenses", "steps of attack", a.defenses.steps, b.defenses.steps)
+        warnings += _unequal("defenses", "steps of training", a.defenses.train_steps, b.defenses.train_steps)
+    for question in ("training", "split", "defenses"):
+        asked = [getattr(side, question) is not None for side in (a, b)]
+        if asked[0] != asked[1]:
+            one_sided[asked[1]].append(QUESTIONS[question])
+    changes.sort(key=lambda change: list(ORDER).index(change.direction))
+    return replace(
+        found,
+        before=_named(before),
+        after=_named(after),
+        changes=tuple(changes),
+        only_before=(*found.only_before, *one_sided[0]),
+        only_after=(*found.only_after, *one_sided[1]),
+        settings=tuple(_settings(old, new)),
+        warnings=(*found.warnings, *warnings),
+    )
+
+
+def summary(found: Comparison) -> dict[str, Any]:
+    """The comparison in plain fields, ready for JSON."""
+    return {
+        "before": found.before,
+        "after": found.after,
+        "sentence": found.sentence,
+        "worse": found.is_worse,
+        "cases": [
+            {
+                "name": pair.name,
+                "direction": pair.direction,
+                "verdict": [pair.before.outcome, pair.after.outcome],
+                "key": [pair.before.key, pair.after.key],
+                **{d.metric: _plain_difference(asdict(d)) for d in pair.differences},
+                "notes": list(pair.notes),
+            }
+            for pair in found.cases
+        ],
+        "changes": [asdict(change) for change in found.changes],
+        "only_before": list(found.only_before),
+        "only_after": list(found.only_after),
+        "settings": [{"name": name, "before": a, "after": b} for name, a, b in found.settings],
+        "warnings": list(found.warnings),
+    }
+
+
+def _plain_difference(fields: dict[str, Any]) -> dict[str, Any]:
+    """An exact copy has an infinite PSNR, for which JSON has no number."""
+    return {k: "inf" if isinstance(v, float) and v == float("inf") else v for k, v in fields.items() if k != "metric"}
+
+
+def _named(folder: Path) -> str:
+    return folder.as_posix()
+
+
+def _training(a: Training, b: Training) -> Iterator[OtherChange]:
+    failed = [name for side in (a, b) for name, _ in side.failed_controls]
+    note = f"controls failed ({', '.join(dict.fromkeys(failed))}), so the alarm does not count" if failed else ""
+    said = ["silent" if side.alarm_at is None else f"fired at step {side.alarm_at}" for side in (a, b)]
+    fired = [side.alarm_at is not None for side in (a, b)]
+    direction: Direction = "same" if fired[0] == fired[1] else "worse" if fired[1] else "better"
+    yield OtherChange("training", "Alarm", said[0], said[1], "unclear" if failed else direction, note)
+    if a.auc is not None and b.auc is not None:
+        yield _auc(a.auc, b.auc)
+
+
+def _auc(a: Measured, b: Measured) -> OtherChange:
+    direction = _apart((a.low, a.high), (b.low, b.high))
+    notes: dict[Direction, str] = {
+        "unclear": "no intervals on record",
+        "same": "the intervals overlap, so no difference is shown",
+    }
+    note = notes.get(direction, "the intervals are apart")
+    return OtherChange("training", "White-box AUC at the last look", _interval(a), _interval(b), direction, note)
+
+
+def _apart(a: tuple[float | None, float | None], b: tuple[float | None, float | None]) -> Direction:
+    """Where two intervals (low, high) of something that should be low lie: higher is worse, overlapping is the same."""
+    (low, high), (new_low, new_high) = a, b
+    if low is None or high is None or new_low is None or new_high is None:
+        return "unclear"
+    return "worse" if new_low > high else "better" if new_high < low else "same"
+
+
+def _interval(found: Measured) -> str:
+    if found.low is None or found.high is None:
+        return f"{found.value:.3f}"
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def _split(a: Split, b: Split) -> Iterator[OtherChange]:
+    direction: Direction
+    if not (a.finished and b.finished):
+        direction = "unclear"
+    elif a.recommended is None or b.recommended is None:
+        direction = "same" if a.recommended is b.recommended else "worse" if b.recommended is None else "better"
+    else:
+        direction = "same" if a.recommended == b.recommended else "different"
+    note = "" if a.finished and b.finished else "a scan without its end has no recommendation"
+    yield OtherChange("split", "Recommended cut", _cut(a), _cut(b), direction, note)
+
+
+def _cut(split: Split) -> str:
+    if not split.finished:
+        return "not finished"
+    if split.recommended is None:
+        return "none"
+    fvu = "" if split.fvu is None else f"FVU {split.fvu:.3f}, "
+    return f"{split.recommended} ({fvu}{split.bytes} bytes)"
+
+
+def _defenses(a: Defenses, b: Defenses, one_sided: tuple[list[str], list[str]]) -> Iterator[OtherChange]:
+    old, new = ({row.name: row for row in (side.undefended, *side.rows)} for side in (a, b))
+    for name in (*old, *(name for name in new if name not in old)):
+        if name in old and name in new:
+            x, y = old[name], new[name]
+            what = f"Defense {name}" if name != "none" else "No defense"
+            note = "; ".join(filter(None, (_rules(x, y), _costs(x, y))))
+            yield OtherChange("defenses", what, _row(x), _row(y), verdict_direction(x.outcome, y.outcome), note)
+        else:
+            one_sided[name in new].append(f"defense {name}")
+
+
+def _row(row: Defended) -> str:
+    said = row.status if row.outcome is None else row.outcome.label
+    figures = [f"{what} {value:.{places}f}{unit}" for what, value, places, unit in (
+        ("SSIM", row.ssim, 3, ""), ("AUC", row.auc, 2, ""), ("cost", row.cost, 1, " points"),
+    ) if value is not None]  # fmt: skip
+    return said + (f" ({', '.join(figures)})" if figures else "")
+
+
+def _rules(a: Defended, b: Defended) -> str:
+    """Whether one verdict rests on what the other run did not measure."""
+    by_another = any(getattr(other, one.evidence) is None for one, other in ((a, b), (b, a)) if one.evidence != "ssim")
+    return OTHER_RULE if by_another else ""
+
+
+def _costs(a: Defended, b: Defended) -> str:
+    moved = _apart((a.cost_low, a.cost_high), (b.cost_low, b.cost_high))
+    return {
+        "worse": "accuracy cost higher, the intervals are apart",
+        "better": "accuracy cost lower, the intervals are apart",
+        "same": "accuracy cost: the intervals overlap",
+    }.get(moved, "")
+
+
+def _unequal(question: str, what: str, a: object, b: object) -> list[str]:
+    if a == b:
+        return []
+    return [f"{question}: {what} differ ({a or 'none'} and {b or 'none'}), so what is said of it is not comparable."]
+
+
+def _settings(old: Sequence[Record], new: Sequence[Record]) -> Iterator[tuple[str, str, str]]:
+    a, b = versions_of(old), versions_of(new)
+    for name in dict.fromkeys((*a, *b)):
+        if old and new and a.get(name) != b.get(name):
+            yield f"version of {name}", a.get(name, "unknown"), b.get(name, "unknown")
+    for field in ("model", "data", "seed", "device", "classes", "resize"):
+        x, y = (_values(side, field) for side in (old, new))
+        if old and new and x != y:
+            yield field, x, y
+    for option in ("steps", "restarts"):
+        x, y = (_values(side, option, of="options") for side in (old, new))
+        if old and new and x != y:
+            yield option, x, y
+
+
+def _values(found: Sequence[Record], field: str, *, of: str = "") -> str:
+    """All values of a field in a run; a number that every case has of its own is shown as a span."""
+    parts = [r.case.options.get(field, "default") if of else getattr(r.case, field) for r in found]
+    seen = sorted({str(part) for part in parts}, key=lambda text: (len(text), text))
+    return ", ".join(seen) if len(seen) <= 4 else f"{seen[0]} to {seen[-1]}"

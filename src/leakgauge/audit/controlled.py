@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leakgauge.audit.case import Case, restored
+from leakgauge.audit.case import Case
 from leakgauge.audit.records import Record
 from leakgauge.core import NoisyCopy
 from leakgauge.errors import BadInput
@@ -56,12 +56,13 @@ def controlled_table(records: Sequence[Record]) -> list[Row]:
     """The rows of all records that had a controlled start and were judged; refusals and errors have no row."""
     rows = []
     for record in records:
-        known = restored(dict(record.case)).build_reveal()
+        known = record.case.build_reveal()
         given = [copy.p for copy in known if isinstance(copy, NoisyCopy)]
-        if record.status == "done" and given and record.start:
-            p = float(given[0])
-            means = (part["ssim"]["mean"] for part in (record.start, record.null, record.metrics))
-            rows.append(Row(record.case["model"], p, *means))
+        parts = (record.start, record.null, record.scores)
+        if record.status == "done" and given:
+            means = [mean for part in parts if part is not None and (mean := part.mean("ssim")) is not None]
+            if len(means) == len(parts):
+                rows.append(Row(record.case.model, float(given[0]), *means))
     return rows
 
 

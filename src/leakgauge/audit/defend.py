@@ -6,12 +6,10 @@ who was in the batch, and what accuracy a short training loses. Neither attack n
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +19,9 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit import defense_records as store
-from leakgauge.audit.case import Case, accepted_options, protects, restored
+from leakgauge.audit.case import Case, accepted_options, protects
 from leakgauge.audit.defense_leakage import Releases, draw_releases, told_apart
-from leakgauge.audit.defense_records import DefenseRecord
+from leakgauge.audit.defense_records import DefenseRecord, Trial, may_be_private, protected
 from leakgauge.audit.defense_training import Training, accuracy, classified, privacy_of
 from leakgauge.audit.run import attacked, null_run, versions
 from leakgauge.audit.setup import Load, Setup, check_fits
@@ -59,40 +57,6 @@ Spec = str | Sequence[str]
 """One defense as on the command line, or several that act one after another."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One defense to be tried: plain data. The case holds the defenses and the steps of the attack.
-
-    The training takes ``train_steps`` steps of ``train_batch`` images; the decoder sees ``releases`` updates, each of a batch
-    (of the case's size) drawn out of ``candidates`` images. Without training steps the accuracy stays unknown.
-    """
-
-    case: Case
-    train_steps: int
-    train_batch: int = 32
-    candidates: int = 64
-    releases: int = 128
-
-    def __post_init__(self) -> None:
-        for what, least in (("train_steps", 0), ("train_batch", 1), ("candidates", 1), ("releases", 1)):
-            if getattr(self, what) < least:
-                raise BadInput(f"a trial needs {what} of at least {least}, got {getattr(self, what)}")
-
-    def key(self) -> str:
-        """Identifies the trial in a run; resuming skips trials whose key has a record."""
-        fields = {**asdict(self), "case": self.case.identity()}
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
-
-    def undefended(self) -> Trial:
-        """The trial without any defense that this one is compared with."""
-        return replace(self, case=_protected(self.case, ()))
-
-
-def trial_from(fields: Mapping[str, Any]) -> Trial:
-    """The trial that was written down as ``asdict(trial)``."""
-    return Trial(**{**fields, "case": restored(dict(fields["case"]))})
-
-
 def plan_trials(
     setup: Setup, case: Case, *, steps: int, train_steps: int, specs: Sequence[Spec] | None = None
 ) -> tuple[Trial, ...]:
@@ -107,34 +71,19 @@ def plan_trials(
         )
     options = {**case.options, "steps": steps} if "steps" in accepted_options(case) else dict(case.options)
     base = replace(case, name="", options=options)
-    grid = [spec for spec in GRID if not protects(spec) or _may_be_private(base)]
+    grid = [spec for spec in GRID if not protects(spec) or may_be_private(base)]
     wanted = [*grid, *_withheld(setup), case.protections()] if specs is None else specs
     each = [(spec,) if isinstance(spec, str) else tuple(spec) for spec in wanted]
     size = sum(p.numel() for p in setup.victim.parameters().values())
     releases = Trial.releases if size <= LARGE else FEW_RELEASES
     trials = [
-        Trial(_protected(base, protections), train_steps, releases=releases)
+        Trial(protected(base, protections), train_steps, releases=releases)
         for protections in dict.fromkeys([(), *each])
     ]
     for trial in trials:
         trial.case.build_defenses()
         trial.case.build_channel()
     return tuple(trials)
-
-
-def _may_be_private(case: Case) -> bool:
-    """Whether a step of DP-SGD can stand in the place of what the client sends."""
-    return case.local_steps == 1 and (not case.channel or protects(case.channel))
-
-
-def _protected(case: Case, protections: Sequence[str]) -> Case:
-    """The case with these defenses and no others; one that is a channel takes the place of the plain one."""
-    channels = [spec for spec in protections if protects(spec)]
-    if len(channels) > 1 or (channels and not _may_be_private(case)):
-        raise BadInput(f"{' + '.join(protections)} cannot be tried here: a step is private once, and by itself")
-    plain = "" if protects(case.channel) else case.channel
-    defenses = tuple(spec for spec in protections if not protects(spec))
-    return replace(case, name="", channel=channels[0] if channels else plain, defenses=defenses)
 
 
 def _withheld(setup: Setup) -> list[str]:
@@ -211,7 +160,7 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
     case = trial.case
     about: dict[str, Any] = {
         "key": trial.key(),
-        "trial": asdict(trial),
+        "trial": trial,
         "defenses": case.protections(),
         "attack": repr(case.build_attack()),
         "channel": repr(case.build_channel()),
@@ -229,7 +178,7 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
     return DefenseRecord(**about, **found, seconds=time.perf_counter() - began, finished=finished)
 
 
-KEPT = ("status", "assumptions", "metrics", "null", "baseline", "verdict", "rule", "notes", "pictures")
+KEPT = ("status", "assumptions", "scores", "null", "baseline", "verdict", "notes", "pictures")
 """Of what an attack finds, the fields that a record of a defense has."""
 
 

@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 import torch
 
 from leakgauge.audit.case import Case, protects
-from leakgauge.audit.defend import GRID, Base, Spec, Trial, plan_trials
+from leakgauge.audit.defend import GRID, Base, Spec, plan_trials
 from leakgauge.audit.defense_leakage import told_apart
+from leakgauge.audit.defense_records import Trial
 from leakgauge.audit.defense_training import Training, at_once, held_out, judged, trained
 from leakgauge.audit.run import attacked
 from leakgauge.audit.setup import Load, Setup

@@ -2,58 +2,113 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit.files import append_line, infinity_as_text, infinity_from_text, line_of, sort_lines, whole_lines
-from leakgauge.audit.records import Status
-from leakgauge.audit.verdict import ToldBy
-from leakgauge.audit.verdict import told_by as _told_by
+from leakgauge.audit.case import Case, protects, restored
+from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text
+from leakgauge.audit.migrate import migrated_defense
+from leakgauge.audit.questions import Question
+from leakgauge.audit.records import FORMAT, Status, assumptions_from
+from leakgauge.audit.scoring import Scores, scores_from
+from leakgauge.audit.verdict import Evidence, Outcome, Verdict, verdict_from
+from leakgauge.core import Assumption, Kind
 from leakgauge.errors import BadInput
 
 FILE = "defenses.jsonl"
 
 
 @dataclass(frozen=True)
+class Trial:
+    """One defense to be tried: plain data. The case holds the defenses and the steps of the attack.
+
+    The training takes ``train_steps`` steps of ``train_batch`` images; the decoder sees ``releases`` updates, each of a batch
+    (of the case's size) drawn out of ``candidates`` images. Without training steps the accuracy stays unknown.
+    """
+
+    case: Case
+    train_steps: int
+    train_batch: int = 32
+    candidates: int = 64
+    releases: int = 128
+
+    def __post_init__(self) -> None:
+        for what, least in (("train_steps", 0), ("train_batch", 1), ("candidates", 1), ("releases", 1)):
+            if getattr(self, what) < least:
+                raise BadInput(f"a trial needs {what} of at least {least}, got {getattr(self, what)}")
+
+    def key(self) -> str:
+        """Identifies the trial in a run; resuming skips trials whose key has a record."""
+        fields = {**asdict(self), "case": self.case.identity()}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
+
+    def undefended(self) -> Trial:
+        """The trial without any defense that this one is compared with."""
+        return replace(self, case=protected(self.case, ()))
+
+
+def trial_from(fields: Mapping[str, Any]) -> Trial:
+    """The trial that was written down as ``asdict(trial)``."""
+    return Trial(**{**fields, "case": restored(dict(fields["case"]))})
+
+
+def may_be_private(case: Case) -> bool:
+    """Whether a step of DP-SGD can stand in the place of what the client sends."""
+    return case.local_steps == 1 and (not case.channel or protects(case.channel))
+
+
+def protected(case: Case, protections: Sequence[str]) -> Case:
+    """The case with these defenses and no others; one that is a channel takes the place of the plain one."""
+    channels = [spec for spec in protections if protects(spec)]
+    if len(channels) > 1 or (channels and not may_be_private(case)):
+        raise BadInput(f"{' + '.join(protections)} cannot be tried here: a step is private once, and by itself")
+    plain = "" if protects(case.channel) else case.channel
+    defenses = tuple(spec for spec in protections if not protects(spec))
+    return replace(case, name="", channel=channels[0] if channels else plain, defenses=defenses)
+
+
+@dataclass(frozen=True)
 class DefenseRecord:
     """Everything one trial of a defense produced. ``defenses`` is empty for the trial without any.
 
-    ``metrics``, ``null`` and ``baseline`` are as in :class:`leakgauge.audit.records.Record`; where the attack refused
-    (``status`` refused), they are empty and ``reason`` says why, while the other two measurements may still be there.
+    ``scores``, ``null`` and ``baseline`` are as in :class:`leakgauge.audit.records.Record`; where the attack refused
+    (``status`` refused), they are None and ``reason`` says why, while the other two measurements may still be there.
 
     ``leakage``: ``auc`` and ``tpr`` as ``{"value", "low", "high"}``, with ``candidates``, ``batch``, ``releases``, ``tensors``
     (read) ``of`` (all) and ``notes``. ``accuracy``: ``value``, ``low``, ``high`` on ``images`` held-out images, after ``steps``
     steps with ``batch`` images each, of ``trained_on`` different ones; ``right`` is 1 for each held-out image that was
-    classified rightly; ``privacy``, of DP-SGD, the guarantee of that training; ``cost`` is the loss of accuracy against the
+    classified correctly; ``privacy``, of DP-SGD, the guarantee of that training; ``cost`` is the loss of accuracy against the
     same training without defense, ``{"value", "low", "high"}``, or None. Either of the two holds ``unknown``, a sentence,
     where something could not be measured; it is empty otherwise.
     """
 
     key: str
     status: Status
-    trial: Mapping[str, Any]
+    trial: Trial
     defenses: tuple[str, ...]
     attack: str
     channel: str
     versions: Mapping[str, str]
     command: str
     seconds: float
-    assumptions: tuple[Mapping[str, str], ...] = ()
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    null: Mapping[str, Any] = field(default_factory=dict)
-    baseline: Mapping[str, Any] = field(default_factory=dict)
-    verdict: str | None = None
-    rule: str = ""
+    assumptions: tuple[Assumption, ...] = ()
+    scores: Scores | None = None
+    null: Scores | None = None
+    baseline: Scores | None = None
+    verdict: Verdict | None = None
     leakage: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
     notes: tuple[str, ...] = ()
     finished: str = ""
+    question: Question = "defenses"
+    format: int = FORMAT
 
     @property
     def name(self) -> str:
@@ -61,33 +116,36 @@ class DefenseRecord:
         return " + ".join(self.defenses) or "none"
 
     @property
+    def outcome(self) -> Outcome | None:
+        return None if self.verdict is None else self.verdict.outcome
+
+    def assumed(self, kind: Kind) -> tuple[str, ...]:
+        """What was assumed of this kind."""
+        return tuple(a.what for a in self.assumptions if a.kind == kind)
+
+    @property
     def ssim(self) -> float | None:
         """Mean SSIM of the reconstructions, None where the attack gave none."""
-        found = self.metrics.get("ssim")
-        return None if not found else float(found["mean"])
+        return None if self.scores is None else self.scores.mean("ssim")
 
     @property
     def layout(self) -> float | None:
-        """Correlation of the layout of the image that it is plainest in, since few of a batch may be; None where not measured."""
-        return self._plainest("layout")
+        """Correlation of the layout of the image that shows most, since few of a batch may; None where not measured."""
+        return None if self.scores is None else self.scores.best("layout")
 
     @property
     def pieces_lead(self) -> float | None:
         """As ``layout``, by how much the pieces fit the original better than any other image."""
-        return self._plainest("pieces_lead")
-
-    def _plainest(self, metric: str) -> float | None:
-        found = self.metrics.get(metric)
-        return None if not found else float(found["max"])
+        return None if self.scores is None else self.scores.best("pieces_lead")
 
     @property
-    def told_by(self) -> ToldBy:
-        """The metric that says what was seen."""
-        return _told_by(self.rule) if self.status == "done" else "ssim"
+    def evidence(self) -> Evidence:
+        """The metric that shows what was seen."""
+        return "ssim" if self.verdict is None or self.status != "done" else self.verdict.evidence
 
     @property
     def auc(self) -> float | None:
-        """How well members are told from other candidates, None where it was not measured."""
+        """How well members are recognised among other candidates, None where it was not measured."""
         found = self.leakage.get("auc")
         return None if not found else float(found["value"])
 
@@ -98,98 +156,46 @@ class DefenseRecord:
         return None if not found else float(found["value"])
 
 
-def in_words(spec: str) -> tuple[str, str]:
-    """The defense and its strength for people; what is not known keeps its own name and options.
-
-    >>> in_words("gaussian_noise:relative=10.0"), in_words("prune:0.9"), in_words("withhold:position_embedding")
-    (('Gaussian noise', '10 × gradient length'), ('Pruning', '90 % of entries'), ('Withheld', 'position embedding'))
-    >>> in_words("dpsgd:clip=1.0,noise=0.5")
-    ('DP-SGD', 'clip 1, noise 0.5')
-    """
-    name, _, options = spec.partition(":")
-    first, *more = [part.strip() for part in options.split(",")]
-    key, _, value = first.rpartition("=")
-    known = _WORDS.get((name, key)) if not more else None
-    if name == "dpsgd":
-        pairs = [part.partition("=") for part in (first, *more)]
-        return _NAMES[name], ", ".join(f"{k.strip()} {_shortest(v)}" if v else _shortest(k) for k, _, v in pairs)
-    if known is None:
-        return (_NAMES.get(name) or name.replace("_", " ").capitalize()), options.replace("_", " ")
-    number = _number(value)
-    strength = known.format(value.replace("_", " ") if number is None else f"{number * (100 if '%' in known else 1):g}")
-    return _NAMES[name], strength
+SCORED = ("scores", "null", "baseline")
 
 
-_NAMES = {
-    "gaussian_noise": "Gaussian noise",
-    "laplacian_noise": "Laplacian noise",
-    "clip": "Clipping",
-    "prune": "Pruning",
-    "quantize": "Quantisation",
-    "dpsgd": "DP-SGD",
-    "withhold": "Withheld",
-}
-_WORDS = {
-    **{(noise, "relative"): "{} × gradient length" for noise in ("gaussian_noise", "laplacian_noise")},
-    **{(noise, "std"): "deviation {}" for noise in ("gaussian_noise", "laplacian_noise")},
-    **{("clip", key): "to length {}" for key in ("", "norm")},
-    **{("prune", key): "{} % of entries" for key in ("", "fraction")},
-    **{("quantize", key): "{} bits" for key in ("", "bits")},
-    **{("withhold", key): "{}" for key in ("", "roles")},
-}
-"""By name and option; a bare value has none."""
+def to_json(record: DefenseRecord) -> dict[str, Any]:
+    """Plain fields. Infinite values (a perfect PSNR) become strings."""
+    fields = asdict(record)
+    for name in SCORED:
+        scores: Scores | None = getattr(record, name)
+        fields[name] = None if scores is None else scores.summary()
+    return infinity_as_text(fields)
 
 
-def _shortest(text: str) -> str:
-    number = _number(text)
-    return text.strip() if number is None else f"{number:g}"
+def from_json(fields: dict[str, Any]) -> DefenseRecord:
+    """The record that was written down as these fields, in this format or an older one."""
+    known = infinity_from_text(migrated_defense(fields, FORMAT))
+    verdict = known["verdict"]
+    return DefenseRecord(
+        **{
+            **known,
+            **{name: scores_from(known[name] or {}) for name in SCORED},
+            "trial": trial_from(known["trial"]),
+            "assumptions": assumptions_from(known["assumptions"]),
+            "verdict": None if verdict is None else verdict_from(verdict),
+            **{name: tuple(known[name]) for name in ("defenses", "notes")},
+        }
+    )
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def to_line(record: DefenseRecord) -> str:
-    """One JSON line. Infinite values (a perfect PSNR) are written as strings; NaN is refused."""
-    return line_of(infinity_as_text(asdict(record)))
-
-
-def append(folder: Path, record: DefenseRecord) -> None:
-    """Adds the record to the run, whole or not at all."""
-    append_line(folder / FILE, to_line(record))
-
-
-def exists(folder: Path) -> bool:
-    return (folder / FILE).is_file()
+STORE = JsonLines(
+    FILE,
+    encode=to_json,
+    decode=from_json,
+    missing="{folder} holds no trials of defenses: it has no {file}; make them with `leakgauge audit`",
+)
+append, exists, sort = STORE.append, STORE.exists, STORE.sort
 
 
 def read(folder: Path) -> list[DefenseRecord]:
     """All whole records, in order; of two with one key the later one counts."""
-    path = folder / FILE
-    if not exists(folder):
-        raise BadInput(f"{folder} holds no trials of defenses: it has no {FILE}; make them with `leakgauge audit`")
-    found: dict[str, DefenseRecord] = {}
-    for number, line in whole_lines(path):
-        try:
-            fields = infinity_from_text(json.loads(line))
-            for name in ("defenses", "assumptions", "notes"):
-                fields[name] = tuple(fields[name])
-            record = DefenseRecord(**fields)
-        except (ValueError, TypeError, KeyError) as error:
-            raise BadInput(
-                f"line {number} of {path} is not a record of this version; move the file away or delete that line"
-            ) from error
-        found[record.key] = record
-    return list(found.values())
-
-
-def sort(folder: Path, keys: Sequence[str]) -> None:
-    """Puts the lines into the order of ``keys``, those of other keys last; whole or not at all."""
-    if exists(folder):
-        sort_lines(folder / FILE, keys)
+    return list({record.key: record for record in STORE.read(folder)}.values())
 
 
 def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
@@ -208,18 +214,10 @@ def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
-SEEN: Mapping[ToldBy, str] = {
-    "ssim": "SSIM",
-    "layout": "correlation of the layout",
-    "pieces_lead": "lead of the pieces",
-}
-"""What says what was seen, inside a sentence."""
-
-
-def told_by(records: Sequence[DefenseRecord]) -> ToldBy:
-    """The metric that says what the attack sees without defense, and hence what a defense takes from it."""
+def evidence(records: Sequence[DefenseRecord]) -> Evidence:
+    """The metric that shows what the attack sees without defense, and hence what a defense takes from it."""
     plain = next((record for record in records if not record.defenses), None)
-    return "ssim" if plain is None else plain.told_by
+    return "ssim" if plain is None else plain.evidence
 
 
 def worth_having(records: Sequence[DefenseRecord]) -> tuple[str, ...]:
@@ -227,9 +225,9 @@ def worth_having(records: Sequence[DefenseRecord]) -> tuple[str, ...]:
 
     None, where the attack fails without defense already: the differences between its failures are chance.
     """
-    if any(not record.defenses and record.verdict == "infeasible_within_budget" for record in records):
+    if any(not record.defenses and record.outcome is Outcome.INFEASIBLE for record in records):
         return ()
-    what = told_by(records)
+    what = evidence(records)
     points = [(_or_nan(record.cost), _or_nan(getattr(record, what))) for record in records]
     return tuple(records[i].key for i in front(points))
 

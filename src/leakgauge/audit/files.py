@@ -1,7 +1,7 @@
-"""How a run folder is written, so that a killed process or a full disk never leaves half of anything that counts.
+"""How a run folder is written. A killed process or a full disk never leaves half of anything that counts.
 
-A file is written whole or not at all. In a file of JSON lines a line counts from its newline on. JSON has no word for infinity and
-for what is not a number; records keep the former as text, all else keeps neither.
+A file is written whole or not at all. In a file of JSON lines (:class:`JsonLines`) a line counts once its newline is there. JSON cannot
+hold infinity or NaN: records store infinity as the text "inf"; other files store null.
 """
 
 from __future__ import annotations
@@ -10,8 +10,13 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from leakgauge.errors import BadInput
+
+T = TypeVar("T")
 
 DRAFTS = ".*.part"
 """Pattern of the names under which files are written before they are renamed; a killed process may leave one behind."""
@@ -108,3 +113,47 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         return {str(k): _each(v, change) for k, v in value.items()}
     return [_each(v, change) for v in value] if isinstance(value, list | tuple) else change(value)
+
+
+@dataclass(frozen=True)
+class JsonLines(Generic[T]):
+    """A file of a run folder with one JSON line per item.
+
+    ``encode`` turns an item into what JSON can hold, ``decode`` does the reverse and raises ``ValueError``, ``TypeError`` or ``KeyError``
+    for a line that is none of ours. ``missing`` says what a folder without the file is not, and what to do about it.
+    """
+
+    name: str
+    encode: Callable[[T], Mapping[str, Any]]
+    decode: Callable[[dict[str, Any]], T]
+    missing: str
+
+    def exists(self, folder: Path) -> bool:
+        return (folder / self.name).is_file()
+
+    def append(self, folder: Path, item: T) -> None:
+        """Adds one line and brings it to the disk, whole or not at all."""
+        append_line(folder / self.name, line_of(self.encode(item)))
+
+    def read(self, folder: Path) -> list[T]:
+        """Every whole line, in order."""
+        path = folder / self.name
+        if not path.is_file():
+            raise BadInput(self.missing.format(folder=folder, file=self.name))
+        found = []
+        for number, line in whole_lines(path):
+            try:
+                found.append(self.decode(json.loads(line)))
+            except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+                raise BadInput(
+                    f"line {number} of {path} is not a line that this version can read; move the file away or delete that line"
+                ) from error
+        return found
+
+    def read_if_there(self, folder: Path) -> list[T]:
+        return self.read(folder) if self.exists(folder) else []
+
+    def sort(self, folder: Path, keys: Sequence[str]) -> None:
+        """Puts the lines into the order of ``keys``, those of other keys last; whole or not at all."""
+        if self.exists(folder):
+            sort_lines(folder / self.name, keys)

@@ -1,37 +1,381 @@
-"""What a run folder says about the four questions, read from its record files and its plan, and from nothing else."""
+"""What a run folder says about the four questions: every number that is derived from records, once.
+
+Pages, terminal, gate, comparison and advice read findings; :mod:`leakgauge.audit.wording` makes sentences of them. A rule or a threshold
+that decides what a number means (when a critic counts, when a control fails, when a defense is cheap) is a name in this file.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records, stopped
-from leakgauge.audit.case import accepted_options, clients_of
+from leakgauge.audit.case import Change, accepted_options, clients_of, same_protection
+from leakgauge.audit.changes import flips
 from leakgauge.audit.defense_records import DefenseRecord, worth_having
-from leakgauge.audit.explain import change_in
-from leakgauge.audit.flips import case_of, flips
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.audit.questions import QUESTIONS
+from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import DECODER, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.summaries import (
-    Defended,
-    Defenses,
-    Measured,
-    Split,
-    Training,
-    Unanswered,
-    Update,
-    Updates,
-    Waiting,
-)
-from leakgauge.audit.verdict import told_by
+from leakgauge.audit.stopped import Waiting
+from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, Evidence, Outcome, Verdict
 
 SETTLED = 8
-"""Scored steps from which on a number of the critic counts; with fewer its interval is most of its range."""
+"""Scored steps from which a number of the critic counts; with fewer its interval is most of its range."""
+CONTROL_LIMIT = 0.05
+"""Nats. A control must read about 0; where even its lower bound is above this, the critic learned something else than the data."""
+NOISE_LIMIT = 0.1
+"""Nats. Under noise with ten times the gradient's norm nothing is left to read; wider than the other controls, for it has no bound."""
+ALMOST_ALL_MEMBERS = 0.8
+"""Lower bound of the AUC from which almost all members are recognised; 0.5 is guessing."""
+GUESSING = 0.5
+"""The AUC of a guess."""
+EARLY = 0.25
+"""Share of the training in which a peak counts as early."""
+MOST_POINTS = 2.0
+"""Points of accuracy that a defense may cost and still be called cheap: a convention, which your own tolerance may replace."""
+
+
+def _margin(checks: Iterable[Any], metric: str) -> float:
+    return next(check.margin for check in checks if check.metric == metric and check.above == "null")
+
+
+LEAST_DROP: Mapping[Evidence, float] = {
+    "ssim": _margin(GLIMPSED, "ssim"),
+    "layout": _margin(OUTLINED, "layout"),
+    "pieces_lead": _margin(SCRAMBLED, "pieces_lead"),
+}
+"""By how much the evidence must fall for a defense to have done anything: by what an attack must beat its null run."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One attacked set-up, numbered as in the report. ``verdict`` is None where it was refused or failed.
+
+    ``change`` is the single change that sets it apart from the set-up it explains. ``diagnostic`` lists the assumptions that no ordinary
+    server satisfies, ``malicious`` what a server does against the protocol. ``steps`` and ``usual_steps`` (the attack's own default) are
+    None for an attack in closed form, ``has_prior`` is None where the attack does not look for images at all. ``labels`` is the share of
+    labels that the attack found by itself, None where it was given them. ``first`` is the index of the first private image.
+    """
+
+    number: int
+    name: str
+    verdict: Verdict | None
+    status: str = "done"
+    change: Change | None = None
+    reason: str = ""
+    setting: str = ""
+    mode: str = "train"
+    batch: int = 1
+    local_steps: int = 1
+    defenses: tuple[str, ...] = ()
+    diagnostic: tuple[str, ...] = ()
+    deployable: tuple[str, ...] = ()
+    malicious: tuple[str, ...] = ()
+    attack: str = "inverting_gradients"
+    steps: int | None = None
+    usual_steps: int | None = None
+    restarts: int = 1
+    seconds: float = 0.0
+    ssim: float | None = None
+    psnr: float | None = None
+    null_ssim: float | None = None
+    null_psnr: float | None = None
+    layout: float | None = None
+    null_layout: float | None = None
+    pieces_lead: float | None = None
+    null_pieces_lead: float | None = None
+    labels: float | None = None
+    classes: int | None = None
+    first: int = 0
+    model: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """Its place in the report."""
+        return f"case-{self.number}"
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return None if self.verdict is None else self.verdict.outcome
+
+    @property
+    def evidence(self) -> Evidence:
+        """The number that shows what was seen: by layout or pieces alone, SSIM and PSNR may be below those of the null run."""
+        return "ssim" if self.verdict is None else self.verdict.evidence
+
+    @property
+    def leaks(self) -> bool:
+        return self.outcome is not None and self.outcome.leaks
+
+    @property
+    def plain(self) -> bool:
+        """Shared as it is, without a defense, with a server that keeps to the protocol."""
+        return not self.defenses and not self.malicious
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Two set-ups that differ in one thing: ``leaking`` leaks more than ``holding``, which may still leak in part.
+
+    ``change`` leads from one to the other; the outcome there is ``makes``.
+    """
+
+    change: str
+    leaking: Update
+    holding: Update
+    makes: Outcome
+
+
+@dataclass(frozen=True)
+class Updates:
+    """``every`` set-up in the order of the report, and the single changes that flip a verdict."""
+
+    every: tuple[Update, ...]
+    flips: tuple[Flip, ...] = ()
+
+    @property
+    def judged(self) -> tuple[Update, ...]:
+        return tuple(update for update in self.every if update.verdict is not None)
+
+    @property
+    def own(self) -> tuple[Update, ...]:
+        """The judged set-ups that were asked about, without the single changes of a ladder."""
+        return tuple(update for update in self.judged if update.change is None)
+
+    @property
+    def realistic(self) -> tuple[Update, ...]:
+        """Set-ups that were asked about, undefended, with nothing that an ordinary server lacks."""
+        return tuple(update for update in self.own if update.plain and not update.diagnostic)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number with its interval, where one was recorded, at a step of a training."""
+
+    step: int
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Training:
+    """A monitored training. ``peak`` and ``last`` are the critic's nats, None where too few steps were scored for a number to count.
+
+    ``ceiling`` is the most the critic can read, ``auc`` how well a white-box adversary recognises members at its last look. ``controls``
+    holds for each control the most that it is sure to read; a clean one is about 0. ``layers`` are nats by layer, largest first.
+    ``scored`` counts the steps that the newest numbers rest on, ``epsilon`` is the guarantee of DP-SGD. ``ended`` is how it ended,
+    ``audited`` whether it is part of an audit, which can be resumed.
+    """
+
+    steps: int
+    alarm_at: int | None = None
+    alpha: float = 0.05
+    view: str = "released"
+    peak: Measured | None = None
+    last: Measured | None = None
+    ceiling: float | None = None
+    auc: Measured | None = None
+    controls: tuple[tuple[str, float], ...] = ()
+    layers: tuple[tuple[str, float], ...] = ()
+    scored: int = 0
+    epsilon: float | None = None
+    seconds: float | None = None
+    ended: str = "finished"
+    audited: bool = True
+
+    @property
+    def failed_controls(self) -> tuple[tuple[str, float], ...]:
+        """Controls that read more than chance explains; curve and alarm do not count then."""
+        limits = {"null": CONTROL_LIMIT, "decoy": CONTROL_LIMIT}
+        return tuple((name, value) for name, value in self.controls if value > limits.get(name, NOISE_LIMIT))
+
+    @property
+    def alarmed(self) -> bool:
+        """The alarm fired, and its controls are clean."""
+        return self.alarm_at is not None and not self.failed_controls
+
+    @property
+    def too_short(self) -> bool:
+        return self.scored < SETTLED
+
+    @property
+    def exposes_members(self) -> bool:
+        """Almost all members are recognised."""
+        return self.auc is not None and self.auc.low is not None and self.auc.low >= ALMOST_ALL_MEMBERS
+
+    @property
+    def beats_guessing(self) -> bool:
+        """Some members are recognised, beyond what chance explains. Without an interval the value itself counts."""
+        return self.auc is not None and (self.auc.value if self.auc.low is None else self.auc.low) > GUESSING
+
+    @property
+    def loudest_layer(self) -> tuple[str, float] | None:
+        """The layer that says most by itself, where that is more than a control may read."""
+        return self.layers[0] if self.layers and self.layers[0][1] > CONTROL_LIMIT else None
+
+    @property
+    def peaks_early(self) -> bool:
+        """The critic read most in the beginning, clearly more than at the end."""
+        if self.peak is None or self.last is None or self.failed_controls:
+            return False
+        apart = self.peak.low is not None and self.last.high is not None and self.peak.low > self.last.high
+        return apart and self.peak.step <= EARLY * self.steps
+
+
+@dataclass(frozen=True)
+class Split:
+    """A scan of cuts. ``finished`` is whether it came to its conclusion; what follows from one is empty before.
+
+    ``fvu`` and ``bytes`` are of the recommended cut; ``safest`` is the cut with the highest FVU of all. ``audited`` is whether it is part
+    of an audit.
+    """
+
+    threshold: float
+    cuts: int
+    finished: bool = True
+    recommended: str | None = None
+    fvu: float | None = None
+    bytes: int | None = None
+    raw_bytes: int | None = None
+    numbers: str = "float32"
+    edge_share: float | None = None
+    decoder_epochs: int = 0
+    safest: str | None = None
+    safest_fvu: float | None = None
+    require: str = ""
+    defenses: tuple[str, ...] = ()
+    threat: str = ""
+    budget: str = ""
+    audited: bool = True
+
+    @property
+    def only_output(self) -> bool:
+        """The recommended cut is the model's output: the device does all the work, and nothing is split."""
+        return self.edge_share == 1
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """A question without an answer: it was not asked (no reason), it was refused, or it ``failed`` unexpectedly.
+
+    ``reached`` is False where it was asked, and the run was stopped before it came to it.
+    """
+
+    question: Question
+    reason: str = ""
+    failed: bool = False
+    reached: bool = True
+
+
+@dataclass(frozen=True)
+class Defended:
+    """One defense at one strength. ``cost`` is the accuracy lost, in points, against the same training without it.
+
+    ``ssim`` is that of the attack, ``auc`` how well members of a batch are still recognised. ``front`` is whether no other row is better
+    at both the attack and the accuracy. ``layout`` and ``pieces_lead`` are those of the image that shows most.
+    """
+
+    number: int
+    defenses: tuple[str, ...]
+    verdict: Verdict | None
+    status: str = "done"
+    reason: str = ""
+    ssim: float | None = None
+    layout: float | None = None
+    pieces_lead: float | None = None
+    auc: float | None = None
+    cost: float | None = None
+    cost_low: float | None = None
+    cost_high: float | None = None
+    front: bool = False
+
+    @property
+    def anchor(self) -> str:
+        return f"defense-{self.number}"
+
+    @property
+    def name(self) -> str:
+        """The defenses as they are written on the command line, or ``none``."""
+        return " + ".join(self.defenses) or "none"
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return None if self.verdict is None else self.verdict.outcome
+
+    @property
+    def leaks(self) -> bool:
+        return self.outcome is not None and self.outcome.leaks
+
+    @property
+    def evidence(self) -> Evidence:
+        return "ssim" if self.verdict is None else self.verdict.evidence
+
+    @property
+    def cheap(self) -> bool:
+        return self.cost is not None and self.cost <= MOST_POINTS
+
+
+@dataclass(frozen=True)
+class Defenses:
+    """``undefended`` is the row that all others are compared with; set-up, attack and training are the same for all rows.
+
+    ``clients`` is the number of clients whose updates are added up before anyone sees them; one sends its own. ``broken`` pairs a row
+    that held with a set-up of the same model that leaks under the same defense: after more steps, or on other images.
+    """
+
+    undefended: Defended
+    rows: tuple[Defended, ...]
+    setting: str = ""
+    clients: int = 1
+    steps: int | None = None
+    train_steps: int | None = None
+    seconds: float = 0.0
+    diagnostic: tuple[str, ...] = ()
+    deployable: tuple[str, ...] = ()
+    model: str = ""
+    broken: tuple[tuple[Defended, Update], ...] = ()
+
+    @cached_property
+    def held(self) -> tuple[Defended, ...]:
+        return tuple(row for row in self.rows if row.outcome is Outcome.INFEASIBLE)
+
+    @cached_property
+    def holding(self) -> tuple[Defended, ...]:
+        """Rows that earned it: the undefended attack leaks, the row stops it clearly, and nothing leaks under it elsewhere."""
+        if not self.undefended.leaks:
+            return ()
+        broken = [row for row, _ in self.broken]
+        return tuple(row for row in self.held if row not in broken and self._earned(row))
+
+    @property
+    def best(self) -> Defended | None:
+        """The cheap one that holds: on the Pareto front, then the cheapest."""
+        cheap = sorted((r for r in self.holding if r.cheap), key=lambda row: (not row.front, row.cost))
+        return cheap[0] if cheap else None
+
+    @property
+    def none_is_cheap(self) -> bool:
+        return self.undefended.leaks and bool(self.rows) and self.best is None
+
+    @property
+    def cost_unknown(self) -> bool:
+        """Defenses hold, and not one of them has a known price."""
+        return bool(self.holding) and all(row.cost is None for row in self.holding)
+
+    def seen(self, row: Defended) -> float | None:
+        """What the attack saw of a row, in the number that shows what it saw without a defense."""
+        return getattr(row, self.undefended.evidence)
+
+    def _earned(self, row: Defended) -> bool:
+        """Whether clearly less is seen; where that was not scored the verdict alone counts."""
+        before, after = self.seen(self.undefended), self.seen(row)
+        return before is None or after is None or before - after >= LEAST_DROP[self.undefended.evidence]
 
 
 @dataclass(frozen=True)
@@ -46,30 +390,30 @@ class Findings:
     split: Split | None = None
     defenses: Defenses | None = None
     unanswered: tuple[Unanswered, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[Waiting, ...] = field(default_factory=tuple)
 
 
 def read_findings(folder: Path) -> Findings:
     """Everything that the files in ``folder`` say. A question without records was not asked, or the audit says why."""
-    read = {
-        "updates": _read_updates,
-        "training": _read_training,
-        "split": _read_split,
-        "defenses": _read_defenses,
-    }
     said, late = answers.read(folder), stopped.not_reached(folder)
-    found: dict[str, Any] = {}
+    updates = _read_updates(folder)
+    known = updates if isinstance(updates, Updates) else None
+    found = {
+        "updates": updates,
+        "training": _read_training(folder),
+        "split": _read_split(folder),
+        "defenses": _read_defenses(folder, known),
+    }
     missing: list[Unanswered] = []
     for question in QUESTIONS:
-        answer = read[question](folder)
-        if answer == Unanswered(question) and (told := said.get(question)):
-            answer = Unanswered(question, told.reason or told.status, failed=told.status == "failed")
+        answer = found[question]
+        if answer == Unanswered(question) and (ended := said.get(question)):
+            answer = Unanswered(question, ended.reason or ended.status, failed=ended.status == "failed")
         elif answer == Unanswered(question):
             answer = Unanswered(question, reached=question not in late)
         if isinstance(answer, Unanswered):
             missing.append(answer)
-        else:
-            found[question] = answer
+            found[question] = None
     return Findings(**found, unanswered=tuple(missing), waiting=stopped.waiting(folder))
 
 
@@ -87,72 +431,68 @@ def _read_split(folder: Path) -> Split | Unanswered:
     return split_of(scan_records.read_plan(folder), scan_records.read(folder), scan_records.read_conclusion(folder))
 
 
-def _read_defenses(folder: Path) -> Defenses | Unanswered:
-    return defenses_of(defense_records.read(folder)) if defense_records.exists(folder) else Unanswered("defenses")
+def _read_defenses(folder: Path, updates: Updates | None) -> Defenses | Unanswered:
+    if not defense_records.exists(folder):
+        return Unanswered("defenses")
+    return defenses_of(defense_records.read(folder), updates)
 
 
 def updates_of(found: Sequence[Record]) -> Updates | Unanswered:
     """The set-ups in the order and with the numbers of the report: one that was run again counts once, as it ended last."""
     latest = records.latest(found)
     every = tuple(_update(number, record) for number, record in enumerate(latest, start=1))
-    if not any(update.outcome for update in every):
+    if not any(update.verdict for update in every):
         reasons = list(dict.fromkeys(update.reason for update in every if update.reason))
         broken = any(update.status == "error" for update in every)
         return Unanswered("updates", "; ".join(reasons) or "no set-up was judged", failed=broken)
-    return Updates(every, flips(latest, every))
+    return Updates(every, tuple(_flips(latest, every)))
+
+
+def _flips(latest: Sequence[Record], every: Sequence[Update]) -> Iterable[Flip]:
+    by_key = {record.key: update for record, update in zip(latest, every, strict=True)}
+    for flip in flips(latest):
+        leaking, holding = by_key[flip.leaking.key], by_key[flip.holding.key]
+        yield Flip(flip.change, leaking, holding, flip.makes)
 
 
 def _update(number: int, record: Record) -> Update:
     case, done = record.case, record.status == "done"
-    known = case_of(record)
-    usual = {} if known is None else accepted_options(known)
-    options = case.get("options") or {}
-    steps, restarts = options.get("steps", usual.get("steps")), options.get("restarts", usual.get("restarts", 1))
+    usual = accepted_options(case)
+    steps = case.options.get("steps", usual.get("steps"))
+    restarts = case.options.get("restarts", usual.get("restarts", 1))
     usual_steps = usual.get("steps")
-    told = "labels" in {str(spec).partition(":")[0] for spec in case.get("reveal") or ()}
+    given = "labels" in {spec.partition(":")[0] for spec in case.reveal}
+    scores, null = record.scores, record.null
+    means: dict[str, float | None] = {
+        **{name: None if scores is None else scores.mean(name) for name in ("ssim", "psnr", "layout", "pieces_lead")},
+        **{f"null_{n}": None if null is None else null.mean(n) for n in ("ssim", "psnr", "layout", "pieces_lead")},
+    }
     return Update(
-        anchor=f"case-{number}",
-        name=str(case.get("name") or record.key),
-        outcome=record.verdict if done else None,
+        number=number,
+        name=case.name,
+        verdict=record.verdict if done else None,
         status=record.status,
-        change=change_in(str(case.get("name") or "")),
+        change=case.change,
         reason=record.reason,
-        mode=str(case.get("mode") or record.victim.get("mode") or "train"),
-        batch=int(case.get("batch_size") or 1),
-        local_steps=int(case.get("local_steps") or 1),
-        defenses=tuple(map(str, record.defenses)) if known is None else known.protections(),
-        diagnostic=_assumed(record, "diagnostic"),
-        deployable=_assumed(record, "deployable"),
-        malicious=_assumed(record, "malicious"),
-        attack=str(case.get("attack") or record.attack).partition(":")[0],
+        setting=f"{case.model}, {case.setting()}",
+        mode=case.mode,
+        batch=case.batch_size,
+        local_steps=case.local_steps,
+        defenses=case.protections(),
+        diagnostic=record.assumed("diagnostic"),
+        deployable=record.assumed("deployable"),
+        malicious=record.assumed("malicious"),
+        attack=case.attack,
         steps=steps if isinstance(steps, int) else None,
         usual_steps=usual_steps if isinstance(usual_steps, int) else None,
         restarts=restarts if isinstance(restarts, int) else 1,
         seconds=record.seconds,
-        which=record.rule.partition(";")[0] if done and record.verdict == "partial" else "",
-        ssim=_mean(record.metrics, "ssim"),
-        psnr=_mean(record.metrics, "psnr"),
-        null_ssim=_mean(record.null, "ssim"),
-        null_psnr=_mean(record.null, "psnr"),
-        layout=_mean(record.metrics, "layout"),
-        null_layout=_mean(record.null, "layout"),
-        pieces_lead=_mean(record.metrics, "pieces_lead"),
-        null_pieces_lead=_mean(record.null, "pieces_lead"),
-        told_by=told_by(record.rule) if done else "ssim",
-        labels=None if told else _mean(record.metrics, "labels"),
-        classes=record.victim.get("classes"),
-        first=int(case.get("first") or 0),
-        model=str(case.get("model") or ""),
+        **means,
+        labels=None if given or scores is None else scores.mean("labels"),
+        classes=record.victim.classes or None,
+        first=case.first,
+        model=case.model,
     )
-
-
-def _assumed(record: Record | DefenseRecord, kind: str) -> tuple[str, ...]:
-    return tuple(str(a.get("what", "")) for a in record.assumptions if a.get("kind") == kind)
-
-
-def _mean(summary: Mapping[str, Any], metric: str) -> float | None:
-    found = (summary.get(metric) or {}).get("mean")
-    return None if found is None else float(found)
 
 
 def training_of(run: MonitorRun) -> Training | Unanswered:
@@ -181,7 +521,7 @@ def training_of(run: MonitorRun) -> Training | Unanswered:
         epsilon=_scalar(newest, "epsilon"),
         seconds=None if seconds is None else float(seconds),
         ended=str(run.end.get("how") or "not on record"),
-        audited=stopped.by_an_audit(str(run.about.get("command") or "")),
+        audited=bool(run.about.get("audited")),
     )
 
 
@@ -200,10 +540,10 @@ def _controls(reports: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, float], 
     """For each control the most that it is sure to read: the lower bound, or the value itself where noise has no bound."""
     names = {"null": "null_nats_low", "decoy": "decoy_nats_low", "noise 10×": "noise_10x_nats"}
     found = {}
-    for said, name in names.items():
+    for shown, name in names.items():
         values = [value for report in reports if (value := _scalar(report, f"control/{name}")) is not None]
         if values:
-            found[said] = max(values)
+            found[shown] = max(values)
     return tuple(found.items())
 
 
@@ -220,7 +560,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         "numbers": plan.numbers,
         "require": plan.require,
         "defenses": tuple(map(str, plan.case.get("defenses") or ())),
-        "audited": stopped.by_an_audit(plan.command),
+        "audited": plan.audited,
         "decoder_epochs": sum(record.epochs for record in found if record.attack == DECODER),
     }
     if end is None:
@@ -242,34 +582,42 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
     )
 
 
-def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
+def defenses_of(found: Sequence[DefenseRecord], updates: Updates | None = None) -> Defenses | Unanswered:
     """The trials of one set-up: the first one without a defense, and all that are compared with it."""
     base = next((record for record in found if not record.defenses), None)
     if base is None:
         return Unanswered("defenses", "the trial without a defense is not on record", failed=True)
     best = worth_having(found)
     each = {record.key: _defended(number, record, record.key in best) for number, record in enumerate(found, start=1)}
-    case = base.trial.get("case") or {}
-    steps = (case.get("options") or {}).get("steps")
+    case = base.trial.case
+    steps = case.options.get("steps")
+    rows = tuple(each[record.key] for record in found if record.defenses)
     return Defenses(
         undefended=each[base.key],
-        rows=tuple(each[record.key] for record in found if record.defenses),
-        setting=_setting(case),
-        clients=clients_of(str(case.get("channel") or "")),
+        rows=rows,
+        setting=", ".join(
+            part for part in (case.model, f"{case.mode} mode", f"batch {case.batch_size}", case.channel) if part
+        ),
+        clients=clients_of(case.channel),
         steps=steps if isinstance(steps, int) else None,
-        train_steps=base.trial.get("train_steps"),
+        train_steps=base.trial.train_steps,
         seconds=sum(record.seconds for record in found),
-        diagnostic=_assumed(base, "diagnostic"),
-        deployable=_assumed(base, "deployable"),
-        model=str(case.get("model") or ""),
+        diagnostic=base.assumed("diagnostic"),
+        deployable=base.assumed("deployable"),
+        model=case.model,
+        broken=_broken(rows, case.model, () if updates is None else updates.own),
     )
 
 
-def _setting(case: Mapping[str, Any]) -> str:
-    if not case:
-        return ""
-    parts = [case.get("model"), f"{case.get('mode')} mode", f"batch {case.get('batch_size')}", case.get("channel")]
-    return ", ".join(str(part) for part in parts if part)
+def _broken(rows: Sequence[Defended], model: str, own: Sequence[Update]) -> tuple[tuple[Defended, Update], ...]:
+    """Rows that held, each with a set-up of the same model that leaks under the same defense."""
+    leaks = {_protection(u.defenses): u for u in own if u.defenses and u.leaks and u.model == model}
+    held = [row for row in rows if row.outcome is Outcome.INFEASIBLE]
+    return tuple((row, leaks[key]) for row in held if (key := _protection(row.defenses)) in leaks)
+
+
+def _protection(specs: Sequence[str]) -> tuple[str, ...]:
+    return tuple(map(same_protection, specs))
 
 
 def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:
@@ -278,15 +626,14 @@ def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:
         None if (found := cost.get(end)) is None else 100 * float(found) for end in ("low", "value", "high")
     )
     return Defended(
-        anchor=f"defense-{number}",
-        defense=record.name,
-        outcome=record.verdict if record.status == "done" else None,
+        number=number,
+        defenses=record.defenses,
+        verdict=record.verdict if record.status == "done" else None,
         status=record.status,
         reason=record.reason,
         ssim=record.ssim,
         layout=record.layout,
         pieces_lead=record.pieces_lead,
-        told_by=record.told_by,
         auc=record.auc,
         cost=value,
         cost_low=low,

@@ -1,31 +1,37 @@
-"""A gate for continuous integration: which verdicts are worse than allowed, for machines to read."""
+"""A run for machines and reviewers: a gate for continuous integration, JSON, JUnit XML, and Markdown for a pull request.
+
+In Markdown, names and sentences are escaped: none can add a link, a mention or HTML.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from leakgauge.audit.advice.sentences import QuestionVerdict, verdicts
-from leakgauge.audit.explain import change_in
+from leakgauge.audit.advice import advise
+from leakgauge.audit.compare import ORDER, Comparison, Difference
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.phrasing import metric
 from leakgauge.audit.records import Record
-from leakgauge.audit.verdict import SEVERITY
+from leakgauge.audit.scoring import Scores
+from leakgauge.audit.verdict import Outcome
+from leakgauge.audit.wording import LIMITS, Statement, rule, statements
 from leakgauge.errors import BadInput
 
 EXIT_CODE = 3
 """What a command returns when a verdict is over the limit; 1 is an unexpected error, 2 a user's mistake."""
 
 
-def limit_of(text: str) -> str:
+def limit_of(text: str) -> Outcome:
     """The worst outcome that is still allowed, as written on the command line.
 
     >>> limit_of("infeasible")
-    'infeasible_within_budget'
+    <Outcome.INFEASIBLE: 'infeasible_within_budget'>
     """
-    allowed = {"infeasible": "infeasible_within_budget", "partial": "partial"}
-    written = {**allowed, "infeasible_within_budget": "infeasible_within_budget"}
+    allowed = {"infeasible": Outcome.INFEASIBLE, "partial": Outcome.PARTIAL}
+    written = {**allowed, Outcome.INFEASIBLE.value: Outcome.INFEASIBLE}
     if text not in written:
         raise BadInput(f"--fail-over takes {' or '.join(allowed)}, the worst verdict that passes, got {text!r}")
     return written[text]
@@ -33,22 +39,22 @@ def limit_of(text: str) -> str:
 
 def judged(records: Sequence[Record]) -> list[Record]:
     """Records with a verdict of set-ups that were asked for: not refusals, errors, or single changes that explain a verdict."""
-    return [r for r in records if r.verdict is not None and not change_in(r.case["name"])]
+    return [r for r in records if r.outcome is not None and r.change is None]
 
 
-def over(records: Sequence[Record], limit: str) -> list[Record]:
-    """Judged records whose verdict leaks more than ``limit``."""
-    return [r for r in judged(records) if r.verdict is not None and SEVERITY[r.verdict] > SEVERITY[limit]]
+def over(records: Sequence[Record], limit: Outcome) -> list[Record]:
+    """Judged records with a verdict that leaks more than ``limit``."""
+    return [r for r in judged(records) if r.outcome is not None and r.outcome.severity > limit.severity]
 
 
-def exit_code(records: Sequence[Record], limit: str | None) -> int:
+def exit_code(records: Sequence[Record], limit: Outcome | None) -> int:
     """0 passed; 1 a case failed unexpectedly; 3 a verdict is over the limit, or no case was judged at all."""
     if limit is not None and (over(records, limit) or not judged(records)):
         return EXIT_CODE
     return 1 if any(r.status == "error" for r in records) else 0
 
 
-def summary(records: Sequence[Record], limit: str | None, findings: Findings | None = None) -> dict[str, Any]:
+def summary(records: Sequence[Record], limit: Outcome | None, findings: Findings | None = None) -> dict[str, Any]:
     """The run in a few fields per case, and in a few words per question where there are ``findings``."""
     failing = {r.key for r in over(records, limit)} if limit is not None else set()
     return {
@@ -56,11 +62,11 @@ def summary(records: Sequence[Record], limit: str | None, findings: Findings | N
         "exit_code": exit_code(records, limit),
         "cases": [
             {
-                "name": r.case["name"],
+                "name": r.case.name,
                 "key": r.key,
                 "status": r.status,
-                "verdict": r.verdict,
-                "rule": r.rule,
+                "verdict": r.outcome,
+                "rule": "" if r.verdict is None else rule(r.verdict),
                 "reason": r.reason,
                 "over_limit": r.key in failing,
                 "psnr": _mean(r, "psnr"),
@@ -72,21 +78,21 @@ def summary(records: Sequence[Record], limit: str | None, findings: Findings | N
             }
             for r in records
         ],
-        "questions": {} if findings is None else {v.question: _answered(v) for v in verdicts(findings)},
+        "questions": {} if findings is None else {one.question: _answered(one) for one in statements(findings)},
     }
 
 
-def _answered(verdict: QuestionVerdict) -> dict[str, Any]:
+def _answered(one: Statement) -> dict[str, Any]:
     """Tone is bad, partly, good, or none where the question has no answer."""
-    return {"tone": verdict.tone, "word": verdict.word, "sentences": list(verdict.sentences), "budget": verdict.budget}
+    return {"tone": one.tone, "word": one.badge, "sentences": list(one.sentences), "budget": one.budget}
 
 
-def _mean(record: Record, metric: str) -> float | str | None:
-    value = (record.metrics.get(metric) or {}).get("mean")
+def _mean(record: Record, name: str) -> float | str | None:
+    value = None if record.scores is None else record.scores.mean(name)
     return "inf" if value == float("inf") else value
 
 
-def junit(records: Sequence[Record], limit: str | None, findings: Findings | None = None) -> bytes:
+def junit(records: Sequence[Record], limit: Outcome | None, findings: Findings | None = None) -> bytes:
     """The run as JUnit XML: over the limit is a failure, a crash an error, a refusal skipped. Questions are properties.
 
     Where nothing at all was judged, a case named gate fails, as the exit code does.
@@ -104,26 +110,27 @@ def junit(records: Sequence[Record], limit: str | None, findings: Findings | Non
     )
     if findings is not None:
         properties = ElementTree.SubElement(suite, "properties")
-        for verdict in verdicts(findings):
-            said = f"{verdict.word}: {' '.join(verdict.sentences)}"
-            ElementTree.SubElement(properties, "property", name=verdict.question, value=_printable(said))
+        for one in statements(findings):
+            value = _printable(f"{one.badge}: {one.text}")
+            ElementTree.SubElement(properties, "property", name=one.question, value=value)
     for r in records:
         case = ElementTree.SubElement(
             suite,
             "testcase",
-            name=_printable(r.case["name"]),
-            classname=_printable(r.case["model"]),
+            name=_printable(r.case.name),
+            classname=_printable(r.case.model),
             time=f"{r.seconds:.3f}",
         )
-        if r.key in failing:
-            ElementTree.SubElement(case, "failure", message=f"{r.verdict}: {r.rule}").text = _printable(r.command)
+        if r.key in failing and r.verdict is not None:
+            message = f"{r.verdict.outcome.label}: {rule(r.verdict)}"
+            ElementTree.SubElement(case, "failure", message=message).text = _printable(r.command)
         elif r.status == "error":
             ElementTree.SubElement(case, "error", message=_printable(r.reason)).text = _printable("\n".join(r.notes))
         elif r.status == "refused":
             ElementTree.SubElement(case, "skipped", message=_printable(r.reason))
     if unjudged:
         case = ElementTree.SubElement(suite, "testcase", name="gate", classname="leakgauge", time="0.000")
-        ElementTree.SubElement(case, "failure", message="no set-up was judged, so that nothing is known of it")
+        ElementTree.SubElement(case, "failure", message="no case produced a verdict")
     return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
 
 
@@ -133,3 +140,152 @@ def _printable(text: str) -> str:
 
 
 _NOT_IN_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+
+
+ROWS = 12
+"""Rows of a table that stand open; the others are folded away."""
+ADVICE = 3
+_JOINER = "\u2060"  # invisible; what follows is no longer a mention, a reference or an address
+_MARKS = {"worse": "🔴 ", "lost": "⚪ ", "better": "🟢 "}
+
+
+def plain(text: object) -> str:
+    """Text that is shown as it is: no emphasis, code, link, mention, issue reference, table cell or HTML.
+
+    >>> plain("a|b <i>*c*</i>")
+    'a\\\\|b &lt;i&gt;\\\\*c\\\\*&lt;/i&gt;'
+    """
+    line = " ".join(str(text).split())
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = re.sub(r"([\\`*_\[\]|~])", r"\\\1", line)
+    line = re.sub(r"([@#])(?=\w)", rf"\1{_JOINER}", line)
+    line = re.sub(r"(?i)(https?|ftp|www)(?=[:.])", rf"\1{_JOINER}", line)
+    return re.sub(
+        r"^(\s*)([-+=]|\d+(?=[.)](?:\s|$)))", r"\1\\\2" if re.match(r"\s*[-+=]", line) else rf"\1\2{_JOINER}", line
+    )
+
+
+def code(text: object) -> str:
+    """Text as a code span, also inside a table.
+
+    >>> code("a`b|c")
+    "`a'b\\\\|c`"
+    """
+    line = " ".join(str(text).split()).replace("`", "'").replace("|", "\\|")
+    return f"`{line or ' '}`"
+
+
+def run_summary(
+    records: Sequence[Record], findings: Findings | None, *, limit: Outcome | None, report: str = ""
+) -> str:
+    """One run: the verdict, the gate, a small table, what to do, and the rest folded away."""
+    findings = findings or Findings()
+    answered = [one for one in statements(findings) if one.state != "not_asked"]
+    first = answered[0] if answered else None
+    lines = [f"### leakgauge: {plain(first.badge) if first else 'no result'}", ""]
+    lines += [plain(first.text), ""] if first else []
+    lines += [*_gate(records, limit), ""]
+    rows = [_row(record) for record in records]
+    head = ("set-up", "verdict", "SSIM", "PSNR", "null PSNR")
+    lines += [*_table(head, rows[:ROWS]), ""] if rows else []
+    lines += [f"- **{plain(v.asked)}** {plain(v.badge)}: {plain(v.text)}" for v in answered[1:]]
+    lines += [""] if answered[1:] else []
+    advice = advise(findings)
+    if advice:
+        lines += ["**What to do**", ""]
+        lines += [f"{i}. **{plain(one.title)}** {plain(one.why)}" for i, one in enumerate(advice[:ADVICE], 1)]
+        lines.append("")
+    inner = [*_table(head, rows[ROWS:]), ""] if rows[ROWS:] else []
+    for verdict in answered:
+        inner += [f"- {plain(verdict.asked)}"]
+        inner += [f"  - {plain(kind)}: {plain(what)}" for kind, what in verdict.assumptions]
+        inner += [f"  - budget: {plain(verdict.budget)}"] if verdict.budget else []
+    inner += [f"- {code(r.case.name)}: {plain(r.reason)}" for r in records if r.reason]
+    inner += [f"- {plain(', '.join(f'{k} {v}' for k, v in records[-1].versions.items()))}"] if records else []
+    inner += [f"- report: {code(report)}"] if report else []
+    inner += [
+        "",
+        LIMITS[0],
+    ]
+    return "\n".join([*lines, *_folded("Assumptions, budget, versions", inner)])
+
+
+def comparison_summary(found: Comparison) -> str:
+    """Two runs: what got worse first, then the warnings, then everything else folded away."""
+    lines = [f"### leakgauge: {plain(found.sentence)}", "", f"{code(found.before)} → {code(found.after)}", ""]
+    lines += [*(f"> ⚠️ {plain(warning)}" for warning in found.warnings), *([""] if found.warnings else [])]
+    rows = [
+        (
+            code(pair.name), _word(pair.before), _word(pair.after),
+            _MARKS.get(pair.direction, "") + ORDER[pair.direction], *(_moved(d) for d in pair.differences),
+        )
+        for pair in found.cases
+    ]  # fmt: skip
+    head = ("set-up", "before", "after", "change", "SSIM", "PSNR")
+    lines += [*_table(head, rows[:ROWS]), ""] if rows else []
+    others = [
+        (
+            plain(c.what),
+            plain(c.before),
+            plain(c.after),
+            _MARKS.get(c.direction, "") + ORDER[c.direction],
+            plain(c.note),
+        )
+        for c in found.changes
+    ]
+    lines += [*_table(("also", "before", "after", "change", "note"), others[:ROWS]), ""] if others else []
+    inner = [*_table(head, rows[ROWS:]), ""] if rows[ROWS:] else []
+    inner += [*_table(("also", "before", "after", "change", "note"), others[ROWS:]), ""] if others[ROWS:] else []
+    for pair in found.cases:
+        inner += [f"- {code(pair.name)}: {plain(note)}" for note in (*pair.notes, *_spreads(pair.differences))]
+    inner += [f"- only before: {code(name)}" for name in found.only_before]
+    inner += [f"- only after: {code(name)}" for name in found.only_after]
+    inner += [f"- {plain(name)}: {code(a)} → {code(b)}" for name, a, b in found.settings]
+    return "\n".join([*lines, *_folded("Spread, settings and what only one run has", inner)])
+
+
+def _gate(records: Sequence[Record], limit: Outcome | None) -> list[str]:
+    if limit is None:
+        return []
+    failing, every, allowed = over(records, limit), judged(records), limit.label
+    if failing:
+        return [f"**Gate failed**: {len(failing)} of {len(every)} judged set-ups are worse than *{allowed}*."]
+    if not every:
+        return ["**Gate failed**: no set-up was judged."]
+    return [f"**Gate passed**: no set-up is worse than *{allowed}*."]
+
+
+def _row(record: Record) -> tuple[str, ...]:
+    figures = (_figure(record.scores, "ssim"), _figure(record.scores, "psnr"), _figure(record.null, "psnr"))
+    return code(record.case.name), _word(record), *figures
+
+
+def _word(record: Record) -> str:
+    return plain(record.status) if record.outcome is None else f"{_DOTS[record.outcome]} {record.outcome.label}"
+
+
+_DOTS = {Outcome.FEASIBLE: "🔴", Outcome.PARTIAL: "🟠", Outcome.INFEASIBLE: "🔵"}
+
+
+def _figure(scores: Scores | None, name: str) -> str:
+    return "" if scores is None else metric(name, scores.mean(name), unit=True)
+
+
+def _moved(difference: Difference) -> str:
+    if difference.value is None:
+        return ""
+    text = f"{difference.value:+.3f}" if difference.metric == "ssim" else f"{difference.value:+.1f} dB"
+    return text + {True: "", False: " (within spread)", None: " (spread unknown)"}[difference.beyond]
+
+
+def _spreads(differences: Iterable[Difference]) -> list[str]:
+    """SSIM speaks for both figures, which come from the same restarts."""
+    return [f"SSIM: {d.note}" for d in differences if d.note and d.metric == "ssim"]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def _folded(title: str, inner: Sequence[str]) -> list[str]:
+    return ["<details>", f"<summary>{title}</summary>", "", *inner, "", "</details>", ""] if inner else []

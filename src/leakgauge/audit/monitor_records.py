@@ -6,14 +6,13 @@ per look, ``"paper"`` is a checkpoint of the privacy-token paper's recipe, and t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit.files import append_line, finite, line_of, whole_lines
-from leakgauge.errors import BadInput
+from leakgauge.audit.files import JsonLines, finite
+from leakgauge.audit.migrate import migrated_training
 
 FILE = "monitor.jsonl"
 KINDS = ("run", "report", "paper", "end")
@@ -29,32 +28,44 @@ class MonitorRun:
     end: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Line:
+    """One line of the file."""
+
+    kind: str
+    content: Mapping[str, Any]
+
+
+def _decode(fields: dict[str, Any]) -> Line:
+    kind = fields.pop("kind")
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind}")
+    if kind == "run":
+        fields = migrated_training(fields)
+    if kind == "report":
+        fields = {**fields, "step": int(fields["step"]), "scalars": dict(fields["scalars"])}
+    return Line(kind, fields)
+
+
+STORE = JsonLines(
+    FILE,
+    encode=lambda line: {"kind": line.kind, **finite(line.content)},
+    decode=_decode,
+    missing="{folder} holds no monitored training: it has no {file}; make one with `leakgauge monitor`",
+)
+exists = STORE.exists
+
+
 def append(folder: Path, kind: str, line: Mapping[str, Any]) -> None:
     """Adds one line, whole or not at all. What is not a number is written as null: it was not measured."""
-    append_line(folder / FILE, line_of({"kind": kind, **finite(line)}))
-
-
-def exists(folder: Path) -> bool:
-    return (folder / FILE).is_file()
+    STORE.append(folder, Line(kind, line))
 
 
 def read(folder: Path) -> MonitorRun:
     """All whole lines of the run. Of two reports at one step the later one counts."""
-    path = folder / FILE
-    if not exists(folder):
-        raise BadInput(f"{folder} holds no monitored training: it has no {FILE}; make one with `leakgauge monitor`")
     found: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in KINDS}
-    for number, text in whole_lines(path):
-        try:
-            line = json.loads(text)
-            kind = line.pop("kind")
-            if kind == "report":
-                line = {**line, "step": int(line["step"]), "scalars": dict(line["scalars"])}
-            found[kind].append(line)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadInput(
-                f"line {number} of {path} is not a line of a monitored training; move the file away or delete that line"
-            ) from error
+    for line in STORE.read(folder):
+        found[line.kind].append(line.content)
     reports = {report["step"]: report for report in found["report"]}
     return MonitorRun(
         about=found["run"][-1] if found["run"] else {},

@@ -94,7 +94,7 @@ def _split(draft: _Draft) -> None:
     timed = request.budget is not None and fixed is None
     asked = Asked(epochs=None if timed else EPOCHS if fixed is None else fixed)
     command = again(request.split, "split", epochs=asked.epochs)
-    plan = plan_scan(setup, request.split, asked, draft.folder, command=command)
+    plan = plan_scan(setup, request.split, asked, draft.folder, command=command, audited=True)
     if not timed:
         draft.found["epochs"] = plan.epochs
         return
@@ -152,8 +152,8 @@ def _updates(draft: _Draft) -> None:
     if request.budget is not None:
         plan = WholePlan(request, cases=cases, ladder=ladder)
         found = case_cost.costs(plan.every_case, load=draft.load)
-        asked = {case.deed() for case in cases}
-        own = [cost for cost, case in zip(found, plan.every_case, strict=True) if case.deed() in asked]
+        asked = {case.content_key() for case in cases}
+        own = [cost for cost, case in zip(found, plan.every_case, strict=True) if case.content_key() in asked]
         fixed, seconds = request.effort.steps, draft.allotted("updates")
         steps = case_cost.affordable(found, seconds) if fixed is None else fixed
         if fixed is None and ladder and case_cost.seconds_of(found, steps) > 1.1 * seconds:

@@ -1,107 +1,156 @@
-"""A record is one line of JSON per audited case; the report is made of records and of nothing else."""
+"""A record is one line of JSON per audited case. The report, the gate and the advice are made of records and of nothing else."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from leakgauge.audit.files import append_line, infinity_as_text, infinity_from_text, line_of, sort_lines, whole_lines
-from leakgauge.errors import BadInput
+from leakgauge.audit.case import Case, Change, restored
+from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text
+from leakgauge.audit.intervals import Interval
+from leakgauge.audit.migrate import migrated
+from leakgauge.audit.questions import Question
+from leakgauge.audit.scoring import Scores, scores_from
+from leakgauge.audit.verdict import Outcome, Verdict, verdict_from
+from leakgauge.core import Assumption, Kind
 
+FORMAT = 3
+"""Of a line. Format 3 holds the verdict as facts; records of 0.1 hold sentences and are converted as they are read."""
 FILE = "records.jsonl"
 Status = Literal["done", "refused", "error"]
+
+
+@dataclass(frozen=True)
+class VictimFacts:
+    """What is public about the attacked model. ``classes`` is 0 and ``shape`` is empty where the model was never run."""
+
+    name: str = ""
+    mode: str = ""
+    parameters: int = 0
+    classes: int = 0
+    shape: tuple[int, ...] = ()
+    device: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The objective at each recorded step, one row per restart; None where it was not finite."""
+
+    steps: tuple[int, ...] = ()
+    losses: tuple[tuple[float | None, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The candidate at one step, as a picture relative to the run folder."""
+
+    step: int
+    picture: str
 
 
 @dataclass(frozen=True)
 class Record:
     """Everything one case produced.
 
-    ``metrics``, ``null`` and ``baseline`` map a metric name (mse, psnr, ssim, lpips, reid, labels, layout, layout_rank, pieces,
-    pieces_lead, ssim_reduced, psnr_reduced) to its summary ``{"mean", "min", "max", "per_image": [...]}`` or to None where it was not
-    measured; so does ``start``, where a start was revealed. ``restarts`` maps a metric name to its value for each restart (mean over the
-    batch), ``intervals`` to the mean over restarts ``{"mean", "low", "high", "n", "level"}`` where there are several. ``pictures`` maps
-    truth / reconstruction / null / baseline to a PNG strip (images side by side, 1 pixel gap) relative to the run folder, and
-    ``progress`` lists ``{"step", "picture"}``. ``curve`` is ``{"steps": [...], "losses": [[restart 0 ...], ...]}``.
-    ``stated`` is what the attack said could be recovered before it solved anything. ``finished`` is the time (UTC,
-    ISO 8601) at which the case was done.
+    ``scores``, ``null`` and ``baseline`` are of the attack, its null run and the trivial baseline, ``start`` is of the start that was
+    revealed; None where there is none. ``restarts`` maps a metric to its value for each restart (mean over the batch), ``intervals`` to
+    the mean over restarts where there are several. ``pictures`` maps truth / reconstruction / null / baseline to a PNG strip (images
+    side by side, 1 pixel gap) relative to the run folder. ``stated`` is what the attack said could be recovered before it solved
+    anything. ``finished`` is the time (UTC, ISO 8601) at which the case was done. On disk each score is
+    ``{"mean", "min", "max", "per_image": [...]}``.
     """
 
     key: str
     status: Status
-    case: Mapping[str, Any]
-    victim: Mapping[str, Any]
+    case: Case
     attack: str
     channel: str
     defenses: tuple[str, ...]
-    assumptions: tuple[Mapping[str, str], ...]
     versions: Mapping[str, str]
-    seed: int
     seconds: float
     peak_bytes: int
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    null: Mapping[str, Any] = field(default_factory=dict)
-    baseline: Mapping[str, Any] = field(default_factory=dict)
-    start: Mapping[str, Any] = field(default_factory=dict)
-    restarts: Mapping[str, list[float]] = field(default_factory=dict)
-    intervals: Mapping[str, Any] = field(default_factory=dict)
-    verdict: str | None = None
-    rule: str = ""
+    victim: VictimFacts = VictimFacts()
+    assumptions: tuple[Assumption, ...] = ()
+    scores: Scores | None = None
+    null: Scores | None = None
+    baseline: Scores | None = None
+    start: Scores | None = None
+    restarts: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    verdict: Verdict | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
     stated: tuple[tuple[str, str], ...] = ()
-    curve: Mapping[str, Any] = field(default_factory=dict)
+    curve: Curve = Curve()
     pictures: Mapping[str, str] = field(default_factory=dict)
-    progress: tuple[Mapping[str, Any], ...] = ()
+    progress: tuple[Frame, ...] = ()
     command: str = ""
     finished: str = ""
+    question: Question = "updates"
+    format: int = FORMAT
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None where the case was refused or failed."""
+        return None if self.verdict is None else self.verdict.outcome
+
+    @property
+    def change(self) -> Change | None:
+        """The single change that sets the case apart from the set-up it explains."""
+        return self.case.change
+
+    def assumed(self, kind: Kind) -> tuple[str, ...]:
+        """What was assumed of this kind."""
+        return tuple(a.what for a in self.assumptions if a.kind == kind)
 
 
-def to_line(record: Record) -> str:
-    """One JSON line. Infinite values (a perfect PSNR) are written as the strings "inf" and "-inf"; NaN is refused."""
-    return line_of(infinity_as_text(asdict(record)))
+SCORED = ("scores", "null", "baseline", "start")
 
 
-def append(folder: Path, record: Record) -> None:
-    """Adds the record to the run, whole or not at all."""
-    append_line(folder / FILE, to_line(record))
+def to_json(record: Record) -> dict[str, Any]:
+    """Plain fields. Infinite values (a perfect PSNR) become the strings "inf" and "-inf"."""
+    fields = asdict(record)
+    for name in SCORED:
+        scores: Scores | None = getattr(record, name)
+        fields[name] = None if scores is None else scores.summary()
+    return infinity_as_text(fields)
 
 
-def exists(folder: Path) -> bool:
-    return (folder / FILE).is_file()
+def from_json(fields: dict[str, Any]) -> Record:
+    """The record that was written down as these fields, in this format or an older one."""
+    known = infinity_from_text(migrated(fields, FORMAT))
+    verdict = known["verdict"]
+    return Record(
+        **{
+            **known,
+            **{name: scores_from(known[name] or {}) for name in SCORED},
+            "case": restored(known["case"]),
+            "victim": VictimFacts(**{**known["victim"], "shape": tuple(known["victim"].get("shape", ()))}),
+            "assumptions": assumptions_from(known["assumptions"]),
+            "intervals": {name: Interval(**one) for name, one in known["intervals"].items()},
+            "verdict": None if verdict is None else verdict_from(verdict),
+            "stated": tuple((str(question), str(answer)) for question, answer in known["stated"]),
+            "curve": Curve(tuple(known["curve"]["steps"]), tuple(map(tuple, known["curve"]["losses"]))),
+            "progress": tuple(Frame(**frame) for frame in known["progress"]),
+            **{name: tuple(known[name]) for name in ("defenses", "notes")},
+        }
+    )
 
 
-def read(folder: Path) -> list[Record]:
-    """All whole records of a run, in order."""
-    if not exists(folder):
-        raise BadInput(
-            f"{folder} is not a run folder: it has no {FILE}; give the folder that `leakgauge audit --out` wrote"
-        )
-    return list(_parsed(folder / FILE))
+def assumptions_from(fields: Sequence[Mapping[str, Any]]) -> tuple[Assumption, ...]:
+    return tuple(Assumption(**one) for one in fields)
+
+
+STORE = JsonLines(
+    FILE,
+    encode=to_json,
+    decode=from_json,
+    missing="{folder} is not a run folder: it has no {file}; give the folder that `leakgauge audit --out` wrote",
+)
+append, exists, read, sort = STORE.append, STORE.exists, STORE.read, STORE.sort
 
 
 def latest(found: Sequence[Record]) -> list[Record]:
     """The last record of every set-up: one that was run again counts once, as it ended last."""
     return list({record.key: record for record in found}.values())
-
-
-def sort(folder: Path, keys: Sequence[str]) -> None:
-    """Puts the run's lines into the order of ``keys``, those of other keys last; whole or not at all."""
-    if exists(folder):
-        sort_lines(folder / FILE, keys)
-
-
-def _parsed(path: Path) -> Iterator[Record]:
-    for number, line in whole_lines(path):
-        try:
-            fields = infinity_from_text(json.loads(line))
-            for name in ("defenses", "assumptions", "notes", "progress"):
-                fields[name] = tuple(fields[name])
-            fields["stated"] = tuple((str(q), str(a)) for q, a in fields.get("stated", ()))
-            yield Record(**fields)
-        except (ValueError, TypeError, KeyError) as error:
-            raise BadInput(
-                f"line {number} of {path} is not a record of this version; move the file away or delete that line"
-            ) from error

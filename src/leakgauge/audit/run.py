@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,9 +21,9 @@ import leakgauge
 from leakgauge.audit import records
 from leakgauge.audit.assumed import assumed
 from leakgauge.audit.case import Case
-from leakgauge.audit.intervals import ANYWHERE, POSSIBLE, interval
+from leakgauge.audit.intervals import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.pictures import save_strip
-from leakgauge.audit.records import Record
+from leakgauge.audit.records import Curve, Frame, Record, VictimFacts
 from leakgauge.audit.scoring import Perceptual, Scores, score, score_images, score_images_in_order, trivial_baseline
 from leakgauge.audit.setup import Load, Setup, check_fits, set_up
 from leakgauge.audit.verdict import judge
@@ -120,28 +120,20 @@ def _finished(about: Mapping[str, Any], found: Mapping[str, Any], *, began: floa
 def _about(case: Case) -> dict[str, Any]:
     return {
         "key": case.key(),
-        "case": asdict(case),
-        "victim": {},
+        "case": case,
         "attack": repr(case.build_attack()),
         "channel": repr(case.build_channel()),
         "defenses": tuple(repr(d) for d in case.build_defenses()),
-        "assumptions": (),
         "versions": versions(),
-        "seed": case.seed,
         "command": case.command(),
     }
 
 
-def _described(setup: Setup, classes: int) -> dict[str, Any]:
+def _described(setup: Setup, classes: int) -> VictimFacts:
     victim = setup.victim
-    return {
-        "name": victim.name,
-        "mode": victim.mode,
-        "parameters": sum(p.numel() for p in victim.parameters().values()),
-        "classes": classes,
-        "shape": list(victim.space.shape),
-        "device": str(victim.device),
-    }
+    parameters = sum(p.numel() for p in victim.parameters().values())
+    shape = tuple(victim.space.shape)
+    return VictimFacts(victim.name, victim.mode, parameters, classes, shape, str(victim.device))
 
 
 def attacked(case: Case, setup: Setup, folder: Path, *, nothing: Reconstruction | None = None) -> dict[str, Any]:
@@ -161,15 +153,14 @@ def attacked(case: Case, setup: Setup, folder: Path, *, nothing: Reconstruction 
     spread = _spread(result, truths, victim, lpips)
     return {
         "status": "done",
-        "assumptions": tuple(asdict(a) for a in known),
-        "metrics": scores.summary(),
-        "null": null.summary(),
-        "baseline": trivial.summary(),
-        "start": {} if seen.near is None else _start_scores(seen.near, truths, victim).summary(),
+        "assumptions": known,
+        "scores": scores,
+        "null": null,
+        "baseline": trivial,
+        "start": None if seen.near is None else _start_scores(seen.near, truths, victim),
         "restarts": spread,
         "intervals": _intervals(spread),
-        "verdict": verdict.outcome,
-        "rule": f"{verdict.rule} ({verdict.kind})",
+        "verdict": verdict,
         "notes": result.notes,
         "stated": result.stated,
         "curve": _curve(result),
@@ -204,17 +195,17 @@ def _spread(result: Reconstruction, truths: Tensor, victim: Victim, lpips: Perce
     return {name: [means[name] for means in every] for name in every[0]}
 
 
-def _intervals(spread: Mapping[str, list[float]]) -> dict[str, Any]:
+def _intervals(spread: Mapping[str, list[float]]) -> dict[str, Interval]:
     found = {name: interval(values, within=POSSIBLE.get(name, ANYWHERE)) for name, values in spread.items()}
-    return {name: asdict(one) for name, one in found.items() if one is not None}
+    return {name: one for name, one in found.items() if one is not None}
 
 
-def _curve(result: Reconstruction) -> dict[str, Any]:
-    return {"steps": list(result.trace.steps), "losses": [_finite(row) for row in result.trace.losses.T]}
+def _curve(result: Reconstruction) -> Curve:
+    return Curve(tuple(result.trace.steps), tuple(_finite(row) for row in result.trace.losses.T))
 
 
-def _finite(losses: Tensor) -> list[float | None]:
-    return [v if abs(v) < float("inf") else None for v in losses.tolist()]
+def _finite(losses: Tensor) -> tuple[float | None, ...]:
+    return tuple(v if abs(v) < float("inf") else None for v in losses.tolist())
 
 
 def _pictures(
@@ -231,16 +222,11 @@ def _pictures(
     return {name: save_strip(folder, f"{case.key()}-{name}", images) for name, images in shown.items()}
 
 
-def _progress(
-    case: Case, folder: Path, truths: Tensor, victim: Victim, result: Reconstruction
-) -> tuple[dict[str, Any], ...]:
-    """The candidate over the steps, each image at the place that it has in the end, so that it can be laid over its original."""
+def _progress(case: Case, folder: Path, truths: Tensor, victim: Victim, result: Reconstruction) -> tuple[Frame, ...]:
+    """The candidate over the steps, each image at the place that it has in the end, to be laid over its original."""
     order = _paired(victim.space.decode(result.x).cpu(), truths)
     return tuple(
-        {
-            "step": step,
-            "picture": save_strip(folder, f"{case.key()}-step-{step:06d}", victim.space.decode(x).cpu()[order]),
-        }
+        Frame(step, save_strip(folder, f"{case.key()}-step-{step:06d}", victim.space.decode(x).cpu()[order]))
         for step, x in zip(result.trace.snapshot_steps, result.trace.snapshots, strict=True)
     )
 

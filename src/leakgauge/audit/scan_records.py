@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from leakgauge.audit.files import append_line, finite, line_of, whole_lines, write_whole
+from leakgauge.audit.files import JsonLines, finite, write_whole
+from leakgauge.audit.migrate import migrated_scan
 from leakgauge.audit.phrasing import plural
 from leakgauge.errors import BadInput
 
@@ -30,6 +31,7 @@ class ScanPlan:
     ``epochs`` is the full effort of a decoder: 0 is ridge alone, None is not decided yet and will be so that the decoders take
     ``budget`` seconds. ``labels`` are those of the images in the maps, ``truth`` is the strip of the
     ``shown`` originals. ``named`` cuts were asked for one by one, so none is left out for lack of time.
+    ``audited``: the scan is part of an audit.
     """
 
     case: Mapping[str, Any]
@@ -51,6 +53,7 @@ class ScanPlan:
     command: str
     notes: tuple[str, ...] = ()
     named: bool = False
+    audited: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,9 +123,12 @@ def save_conclusion(folder: Path, conclusion: Conclusion) -> None:
     write_whole(folder / CONCLUSION, _pretty(conclusion))
 
 
-def append(folder: Path, record: CutRecord) -> None:
-    """Adds the record as one line of JSON, whole or not at all."""
-    append_line(folder / FILE, line_of(finite(asdict(record))))
+def _decode(fields: dict[str, Any]) -> CutRecord:
+    return CutRecord(**{**fields, "map": tuple((float(x), float(y)) for x, y in fields.get("map", ()))})
+
+
+STORE = JsonLines(FILE, encode=lambda record: finite(asdict(record)), decode=_decode, missing="{folder} has no {file}")
+append, read = STORE.append, STORE.read_if_there
 
 
 def exists(folder: Path) -> bool:
@@ -134,24 +140,10 @@ def read_plan(folder: Path) -> ScanPlan:
         raise BadInput(
             f"{folder} holds no scan: it has no {PLAN}; give the folder that `leakgauge scan --out` wrote into"
         )
-    fields = _read(folder / PLAN)
+    fields = migrated_scan(_read(folder / PLAN))
     for name in ("cuts", "labels", "notes"):
         fields[name] = tuple(fields.get(name, ()))
     return _made(ScanPlan, fields, folder / PLAN)
-
-
-def read(folder: Path) -> list[CutRecord]:
-    """All whole records, in the order in which they were made."""
-    path = folder / FILE
-    found = []
-    for number, line in whole_lines(path) if path.is_file() else ():
-        try:
-            fields = json.loads(line)
-            fields["map"] = tuple((float(x), float(y)) for x, y in fields.get("map", ()))
-            found.append(CutRecord(**fields))
-        except (ValueError, TypeError) as error:
-            raise BadInput(f"line {number} of {path} is not a record of this version; delete that line") from error
-    return found
 
 
 def read_conclusion(folder: Path) -> Conclusion | None:

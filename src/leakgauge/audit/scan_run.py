@@ -105,7 +105,7 @@ def parted(setup: Setup) -> tuple[Images, Images]:
     return Images(images[~held], labels[~held]), Images(images[tested], labels[tested])
 
 
-def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: str) -> ScanPlan:
+def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: str, audited: bool = False) -> ScanPlan:
     """Checks everything that can be wrong, decides what the scan will do, and writes that into ``folder``."""
     if not isinstance(setup.victim.space, Pixels):
         raise BadInput(f"a scan turns features back into images, but the model takes {setup.victim.space!r}")
@@ -156,6 +156,7 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
         command=command,
         notes=tuple(notes),
         named=bool(asked.names),
+        audited=audited,
     )
     store.save_plan(folder, plan)
     return plan

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -46,12 +46,36 @@ class Scores:
     ssim_reduced: tuple[float, ...] | None = None
     psnr_reduced: tuple[float, ...] | None = None
 
+    @overload
+    def mean(self, metric: Literal["mse", "psnr", "ssim"]) -> float: ...
+    @overload
+    def mean(self, metric: str) -> float | None: ...
+    def mean(self, metric: str) -> float | None:
+        """Mean over the images, None where the metric was not measured."""
+        values: tuple[float, ...] | None = getattr(self, metric)
+        return None if values is None else sum(values) / len(values)
+
+    def best(self, metric: str) -> float | None:
+        """The largest value of one image, None where the metric was not measured."""
+        values: tuple[float, ...] | None = getattr(self, metric)
+        return None if values is None else max(values)
+
     def summary(self) -> dict[str, Any]:
         """Mean, smallest, largest and every value of each metric, as a record keeps them."""
         return {field.name: _summary(getattr(self, field.name)) for field in fields(self)}
 
     def means(self) -> dict[str, float]:
-        return {name: s["mean"] for name, s in self.summary().items() if s is not None}
+        found = {field.name: self.mean(field.name) for field in fields(self)}
+        return {name: mean for name, mean in found.items() if mean is not None}
+
+
+def scores_from(summary: Mapping[str, Any]) -> Scores | None:
+    """The scores that were written down as :meth:`Scores.summary`; None where there were none."""
+    if not summary:
+        return None
+    known = {field.name for field in fields(Scores)}
+    values = {name: one and tuple(float(v) for v in one["per_image"]) for name, one in summary.items() if name in known}
+    return Scores(**values)
 
 
 def _summary(values: tuple[float, ...] | None) -> dict[str, Any] | None:

@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from leakgauge.audit import answers, defense_records, records, whole_plan
 from leakgauge.audit.case import restored
-from leakgauge.audit.defend import trial_from
-from leakgauge.audit.flips import case_of
+from leakgauge.audit.defense_records import trial_from
 from leakgauge.audit.questions import QUESTIONS, Question
-from leakgauge.audit.summaries import Waiting
 from leakgauge.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A question that a stopped run had begun: of ``total`` planned set-ups or trials ``missing`` have no record."""
+
+    question: Question
+    missing: int
+    total: int
 
 
 def asked(folder: Path) -> tuple[Question, ...] | None:
@@ -39,8 +47,8 @@ def waiting(folder: Path) -> tuple[Waiting, ...]:
     found = []
     try:
         if "updates" in open_ and records.exists(folder):
-            planned = {restored(fields).deed() for fields in (*plan.get("cases", ()), *plan.get("ladder", ()))}
-            done = {case.deed() for record in records.read(folder) if (case := case_of(record)) is not None}
+            planned = {restored(fields).content_key() for fields in (*plan.get("cases", ()), *plan.get("ladder", ()))}
+            done = {record.case.content_key() for record in records.read(folder)}
             found.append(Waiting("updates", len(planned - done), len(planned)))
         if "defenses" in open_ and defense_records.exists(folder):
             planned = {trial_from(fields).key() for fields in plan.get("trials", ())}
@@ -49,11 +57,6 @@ def waiting(folder: Path) -> tuple[Waiting, ...]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _damaged(folder) from error
     return tuple(one for one in found if one.missing)
-
-
-def by_an_audit(command: str) -> bool:
-    """Whether what this command reproduces was part of an audit, so that ``leakgauge audit --resume`` goes on with it."""
-    return command.startswith("leakgauge audit")
 
 
 def _plan(folder: Path) -> Mapping[str, Any]:

@@ -100,7 +100,12 @@ def train(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int, on_step:
         view="released",
         seed=seed,
         command=plan.command,
-        about={"training": f"Training of {setup.victim.name}", "batch": plan.batch, "steps": plan.steps},
+        about={
+            "training": f"Training of {setup.victim.name}",
+            "batch": plan.batch,
+            "steps": plan.steps,
+            "audited": True,
+        },
     )
     recording = Recording(folder, settings)
     with private_randomness(seed, setup.victim.device), warnings.catch_warnings():

@@ -1,31 +1,73 @@
-"""From scores to a verdict, by one table of checks.
+"""From scores to a verdict, by one table of checks. A verdict is facts; :mod:`leakgauge.audit.wording` makes the sentences.
 
 An image counts as *reconstructed* when it passes every check of ``RECONSTRUCTED`` or, if it is large, of ``REDUCED``, and as *glimpsed*
-when it passes every check of ``GLIMPSED``, of ``OUTLINED`` or of ``SCRAMBLED``, or those of ``RECONSTRUCTED`` on its structure. An attack
-has to beat two things that are no leakage: its own null run (same start, same priors, no signal) and a trivial picture of the truth
-(mean colour, or a 4×4 blur).
+when it passes every check of ``GLIMPSED``, of ``OUTLINED`` or of ``SCRAMBLED``, or the checks of ``RECONSTRUCTED`` on its structure. An
+attack has to beat two things that are no leakage: its own null run (same start, same priors, no signal) and a trivial picture of the
+truth (mean colour, or a 4×4 blur).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Literal
 
 from leakgauge.audit.scoring import Scores
 from leakgauge.core import Assumption, Kind
 
-Outcome = Literal["feasible", "partial", "infeasible_within_budget"]
+
+class Outcome(StrEnum):
+    """How an attack ended. The value is what records and style sheets hold; everything that is shown hangs on the member."""
+
+    FEASIBLE = "feasible"
+    PARTIAL = "partial"
+    INFEASIBLE = "infeasible_within_budget"
+
+    @property
+    def severity(self) -> int:
+        """How much leaks: 0 nothing that was found, 2 most."""
+        return {Outcome.INFEASIBLE: 0, Outcome.PARTIAL: 1, Outcome.FEASIBLE: 2}[self]
+
+    @property
+    def label(self) -> str:
+        """The outcome inside a sentence."""
+        return self.value.replace("_", " ")
+
+    @property
+    def colour(self) -> str:
+        """On a terminal and, as a mark, in Markdown; the page has a style of the outcome's value."""
+        return {Outcome.INFEASIBLE: "blue", Outcome.PARTIAL: "yellow", Outcome.FEASIBLE: "red"}[self]
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for a legend."""
+        return {
+            Outcome.FEASIBLE: "The attack reconstructed private images from what was shared, clearly better than without it.",
+            Outcome.PARTIAL: "The attack reconstructed some images, or some of their content, but not reliably or not in full.",
+            Outcome.INFEASIBLE: "The attack found no private image with the steps, restarts and time it was given.",
+        }[self]
+
+    @property
+    def leaks(self) -> bool:
+        return self is not Outcome.INFEASIBLE
+
+
+class Way(StrEnum):
+    """How an image was glimpsed. An image counts under the first way that applies, in this order."""
+
+    CLOSENESS = "closeness"
+    STRUCTURE = "structure"
+    LAYOUT = "layout"
+    PIECES = "pieces"
+
+
 Metric = Literal[
     "ssim", "psnr", "lpips", "reid", "layout", "layout_rank", "pieces_lead", "ssim_reduced", "psnr_reduced"
 ]
-ToldBy = Literal["ssim", "layout", "pieces_lead"]
-"""Metrics that can say what an attack saw."""
-
-SEVERITY: Mapping[str, int] = {"infeasible_within_budget": 0, "partial": 1, "feasible": 2}
-"""Outcomes in the order of how much leaks."""
-
+Evidence = Literal["ssim", "layout", "pieces_lead"]
+"""Metrics that can show what an attack saw."""
 
 LESS_IS_BETTER = ("lpips", "reid", "layout_rank")
 
@@ -61,26 +103,6 @@ class Check:
             return False
         return value <= bar - self.margin if less else value >= bar + self.margin
 
-    def __str__(self) -> str:
-        if self.metric == "reid":
-            return f"re-identified at rank {self.margin:g} or better"
-        if self.metric == "layout_rank":
-            return f"re-identified by its layout at rank {self.margin:g} or better"
-        if self.metric == "pieces_lead":
-            than = "any other image" if self.above == "zero" else "the null run's"
-            return f"its pieces fit the original better than {than}, by {self.margin:g}"
-        if self.metric == "lpips":
-            return (
-                f"LPIPS at least {self.margin:g} below the {'null run' if self.above == 'null' else 'trivial baseline'}"
-            )
-        unit = " dB" if self.metric in ("psnr", "psnr_reduced") else ""
-        name = "correlation of the layout" if self.metric == "layout" else self.metric.removesuffix("_reduced").upper()
-        name += " at reduced size" if self.metric.endswith("_reduced") else ""
-        if self.above == "zero":
-            return f"{name} at least {self.margin:g}{unit}"
-        bar = "the null run" if self.above == "null" else "the trivial baseline"
-        return f"{name} at least {self.margin:g}{unit} above {bar}"
-
 
 RECONSTRUCTED = (
     Check("ssim", 0.38, above="zero"),
@@ -102,7 +124,6 @@ REDUCED = tuple(
 )
 """The same for images of more than 64 pixels a side, averaged down to at most that: near the size that the thresholds were frozen at.
 LPIPS is not measured there. At 224×224 grain alone fails the checks above on pictures that are plain to everyone."""
-AT_REDUCED_SIZE = "at reduced size"
 GLIMPSED = (
     Check("ssim", 0.05, above="null"),
     Check("psnr", 1.0, above="null"),
@@ -124,21 +145,48 @@ other of M images with a chance of 1 / M; the margins are choices. Like ``OUTLIN
 STRUCTURE = ("ssim", "ssim_reduced", "reid")
 """Metrics of ``RECONSTRUCTED`` that suffice for a glimpse. A picture whose parts are right but stand in each other's place (patches of a
 vision transformer whose positions tell little), or that is off in brightness, can be no closer to the truth in PSNR than a grey one."""
-BY_STRUCTURE = "by SSIM alone"
-BY_LAYOUT = "by the layout alone"
-BY_PIECES = "by their pieces alone"
-"""How a rule says that some images were glimpsed in this way and in none before it; who reads records looks for these words."""
 SHARE_FOR_FEASIBLE = 0.5
 """Feasible needs at least this share of the batch reconstructed; a smaller share, or glimpses, are partial."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome, the rule that decided it, and whether every assumption is one a real server satisfies."""
+    """The outcome and the facts that decided it.
+
+    ``kind`` says whether every assumption is one that a real server satisfies. Of ``images`` in the batch, ``reconstructed`` pass every
+    check, ``at_reduced_size`` of these only when averaged down. ``glimpsed`` counts the images that beat the null run by the way in
+    which they do. ``missed`` is the first check that failed, on the first image that failed one; None where all passed.
+    """
 
     outcome: Outcome
-    rule: str
     kind: Kind
+    images: int
+    reconstructed: int = 0
+    at_reduced_size: int = 0
+    glimpsed: Mapping[Way, int] = field(default_factory=dict)
+    missed: Check | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        """The metric that shows what was seen: SSIM, unless images were glimpsed in a way that SSIM does not show."""
+        if not self.reconstructed:
+            for way, metric in _EVIDENCE.items():
+                if self.glimpsed.get(way):
+                    return metric
+        return "ssim"
+
+
+_EVIDENCE: Mapping[Way, Evidence] = {Way.LAYOUT: "layout", Way.PIECES: "pieces_lead"}
+
+
+def verdict_from(fields: Mapping[str, Any]) -> Verdict:
+    """The verdict that was written down as ``asdict(verdict)``."""
+    known = dict(fields)
+    missed = known.get("missed")
+    known["outcome"] = Outcome(known["outcome"])
+    known["glimpsed"] = {Way(way): int(count) for way, count in known.get("glimpsed", {}).items()}
+    known["missed"] = None if missed is None else Check(**missed)
+    return Verdict(**known)
 
 
 def judge(
@@ -159,41 +207,29 @@ def judge(
     smaller = _compared(to_see, scores, null, baseline)
     by_size = sum(plain and missed is not None for plain, missed in zip(smaller, reconstructed, strict=True))
     reconstructed = [None if plain else missed for plain, missed in zip(smaller, reconstructed, strict=True)]
-    of_them = f" ({by_size} {AT_REDUCED_SIZE})" if by_size else ""
     glimpsed = [_failed(to_glimpse, i, scores, null, baseline) for i in range(count)]
     structure = [check for check in to_reconstruct if check.metric in STRUCTURE]
     alike = [bool(structure) and _failed(structure, i, scores, null, baseline) is None for i in range(count)]
     far = _compared([check for check in to_see if check.metric in STRUCTURE], scores, null, baseline)
     shown = {
-        "": [missed is None for missed in glimpsed],
-        BY_STRUCTURE: [near or away for near, away in zip(alike, far, strict=True)],
-        BY_LAYOUT: _compared(to_outline, scores, null, baseline),
-        BY_PIECES: _compared(to_order, scores, null, baseline),
+        Way.CLOSENESS: [missed is None for missed in glimpsed],
+        Way.STRUCTURE: [near or away for near, away in zip(alike, far, strict=True)],
+        Way.LAYOUT: _compared(to_outline, scores, null, baseline),
+        Way.PIECES: _compared(to_order, scores, null, baseline),
     }
     ways = [next((way for way, images in shown.items() if images[i]), None) for i in range(count)]
-    whole, some = reconstructed.count(None), count - ways.count(None)
+    whole = reconstructed.count(None)
     kinds = {a.kind for a in assumptions}
     kind: Kind = "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
+    seen = {way: ways.count(way) for way in Way if way in ways}
     if whole >= SHARE_FOR_FEASIBLE * count:
-        return Verdict("feasible", f"{whole} of {count} images pass every check{of_them}", kind)
-    missed = next(check for check in reconstructed if check is not None)
-    if whole:
-        return Verdict(
-            "partial", f"{whole} of {count} images pass every check{of_them}; another misses: {missed}", kind
-        )
-    if some:
-        alone = [f"{ways.count(way)} {way}" for way in shown if way and way in ways]
-        how = f" ({', '.join(alone)})" if alone else ""
-        return Verdict(
-            "partial", f"{some} of {count} images beat the null run{how}; not reconstructed, missed: {missed}", kind
-        )
-    missed = next(check for check in glimpsed if check is not None)
-    return Verdict("infeasible_within_budget", f"no image of {count} beats the null run; missed: {missed}", kind)
-
-
-def told_by(rule: str) -> ToldBy:
-    """The metric that says what was seen by this rule: SSIM, unless it can lie below that of the null run's grey picture."""
-    return "layout" if BY_LAYOUT in rule else "pieces_lead" if BY_PIECES in rule else "ssim"
+        outcome, decisive = Outcome.FEASIBLE, reconstructed
+    elif whole or seen:
+        outcome, decisive = Outcome.PARTIAL, reconstructed
+    else:
+        outcome, decisive = Outcome.INFEASIBLE, glimpsed
+    missed = next((check for check in decisive if check is not None), None)
+    return Verdict(outcome, kind, count, whole, by_size, seen, missed)
 
 
 def _compared(checks: Sequence[Check], scores: Scores, null: Scores, baseline: Scores) -> list[bool]:

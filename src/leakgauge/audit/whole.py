@@ -21,6 +21,7 @@ from leakgauge.audit.scan_run import ScanRun
 from leakgauge.audit.setup import Load
 from leakgauge.audit.training import train, trained
 from leakgauge.audit.whole_plan import WholePlan
+from leakgauge.audit.wording import result
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import watching
 
@@ -101,8 +102,7 @@ def _updates(run: _Run) -> None:
     def on_record(record: Record) -> None:
         nonlocal finished
         finished += 1
-        outcome = (record.verdict or f"{record.status}: {record.reason}").replace("_", " ")
-        run.watcher.moved("updates", waiting + finished, f"{record.case['name']}: {outcome}")
+        run.watcher.moved("updates", waiting + finished, f"{record.case.name}: {result(record)}")
 
     def on_step(done: int, total: int) -> None:
         run.watcher.moved("updates", waiting + finished + (1 - OTHER_THAN_ATTACK) * done / total, "")

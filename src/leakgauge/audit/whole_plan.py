@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.audit.case import Case, restored
-from leakgauge.audit.defend import Trial, trial_from
+from leakgauge.audit.defense_records import Trial, trial_from
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.training import TrainingPlan
@@ -87,8 +87,8 @@ class WholePlan:
     @property
     def every_case(self) -> tuple[Case, ...]:
         """Cases and ladder, each set-up once: a change that is a case of its own is not run again."""
-        found = {case.deed(): case for case in (*self.ladder, *self.cases)}
-        order = {case.deed(): None for case in (*self.cases, *self.ladder)}
+        found = {case.content_key(): case for case in (*self.ladder, *self.cases)}
+        order = {case.content_key(): None for case in (*self.cases, *self.ladder)}
         return tuple(found[key] for key in order)
 
 

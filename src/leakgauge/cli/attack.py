@@ -13,16 +13,18 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit import defense_records, gate, markdown, monitor_records, records, scan_records, unscored
+from leakgauge.audit import defense_records, gate, monitor_records, records, scan_records, unscored
 from leakgauge.audit.case import REVEALS, Case
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.parse import option_of
+from leakgauge.audit.phrasing import metric
 from leakgauge.audit.pictures import FOLDER as PICTURES
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import run_all
 from leakgauge.audit.unscored import attack_captured
 from leakgauge.audit.whole import OTHER_THAN_ATTACK
+from leakgauge.audit.wording import result, server_of
 from leakgauge.channels import CHANNELS
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput
@@ -32,11 +34,7 @@ from leakgauge.integrations.setups import find
 from leakgauge.inversion import watching
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.report import html
-from leakgauge.report.words import server_of
 from leakgauge.servers import SERVERS
-
-COLOURS = {"feasible": "bold red", "partial": "yellow", "infeasible_within_budget": "green"}
-
 
 ATTACKED = (records.FILE, unscored.FILE, unscored.IMAGES, html.FILE, PICTURES)
 """What an attack writes into its folder."""
@@ -74,7 +72,7 @@ class Gate:
                 write_whole(self.junit, gate.junit(found, limit, findings))
             if self.markdown is not None:
                 report = (folder / html.FILE).as_posix()
-                write_whole(self.markdown, markdown.run_summary(found, findings, limit=limit, report=report).encode())
+                write_whole(self.markdown, gate.run_summary(found, findings, limit=limit, report=report).encode())
         return gate.exit_code(found, limit)
 
 
@@ -192,22 +190,20 @@ def verdicts(found: Sequence[Record]) -> Table:
     for column in ("case", "PSNR", "null", "SSIM", "verdict"):
         table.add_column(column, overflow="fold")
     for record in found:
-        name = escape(str(record.case["name"]))
-        if record.verdict is None:
-            table.add_row(name, "", "", "", f"{record.status}: {escape(record.reason)}")
+        name = escape(record.case.name)
+        if record.outcome is None or record.scores is None or record.null is None:
+            table.add_row(name, "", "", "", escape(result(record)))
             continue
-        psnr, null, ssim = (
-            record.metrics["psnr"]["mean"], record.null["psnr"]["mean"], record.metrics["ssim"]["mean"],
-        )  # fmt: skip
-        colour = COLOURS[record.verdict]
-        verdict = f"[{colour}]{record.verdict.replace('_', ' ')}[/]"
-        table.add_row(name, f"{psnr:.1f} dB", f"{null:.1f} dB", f"{ssim:.3f}{_spread(record)}", verdict)
+        psnr, null = (metric("psnr", scores.mean("psnr"), unit=True) for scores in (record.scores, record.null))
+        ssim = metric("ssim", record.scores.mean("ssim"))
+        verdict = f"[{record.outcome.colour}]{record.outcome.label}[/]"
+        table.add_row(name, psnr, null, f"{ssim}{_spread(record)}", verdict)
     return table
 
 
 def _spread(record: Record) -> str:
     found = record.intervals.get("ssim")
-    return "" if not found else f" ({found['n']} restarts: {found['low']:.3f} to {found['high']:.3f})"
+    return "" if found is None else f" ({found.n} restarts: {found.low:.3f} to {found.high:.3f})"
 
 
 def show_registries() -> None:

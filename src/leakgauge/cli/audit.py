@@ -26,10 +26,9 @@ from leakgauge.audit import (
     whole_plan,
 )
 from leakgauge.audit.advice import to_do_as_text
-from leakgauge.audit.advice.sentences import verdicts as verdicts_of
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
-from leakgauge.audit.explain import Explanation, as_text, explain, ladder, pointless
+from leakgauge.audit.changes import Explanation, explain, ladder, pointless
 from leakgauge.audit.files import DRAFTS, write_whole
 from leakgauge.audit.findings import Findings, read_findings
 from leakgauge.audit.pictures import FOLDER as PICTURES
@@ -40,6 +39,7 @@ from leakgauge.audit.records import Record
 from leakgauge.audit.run import CaseMap
 from leakgauge.audit.scan_run import FEATURES
 from leakgauge.audit.whole_plan import Effort, Request, WholePlan
+from leakgauge.audit.wording import explanation, flipping, statements
 from leakgauge.cli.attack import Gate, verdicts
 from leakgauge.cli.options import DEFAULT_BUDGET, INTERRUPTED
 from leakgauge.cli.run_folder import ASKED, make_folder, remember
@@ -216,8 +216,8 @@ def _conclude(
     if asked:
         screen.print(verdicts(asked))
     if explained is not None:
-        text = as_text(explained)
-        screen.print(escape(text if shown.explain else text.splitlines()[-1]), soft_wrap=True, highlight=False)
+        text = explanation(explained) if shown.explain else flipping(explained)
+        screen.print(escape(text), soft_wrap=True, highlight=False)
     findings = read_findings(folder)
     for note in (*ready.notes, *_sentences(findings, ended)):
         screen.print(escape(note), soft_wrap=True, highlight=False)
@@ -241,16 +241,16 @@ def _explained(folder: Path, ready: WholePlan, found: Sequence[Record]) -> Expla
 
 def _same(case: Case, other: Case) -> bool:
     """Whether they differ in nothing but the steps, which a budget may have planned."""
-    return replace(case, options={**case.options, "steps": 0}).deed() == replace(
+    return replace(case, options={**case.options, "steps": 0}).content_key() == replace(
         other, options={**other.options, "steps": 0}
-    ).deed()  # fmt: skip
+    ).content_key()  # fmt: skip
 
 
 def _sentences(found: Findings, ended: dict[Question, Answer]) -> list[str]:
     """What the first page of the report says of each question but updates, which has a table; or why it says nothing."""
-    told = {verdict.question: " ".join(verdict.sentences) for verdict in verdicts_of(found)}
+    answers = {one.question: one.text for one in statements(found)}
     return [
-        f"{question}: {told[question] if answer.status == 'answered' else f'{answer.status}: {answer.reason}'}"
+        f"{question}: {answers[question] if answer.status == 'answered' else f'{answer.status}: {answer.reason}'}"
         for question, answer in ended.items()
         if answer.status != "answered" or question != "updates"
     ]

@@ -10,11 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from leakgauge.audit.compare import FAILING, ORDER, CasePair, Comparison, Difference
-from leakgauge.audit.compare_runs import compare, summary
+from leakgauge.audit.compare import FAILING, ORDER, CasePair, Comparison, Difference, compare, summary
 from leakgauge.audit.files import write_whole
-from leakgauge.audit.gate import EXIT_CODE
-from leakgauge.audit.markdown import comparison_summary
+from leakgauge.audit.gate import EXIT_CODE, comparison_summary
 from leakgauge.errors import BadInput
 from leakgauge.report import compare_page
 
@@ -81,7 +79,7 @@ def _print(found: Comparison, screen: Console) -> None:
 
 
 def _verdicts(pair: CasePair) -> str:
-    before, after = ((r.verdict or r.status).split("_")[0] for r in (pair.before, pair.after))
+    before, after = (r.status if r.outcome is None else r.outcome.label for r in (pair.before, pair.after))
     return before if before == after else f"{before} → {after}"
 
 

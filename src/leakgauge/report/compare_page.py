@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leakgauge.audit.compare import ORDER, CasePair, Comparison, Difference
-from leakgauge.report import words
+from leakgauge.audit.phrasing import metric
+from leakgauge.audit.wording import ending, rule
 from leakgauge.report.templating import environment
 
 _SPREAD = {True: "beyond the spread", False: "within the spread", None: "spread not known"}
@@ -31,25 +32,25 @@ def _case(pair: CasePair) -> dict[str, Any]:
     return {
         "name": pair.name,
         "direction": pair.direction,
-        "before": words.outcome(pair.before),
-        "after": words.outcome(pair.after),
+        "before": ending(pair.before),
+        "after": ending(pair.after),
         "figures": [_figure(difference) for difference in pair.differences],
         "notes": (*pair.notes, *(f"{d.metric.upper()}: {d.note}" for d in pair.differences[:1] if d.note)),
-        "rules": [record.rule or record.reason for record in (pair.before, pair.after)],
+        "rules": [
+            record.reason if record.verdict is None else rule(record.verdict) for record in (pair.before, pair.after)
+        ],
     }
 
 
 def _figure(difference: Difference) -> dict[str, str]:
     if difference.before is None or difference.after is None:
         return {"from": "", "to": "", "by": "", "spread": ""}
-    write = {
-        side: words.number(difference.metric, getattr(difference, side), unit=False) for side in ("before", "after")
-    }
+    write = {side: metric(difference.metric, getattr(difference, side)) for side in ("before", "after")}
     value = difference.value
     sign = "" if value is None or value < 0 else "+"
     return {
         "from": write["before"],
         "to": write["after"],
-        "by": "" if value is None else sign + words.number(difference.metric, value, unit=False),
+        "by": "" if value is None else sign + metric(difference.metric, value),
         "spread": _SPREAD[difference.beyond],
     }

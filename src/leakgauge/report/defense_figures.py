@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from leakgauge.audit.verdict import Outcome
 from leakgauge.report.axes import WIDTH, Frame, line, nice, svg, text
 
 LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 48, WIDTH - 14, 62, 306, 352
@@ -13,7 +14,7 @@ SIZE = 5.2
 """Half the width of a mark."""
 CHARACTER, LINE = 6.1, 12
 """Room that a letter and a line of a label take; wider than most letters are."""
-VERDICTS = {"feasible": "feasible", "partial": "partial", "infeasible_within_budget": "infeasible within budget"}
+VERDICTS = {one.value: one.label for one in Outcome}
 """Verdicts that have a mark: a triangle, a diamond and a circle."""
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from leakgauge.audit.advice import Advice, advise
-from leakgauge.audit.advice.sentences import LIMITS, QuestionVerdict, verdicts
-from leakgauge.audit.advice.text import SHOWN
+from leakgauge.audit.advice import SHOWN, Advice, advise
 from leakgauge.audit.findings import Findings
+from leakgauge.audit.wording import LIMITS, Statement, statements
 
 _BADGES: Mapping[str, str] = {
     "bad": "feasible",
@@ -30,19 +29,19 @@ def context(found: Findings) -> dict[str, Any]:
     """All that the template shows; links lead to the sections (by question) and to the set-ups."""
     advice = [_advice(one) for one in advise(found)]
     return {
-        "verdicts": [_verdict(verdict) for verdict in verdicts(found)],
+        "verdicts": [_verdict(one) for one in statements(found)],
         "advice": advice[:SHOWN],
         "further": advice[SHOWN:],
         "limits": LIMITS,
     }
 
 
-def _verdict(verdict: QuestionVerdict) -> dict[str, Any]:
+def _verdict(verdict: Statement) -> dict[str, Any]:
     return {
         "key": verdict.question,
         "asked": verdict.asked,
         "badge": _BADGES[verdict.tone],
-        "word": verdict.word,
+        "word": verdict.badge,
         "sentences": verdict.sentences,
         "assumptions": verdict.assumptions,
         "budget": verdict.budget,

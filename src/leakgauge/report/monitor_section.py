@@ -9,8 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.audit.phrasing import duration, plural
-from leakgauge.report import words
+from leakgauge.audit.phrasing import MISSING, duration, plural
 from leakgauge.report.monitor_figures import Curve, Level, curves_svg, layer_bars_svg, layer_map_svg
 from leakgauge.report.sources import training_anchor
 
@@ -359,11 +358,11 @@ def _any(reports: Sequence[Mapping[str, Any]], key: str) -> bool:
 
 
 def _tiny(value: float | None) -> str:
-    return words.MISSING if value is None else f"{value:.2g}".replace("-", "−")
+    return MISSING if value is None else f"{value:.2g}".replace("-", "−")
 
 
 def _number(value: float | None) -> str:
     if value is None:
-        return words.MISSING
+        return MISSING
     text = f"{value:.3f}"
     return (text.lstrip("-") if float(text) == 0 else text).replace("-", "−")

@@ -13,7 +13,6 @@ from markupsafe import Markup
 from leakgauge.audit import scan_records as store
 from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.stopped import by_an_audit
 from leakgauge.report.figures import pictures
 from leakgauge.report.scan_figures import Point, leakage_svg, map_svg, pareto_svg
 from leakgauge.report.sources import cut_anchor
@@ -169,7 +168,7 @@ def _strongest(records: Sequence[CutRecord]) -> CutRecord | None:
 def _sentence(plan: ScanPlan, conclusion: Conclusion | None, done: int) -> str:
     if conclusion is not None:
         return conclusion.sentence
-    command = "audit" if by_an_audit(plan.command) else "scan"
+    command = "audit" if plan.audited else "scan"
     cuts = f"{done} of {plural(len(plan.cuts), 'cut')} {'is' if done == 1 else 'are'} done"
     return f"The scan is not finished: {cuts}. Go on with it by leakgauge {command} --resume."
 

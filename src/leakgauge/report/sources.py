@@ -15,7 +15,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from leakgauge.audit import defense_records, monitor_records, records, scan_records
-from leakgauge.audit.files import finite
+from leakgauge.audit.files import finite, line_of
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
@@ -70,12 +70,12 @@ def of_cases(found: Sequence[Record]) -> Group:
     sources = []
     for number, record in enumerate(found, start=1):
         try:
-            fields = json.loads(records.to_line(record))
+            fields = json.loads(line_of(records.to_json(record)))
         except ValueError as error:
             raise BadInput(
                 f"record {record.key!r} holds a value that is not a number; measure the case again"
             ) from error
-        title = f"Set-up {number}: {record.case.get('name') or record.key}"
+        title = f"Set-up {number}: {record.case.name}"
         sources.append(Source(case_anchor(number), title, record.command, pretty(fields)))
     return Group("updates", "Updates", records.FILE, tuple(sources))
 
@@ -110,7 +110,7 @@ def of_scan(folder: Path) -> Group:
 def of_defenses(folder: Path) -> Group:
     sources = []
     for number, record in enumerate(defense_records.read(folder), start=1):
-        fields = json.loads(defense_records.to_line(record))
+        fields = json.loads(line_of(defense_records.to_json(record)))
         sources.append(Source(defense_anchor(number), f"Trial {number}: {record.name}", record.command, pretty(fields)))
     return Group("defenses", "Defenses", defense_records.FILE, tuple(sources))
 

@@ -8,9 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from leakgauge.audit.advice import on_defenses, on_split, on_the_audit, on_training, on_updates
-from leakgauge.audit.advice.match import Condition
-from leakgauge.audit.findings import SETTLED
+from leakgauge.audit.advice import conditions
+from leakgauge.audit.advice.conditions import Condition
+from leakgauge.audit.findings import (
+    ALMOST_ALL_MEMBERS,
+    CONTROL_LIMIT,
+    EARLY,
+    LEAST_DROP,
+    MOST_POINTS,
+    NOISE_LIMIT,
+    SETTLED,
+)
 
 Severity = Literal["act", "check", "know"]
 
@@ -32,15 +40,15 @@ RULES: tuple[Rule, ...] = (
         name="plain_updates_leak",
         severity="act",
         condition="An undefended set-up without diagnostic assumptions is feasible.",
-        when=on_updates.plain_updates_leak,
+        when=conditions.plain_updates_leak,
         title="Do not share plain updates from {batches}.",
-        why="An ordinary server reconstructed private images from them: {name} ({quality}).",
+        why="An ordinary server reconstructed private images: {name} ({quality}).",
     ),
     Rule(
         name="plain_updates_leak_partly",
         severity="act",
         condition="An undefended set-up without diagnostic assumptions is partial, and none is feasible.",
-        when=on_updates.plain_updates_leak_partly,
+        when=conditions.plain_updates_leak_partly,
         title="Defend updates from {batches} before you share them.",
         why="An ordinary server saw some images or some of their content: {name} ({quality}).",
     ),
@@ -48,39 +56,39 @@ RULES: tuple[Rule, ...] = (
         name="use_defense",
         severity="act",
         condition="The undefended attack leaks, and a defense (on the Pareto front, if one is) makes it infeasible, with an SSIM lower by "
-        f"at least {on_defenses.LEAST_DROP:g} (where the layout alone was seen, with a correlation lower by at least "
-        f"{on_defenses.LEAST_LAYOUT_DROP:g}; where the pieces alone, with a lead lower by {on_defenses.LEAST_DROP:g}), for at most "
-        f"{on_defenses.MOST_POINTS:g} points of accuracy.",
-        when=on_defenses.use_defense,
+        f"at least {LEAST_DROP['ssim']:g} (where the layout alone was seen, with a correlation lower by at least "
+        f"{LEAST_DROP['layout']:g}; where the pieces alone, with a lead lower by {LEAST_DROP['ssim']:g}), for at most "
+        f"{MOST_POINTS:g} points of accuracy.",
+        when=conditions.use_defense,
         title="Consider {defense} on what you share.",
         why="It made this attack infeasible within {budget} ({after} instead of {before}) and cost {cost}. {membership} "
-        "The attack was not adapted to it, and it is no guarantee.",
+        "The attack was not adapted to it, so this is not a guarantee.",
     ),
     Rule(
         name="no_cheap_defense",
         severity="act",
         condition="The undefended attack on the update of one client leaks, and no defense makes it infeasible for at most "
-        f"{on_defenses.MOST_POINTS:g} points of accuracy.",
-        when=on_defenses.no_cheap_defense,
+        f"{MOST_POINTS:g} points of accuracy.",
+        when=conditions.no_cheap_defense,
         title="Plan for secure aggregation, or for training with DP-SGD (Opacus).",
-        why="Of {count} tried {best}. What attacks see behind them: audit again with --channel aggregate:clients=4, or with "
-        "another dpsgd:clip=…,noise=….",
+        why="{count} tried: {best}. To see what an attacker gets under aggregation, re-run with --channel aggregate:clients=4; for other "
+        "settings of DP-SGD, with --channel dpsgd:clip=…,noise=….",
     ),
     Rule(
         name="more_clients",
         severity="act",
         condition="The undefended attack on a sum over clients leaks, and no defense makes it infeasible for at most "
-        f"{on_defenses.MOST_POINTS:g} points of accuracy.",
-        when=on_defenses.more_clients,
+        f"{MOST_POINTS:g} points of accuracy.",
+        when=conditions.more_clients,
         title="Add up more than {clients} clients, or plan for training with DP-SGD (Opacus).",
-        why="Of {count} tried on the sum {best}. What attacks see of larger sums: audit again with --channel "
-        "aggregate:clients={more} and a batch of at least {more}; of DP-SGD: with --channel dpsgd:clip=…,noise=….",
+        why="{count} tried on the sum: {best}. To try larger sums, re-run with --channel aggregate:clients={more} and a batch of at least "
+        "{more}; to try DP-SGD, with --channel dpsgd:clip=…,noise=….",
     ),
     Rule(
         name="defense_did_not_hold",
         severity="act",
         condition="A set-up with a defense is feasible or partial.",
-        when=on_updates.defense_did_not_hold,
+        when=conditions.defense_did_not_hold,
         title="Do not rely on {defense} at this strength.",
         why="{seen} in spite of it: {name} ({quality}).",
     ),
@@ -88,16 +96,16 @@ RULES: tuple[Rule, ...] = (
         name="malicious_server_leaks",
         severity="act",
         condition="A set-up with a malicious server is feasible or partial.",
-        when=on_updates.malicious_server_leaks,
-        title="Check the model that the server sends before you train on it: its layers, and what leakgauge inspect says.",
-        why="A server that sent another model than the agreed one reconstructed private images: {name} ({quality}). Secure aggregation "
-        "does not stop that; DP-SGD with an accountant bounds what one sample may add.",
+        when=conditions.malicious_server_leaks,
+        title="Check the model the server sends before you train on it: run leakgauge inspect and look at its layers.",
+        why="A server that sent a different model than agreed reconstructed private images: {name} ({quality}). Secure aggregation does "
+        "not stop that; DP-SGD with an accountant bounds what one sample can add.",
     ),
     Rule(
         name="no_safe_cut",
         severity="act",
         condition="The scan ended, and no cut meets the threshold and the requirements.",
-        when=on_split.no_safe_cut,
+        when=conditions.no_safe_cut,
         title="Do not split this network as it is; defend the features and scan again.",
         why="{none} {wanted}; {best}.",
     ),
@@ -105,205 +113,204 @@ RULES: tuple[Rule, ...] = (
         name="keep_it_whole",
         severity="act",
         condition="The only cut that the scan recommends is the model's output.",
-        when=on_split.keep_it_whole,
+        when=conditions.keep_it_whole,
         title="Keep the whole network on the device, and send its output alone.",
-        why="Of {cuts} cuts only the last one, {cut}, keeps enough (FVU {fvu}, threshold {threshold}) after {budget}. "
-        "It sends {bytes} bytes.",
+        why="Of {cuts} cuts only the last, {cut}, keeps enough (FVU {fvu}, threshold {threshold}) after {budget}. It sends {bytes} bytes.",
     ),
     Rule(
         name="cut_here",
         severity="act",
         condition="The scan recommends a cut before the model's output.",
-        when=on_split.cut_here,
+        when=conditions.cut_here,
         title="If you split the network, cut at {cut} or deeper.",
-        why="There an FVU of {fvu} is left (threshold {threshold}) after {budget}. It sends {bytes} bytes as {numbers}; {more}.",
+        why="There the best attack leaves {left} of the image variance unexplained (FVU {fvu}, threshold {threshold}) after {budget}. "
+        "It sends {bytes} bytes as {numbers}; {more}.",
     ),
     Rule(
         name="keep_buffers",
         severity="act",
         condition="Sharing the running statistics makes an undefended set-up leak more.",
-        when=on_updates.keep_buffers,
+        when=conditions.keep_buffers,
         title="Do not send BatchNorm statistics with the update.",
         why="With them the verdict is {leaking} ({leaking_quality}), without them {holding} ({holding_quality}).",
     ),
     Rule(
-        name="gradients_tell",
+        name="gradients_reveal",
         severity="act",
         condition="The monitor's alarm fired, and its controls are clean.",
-        when=on_training.gradients_tell,
-        title="Do not show single gradients of this training to anyone who should not know the batch.",
-        why="The alarm fired at step {alarm} of {steps} (view: {view}; false alarms in at most {alpha} of trainings). The critic read "
-        "most at step {at}: {peak} nats of at most {ceiling}.",
+        when=conditions.gradients_reveal,
+        title="Do not show single gradients of this training to anyone who must not know the batch.",
+        why="The alarm fired at step {alarm} of {steps} (view: {view}; false alarms in at most {alpha} of trainings). The leakage estimate "
+        "peaked at step {at} with {peak} nats; the most it can show is {ceiling}.",
     ),
     Rule(
-        name="members_told",
+        name="members_recognised",
         severity="act",
-        condition=f"The lower bound of the white-box AUC is at least {on_training.AUC_TOLD:g}.",
-        when=on_training.members_told,
+        condition=f"The lower bound of the white-box AUC is at least {ALMOST_ALL_MEMBERS:g}.",
+        when=conditions.members_recognised,
         title="Do not promise that membership in a batch stays secret.",
-        why="Someone with the weights and a list of candidates tells members from others: AUC {auc} at step {step}. Clipping with "
-        "noise, as in DP-SGD, lowers it.",
+        why="An attacker with the weights and a list of candidate images can tell which were in the batch: AUC {auc} at step {step}. "
+        "Clipping with noise, as in DP-SGD, lowers it.",
     ),
     Rule(
-        name="labels_told",
+        name="labels_read",
         severity="act",
-        condition=f"At least {100 * on_updates.LABELS_TOLD:g} % of the labels were read from undefended updates without diagnostic "
-        f"assumptions, and guessing does as well in at most {100 * on_updates.LUCK:g} % of cases.",
-        when=on_updates.labels_told,
+        condition=f"At least {100 * conditions.LABELS_READ:g} % of the labels were read from undefended updates without diagnostic "
+        f"assumptions, and guessing does as well in at most {100 * conditions.LUCK:g} % of cases.",
+        when=conditions.labels_read,
         title="Treat the labels of a batch of {batch} as known to the server.",
         why="{right} of {count} labels ({classes} classes) were read from plain updates alone.",
     ),
     Rule(
         name="controls_failed",
         severity="check",
-        condition=f"The lower bound of the null or decoy control is above {on_training.CONTROL_LIMIT:g} nats, or the critic under tenfold "
-        f"noise reads more than {on_training.NOISE_LIMIT:g}.",
-        when=on_training.controls_failed,
+        condition=f"The lower bound of the null or decoy control is above {CONTROL_LIMIT:g} nats, or the critic under tenfold "
+        f"noise reads more than {NOISE_LIMIT:g}.",
+        when=conditions.controls_failed,
         title="Do not trust the monitor's curve and alarm of this run.",
-        why="A control that must be about 0 is not: {controls}. Shuffle the loader, and watch again with another seed.",
+        why="A control that must be about 0 is not: {controls}. Shuffle the loader and watch again with another seed.",
     ),
     Rule(
         name="larger_batches",
         severity="check",
         condition="A smaller batch leaks more than a larger one in an otherwise equal undefended set-up, and nothing was "
         "reconstructed from that size or a larger one.",
-        when=on_updates.larger_batches,
+        when=conditions.larger_batches,
         title="Do not use batches smaller than {batch}.",
         why="From a batch of {smaller} the verdict is {leaking} ({leaking_quality}), from {batch} it is {holding} "
-        "({holding_quality}). A larger batch makes the attack harder; it is no guarantee.",
+        "({holding_quality}). A larger batch makes the attack harder but is not a guarantee.",
     ),
     Rule(
         name="keep_train_mode",
         severity="check",
         condition="Eval mode leaks more than train mode in an otherwise equal undefended set-up.",
-        when=on_updates.keep_train_mode,
-        title="Make sure that clients compute updates in train mode.",
+        when=conditions.keep_train_mode,
+        title="Make sure clients compute updates in train mode.",
         why="In eval mode the verdict is {leaking} ({leaking_quality}), in train mode {holding} ({holding_quality}).",
     ),
     Rule(
         name="more_local_steps",
         severity="check",
         condition="Fewer local steps leak more than several in an otherwise equal undefended set-up.",
-        when=on_updates.more_local_steps,
+        when=conditions.more_local_steps,
         title="Share after {steps} local steps, not after each one.",
-        why="The verdict falls from {leaking} ({leaking_quality}) to {holding} ({holding_quality}). It is no guarantee.",
+        why="The verdict drops from {leaking} ({leaking_quality}) to {holding} ({holding_quality}). This is not a guarantee.",
     ),
     Rule(
         name="only_upper_bound",
         severity="check",
         condition="Set-ups leak with diagnostic assumptions, and no undefended one leaks without.",
-        when=on_updates.only_upper_bound,
-        title="Make sure that the server cannot have this help: {help}.",
+        when=conditions.only_upper_bound,
+        title="Make sure the server cannot get this help: {help}.",
         why="With it {name} leaks ({quality}); this is an upper bound. Without it no set-up leaked within the budget.",
     ),
     Rule(
         name="only_diagnostic_run",
         severity="check",
         condition="Every undefended set-up that was judged rests on diagnostic assumptions.",
-        when=on_updates.only_diagnostic_run,
+        when=conditions.only_diagnostic_run,
         title="Attack a set-up without diagnostic help too.",
         why="What was judged is an upper bound: {count}, with this help: {help}.",
     ),
     Rule(
         name="early_steps_leak_most",
         severity="check",
-        condition=f"The critic read most in the first {100 * on_training.EARLY:g} % of the steps, its interval lies above that of the end, "
+        condition=f"The leakage estimate peaked in the first {100 * EARLY:g} % of the steps, its interval is above the one at the end, "
         "and the controls are clean.",
-        when=on_training.early_steps_leak_most,
-        title="Protect the first steps of a training with special care.",
-        why="At step {step} of {steps} the critic read {peak} nats, at the end {last}. A critic loses sight of weights that move, "
-        "so that later steps are not proven safer: keep the protection there too.",
+        when=conditions.early_steps_leak_most,
+        title="Protect the first steps of a training most carefully.",
+        why="The leakage estimate was {peak} nats at step {step} of {steps} and {last} at the end. The critic loses track of weights that "
+        "move, so later steps are not proven safer: keep the protection there too.",
     ),
     Rule(
         name="noise_is_not_dp",
         severity="check",
         condition="Noise without an accountant was used on updates or features, or is a defense that held.",
-        when=on_defenses.noise_is_not_dp,
+        when=conditions.noise_is_not_dp,
         title="Do not call {defense} differential privacy.",
-        why="Nothing bounds what a single person adds, and nothing is accounted. For an ε use DP-SGD with an accountant (Opacus).",
+        why="Nothing bounds what a single person adds, and nothing is accounted for. For an ε use DP-SGD with an accountant (Opacus).",
     ),
     Rule(
         name="nothing_to_defend",
         severity="check",
         condition="Defenses were compared by an attack that fails without any.",
-        when=on_defenses.nothing_to_defend,
+        when=conditions.nothing_to_defend,
         title="Do not read the comparison of defenses as protection.",
-        why="The attack is infeasible within its budget without a defense too ({before}), so that {count} could not earn anything. "
-        "Compare them where the attack succeeds.",
+        why="The attack fails without a defense too ({before}), so {count} had nothing to stop. Compare them where the attack succeeds.",
     ),
     Rule(
         name="decoders_too",
         severity="check",
         condition="A cut is recommended from ridge regression alone.",
-        when=on_split.decoders_too,
+        when=conditions.decoders_too,
         title="Scan again with decoders before you rely on {cut}.",
-        why="Ridge regression at {cuts} is a weak attack; no decoder was trained.",
+        why="Ridge regression at {cuts} is a weak attack, and no decoder was trained.",
     ),
     Rule(
         name="longer_monitoring",
         severity="check",
         condition=f"Fewer than {SETTLED} steps were scored by the monitor.",
-        when=on_training.longer_monitoring,
+        when=conditions.longer_monitoring,
         title="Monitor a longer training.",
         why="{scored} in {steps} training steps: too few for the critic to say anything.",
     ),
     Rule(
         name="repair_errors",
         severity="check",
-        condition="A set-up or a defense broke off, or a question failed.",
-        when=on_the_audit.repair_errors,
-        title="Repair what broke off, and run the audit again.",
+        condition="A set-up or a defense broke, or a question failed.",
+        when=conditions.repair_errors,
+        title="Fix what broke, then run the audit again.",
         why="{count} gave no result, which says nothing for or against safety. First: {name} ({reason}).",
     ),
     Rule(
-        name="go_on",
+        name="resume",
         severity="check",
-        condition="The run was stopped before all that it planned was done: set-ups, trials or whole questions have no record, the scan "
-        "has no conclusion yet, or the monitored training did not come to its end.",
-        when=on_the_audit.go_on,
-        title="Let what was begun come to its end ({how}).",
-        why="What stands here is what was measured so far: {what}.",
+        condition="The run was stopped before it was done: set-ups, trials or whole questions have no record, the scan has no conclusion "
+        "yet, or the monitored training did not finish.",
+        when=conditions.resume,
+        title="Finish the interrupted run ({how}).",
+        why="The results so far are incomplete: {what}.",
     ),
     Rule(
         name="more_steps",
         severity="check",
         condition="A set-up that is not feasible was attacked with fewer steps than the attack's own default.",
-        when=on_updates.more_steps,
+        when=conditions.more_steps,
         title="Attack again with at least {usual} steps before you rely on a negative verdict.",
         why="{count} ended short of feasible after {steps}; the default of {attack} is {usual}.",
     ),
     Rule(
         name="prior_too",
         severity="check",
-        condition="An undefended set-up held against an attack that learned nothing of images, and none with a generative prior was run.",
-        when=on_updates.prior_too,
-        title="Attack again with a generative prior if the server may hold images of the kind.",
-        why="{count} held against {attack}, which knows of images only that they are smooth. A generator learned from public images "
-        "finds more on some networks: --attack generative_prior --reveal auxiliary:900.",
+        condition="An undefended set-up held against an attack without a learned prior, and no attack with a generative prior was run.",
+        when=conditions.prior_too,
+        title="Attack again with a generative prior if the server may have similar images.",
+        why="{count} held against {attack}, which only assumes that images are smooth. A generator trained on public images finds more on "
+        "some networks: --attack generative_prior --reveal auxiliary:900.",
     ),
     Rule(
         name="more_images",
         severity="know",
-        condition=f"No undefended set-up leaks, and fewer than {on_updates.FEWEST_IMAGES} images were attacked.",
-        when=on_updates.more_images,
+        condition=f"No undefended set-up leaks, and fewer than {conditions.FEWEST_IMAGES} images were attacked.",
+        when=conditions.more_images,
         title="Attack more images.",
-        why="Of {images} attacked none was reconstructed; with 95 % confidence that still allows {allowed} of all images to be.",
+        why="None of {images} was reconstructed. With 95 % confidence, up to {allowed} of all images could still be.",
     ),
     Rule(
         name="no_proof",
         severity="know",
         condition="Updates were attacked, and in no set-up does anything leak.",
-        when=on_the_audit.no_proof,
+        when=conditions.no_proof,
         title="Do not write that updates are safe; strengthen the attack first (steps, restarts, other attacks, more knowledge).",
-        why="{count} held against these attacks in {seconds}. A negative result is no proof.",
+        why="{count} held against these attacks in {seconds}. A negative result is not proof.",
     ),
     Rule(
         name="not_answered",
         severity="know",
         condition="A question was not asked, was not reached, or was refused.",
-        when=on_the_audit.not_answered,
-        title="Decide nothing on what was not measured: {questions}.",
-        why="This run says nothing about it, neither that something leaks nor that it does not.",
+        when=conditions.not_answered,
+        title="Draw no conclusions about what was not measured: {questions}.",
+        why="This run does not say whether anything leaks there.",
     ),
 )
 
@@ -329,7 +336,7 @@ EXCLUSIVE: tuple[tuple[str, str, str], ...] = (
     ("keep_it_whole", "no_safe_cut", "a cut is recommended or it is not"),
     ("cut_here", "no_safe_cut", "a cut is recommended or it is not"),
     ("decoders_too", "no_safe_cut", "there is no cut to rely on"),
-    ("controls_failed", "gradients_tell", "an alarm counts only where the controls are clean"),
+    ("controls_failed", "gradients_reveal", "an alarm counts only where the controls are clean"),
     ("controls_failed", "early_steps_leak_most", "a curve counts only where the controls are clean"),
 )  # fmt: skip
 """Rules that would contradict each other, and why they never apply together."""

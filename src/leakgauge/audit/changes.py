@@ -1,0 +1,221 @@
+"""Why a verdict is what it is: the single changes of a set-up, what each led to, and which of them flip the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from leakgauge.audit.case import Case, Change, accepted_options
+from leakgauge.audit.records import Record
+from leakgauge.audit.verdict import Outcome
+from leakgauge.core import SharesBuffers, Victim
+from leakgauge.errors import BadInput
+from leakgauge.inversion.statistics import tracking_layers
+
+Alter = Callable[[Case], Case | None]
+"""Gives the changed case, or None where the set-up already is so."""
+
+
+def _with(**changes: Any) -> Alter:
+    def change(case: Case) -> Case | None:
+        changed = replace(case, name="", **changes)
+        return None if replace(changed, name=case.name) == case else changed
+
+    return change
+
+
+def _revealed(spec: str, *, guided: bool = False) -> Alter:
+    """Reveals one more thing; ``guided`` switches to the attack that can use it, with the same options."""
+
+    def change(case: Case) -> Case | None:
+        if spec.partition(":")[0] in {known.partition(":")[0] for known in case.reveal}:
+            return None
+        changed = replace(case, name="", reveal=(*case.reveal, spec))
+        if guided and case.attack.partition(":")[0] not in ("feasibility", "huang"):
+            changed = replace(changed, name="", attack="feasibility", options={})
+            changed = replace(changed, name="", options=_carried(case, accepted_options(changed)))
+        return changed
+
+    return change
+
+
+def _carried(case: Case, taken: Mapping[str, object]) -> dict[str, Any]:
+    """The case's options that an attack takes whose own values are ``taken``.
+
+    ``feasibility`` is inverting gradients and a prior more, with another weight of total variation by default. That of the
+    case stays, or the weight would be a second change and could flip a verdict by itself.
+    """
+    given = dict(case.options)
+    kept = {**accepted_options(case), **given} if case.attack == "inverting_gradients" else given
+    return {option: v for option, v in kept.items() if option in taken and (option in given or v != taken[option])}
+
+
+def _statistics_shared(case: Case) -> Case | None:
+    shared = case.mode == "train" and isinstance(case.build_channel(), SharesBuffers)
+    return _revealed("buffers", guided=True)(case) if shared else None
+
+
+RELAXATIONS: Mapping[str, Alter] = {
+    "eval mode": _with(mode="eval"),
+    "batch of 1": _with(batch_size=1),
+    "one local step": _with(local_steps=1),
+    "no defense": _with(defenses=()),
+    "the plain update of one client": _with(channel=""),
+    "true labels given": _revealed("labels"),
+    "running statistics shared": _statistics_shared,
+    "half of the pixels given": _revealed("noisy_copy:0.5", guided=True),
+}
+"""What would make the adversary's work easier, one thing at a time."""
+
+
+def _larger_batch(case: Case) -> Case:
+    return replace(case, name="", batch_size=4 * case.batch_size)
+
+
+def _four_local_steps(case: Case) -> Case | None:
+    """As many or more already would make it an easier one."""
+    return _with(local_steps=4)(case) if case.local_steps < 4 else None
+
+
+def _noised(case: Case) -> Case | None:
+    """Noise after whatever else defends: in its place it would be two changes, and less noise than some."""
+    noise = "gaussian_noise:relative=10.0"
+    return None if noise in case.defenses else _with(defenses=(*case.defenses, noise))(case)
+
+
+RESTRICTIONS: Mapping[str, Alter] = {
+    "train mode": _with(mode="train"),
+    "batch four times as large": _larger_batch,
+    "four local steps": _four_local_steps,
+    "Gaussian noise with 10× the gradient's norm": _noised,
+}
+"""What would make it harder: tried where the verdict is feasible already."""
+
+
+def changes(case: Case, *, models: Mapping[str, str] | None = None) -> list[Case]:
+    """Every single change that makes another case of this one; each case carries its :class:`~leakgauge.audit.case.Change`.
+
+    ``models`` are relaxations of the network itself, as names of other models: a smaller stem, a lower resolution.
+    """
+    tried = [(Change(name, "relaxation"), alter(case)) for name, alter in RELAXATIONS.items()]
+    tried += [(Change(n, "relaxation"), replace(case, name="", model=model)) for n, model in (models or {}).items()]
+    tried += [(Change(name, "restriction"), alter(case)) for name, alter in RESTRICTIONS.items()]
+    return [
+        replace(changed, name="", change=change) for change, changed in tried if changed is not None and changed.fits()
+    ]
+
+
+def pointless(victim: Victim) -> frozenset[str]:
+    """The changes that change nothing for a model: of a mode that it does not know, of running statistics that it does not keep."""
+    names = set[str]() if victim.depends_on_mode() else {"eval mode", "train mode"}
+    return frozenset(names if tracking_layers(victim) else {*names, "running statistics shared"})
+
+
+def ladder(
+    case: Case, *, images: int, models: Mapping[str, str] | None = None, without: Collection[str] = ()
+) -> list[Case]:
+    """The case itself, then all its single changes but those ``without`` that do with the ``images`` that the data holds."""
+    kept = [c for c in changes(case, models=models) if c.change is not None and c.change.name not in without]
+    every = [case, *kept]
+    return [one for one in every if one is case or one.first + one.batch_size <= images]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One single change, the record of the case that it leads to, and whether that flips the verdict."""
+
+    change: Change
+    record: Record
+    flips: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The record of the set-up itself and what each single change makes of it."""
+
+    base: Record
+    steps: tuple[Step, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """Plain fields, ready for JSON."""
+        steps = [
+            {**asdict(step.change), "key": step.record.key, "outcome": step.record.outcome, "flips": step.flips}
+            for step in self.steps
+        ]
+        return {"case": asdict(self.base.case), "key": self.base.key, "outcome": self.base.outcome, "steps": steps}
+
+
+def explain(
+    records: Sequence[Record], *, main: Case | None = None, models: Mapping[str, str] | None = None
+) -> Explanation:
+    """What each single change of ``main`` (by default of the first record's case) led to, of those that the run holds.
+
+    Cases count by what they do, whatever their names, so a grid explains itself as far as it is a ladder.
+    """
+    by_content = {record.case.content_key(): record for record in records}
+    base = main if main is not None else records[0].case if records else None
+    found = None if base is None else by_content.get(base.content_key())
+    if base is None or found is None:
+        raise BadInput("there is no record to explain; run the audit with --explain first")
+    steps = [
+        _step(changed.change, by_content[changed.content_key()], found.outcome)
+        for changed in changes(base, models=models)
+        if changed.change is not None and changed.content_key() in by_content
+    ]
+    return Explanation(found, tuple(steps))
+
+
+def _step(change: Change, record: Record, base: Outcome | None) -> Step:
+    flips = False
+    if record.outcome is not None and base is not None:
+        difference = record.outcome.severity - base.severity
+        flips = difference > 0 if change.kind == "relaxation" else difference < 0
+    return Step(change, record, flips)
+
+
+@dataclass(frozen=True)
+class RecordFlip:
+    """Two records that one change sets apart: ``leaking`` leaks more. The change leads to the outcome ``makes``."""
+
+    change: str
+    leaking: Record
+    holding: Record
+    makes: Outcome
+
+
+def flips(records: Sequence[Record]) -> tuple[RecordFlip, ...]:
+    """Every pair of judged set-ups that one change sets apart and that ended differently, in a ladder or a grid that contains one.
+
+    Cases are compared by what they do, not by their names. Each pair counts once.
+    """
+    judged = [record for record in records if record.status == "done" and record.outcome is not None]
+    by_content = {record.case.content_key(): record for record in judged}
+    found: dict[tuple[str, str], RecordFlip] = {}
+    for record in judged:
+        if record.change is not None:
+            continue
+        for changed in changes(record.case):
+            other = by_content.get(changed.content_key())
+            if other is not None and changed.change is not None:
+                pair = (other, record) if changed.change.kind == "relaxation" else (record, other)
+                _add(found, changed.change.name, *pair, makes=other)
+        for other in judged:  # relaxations of the network itself have names that only the ladder knew
+            if other.change is not None and _same_but_model(record.case, other.case):
+                _add(found, other.change.name, other, record, makes=other)
+    return tuple(found.values())
+
+
+def _same_but_model(case: Case, other: Case) -> bool:
+    alike = replace(other, name="", change=None, model=case.model) == replace(case, name="", change=None)
+    return alike and other.model != case.model
+
+
+def _add(
+    found: dict[tuple[str, str], RecordFlip], change: str, leaking: Record, holding: Record, *, makes: Record
+) -> None:
+    """A pair counts where the easier one for the adversary leaks more; the other way round it is chance, not a flip."""
+    if leaking.outcome is None or holding.outcome is None or makes.outcome is None:
+        return
+    if leaking.outcome.severity > holding.outcome.severity:
+        found.setdefault((leaking.key, holding.key), RecordFlip(change, leaking, holding, makes.outcome))

@@ -1,0 +1,684 @@
+"""All sentences about results, made of findings, verdicts and records. Every view shows these: page, terminal, Markdown, JUnit, JSON.
+
+Numbers are written by :mod:`leakgauge.audit.phrasing`. What to do about a finding is in :mod:`leakgauge.audit.advice`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from leakgauge.audit.case import accepted_options
+from leakgauge.audit.changes import Explanation
+from leakgauge.audit.findings import (
+    LEAST_DROP,
+    Defended,
+    Defenses,
+    Findings,
+    Measured,
+    Split,
+    Training,
+    Unanswered,
+    Update,
+    Updates,
+)
+from leakgauge.audit.phrasing import duration, number, plural
+from leakgauge.audit.questions import QUESTIONS, Question
+from leakgauge.audit.records import Record
+from leakgauge.audit.stopped import Waiting
+from leakgauge.audit.verdict import Check, Evidence, Outcome, Verdict, Way
+
+METRICS: Mapping[str, tuple[str, str]] = {
+    "psnr": ("PSNR", "higher = closer to the original"),
+    "ssim": ("SSIM", "higher = closer to the original"),
+    "ssim_reduced": ("SSIM at reduced size", "averaged down to 64 pixels a side; higher = closer to the original"),
+    "psnr_reduced": ("PSNR at reduced size", "averaged down to 64 pixels a side; higher = closer to the original"),
+    "lpips": ("LPIPS", "lower = closer to the original"),
+    "mse": ("MSE", "lower = closer to the original"),
+    "reid": ("Re-identification rank", "1 = the original is the closest image"),
+    "layout": ("Layout correlation", "1 = everything is where it is in the original"),
+    "layout_rank": ("Re-identification rank by layout", "1 = no other image has a more similar layout"),
+    "pieces": ("Patch correlation", "1 = every patch is there, in any order"),
+    "pieces_lead": ("Patch lead", "above 0 = the patches fit no other image as well"),
+    "labels": ("Labels recovered", "higher = more labels read"),
+}
+"""Name of each metric and how to read it."""
+OF_LARGE_IMAGES = ("ssim_reduced", "psnr_reduced")
+"""Metrics that small images do not have, and that are not missed there."""
+SEEN: Mapping[Evidence, str] = {"ssim": "SSIM", "layout": "layout correlation", "pieces_lead": "patch lead"}
+"""The evidence inside a sentence."""
+SERVER, MALICIOUS = "an honest-but-curious server", "a malicious server"
+
+LIMITS = (
+    "A negative verdict does not prove safety. It says that these attacks, with these steps, restarts and images, did not succeed; others "
+    "may. A reconstruction is proof.",
+    "Diagnostic results are upper bounds: the adversary was given something that an ordinary server does not have.",
+    "Results are about a server that follows the protocol and looks, except where they name a malicious one.",
+    "Every verdict is about this model with these weights, these images and this set-up. Another checkpoint, larger images or other "
+    "people's data can leak more.",
+    "Defenses were attacked by an adversary that does not adapt to them, unless its stated knowledge says otherwise. Noise without an "
+    "accountant bounds nothing.",
+)
+"""What no audit says, whatever it found."""
+
+
+def interval(measured: Measured) -> str:
+    """
+    >>> interval(Measured(5, 0.346, 0.2, 0.487)), interval(Measured(5, 1.0))
+    ('0.35 (95 % CI 0.20 to 0.49)', '1.00')
+    """
+    value = number(measured.value, 2)
+    if measured.low is None or measured.high is None:
+        return value
+    return f"{value} (95 % CI {number(measured.low, 2)} to {number(measured.high, 2)})"
+
+
+# One verdict
+
+
+def rule(verdict: Verdict) -> str:
+    """What decided a verdict, in one line.
+
+    >>> rule(Verdict(Outcome.PARTIAL, "deployable", 4, 1, missed=Check("ssim", 0.38, above="zero")))
+    '1 of 4 images passes every check; another misses: SSIM at least 0.38 (deployable)'
+    >>> rule(Verdict(Outcome.PARTIAL, "deployable", 4, glimpsed={Way.CLOSENESS: 1, Way.LAYOUT: 1}, missed=Check("reid", 1, above="zero")))
+    '2 of 4 images beat the null run (1 by layout alone); none is reconstructed, missed: re-identified at rank 1 or better (deployable)'
+    """
+    missed = "" if verdict.missed is None else check(verdict.missed)
+    count = f"{verdict.reconstructed} of {plural(verdict.images, 'image')}"
+    if verdict.reconstructed:
+        passes = "passes" if verdict.reconstructed == 1 else "pass"
+        reduced = f" ({verdict.at_reduced_size} at reduced size)" if verdict.at_reduced_size else ""
+        another = f"; another misses: {missed}" if missed and verdict.outcome is not Outcome.FEASIBLE else ""
+        return f"{count} {passes} every check{reduced}{another} ({verdict.kind})"
+    seen = sum(verdict.glimpsed.values())
+    if seen:
+        alone = [f"{n} by {_WAYS[way]} alone" for way, n in verdict.glimpsed.items() if way in _WAYS]
+        beat = "beats" if seen == 1 else "beat"
+        how = f" ({', '.join(alone)})" if alone else ""
+        none = "it is not reconstructed" if verdict.images == 1 else "none is reconstructed"
+        return f"{seen} of {plural(verdict.images, 'image')} {beat} the null run{how}; {none}, missed: {missed} ({verdict.kind})"
+    if verdict.outcome is not Outcome.INFEASIBLE:  # an old record of which the outcome alone is known
+        return f"{verdict.outcome.label} ({verdict.kind})"
+    none = "the image does not beat" if verdict.images == 1 else f"none of {verdict.images} images beats"
+    return f"{none} the null run{f'; missed: {missed}' if missed else ''} ({verdict.kind})"
+
+
+_WAYS: Mapping[Way, str] = {Way.STRUCTURE: "SSIM", Way.LAYOUT: "layout", Way.PIECES: "patches"}
+
+
+def check(what: Check) -> str:
+    """One check of the table.
+
+    >>> check(Check("psnr", 2.6, above="null")), check(Check("lpips", 0.02, above="baseline"))
+    ('PSNR at least 2.6 dB above the null run', 'LPIPS at least 0.02 below the trivial baseline')
+    """
+    bar = {"zero": "", "null": "the null run", "baseline": "the trivial baseline"}[what.above]
+    if what.metric == "reid":
+        return f"re-identified at rank {what.margin:g} or better"
+    if what.metric == "layout_rank":
+        return f"re-identified by layout at rank {what.margin:g} or better"
+    if what.metric == "pieces_lead":
+        than = f"patches of {bar}" if bar else "any other image"
+        return f"patches fit the original better than {than}, by {what.margin:g}"
+    unit = " dB" if what.metric in ("psnr", "psnr_reduced") else ""
+    side = "" if not bar else f" below {bar}" if what.metric == "lpips" else f" above {bar}"
+    return f"{METRICS[what.metric][0]} at least {what.margin:g}{unit}{side}"
+
+
+def counted(verdict: Verdict) -> str:
+    """How many images of a batch a partial verdict is about."""
+    return rule(replace(verdict, missed=None)).partition(";")[0].removesuffix(f" ({verdict.kind})")
+
+
+def quality(update: Update) -> str:
+    """How well an attack saw, beside its null run. In a batch that leaks in part the count comes first, since a mean says little.
+
+    >>> held = Verdict(Outcome.FEASIBLE, "deployable", 1, 1)
+    >>> quality(Update(1, "a", held, ssim=0.91, psnr=19.44, null_ssim=0.135, null_psnr=9.0))
+    'SSIM 0.91, PSNR 19.4 dB; null run: SSIM 0.14, PSNR 9.0 dB'
+    """
+    said = []
+    verdict = update.verdict
+    if verdict is not None and verdict.outcome is Outcome.PARTIAL and update.batch > 1:
+        said.append(counted(verdict))
+    if update.evidence != "ssim":
+        value, null = (getattr(update, f"{side}{update.evidence}") for side in ("", "null_"))
+        said.append(f"{SEEN[update.evidence]} {number(value, 2)}, null run {number(null, 2)}")
+    mean = "on average " if said and update.batch > 1 else ""
+    said.append(
+        f"{mean}SSIM {number(update.ssim, 2)}, PSNR {number(update.psnr, 1)} dB; "
+        f"null run: SSIM {number(update.null_ssim, 2)}, PSNR {number(update.null_psnr, 1)} dB"
+    )
+    return "; ".join(said)
+
+
+# One record
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a set-up ended: a key for style sheets, a badge and what it means."""
+
+    key: str
+    label: str
+    meaning: str
+
+
+ENDINGS: Mapping[str, Ending] = {
+    **{one.value: Ending(one.value, one.label[0].upper() + one.label[1:], one.meaning) for one in Outcome},
+    "refused": Ending(
+        "refused", "Refused", "The attack does not apply to this set-up and was not run. It has no score."
+    ),
+    "error": Ending("error", "Error", "The run broke before it could be judged. It has no score."),
+    "unjudged": Ending("unjudged", "No verdict", "The attack ran, but no verdict was recorded."),
+}
+
+
+def ending(record: Record) -> Ending:
+    """How the record ended. A refusal or an error never carries a verdict, whatever else the record holds."""
+    if record.status != "done":
+        return ENDINGS[record.status]
+    return ENDINGS["unjudged" if record.outcome is None else record.outcome.value]
+
+
+def result(record: Record) -> str:
+    """The outcome in a few words, or why there is none."""
+    return f"{record.status}: {record.reason}" if record.outcome is None else record.outcome.label
+
+
+def server_of(records: Sequence[Record]) -> str:
+    """Whom these set-ups are about."""
+    dishonest = [bool(r.assumed("malicious") or r.case.server) for r in records]
+    if not any(dishonest):
+        return SERVER
+    return MALICIOUS if all(dishonest) else f"a server (malicious in {sum(dishonest)} of them)"
+
+
+def headline(records: Sequence[Record]) -> str:
+    """The verdict over all set-ups, in one sentence. Set-ups without a result are left to :func:`qualifiers`."""
+    count = Counter(record.outcome for record in records if record.status == "done")
+    feasible, partial, infeasible = count[Outcome.FEASIBLE], count[Outcome.PARTIAL], count[Outcome.INFEASIBLE]
+    judged = feasible + partial + infeasible
+    if judged == 0 and len(records) == 1:
+        return "The set-up gave no result; this run says nothing about leakage."
+    if judged == 0:
+        return f"None of the {plural(len(records), 'set-up')} gave a result; this run says nothing about leakage."
+    of = plural(judged, "set-up") if judged == len(records) else plural(judged, "judged set-up")
+    server = server_of(records)
+    if not feasible and not partial:
+        if judged == 1:
+            return f"In the {of[2:]} {server} could not reconstruct private images within the budget spent."
+        return f"In none of the {of} could {server} reconstruct private images within the budget spent."
+    rest = [f"{partial} partially"] if feasible and partial else []
+    rest += [f"{infeasible} not within the budget spent"] if infeasible else []
+    verb = "could reconstruct private images" if feasible else "could partially reconstruct private images"
+    where = f"In the {of[2:]}" if judged == 1 else f"In {feasible or partial} of {of}"
+    return "; ".join([f"{where} {server} {verb}", *rest]) + "."
+
+
+def qualifiers(records: Sequence[Record]) -> list[str]:
+    """What a reader must know beside the headline: set-ups without a result, and verdicts that are upper bounds."""
+    count = Counter(ending(r).key for r in records)
+    said = []
+    without = {"refused": count["refused"], "error": count["error"], "no verdict": count["unjudged"]}
+    total = sum(without.values())
+    if 0 < total < len(records):
+        kinds = ", ".join(f"{n} {kind}" for kind, n in without.items() if n)
+        further = plural(total, "further set-up")
+        said.append(
+            f"{further} gave no result ({kinds}) and {'counts' if total == 1 else 'count'} neither for nor against safety."
+        )
+    for outcome in (Outcome.FEASIBLE, Outcome.PARTIAL):
+        helped = sum(1 for r in records if ending(r).key == outcome and r.assumed("diagnostic"))
+        if helped:
+            noun = f"{outcome.label} result"
+            which = f"{helped} of the {plural(count[outcome], noun)}"
+            if helped == count[outcome]:
+                which = f"The {noun}" if helped == 1 else f"All {plural(helped, noun)}"
+            said.append(
+                f"{which} {'rests' if helped == 1 else 'rest'} on diagnostic assumptions: help that a real server would not normally have. "
+                "Read it as an upper bound."
+            )
+    return said
+
+
+def case_sentence(record: Record) -> str:
+    """The verdict of one set-up in one sentence; the rule and the reason of a refusal are shown beside it."""
+    return {
+        "feasible": "An adversary with the knowledge listed below could reconstruct private images.",
+        "partial": "An adversary with the knowledge listed below could partially reconstruct private images.",
+        "infeasible_within_budget": f"No private image was reconstructed within the budget spent ({_budget(record)}).",
+        "refused": "The attack does not apply to this set-up and was not run, so there is no score.",
+        "error": "The run broke before it could be judged, so there is no score.",
+        "unjudged": "The attack ran, but no verdict was recorded.",
+    }[ending(record).key]
+
+
+def bound_sentence(record: Record) -> str:
+    """What diagnostic assumptions do to the verdict: success is an upper bound, failure failed in spite of the help."""
+    count = len(record.assumed("diagnostic"))
+    if not count or record.outcome is None:
+        return ""
+    granted = plural(count, "diagnostic assumption")
+    if record.outcome is Outcome.INFEASIBLE:
+        return f"This holds although {granted} gave the adversary more than a real server has."
+    return f"It rests on {granted} and is an upper bound."
+
+
+def _budget(record: Record) -> str:
+    spent = []
+    steps = record.case.options.get("steps")
+    if isinstance(steps, int):
+        spent.append(plural(steps, "step"))
+    tries = len(record.curve.losses) or max((len(v) for v in record.restarts.values()), default=0)
+    if tries:
+        spent.append(plural(tries, "restart"))
+    return ", ".join([*spent, duration(record.seconds)])
+
+
+def described(record: Record) -> str:
+    """One sentence: under which conditions, for which budget, with which outcome."""
+    case = record.case
+    kind = next((kind for kind in ("diagnostic", "malicious") if record.assumed(kind)), "deployable")
+    options = {**accepted_options(case), **case.options}
+    words = {"steps": "steps", "restarts": "restart(s)"}
+    spent = "".join(f"{options[name]} {word}, " for name, word in words.items() if name in options)
+    through = f"through {case.channel}, " if case.channel else ""
+    through += f"with {', '.join(case.defenses)}, " if case.defenses else ""
+    return (
+        f"{result(record)}: {case.model} in {case.mode} mode, batch of {case.batch_size}, "
+        f"{case.local_steps} local step(s), {through}known to the adversary: {', '.join(case.reveal) or 'nothing'}; {kind}; "
+        f"{spent}{record.seconds:.0f} s"
+    )
+
+
+def explanation(found: Explanation) -> str:
+    """The explanation as lines: the set-up, then each change that was tried, those that flip the verdict marked."""
+    lines = [described(found.base)]
+    for step in found.steps:
+        mark = "flips" if step.flips else "     "
+        reason = rule(step.record.verdict) if step.record.verdict is not None else step.record.reason
+        outcome = step.record.status if step.record.outcome is None else step.record.outcome.label
+        lines.append(f"  {mark}  {step.change.kind} {step.change.name}: {outcome} ({reason})")
+    return "\n".join([*lines, flipping(found)])
+
+
+def flipping(found: Explanation) -> str:
+    """The single changes that flip the verdict, in one line."""
+    names = [step.change.name for step in found.steps if step.flips]
+    return f"changes that flip the verdict: {', '.join(names) or ('none of those tried' if found.steps else 'none was tried')}"
+
+
+def waiting(late: Waiting) -> str:
+    """
+    >>> waiting(Waiting("updates", 5, 8)), waiting(Waiting("defenses", 1, 13))
+    ('5 of 8 planned set-ups were not attacked', '1 of 13 planned trials was not run')
+    """
+    what, done = ("set-up", "attacked") if late.question == "updates" else ("trial", "run")
+    return (
+        f"{late.missing} of {plural(late.total, f'planned {what}')} {'was' if late.missing == 1 else 'were'} not {done}"
+    )
+
+
+# Defenses by name
+
+
+def defense_words(spec: str) -> tuple[str, str]:
+    """The defense and its strength for people; what is not known keeps its own name and options.
+
+    >>> defense_words("gaussian_noise:relative=10.0"), defense_words("prune:0.9"), defense_words("withhold:position_embedding")
+    (('Gaussian noise', '10 × gradient norm'), ('Pruning', '90 % of entries'), ('Withheld', 'position embedding'))
+    >>> defense_words("dpsgd:clip=1.0,noise=0.5")
+    ('DP-SGD', 'clip 1, noise 0.5')
+    """
+    name, _, options = spec.partition(":")
+    first, *more = [part.strip() for part in options.split(",")]
+    key, _, value = first.rpartition("=")
+    known = _STRENGTHS.get((name, key)) if not more else None
+    if name == "dpsgd":
+        pairs = [part.partition("=") for part in (first, *more)]
+        return _DEFENSES[name], ", ".join(f"{k.strip()} {_shortest(v)}" if v else _shortest(k) for k, _, v in pairs)
+    if known is None:
+        return (_DEFENSES.get(name) or name.replace("_", " ").capitalize()), options.replace("_", " ")
+    figure = _figure(value)
+    strength = known.format(value.replace("_", " ") if figure is None else f"{figure * (100 if '%' in known else 1):g}")
+    return _DEFENSES[name], strength
+
+
+_DEFENSES = {
+    "gaussian_noise": "Gaussian noise",
+    "laplacian_noise": "Laplacian noise",
+    "clip": "Clipping",
+    "prune": "Pruning",
+    "quantize": "Quantisation",
+    "dpsgd": "DP-SGD",
+    "withhold": "Withheld",
+}
+_STRENGTHS = {
+    **{(noise, "relative"): "{} × gradient norm" for noise in ("gaussian_noise", "laplacian_noise")},
+    **{(noise, "std"): "deviation {}" for noise in ("gaussian_noise", "laplacian_noise")},
+    **{("clip", key): "to norm {}" for key in ("", "norm")},
+    **{("prune", key): "{} % of entries" for key in ("", "fraction")},
+    **{("quantize", key): "{} bits" for key in ("", "bits")},
+    **{("withhold", key): "{}" for key in ("", "roles")},
+}
+"""By name and option; a bare value has none."""
+
+
+def _shortest(text: str) -> str:
+    figure = _figure(text)
+    return text.strip() if figure is None else f"{figure:g}"
+
+
+def _figure(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+# The four questions
+
+Tone = Literal["bad", "partly", "good", "none"]
+State = Literal["answered", "no_result", "not_asked", "not_reached"]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One question's answer: a badge, sentences, what is assumed (by kind) and what was spent."""
+
+    question: Question
+    asked: str
+    tone: Tone
+    badge: str
+    sentences: tuple[str, ...]
+    assumptions: tuple[tuple[str, str], ...] = ()
+    budget: str = ""
+    state: State = "answered"
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.sentences)
+
+
+_BADGES: Mapping[Outcome, tuple[Tone, str]] = {
+    Outcome.FEASIBLE: ("bad", "Leaks"),
+    Outcome.PARTIAL: ("partly", "Leaks in part"),
+    Outcome.INFEASIBLE: ("good", "Held within budget"),
+}
+
+
+def statements(found: Findings) -> tuple[Statement, ...]:
+    """All four questions in their order; one that has no answer says so."""
+    made: dict[Question, Statement] = {}
+    if found.updates is not None:
+        made["updates"] = on_updates(found.updates)
+    if found.training is not None:
+        made["training"] = on_training(found.training)
+    if found.split is not None:
+        made["split"] = on_split(found.split)
+    if found.defenses is not None:
+        made["defenses"] = on_defenses(found.defenses)
+    for late in found.waiting:
+        if late.question in made:
+            done = made[late.question]
+            stopped = f"The run was stopped: {waiting(late)}."
+            made[late.question] = replace(done, sentences=(*done.sentences, stopped))
+    why = {missing.question: missing for missing in found.unanswered}
+    return tuple(made.get(q) or _unanswered(q, why.get(q, Unanswered(q))) for q in QUESTIONS)
+
+
+def _unanswered(question: Question, why: Unanswered) -> Statement:
+    badge, said, state = "Not asked", "This was not measured, so nothing is known about it.", "not_asked"
+    if why.reason:
+        badge, said, state = "No result", f"This was tried and gave no result: {why.reason}.", "no_result"
+    elif not why.reached:
+        badge, state = "Not reached", "not_reached"
+        said = "The run was stopped before it reached this question, so nothing is known about it."
+    return Statement(question, QUESTIONS[question], "none", badge, (said,), state=state)
+
+
+def on_updates(found: Updates) -> Statement:
+    honest, malicious = [u for u in found.own if not u.malicious], [u for u in found.own if u.malicious]
+    plain = [u for u in honest if u.plain]
+    ordinary, helped = [u for u in plain if not u.diagnostic], [u for u in plain if u.diagnostic]
+    first = ordinary or helped or honest or malicious or list(found.judged)
+    worst = max((u.outcome for u in first if u.outcome is not None), key=lambda outcome: outcome.severity)
+    said = [_reconstructed(first, worst, "With diagnostic help " if helped and not ordinary else "")]
+    if ordinary and helped:
+        said.append(f"With diagnostic help (an upper bound): {tally(helped)}.")
+    if honest and malicious:
+        said.append(f"With a malicious server: {tally(malicious)}.")
+    defended = [u for u in honest if u.defenses]
+    if defended and (ordinary or helped):
+        said.append(f"With a defense: {tally(defended)}.")
+    if found.flips:
+        moves = dict.fromkeys(f"{flip.change} makes it {flip.makes.label}" for flip in found.flips)
+        said.append(f"Single changes that move a verdict: {'; '.join(moves)}.")
+    tone, badge = _BADGES[worst]
+    bound = "" if ordinary or not helped or not worst.leaks else " (upper bound)"
+    assumed = _assumed(
+        [what for u in first for what in u.deployable],
+        [what for u in first for what in u.diagnostic],
+        [what for u in first for what in u.malicious],
+    ) or (("deployable", "nothing beyond the model and what is shared"),)
+    return Statement("updates", QUESTIONS["updates"], tone, badge + bound, tuple(said), assumed, _spent(found.every))
+
+
+def _assumed(
+    deployable: Sequence[str], diagnostic: Sequence[str], malicious: Sequence[str] = ()
+) -> tuple[tuple[str, str], ...]:
+    kinds = (("deployable", deployable), ("diagnostic", diagnostic), ("malicious", malicious))
+    return tuple((kind, "; ".join(dict.fromkeys(what))) for kind, what in kinds if what)
+
+
+def _reconstructed(updates: Sequence[Update], worst: Outcome, prefix: str) -> str:
+    server = prefix + (MALICIOUS if all(u.malicious for u in updates) else SERVER)
+    who = server[0].upper() + server[1:]
+    shared = "defended updates" if all(u.defenses for u in updates) else "plain updates"
+    if not worst.leaks:
+        every = f" in any of {len(updates)} set-ups" if len(updates) > 1 else ""
+        return f"{who} could not reconstruct private images from {shared}{every} within the budget spent."
+    hit = sorted((u for u in updates if u.outcome is worst), key=lambda u: -(u.ssim or 0.0))
+    partly = "partly " if worst is Outcome.PARTIAL else ""
+    of = f" in {len(hit)} of {len(updates)} set-ups" if len(updates) > 1 else ""
+    most = ", most clearly from" if len(hit) > 1 else ":"
+    name = hit[0].setting or hit[0].name
+    return f"{who} could {partly}reconstruct private images from {shared}{of}{most} {name} ({quality(hit[0])})."
+
+
+def tally(updates: Sequence[Update]) -> str:
+    """How many set-ups ended how."""
+    counts = [(outcome, sum(u.outcome is outcome for u in updates)) for outcome in Outcome]
+    return ", ".join(f"{count} {outcome.label}" for outcome, count in counts if count)
+
+
+def _spent(updates: Sequence[Update]) -> str:
+    steps = sorted({u.steps for u in updates if u.steps is not None})
+    usual = sorted({u.usual_steps for u in updates if u.usual_steps is not None})
+    parts = []
+    if steps:
+        word = "step" if steps[-1] == 1 else "steps"
+        parts.append(f"{_span(steps)} {word} (default of the attack: {_span(usual) or 'unknown'})")
+    parts.append(plural(max((u.restarts for u in updates), default=1), "restart"))
+    parts.append(f"{plural(len(updates), 'set-up')}, {duration(sum(u.seconds for u in updates))} in all")
+    return ", ".join(parts)
+
+
+def _span(values: Sequence[int]) -> str:
+    return "" if not values else str(values[0]) if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+
+
+TOO_SHORT = "Too few steps were scored for a leakage estimate."
+
+
+def on_training(training: Training) -> Statement:
+    said = [alarm(training), critic(training), *members(training)]
+    failed = training.failed_controls
+    if failed:
+        names = ", ".join(name for name, _ in failed)
+        said.append(f"Controls failed ({names}), so the curve and the alarm do not count.")
+    elif training.controls:
+        said.append("The controls (null, decoy, noise) are clean.")
+        if training.loudest_layer is not None:
+            name, nats = training.loudest_layer
+            said.append(f"The layer that leaks most by itself is {name} ({number(nats, 2)} nats).")
+    tone: Tone
+    if training.alarmed or training.exposes_members:
+        tone, badge = "bad", "Alarm" if training.alarmed else "Members recognised"
+    elif failed:
+        tone, badge = "partly", "Controls failed"
+    elif training.beats_guessing:
+        tone, badge = "partly", "Some members recognised"
+    else:
+        tone, badge = ("none", "Too short to say") if training.peak is None else ("good", "Alarm silent")
+    assumed = [("deployable", f"the adversary sees every {training.view} gradient and has seen earlier steps")]
+    if training.auc is not None:
+        assumed.append(("diagnostic", "for the AUC also the weights at each step and a list of candidates"))
+    time = "" if training.seconds is None else f", {duration(training.seconds)}"
+    budget = f"{plural(training.steps, 'training step')}, the last numbers over {plural(training.scored, 'scored step')}{time}"
+    return Statement("training", QUESTIONS["training"], tone, badge, tuple(said), tuple(assumed), budget)
+
+
+def alarm(training: Training) -> str:
+    """Whether the alarm fired."""
+    if training.alarm_at is not None:
+        return f"The alarm fired at step {training.alarm_at} of {training.steps}: gradients reveal their batches."
+    return f"The alarm stayed silent for {plural(training.steps, 'step')}, which is no evidence of safety."
+
+
+def critic(training: Training) -> str:
+    """What the critic estimated, once enough steps were scored."""
+    if training.peak is None or training.last is None:
+        return TOO_SHORT
+    most = "" if training.ceiling is None else f"; the most it can show is {number(training.ceiling, 2)} nats"
+    return (
+        f"The leakage estimate peaked at step {training.peak.step} with {interval(training.peak)} nats and ended at "
+        f"{interval(training.last)}{most}."
+    )
+
+
+def members(training: Training) -> list[str]:
+    """What an adversary with the weights and candidates recognises; nothing where it was not measured."""
+    if training.auc is None:
+        return []
+    who, how = "An attacker with the weights and a list of candidate images", interval(training.auc)
+    if training.beats_guessing:
+        return [f"{who} can tell which were in the batch (AUC {how}; 0.5 is guessing)."]
+    return [f"{who} was not shown to do better than guessing (AUC {how})."]
+
+
+def on_split(split: Split) -> Statement:
+    asked = QUESTIONS["split"]
+    if not split.finished:
+        return Statement("split", asked, "none", "Not finished", ("The scan of cuts has no conclusion yet.",))
+    assumed = (("deployable", split.threat),) if split.threat else ()
+    if split.recommended is None:
+        more = f" and meets {split.require}" if split.require else ""
+        best = (
+            ""
+            if split.safest_fvu is None
+            else f" The safest is {split.safest}, which keeps {number(split.safest_fvu, 2)}."
+        )
+        of = f" of {split.cuts}" if split.cuts > 1 else ""
+        said = f"No cut{of} keeps an FVU of {split.threshold:g}{more}.{best}"
+        return Statement("split", asked, "bad", "No cut", (said,), assumed, split.budget)
+    if split.only_output:
+        said = (
+            f"Only the model's output ({split.recommended}) keeps an FVU of {split.threshold:g} (it keeps {number(split.fvu, 2)}): the "
+            f"device does all the work and sends {split.bytes} bytes."
+        )
+        return Statement("split", asked, "partly", "Only the output", (said,), assumed, split.budget)
+    deep = "" if split.edge_share is None else f"; the edge holds {100 * split.edge_share:.0f} % of the weights"
+    said = (
+        f"At {split.recommended} or deeper. There the best attack leaves {100 * (split.fvu or 0):.0f} % of the image variance unexplained "
+        f"(FVU {number(split.fvu, 2)}, threshold {split.threshold:g}; 0 is a copy of the image, 1 is the mean image). It sends "
+        f"{split.bytes} bytes{deep}."
+    )
+    return Statement("split", asked, "good", "Cut found", (said,), assumed, split.budget)
+
+
+def on_defenses(defenses: Defenses) -> Statement:
+    base, rows, held = defenses.undefended, defenses.rows, defenses.held
+    asked, where = QUESTIONS["defenses"], f" ({defenses.setting})" if defenses.setting else ""
+    tone: Tone
+    if base.outcome is None:
+        tone, badge = "none", "No result"
+        said = [f"The attack without a defense gave no result{where}: {base.reason or 'no reason was recorded'}."]
+    elif not base.leaks:
+        tone, badge = "none", "Nothing to defend"
+        none = "the one defense tried cannot" if len(rows) == 1 else f"none of the {len(rows)} defenses can"
+        said = [f"The attack fails without a defense too{where}, so {none} show what it buys."]
+        leaking = ", ".join(f"{row.name} ({row.outcome.label})" for row in rows if row.outcome and row.leaks)
+        if leaking:
+            said.append(
+                f"Yet it leaks under {leaking}: at this budget it succeeds or fails by chance. Give it more steps."
+            )
+    else:
+        best = defenses.best
+        tone, badge = ("good", "Defense found") if best else ("bad", "No cheap defense")
+        tone, badge = ("partly", "Cost unknown") if defenses.cost_unknown else (tone, badge)
+        said = [f"{len(held)} of {plural(len(rows), 'defense')} made the attack infeasible within its budget{where}."]
+        said += [broken] if (broken := broken_elsewhere(defenses)) else []
+        said += [f"The cheapest effective defense is {best.name}, for {points(best)}."] if best else []
+        if defenses.none_is_cheap:
+            known = "None is known to be cheap" if defenses.cost_unknown else "None is cheap"
+            said.append(f"{known}: {cheapest(defenses)}.")
+    aucs = sorted(row.auc for row in (held if base.leaks else rows) if row.auc is not None)
+    if aucs:
+        low, high = number(aucs[0], 2), number(aucs[-1], 2)
+        span = low if low == high else f"{low} to {high}"
+        said.append(
+            f"Even with these defenses, batch membership can be inferred with an AUC of {span} (0.5 is guessing)."
+        )
+    spent = [(defenses.steps, "attack"), (defenses.train_steps, "training")]
+    parts = [f"{plural(count, 'step')} of {what} each" for count, what in spent if count is not None]
+    budget = ", ".join([*parts, f"{duration(defenses.seconds)} in all"])
+    assumed = _assumed(defenses.deployable, defenses.diagnostic)
+    return Statement("defenses", asked, tone, badge, tuple(said), assumed, budget)
+
+
+def broken_elsewhere(defenses: Defenses) -> str:
+    """Which defenses held in the comparison and leak in a set-up of the same report; empty where none does."""
+    each = [
+        f"under {row.name} set-up {update.number} is {'' if update.outcome is None else update.outcome.label}"
+        + ("" if update.steps is None else f" after {plural(update.steps, 'step')}")
+        for row, update in defenses.broken
+    ]
+    return f"But not everywhere: {'; '.join(each)}." if each else ""
+
+
+def cheapest(defenses: Defenses) -> str:
+    """What comes nearest to a cheap defense, where none is."""
+    known = [row for row in defenses.holding if row.cost is not None]
+    unknown = ", ".join(row.name for row in defenses.holding if row.cost is None)
+    if known:
+        first = min(known, key=lambda row: row.cost or 0.0)
+        best = f"the cheapest that made the attack infeasible is {first.name}, for {points(first)}"
+        return best + (f"; the cost of {unknown} was not measured" if unknown else "")
+    if unknown:
+        return f"{unknown} made the attack infeasible, at an accuracy cost that was not measured"
+    if defenses.held:
+        what = defenses.undefended.evidence
+        return f"none lowered the {SEEN[what]} by {LEAST_DROP[what]:g} and made the attack infeasible wherever it was tried"
+    return "none made the attack infeasible"
+
+
+def points(row: Defended) -> str:
+    """What a defense costs."""
+    if row.cost is None:
+        return "an accuracy cost that was not measured"
+    spread = (
+        ""
+        if row.cost_low is None or row.cost_high is None
+        else f" (95 % CI {number(row.cost_low, 1)} to {number(row.cost_high, 1)})"
+    )
+    return f"{number(row.cost, 1)} points of accuracy{spread}"
+
+
+def seen(defenses: Defenses, row: Defended) -> str:
+    """What the attack saw of a row, in the number that shows what it saw without a defense."""
+    return f"{SEEN[defenses.undefended.evidence]} {number(defenses.seen(row), 2)}"
