@@ -16,7 +16,7 @@ from leakgauge.core import Reconstruction, Victim
 from leakgauge.engine import Precision
 from leakgauge.inversion import L2, Adam, AdamW, CosineDecay, Descent, Joint, Matching, Steady
 from leakgauge.inversion.solvers import Schedule
-from leakgauge.measures.image import mse, reduced, ssim
+from leakgauge.measures.image import downscale, mse, ssim
 from reproductions.april import study
 from reproductions.april.pieces import Clock, Pieces, alone, longest
 from reproductions.april.resumable import Resumable
@@ -245,7 +245,7 @@ def digits_that_count(values: Tensor) -> list[float]:
 
 def at_reduced_size(guesses: Tensor, truths: Tensor) -> list[float] | None:
     """SSIM of images averaged down to at most 64 pixels a side, where they are larger."""
-    guess, truth = reduced(guesses), reduced(truths)
+    guess, truth = downscale(guesses), downscale(truths)
     return None if guess is None or truth is None else digits_that_count(ssim(guess, truth))
 
 

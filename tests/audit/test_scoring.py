@@ -127,7 +127,7 @@ def test_trivial_baseline_is_the_better_of_mean_and_blur():
 
     truth = torch.cat([images(2), torch.full((1, 3, 12, 12), 0.3)])
     found = trivial_baseline(truth)
-    both = [score_images_in_order(f(truth), truth) for f in (baseline.mean_colour, baseline.blurred)]
+    both = [score_images_in_order(f(truth), truth) for f in (baseline.mean_colour, baseline.blur)]
     for metric, best in (("mse", min), ("psnr", max), ("ssim", max)):
         columns = zip(*(getattr(s, metric) for s in both), strict=True)
         assert getattr(found, metric) == tuple(best(pair) for pair in columns)

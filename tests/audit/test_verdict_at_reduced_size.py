@@ -10,7 +10,7 @@ from torch import Tensor
 from leakgauge.audit.scoring import Scores, score_images, trivial_baseline
 from leakgauge.audit.verdict import REDUCED, judge
 from leakgauge.data.embedded import photographs
-from leakgauge.measures.image import reduced
+from leakgauge.measures.image import downscale
 
 GOOD = {"ssim": 0.2, "psnr": 14.0, "reid": 1.0, "ssim_reduced": 0.9, "psnr_reduced": 25.0}
 NULL = {"ssim": 0.0, "psnr": 8.0, "reid": 90.0, "ssim_reduced": 0.1, "psnr_reduced": 11.0}
@@ -28,7 +28,7 @@ def scores(values: Mapping[str, float | None], count: int = 1) -> Scores:
 )
 def test_images_are_averaged_down_to_at_most_64_pixels_a_side(shape, expected):
     images = torch.rand(2, 3, *shape)
-    found = reduced(images)
+    found = downscale(images)
     assert (None if found is None else tuple(found.shape[-2:])) == expected
     if found is not None and shape == (224, 224):
         torch.testing.assert_close(found, F.avg_pool2d(images, 4))

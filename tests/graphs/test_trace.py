@@ -13,11 +13,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.graphs import Traced, example_of, find, trace, trace_of
-from leakgauge.graphs.counting import counted_flops
-from leakgauge.graphs.exporting import exported
-from leakgauge.graphs.hooked import Hooked, alike
-from leakgauge.graphs.symbolic import symbolic
+from leakgauge.graphs import Traced, example_of, find_point, trace, trace_of
+from leakgauge.graphs.counting import count_flops
+from leakgauge.graphs.exporting import export_graph
+from leakgauge.graphs.hooks import TracedByHooks, alike
+from leakgauge.graphs.symbolic import trace_symbolically
 from leakgauge.models.seeded import seeded
 from leakgauge.models.vit import ViT
 from leakgauge.split import halves
@@ -89,10 +89,10 @@ def ways(model: nn.Module) -> dict[str, Traced]:
     victim = Victim(model, SPACE)
     x = example_of(victim, 3)
     return {
-        "any batch": exported(victim.model, x, any_batch=True),
-        "one sample": exported(victim.model, x, any_batch=False),
-        "fx": symbolic(victim.model, x),
-        "hooks": Hooked(victim.model, x),
+        "any batch": export_graph(victim.model, x, any_batch=True),
+        "one sample": export_graph(victim.model, x, any_batch=False),
+        "fx": trace_symbolically(victim.model, x),
+        "hooks": TracedByHooks(victim.model, x),
     }
 
 
@@ -206,9 +206,9 @@ def test_what_the_model_does_not_take_is_said():
 def test_names():
     traced = ways(nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), nn.ReLU(), nn.Linear(4, 2)))["any batch"]
     assert list(traced.points) == ["0.0", "0.1", "1", "2"]
-    assert find(traced, "0").name == "0.1"
+    assert find_point(traced, "0").name == "0.1"
     with pytest.raises(BadInput, match=r"there is no cut '0.2'; did you mean 0"):
-        find(traced, "0.2")
+        find_point(traced, "0.2")
 
 
 def test_a_trace_is_kept_as_long_as_its_victim():
@@ -256,7 +256,9 @@ def test_a_cut_of_one_tensor_is_named_like_it_also_behind_a_layer_with_two_outpu
     assert all(len(p.tensors) > 1 or p.tensors[0].name == name for name, p in points.items())
 
 
-@pytest.mark.parametrize("way", [partial(exported, any_batch=True), symbolic, Hooked], ids=["export", "fx", "hooks"])
+@pytest.mark.parametrize(
+    "way", [partial(export_graph, any_batch=True), trace_symbolically, TracedByHooks], ids=["export", "fx", "hooks"]
+)
 def test_a_size_that_happens_to_equal_the_batch_is_not_taken_for_it(way):
     victim = Victim(SamplesLast(), SPACE)
     assert len(example_of(victim, 3)) == 3  # as wide as the first layer
@@ -280,7 +282,7 @@ class OneSize(nn.Module):
 
 def test_hooks_follow_a_model_that_takes_one_batch_size():
     victim = Victim(OneSize(), SPACE)
-    assert {"first", "head"} <= set(Hooked(victim.model, example_of(victim, 3)).points)
+    assert {"first", "head"} <= set(TracedByHooks(victim.model, example_of(victim, 3)).points)
 
 
 class Forked(Residual):
@@ -347,7 +349,7 @@ def test_counting_leaves_attention_to_its_kernel():
     """A graph may view what the kernel lays out: with plain products instead, mobilevit_xxs of timm could not go on."""
     q, k, v = torch.randn(2, 5, 3, 3, 8).permute(2, 0, 3, 1, 4).unbind(0)
     attention = nn.functional.scaled_dot_product_attention
-    with counted_flops() as counter:
+    with count_flops() as counter:
         counted = attention(q, k, v)
     assert counted.stride() == attention(q, k, v).stride()
     with sdpa_kernel(SDPBackend.MATH):

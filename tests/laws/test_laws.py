@@ -18,7 +18,7 @@ from leakgauge.defenses import (
     Withhold,
 )
 from leakgauge.errors import Inapplicable
-from leakgauge.measures.mutual_information import ESTIMATORS, Estimate, Training
+from leakgauge.measures.mutual_information import ESTIMATORS, CriticFit, Estimate
 from leakgauge.servers import FishingServer, ImprintServer
 
 HOME = {
@@ -69,7 +69,7 @@ CHANNEL_SETTINGS = {
     "aggregate": (Aggregate(clients=2, of=FedAvg(steps=2)),),
 }
 ALL_TINY = (*testing.TINY, *testing.TINY_TEXT)
-SHORT = Training(batch=32, steps=200, shifts=31)
+SHORT = CriticFit(batch=32, steps=200, shifts=31)
 ESTIMATOR_SETTINGS = {
     "dv": {"training": SHORT},
     "mine": {"training": SHORT},

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from leakgauge.measures.betting import log_evalues, mixed
+from leakgauge.measures.betting import log_evalues, mix
 
 TEMPERATURES = torch.tensor([0.5, 3.0], dtype=torch.float64)
 
@@ -50,4 +50,4 @@ def test_at_most_ln_k():
 
 def test_a_mixture_is_the_weighted_mean_of_fortunes():
     fortunes, weights = torch.tensor([[1.0, 4.0], [2.0, 0.5]]), torch.tensor([0.25, 0.75])
-    assert mixed(fortunes.log(), weights.log()).exp().tolist() == pytest.approx([3.25, 0.875])
+    assert mix(fortunes.log(), weights.log()).exp().tolist() == pytest.approx([3.25, 0.875])

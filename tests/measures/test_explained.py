@@ -41,13 +41,13 @@ def test_class_means():
     own = class_mean_images(IMAGES, LABELS, of=LABELS)
     assert fraction_unexplained(own, IMAGES, mean_image(IMAGES)) < 1
     assert fraction_unexplained(own, IMAGES, own) == pytest.approx(1.0, abs=1e-12)
-    with pytest.raises(BadInput, match="no image of class 9"):
+    with pytest.raises(BadInput, match="class 9 has no image"):
         class_mean_images(IMAGES, LABELS, of=torch.tensor([9]))
 
 
 def test_nothing_to_explain_is_refused():
     flat = torch.full((3, 1, 2, 2), 0.5)
-    with pytest.raises(BadInput, match="nothing to explain"):
+    with pytest.raises(BadInput, match="no variance to explain"):
         fraction_unexplained(flat, flat, mean_image(flat))
 
 

@@ -14,7 +14,7 @@ from leakgauge.measures.bounds import (
     conditional_entropy,
     decision_entropy,
     feature_entropy,
-    quantised,
+    quantise,
 )
 from leakgauge.measures.entropy import covariance_spectrum, effective_rank, gaussian_channel
 from leakgauge.measures.fisher import fisher_leakage
@@ -59,10 +59,10 @@ def test_bounds_by_hand():
     assert features.nats == pytest.approx(math.log(2 * math.pi * math.e * 14.08 / 2))
     assert decision.nats == pytest.approx(math.log(2 * math.pi * math.e * 8 / 2) + math.log(2))
     assert conditional_entropy(-1.0, features) == pytest.approx(-1.0 - features.nats)
-    assert quantised(features, step=0.5).nats == pytest.approx(features.nats + 2 * math.log(2))
-    assert features.meaning == quantised(decision, step=0.1).meaning == NOT_A_GUARANTEE
+    assert quantise(features, step=0.5).nats == pytest.approx(features.nats + 2 * math.log(2))
+    assert features.meaning == quantise(decision, step=0.1).meaning == NOT_A_GUARANTEE
     with pytest.raises(BadInput, match="positive step"):
-        quantised(features, step=0.0)
+        quantise(features, step=0.0)
 
 
 def test_the_feature_bound_is_reached_by_a_round_gaussian():

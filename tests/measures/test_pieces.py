@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leakgauge.data.embedded import fashion, photographs
 from leakgauge.errors import BadInput
-from leakgauge.measures.pieces import lead, paired, pieces
+from leakgauge.measures.pieces import lead, pair_pieces, pieces
 
 
 def in_order(image: torch.Tensor, side: int, order) -> torch.Tensor:
@@ -73,7 +73,7 @@ def test_scrambled_images_find_their_own():
     images, order = photographs(32), [3, 1, 2, 0]
     quarters = torch.stack([in_order(image, 16, order) for image in images])
     shuffled = torch.tensor([5, 0, 7, 2, 1, 6, 3, 4])
-    found = paired(quarters[shuffled], images, side=16)
+    found = pair_pieces(quarters[shuffled], images, side=16)
     assert shuffled[found].tolist() == list(range(8))
 
 
@@ -97,7 +97,7 @@ def test_what_tells_nothing_leads_as_often_as_chance_has_it():
 @pytest.mark.parametrize("side", [0, 3, 64])
 def test_tiles_must_fill_the_image(side):
     image = photographs(32)[:1]
-    with pytest.raises(BadInput, match=f"tiles of {side} pixels do not fill images of 32×32"):
+    with pytest.raises(BadInput, match=f"tiles of {side} pixels do not divide images of 32×32"):
         pieces(image, image, side=side)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from leakgauge.audit.scoring import score_images
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
-from leakgauge.measures.reidentification import normalised_correlation, rank, together
+from leakgauge.measures.reidentification import merge_candidates, normalised_correlation, rank
 
 
 def images(n, seed=0, shape=(3, 8, 8)):
@@ -60,10 +60,10 @@ def test_copies_that_were_normalised_and_brought_back_are_no_rivals():
     truths = space.decode(space.encode(pool[:3]))
     assert not torch.equal(truths, pool[:3])
     assert rank(truths, truths, pool).tolist() == [1, 1, 1]
-    assert len(together(truths, pool)[1]) == 20
+    assert len(merge_candidates(truths, pool)[1]) == 20
     almost = truths.clone()
     almost[:, 0, 0, 0] = 1 - almost[:, 0, 0, 0]  # one pixel apart is another image
-    assert len(together(almost, pool)[1]) == 23
+    assert len(merge_candidates(almost, pool)[1]) == 23
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

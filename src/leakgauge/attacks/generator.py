@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.decoder import FEWEST, Decoder, History, OneCycle, Vector, train_decoder
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
-from leakgauge.measures.image import checked
+from leakgauge.measures.image import check_images
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ def fit_generator(
 
     Ref: Jolliffe 2002, chapter 2 — principal components, here scaled to unit variance
     """
-    images = checked(images).float()
+    images = check_images(images).float()
     if len(images) < FEWEST:
         raise BadInput(f"a generator learns from at least {FEWEST} images, got {len(images)}")
     if not isinstance(latents, int) or latents < 1:

@@ -217,7 +217,7 @@ def _pictures(
         "truth": truths,
         "reconstruction": victim.space.decode(result.x).cpu()[order],
         "null": victim.space.decode(nothing.x).cpu()[null_order],
-        "baseline": baseline.blurred(truths),
+        "baseline": baseline.blur(truths),
     }
     return {name: save_strip(folder, f"{case.key()}-{name}", images) for name, images in shown.items()}
 

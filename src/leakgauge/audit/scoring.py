@@ -14,7 +14,7 @@ from leakgauge.errors import BadInput
 from leakgauge.measures import baseline, image, reidentification
 from leakgauge.measures.layout import layout, layout_pairs
 from leakgauge.measures.pairing import pair
-from leakgauge.measures.pieces import lead, paired, pieces
+from leakgauge.measures.pieces import lead, pair_pieces, pieces
 
 Perceptual = Callable[[Tensor, Tensor], Tensor]
 LEAST_CANDIDATES = 20
@@ -130,7 +130,7 @@ def score_images(
     if labels is not None and truth is not None and labels.dim() == truth.dim() == 1:
         right = _right(labels.cpu()[order], truth.cpu(), guesses)
     others = pool if pool is not None and _enough(truths, pool) else None
-    scrambled = guesses if tile is None else guesses[paired(guesses, truths, side=tile)]
+    scrambled = guesses if tile is None else guesses[pair_pieces(guesses, truths, side=tile)]
     return Scores(
         mse=_values(image.mse(guesses, truths)),
         psnr=_values(image.psnr(guesses, truths)),
@@ -151,13 +151,13 @@ def score_images(
 
 def _enough(truths: Tensor, pool: Tensor) -> bool:
     """Whether there are images enough to compare with."""
-    apart = reidentification.rounding(truths)
-    return len(reidentification.together(truths.double(), pool.double(), apart=apart)[1]) >= LEAST_CANDIDATES
+    apart = reidentification.rounding_error(truths)
+    return len(reidentification.merge_candidates(truths.double(), pool.double(), apart=apart)[1]) >= LEAST_CANDIDATES
 
 
 def trivial_baseline(truths: Tensor, *, lpips: Perceptual | None = None) -> Scores:
     """The better, image by image and metric by metric, of the mean colour and the 4×4 blur of the truth itself."""
-    guesses = (baseline.mean_colour(truths), baseline.blurred(truths))
+    guesses = (baseline.mean_colour(truths), baseline.blur(truths))
     scored = [score_images_in_order(guess, truths, lpips=lpips) for guess in guesses]
     best_lpips = None
     if lpips is not None:
@@ -196,7 +196,7 @@ def _best_or_none(*columns: tuple[float, ...] | None) -> tuple[float, ...] | Non
 
 
 def _reduced(metric: Callable[[Tensor, Tensor], Tensor], guesses: Tensor, truths: Tensor) -> tuple[float, ...] | None:
-    guess, truth = image.reduced(guesses), image.reduced(truths)
+    guess, truth = image.downscale(guesses), image.downscale(truths)
     return None if guess is None or truth is None else _values(metric(guess, truth))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakgauge.core import Signal, Targets, Victim
 from leakgauge.errors import Inapplicable
-from leakgauge.graphs import example_of, find, trace_of
+from leakgauge.graphs import example_of, find_point, trace_of
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Features:
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         traced = trace_of(victim)
-        point = find(traced, self.cut)
+        point = find_point(traced, self.cut)
         sent = traced.edge(point.name)(x)
         return {spec.name: value for spec, value in zip(point.tensors, sent, strict=True)}
 
     def resume(self, victim: Victim, signal: Signal, /) -> Any:
         """The model's output, which the cloud computes from the features."""
         traced = trace_of(victim)
-        point = find(traced, self.cut)
+        point = find_point(traced, self.cut)
         missing = [spec.name for spec in point.tensors if spec.name not in signal]
         if missing:
             raise Inapplicable(f"not shared: {missing[0]}")
@@ -44,5 +44,5 @@ class Features:
         blank = example_of(victim, 1)
         return {
             spec.name: blank.new_zeros((size, *spec.shape), dtype=spec.dtype)
-            for spec in find(trace_of(victim), self.cut).tensors
+            for spec in find_point(trace_of(victim), self.cut).tensors
         }

@@ -1,4 +1,4 @@
-"""Counts the floating-point operations of a run, also inside the fused kernels that PyTorch's counter passes over."""
+"""Counts the floating-point operations of a run, including fused kernels that PyTorch's counter misses."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Shape = Sequence[int]
 
 
 def attention_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
-    """Of softmax(QKᵀ)V: two products for every pair of a query and a key; the softmax is not counted."""
+    """FLOPs of softmax(QKᵀ)V: two products per pair of query and key; the softmax is not counted."""
     *outer, queries, width = query
     return 2 * math.prod(outer) * queries * key[-2] * (width + value[-1])
 
 
 def _rnn_layer_flops(x: Shape, from_input: Shape, from_state: Shape, *_: Any, **__: Any) -> int:
-    """Of one layer and direction: at every step of every sequence, all weights once."""
+    """FLOPs of one layer and direction: all weights once per step and sequence."""
     return 2 * math.prod(x[:-1]) * (math.prod(from_input) + math.prod(from_state))
 
 
 def _rnn_flops(x: Shape, weights: Sequence[Shape], *_: Any, **__: Any) -> int:
-    """Of all layers and directions at once; biases are vectors and cost no product."""
+    """FLOPs of all layers and directions; biases are vectors and cost no product."""
     return 2 * math.prod(x[:-1]) * sum(math.prod(weight) for weight in weights if len(weight) == 2)
 
 
@@ -34,15 +34,15 @@ FUSED: dict[Any, Callable[..., int]] = {
     torch.ops.aten.mkldnn_rnn_layer: _rnn_layer_flops,
     torch.ops.aten._cudnn_rnn: _rnn_flops,
 }
-"""Kernels that PyTorch's counter takes for nothing, and what they compute."""
+"""Kernels that PyTorch's counter counts as zero, with their real cost."""
 
 
 @contextmanager
-def counted_flops() -> Iterator[FlopCounterMode]:
-    """Counts what runs inside, a multiplication and an addition as two.
+def count_flops() -> Iterator[FlopCounterMode]:
+    """Counts the operations inside the block; a multiplication and an addition count as two.
 
-    Transformer layers run operation by operation meanwhile: their fused fast path would count as nothing. Attention is
-    left to the kernel that the model takes, since another may lay its result out so that the model cannot go on.
+    Inside, transformer layers run operation by operation, because their fused fast path would count as zero. Attention keeps the
+    kernel that the model chose, because another may lay out its result in a way the model cannot use.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -1,4 +1,4 @@
-"""Tracing with torch.export: a graph of plain operations for every batch size, or else for one sample."""
+"""Tracing with torch.export: a graph of plain operations for any batch size, or else for one sample."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.fx.graph import CodeGen
 
-from leakgauge.graphs.captured import Captured
+from leakgauge.graphs.traced_graph import TracedGraph
 
 
-def exported(model: nn.Module, x: Tensor, *, any_batch: bool) -> Captured:
-    """Raises whatever torch.export raises where it cannot follow the model. ``x`` holds at least two samples."""
+def export_graph(model: nn.Module, x: Tensor, *, any_batch: bool) -> TracedGraph:
+    """The graph from torch.export, which raises its own errors if it cannot trace the model. ``x`` holds at least two samples."""
     example = x if any_batch else x[:1]
     shapes = ({0: torch.export.Dim.DYNAMIC},) if any_batch else None
     with _quiet():
@@ -26,12 +26,12 @@ def exported(model: nn.Module, x: Tensor, *, any_batch: bool) -> Captured:
         module = program.module(check_guards=False)
     assert isinstance(module, torch.fx.GraphModule)
     how = "torch.export" if any_batch else "torch.export of one sample"
-    return Captured(_flat(module), how, any_batch, example, program.call_spec.out_spec)
+    return TracedGraph(_flat(module), how, any_batch, example, program.call_spec.out_spec)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Holds back what torch.export says on the side, its partial graph and its internals: what fails is raised."""
+    """Suppresses the partial graphs and internals that torch.export prints; real failures still raise."""
     talkative = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     before = talkative.disabled
     talkative.disabled = True
@@ -44,12 +44,12 @@ def _quiet() -> Iterator[None]:
 
 
 def _writes_in_place(program: torch.export.ExportedProgram) -> bool:
-    """Whether an operation changes its input: then a value that was sent could change after it was taken."""
+    """Whether an operation changes its input. Then a value could change after it was sent."""
     schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes if node.op == "call_function")
     return any(schema is not None and schema.is_mutable for schema in schemas)
 
 
 def _flat(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The module without its folding of inputs and outputs, so that its graph can be copied in parts."""
+    """The module without its input and output structure, so parts of its graph can be copied."""
     module.graph.set_codegen(CodeGen())
     return torch.fx.GraphModule(module, module.graph)

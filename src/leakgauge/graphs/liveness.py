@@ -1,4 +1,4 @@
-"""Which values are alive at each step of a graph: only those must be sent."""
+"""Which values are alive at each step of a graph. Only those must be sent."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import fx
 
 ONLY_SIZES: set[object] = {torch.ops.aten.sym_size.int, torch.ops.aten.sym_size.default}
-"""Operations of an exported graph that look at the size of a tensor and not at its values."""
+"""Operations of an exported graph that read the size of a tensor but not its values."""
 
 SIZE_METHODS = {"size", "dim", "numel", "__len__"}
 SIZE_ATTRIBUTES = {"shape", "dtype", "device", "ndim"}
 
 
 def reads_only_sizes(node: fx.Node) -> bool:
-    """Whether the node's result depends on the sizes of its inputs alone; the cloud knows them without being told."""
+    """Whether the node's result depends only on the sizes of its inputs, which the cloud knows anyway."""
     if node.op == "call_function" and node.target is getattr:
         return node.args[1] in SIZE_ATTRIBUTES
     if node.op == "call_method":
@@ -25,7 +25,7 @@ def reads_only_sizes(node: fx.Node) -> bool:
 
 
 def depending_on_input(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes whose values depend on the values of the input, not merely on its size."""
+    """Nodes with values that depend on the values of the input, not merely on its size."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         told = node.op == "placeholder"
@@ -35,10 +35,10 @@ def depending_on_input(graph: fx.Graph) -> set[fx.Node]:
 
 
 def live_values(graph: fx.Graph) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]]:
-    """After each step that depends on the input: the node, and all such values made so far that are needed later.
+    """After each step that depends on the input: the node, and all such values so far that are needed later.
 
-    A value is needed later if a later node reads its values. What depends on the input's size alone (a mask, a class
-    token repeated for every sample) can be made again on the other side and does not count.
+    A value is needed later if a later node reads it. Values that depend only on the input's size (a mask, a class token
+    repeated for every sample) can be recomputed on the other side and do not count.
     """
     data = depending_on_input(graph)
     order = {node: i for i, node in enumerate(graph.nodes)}
@@ -56,8 +56,8 @@ def live_values(graph: fx.Graph) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]
             yield node, tuple(alive)
 
 
-def needed(outputs: list[fx.Node], *, stop: Callable[[fx.Node], bool]) -> set[fx.Node]:
-    """Every node that the outputs are computed from, without going past the nodes at which to ``stop``."""
+def ancestors(outputs: list[fx.Node], *, stop: Callable[[fx.Node], bool]) -> set[fx.Node]:
+    """Every node that the outputs are computed from, stopping at the nodes where ``stop`` holds."""
     found: set[fx.Node] = set()
     waiting = list(outputs)
     while waiting:

@@ -1,4 +1,4 @@
-"""Names a person knows for the nodes of a graph: the modules that produced them."""
+"""Readable names for the nodes of a graph, from the modules that produced them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import fx
 
 
 @dataclass(frozen=True)
-class Named:
-    """A node's own name and the enclosing modules that end with the same node."""
+class NodeName:
+    """A node's own name and the enclosing modules that end at the same node."""
 
     name: str
     aliases: tuple[str, ...]
 
 
-def names_of(nodes: Sequence[fx.Node]) -> dict[fx.Node, Named]:
-    """A name for each node, all different.
+def names_of(nodes: Sequence[fx.Node]) -> dict[fx.Node, NodeName]:
+    """A unique name for each node.
 
-    The last node that a module's call made is named after the module, the innermost one if several end there. Any
-    other node is named after the module it runs in and its operation. A module called again gets ``_1``, ``_2``, …
+    The last node of a module's call is named after the module (the innermost one if several end there). Any other node is
+    named after the module it runs in and its operation. Repeated calls of a module get ``_1``, ``_2``, …
     """
     last: dict[str, fx.Node] = {}
     for node in nodes:
@@ -39,28 +39,28 @@ def names_of(nodes: Sequence[fx.Node]) -> dict[fx.Node, Named]:
         name = _free(name, taken)
         taken.add(name)
         found[node] = name, aliases
-    names: dict[fx.Node, Named] = {}
+    names: dict[fx.Node, NodeName] = {}
     for node, (name, aliases) in found.items():
         free = tuple(alias for alias in aliases if alias not in taken)
         taken.update(free)
-        names[node] = Named(name, free)
+        names[node] = NodeName(name, free)
     return names
 
 
 def operation(node: fx.Node) -> str:
-    """The plain name of what a node does: ``conv2d``, ``add``, ``relu``."""
+    """The plain name of a node's operation: ``conv2d``, ``add``, ``relu``."""
     if node.op == "call_function":
         packet = getattr(node.target, "overloadpacket", None)
         name = str(packet).rpartition(".")[2] if packet is not None else getattr(node.target, "__name__", node.name)
         source = node.args[0] if node.args else None
-        if name == "getitem" and isinstance(source, fx.Node):  # one output of an operation that has several
+        if name == "getitem" and isinstance(source, fx.Node):  # one of several outputs of an operation
             return operation(source)
-        return "batch_norm" if "batch_norm" in name else name.strip("_")  # it has several names, by version and mode
+        return "batch_norm" if "batch_norm" in name else name.strip("_")  # its name depends on version and mode
     return str(node.target).rpartition(".")[2]
 
 
 def _calls(node: fx.Node) -> dict[str, str]:
-    """Calls of modules that the node runs in, outermost first, with their paths; the model itself is left out."""
+    """The module calls that the node runs in, outermost first, with their paths; without the model itself."""
     stack = node.meta.get("nn_module_stack") or {}
     calls = {key: _path(entry) for key, entry in stack.items()}
     return {key: path for key, path in calls.items() if path and not path.startswith("_empty_nn_module_stack")}

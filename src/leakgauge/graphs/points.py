@@ -1,4 +1,4 @@
-"""Where a computation can be cut, and what a traced model can do there."""
+"""Points where a computation can be cut, and what a traced model offers there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor that crosses a cut: its name and, for a single sample, its shape and number type."""
+    """One tensor that crosses a cut: its name and, for a single sample, its shape and dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,9 +26,9 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Point:
-    """A place where the computation can be cut: the tensors alive there, which carry all the cloud needs of x.
+    """A point where the computation can be cut: the tensors alive there hold everything about x that the cloud needs.
 
-    ``operation`` made the last of them. ``aliases`` are the enclosing modules that end there too.
+    ``operation`` produced the last of them. ``aliases`` are the enclosing modules that also end there.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What the edge does up to a point, for one sample.
+class EdgeCost:
+    """The edge's cost up to a point, for one sample.
 
-    ``flops`` counts a multiplication and an addition as two. ``time_share`` is the edge's part of the whole forward
-    pass, both measured in the same run; None where time was not asked for.
+    ``flops`` counts a multiplication and an addition as two. ``time_share`` is the edge's share of the whole forward pass, both
+    measured in the same run; None if time was not measured.
     """
 
     parameters: int
@@ -51,16 +51,16 @@ class Cost:
 
 
 class Traced(Protocol):
-    """A model that was followed through its computation."""
+    """A traced model that can be cut."""
 
     @property
     def how(self) -> str:
-        """Which way of following worked, and why not an earlier one."""
+        """The tracing method that worked, and why earlier ones failed."""
         ...
 
     @property
     def any_batch(self) -> bool:
-        """Whether the halves take batches of every size as they stand, so that they can be exported so."""
+        """Whether the halves take batches of any size without vmap, so they can be exported that way."""
         ...
 
     @property
@@ -69,17 +69,17 @@ class Traced(Protocol):
         ...
 
     def edge(self, name: str) -> nn.Module:
-        """x to a tuple of tensors."""
+        """The half from x to a tuple of tensors."""
         ...
 
     def cloud(self, name: str) -> nn.Module:
-        """These tensors, one argument each, to the model's output."""
+        """The half from these tensors, one argument each, to the model's output."""
         ...
 
     def values(self, x: Tensor, names: Sequence[str]) -> dict[str, tuple[Tensor, ...]]:
-        """The tensors at several points from one forward pass, which ends at the last of them."""
+        """The tensors at several points from one forward pass, which stops at the last of them."""
         ...
 
-    def costs(self, x: Tensor, *, repeats: int) -> dict[str, Cost]:
-        """Costs of all points, from forward passes of ``x``; time is measured over ``repeats`` passes (0: not at all)."""
+    def costs(self, x: Tensor, *, repeats: int) -> dict[str, EdgeCost]:
+        """Costs of all points, from forward passes of ``x``; time is measured over ``repeats`` passes (0: not measured)."""
         ...

@@ -1,4 +1,4 @@
-"""Cuts a graph in two: what computes the live values, and what goes on from them."""
+"""Cuts a graph in two: the part that computes the live values, and the part that continues from them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
-from leakgauge.graphs.liveness import needed, reads_only_sizes
+from leakgauge.graphs.liveness import ancestors, reads_only_sizes
 
 
 def stand_in(value: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor of no particular values with the batch size of ``value`` and, per sample, ``shape``."""
+    """A placeholder tensor with the batch size of ``value`` and ``shape`` per sample; its values mean nothing."""
     return value.new_empty((value.shape[0], *shape))
 
 
 class EdgeHalf(nn.Module):
-    """x to the tensors that are sent, as a tuple."""
+    """From x to the tensors that are sent, as a tuple."""
 
     def __init__(self, body: fx.GraphModule) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class EdgeHalf(nn.Module):
 
 
 class CloudHalf(nn.Module):
-    """The tensors that were sent to what the whole model returns."""
+    """From the sent tensors to the output of the whole model."""
 
     def __init__(self, body: fx.GraphModule, out_spec: pytree.TreeSpec | None) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class CloudHalf(nn.Module):
 
 def front(module: fx.GraphModule, wanted: Sequence[fx.Node]) -> fx.GraphModule:
     """The part of the graph that computes ``wanted`` from the input; it returns them as a tuple."""
-    keep = needed(list(wanted), stop=lambda node: False)
+    keep = ancestors(list(wanted), stop=lambda node: False)
     graph, copies = fx.Graph(), {}
     for node in module.graph.nodes:
         if node.op == "placeholder" or node in keep:
@@ -52,13 +52,13 @@ def front(module: fx.GraphModule, wanted: Sequence[fx.Node]) -> fx.GraphModule:
 
 
 def back(module: fx.GraphModule, sent: Sequence[fx.Node], shapes: dict[fx.Node, tuple[int, ...]]) -> fx.GraphModule:
-    """The part of the graph that goes on from the values ``sent``.
+    """The part of the graph that continues from the values ``sent``.
 
-    Sizes of tensors that stayed on the other side are read off a stand-in of the same size: ``shapes`` holds the shape
-    of each node for one sample.
+    Sizes of tensors that stayed on the edge come from a placeholder of the same size: ``shapes`` holds the shape of each node
+    for one sample.
     """
     (output,) = (node for node in module.graph.nodes if node.op == "output")
-    keep = needed([output], stop=lambda node: node in sent or reads_only_sizes(node))
+    keep = ancestors([output], stop=lambda node: node in sent or reads_only_sizes(node))
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for number, node in enumerate(sent):
@@ -82,6 +82,6 @@ def back(module: fx.GraphModule, sent: Sequence[fx.Node], shapes: dict[fx.Node, 
 
 
 def _sized(graph: fx.Graph, reader: fx.Node, sent: fx.Node, shape: tuple[int, ...]) -> fx.Node:
-    """What a reader of sizes looks at instead of a tensor that was not sent."""
+    """The placeholder node that a reader of sizes uses for a tensor that was not sent."""
     batch_alone = reader.target is torch.ops.aten.sym_size.int and reader.args[1] == 0
     return sent if batch_alone else graph.call_function(stand_in, (sent, shape))

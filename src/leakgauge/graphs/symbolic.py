@@ -1,4 +1,4 @@
-"""Tracing with torch.fx: a graph of the model's own modules, for every batch size."""
+"""Tracing with torch.fx: a graph of the model's own modules, for any batch size."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import copy
 
 from torch import Tensor, fx, nn
 
-from leakgauge.graphs.captured import Captured
 from leakgauge.graphs.liveness import IN_PLACE
+from leakgauge.graphs.traced_graph import TracedGraph
 
 
-def symbolic(model: nn.Module, x: Tensor) -> Captured:
-    """Raises whatever torch.fx raises where it cannot follow the model, which is copied."""
+def trace_symbolically(model: nn.Module, x: Tensor) -> TracedGraph:
+    """The graph from torch.fx, which raises its own errors if it cannot trace the model. The model is copied."""
     own = copy.deepcopy(model)
     for module in own.modules():
         if getattr(module, "inplace", False) is True:
@@ -23,4 +23,4 @@ def symbolic(model: nn.Module, x: Tensor) -> Captured:
         if node.kwargs.get("inplace") is True:
             node.kwargs = {**node.kwargs, "inplace": False}
     traced.recompile()
-    return Captured(traced, "torch.fx", True, x, None)
+    return TracedGraph(traced, "torch.fx", True, x, None)

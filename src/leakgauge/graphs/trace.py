@@ -1,4 +1,4 @@
-"""Follows any model through its computation: torch.export, then torch.fx, then module hooks."""
+"""Traces any model: torch.export, then torch.fx, then module hooks."""
 
 from __future__ import annotations
 
@@ -14,69 +14,71 @@ from leakgauge.core import Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.families.nearest import nearest
-from leakgauge.graphs.captured import Captured
-from leakgauge.graphs.exporting import exported
-from leakgauge.graphs.hooked import Hooked, alike
+from leakgauge.graphs.exporting import export_graph
+from leakgauge.graphs.hooks import TracedByHooks, alike
 from leakgauge.graphs.points import Point, Traced
-from leakgauge.graphs.symbolic import symbolic
+from leakgauge.graphs.symbolic import trace_symbolically
+from leakgauge.graphs.traced_graph import TracedGraph
 
 SAMPLES = 3
-"""Of the example: an unusual number, so that a dimension of this size is the batch."""
+"""Batch size of the example: an unusual number, so a dimension of this size must be the batch."""
 
 _known: WeakKeyDictionary[Victim, Traced] = WeakKeyDictionary()
 
 
 def trace_of(victim: Victim) -> Traced:
-    """The victim's trace; it is made once, for a victim does not change."""
+    """The victim's trace. It is made once, because a victim does not change."""
     if victim not in _known:
         _known[victim] = trace(victim)
     return _known[victim]
 
 
 def trace(victim: Victim) -> Traced:
-    """The first way of following the model that gives a graph which computes what the model computes.
+    """The first tracing method with a graph that computes the same as the model.
 
-    Tried are torch.export for any batch size, torch.export of one sample, torch.fx and module hooks. ``how`` of the
-    result says which one it was and why those before it failed. Inference runs in eval mode, and so must the victim.
+    The order is torch.export for any batch size, torch.export of one sample, torch.fx, module hooks. ``how`` of the result
+    says which one worked and why the earlier ones failed. The victim must be in eval mode, as in inference.
     """
     if victim.mode != "eval":
-        raise BadInput("a model is cut for inference, which runs in eval mode; make the victim with mode='eval'")
+        raise BadInput("a model is cut for inference, which needs eval mode; create the victim with mode='eval'")
     x = example_of(victim, SAMPLES)
     model = victim.model
     try:
-        with torch.no_grad(), same_draws(victim):
+        with torch.no_grad(), fixed_draws(victim):
             whole = victim(x)
     except LeakgaugeError:
         raise
     except Exception as error:
         shape = "x".join(map(str, victim.space.shape))
-        raise BadInput(f"the model {victim.name} does not take samples of shape {shape}: {_said(error)}") from error
-    ways: list[tuple[str, Callable[[], Captured]]] = [
-        ("torch.export", lambda: exported(model, x, any_batch=True)),
-        ("torch.export of one sample", lambda: exported(model, x, any_batch=False)),
-        ("torch.fx", lambda: symbolic(model, x)),
+        raise BadInput(
+            f"the model {victim.name} does not take samples of shape {shape}: {_first_line(error)}"
+        ) from error
+    ways: list[tuple[str, Callable[[], TracedGraph]]] = [
+        ("torch.export", lambda: export_graph(model, x, any_batch=True)),
+        ("torch.export of one sample", lambda: export_graph(model, x, any_batch=False)),
+        ("torch.fx", lambda: trace_symbolically(model, x)),
     ]
     failed: list[str] = []
     for name, way in ways:
         reason = None
         try:
-            with same_draws(victim):
+            with fixed_draws(victim):
                 found = way()
                 points = list(found.points)
             if points:
                 last = points[-1]
-                with torch.no_grad(), same_draws(victim):
+                with torch.no_grad(), fixed_draws(victim):
                     same = alike(found.cloud(last)(*found.edge(last)(x)), whole)
                 if same:
                     return replace(found, how="; ".join([found.how, *failed]))
-                reason = "its graph computes something else than the model"
+                reason = "its graph does not compute what the model computes"
             else:
                 reason = "no point where the computation can be cut"
-        except Exception as error:  # noqa: BLE001 - tracers raise anything; the reason is kept and told
-            reason = _said(error)
+        except Exception as error:  # noqa: BLE001 - tracers raise anything; the reason is kept and reported
+            reason = _first_line(error)
         failed.append(f"{name}: {reason}")
-    hooked = Hooked(model, x, "; ".join(["module hooks", *failed]))
-    with same_draws(victim):
+    hooked = TracedByHooks(model, x, "; ".join(["module hooks", *failed]))
+    with fixed_draws(victim):
         points = hooked.points
     if not points:
         raise Inapplicable(
@@ -85,19 +87,19 @@ def trace(victim: Victim) -> Traced:
     return hooked
 
 
-def same_draws(victim: Victim) -> AbstractContextManager[None]:
-    """Makes a model that draws random numbers in eval mode (noise of its own, say) draw the same ones in every such block."""
+def fixed_draws(victim: Victim) -> AbstractContextManager[None]:
+    """In every such block, a model that draws random numbers in eval mode draws the same ones."""
     return private_randomness(0, victim.device)
 
 
 def example_of(victim: Victim, count: int) -> Tensor:
-    """Samples drawn from the victim's space, always the same ones, as the model takes them."""
+    """Samples drawn from the victim's space, always the same ones, in the model's type."""
     x = victim.space.start(count, torch.Generator().manual_seed(0)).to(victim.device)
     return x.to(victim.dtype) if x.is_floating_point() else x
 
 
-def find(traced: Traced, name: str) -> Point:
-    """The point called ``name``, or ending with the module of that name; ``BadInput`` with the nearest names if none is."""
+def find_point(traced: Traced, name: str) -> Point:
+    """The point with this name, or the point where the module of this name ends; ``BadInput`` with the nearest names if there is none."""
     if name in traced.points:
         return traced.points[name]
     aliases = {alias: point for point in traced.points.values() for alias in point.aliases}
@@ -106,6 +108,6 @@ def find(traced: Traced, name: str) -> Point:
     raise BadInput(f"there is no cut {name!r}; {nearest(name, [*traced.points, *aliases])}")
 
 
-def _said(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}"[:200]

@@ -1,1 +1,1 @@
-"""Pure mathematics on tensors, one file per measure; knows nothing of victims, channels or attacks."""
+"""Pure mathematics on tensors, one file per measure. Nothing here knows victims, channels or attacks."""

@@ -1,4 +1,4 @@
-"""How sure a mean over samples is: percentile bootstrap."""
+"""The uncertainty of a mean over samples: percentile bootstrap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leakgauge.errors import BadInput
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and the interval that holds it with the given ``level`` over draws of the samples."""
+    """A value and its interval at confidence ``level`` over draws of the samples."""
 
     value: float
     low: float
@@ -28,7 +28,7 @@ def mean_interval(values: Tensor, *, level: float = 0.95, resamples: int = 2000,
 def ratio_interval(
     above: Tensor, below: Tensor, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> Interval:
-    """Σ above / Σ below with its bootstrap interval; both (N,), and the samples are drawn in pairs.
+    """Σ above / Σ below with its bootstrap interval; both are (N,) and resampled in pairs.
 
     The interval runs from the (1 - level)/2 to the (1 + level)/2 quantile of the ratio over ``resamples`` draws of N
     samples with replacement.
@@ -42,7 +42,7 @@ def ratio_interval(
     above, below = above.double().cpu(), below.double().cpu()
     rng = torch.Generator().manual_seed(seed)
     ratios = torch.empty(resamples, dtype=torch.float64)
-    chunk = max(1, 4_000_000 // len(above))  # draws held at once
+    chunk = max(1, 4_000_000 // len(above))  # draws in memory at once
     for start in range(0, resamples, chunk):
         rows = min(chunk, resamples - start)
         drawn = torch.randint(len(above), (rows, len(above)), generator=rng)

@@ -1,9 +1,9 @@
 """The split-inference paper's entropy bounds. Trend indicators, not guarantees.
 
-They bound the entropy of features from above by that of a Gaussian of the same trace. For images in [0, 1] the entropy H(x)
-is at most 0, while the subtracted term is positive at nearly every cut, so "H(x|z) ≥ a negative number" says nothing; the value
-moves with any rescaling of x or z; and the trace is spread over all D dimensions although few of them carry variance (see
-:func:`leakgauge.measures.entropy.effective_rank`). What remains is a number that moves with the spread of features.
+They bound the entropy of features by that of a Gaussian with the same trace. For images in [0, 1] the entropy H(x) is at most 0
+and the subtracted term is positive at nearly every cut, so "H(x|z) ≥ a negative number" says nothing. The value changes with any
+rescaling of x or z. The trace is spread over all D dimensions although few of them carry variance (see
+:func:`leakgauge.measures.entropy.effective_rank`). What remains is a number that follows the spread of the features.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_A_GUARANTEE = "trend indicator, not a guarantee"
 
 @dataclass(frozen=True)
 class TrendIndicator:
-    """A bound in nats per dimension. ``meaning`` goes wherever the number is shown."""
+    """A bound in nats per dimension. Show ``meaning`` wherever the number is shown."""
 
     nats_per_dimension: float
     dimensions: int
@@ -55,7 +55,7 @@ def conditional_entropy(input_nats: float, sent: TrendIndicator) -> float:
     return input_nats - sent.nats
 
 
-def quantised(entropy: TrendIndicator, *, step: float) -> TrendIndicator:
+def quantise(entropy: TrendIndicator, *, step: float) -> TrendIndicator:
     """H(Z_Δ) ≈ h(Z) + D·ln(1/Δ): Shannon entropy of features rounded to multiples of Δ = ``step``.
 
     Ref: Liu and Zhu 2025, Appendix B — entropy after uniform quantisation
@@ -66,5 +66,5 @@ def quantised(entropy: TrendIndicator, *, step: float) -> TrendIndicator:
 
 
 def _gaussian(trace: float, dimensions: int) -> float:
-    """½ ln(2πe·trace/D): entropy per dimension of a Gaussian whose variance is spread evenly; -∞ without variance."""
+    """½ ln(2πe·trace/D): entropy per dimension of a Gaussian with evenly spread variance; -∞ without variance."""
     return 0.5 * math.log(2 * math.pi * math.e * trace / dimensions) if trace > 0 else -math.inf

@@ -1,4 +1,4 @@
-"""Which candidates make up a sum: ridge regression of the sum on their contributions."""
+"""Finds which candidates make up a sum: ridge regression of the sum on their contributions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RIDGES = tuple(10.0**power for power in range(-10, 3))
 
 
 def decode(gram: Tensor, cross: Tensor, energy: float, dimensions: int) -> Tensor:
-    """Weights of n candidates in one signal, shape (n,), as :func:`decode_each` finds them."""
+    """Weights of n candidates in one signal, shape (n,); see :func:`decode_each`."""
     energies = torch.tensor([energy], dtype=torch.float64, device=gram.device)
     return decode_each(gram, cross[:, None], energies, dimensions)[:, 0]
 
@@ -17,9 +17,9 @@ def decode(gram: Tensor, cross: Tensor, energy: float, dimensions: int) -> Tenso
 def decode_each(gram: Tensor, cross: Tensor, energy: Tensor, dimensions: int) -> Tensor:
     """Weights c = (XXᵀ + λI)⁻¹ X g of n candidates in each of m signals g ≈ Xᵀc, shape (n, m).
 
-    ``gram`` = XXᵀ (n, n), ``cross`` = Xg (n, m), ``energy`` = ‖g‖² (m,) and ``dimensions`` = d the length of g. λ is, for
-    each signal, the multiple of the mean diagonal, out of ``RIDGES``, with the least generalised cross-validation error
-    ‖g - Xᵀc‖²/(d - tr H)², so that nothing has to be set by hand. Without noise and with independent rows, c is exact.
+    ``gram`` = XXᵀ (n, n), ``cross`` = Xg (n, m), ``energy`` = ‖g‖² (m,) and ``dimensions`` = d the length of g. For each signal, λ
+    is the multiple of the mean diagonal, out of ``RIDGES``, with the least generalised cross-validation error
+    ‖g - Xᵀc‖²/(d - tr H)²; there is nothing to tune. Without noise and with independent rows, c is exact.
 
     Ref: Golub et al. 1979, section 1 — ridge parameter by generalised cross-validation
     """

@@ -1,4 +1,4 @@
-"""How many directions features use, and how much a noisy or rounded channel can carry of them."""
+"""How many directions features use, and how much information a noisy or rounded channel can carry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AT_ONCE = 1 << 26
 
 
 def covariance_spectrum(features: Tensor) -> Tensor:
-    """Eigenvalues of the covariance of features (N, ...), largest first, float64; at most min(N, D) of them are there.
+    """Eigenvalues of the covariance of features (N, ...), largest first, float64; at most min(N, D) of them.
 
     Computed from the smaller of the N x N and the D x D product of the centred features.
     """
@@ -31,7 +31,7 @@ def covariance_spectrum(features: Tensor) -> Tensor:
 
 
 def effective_rank(spectrum: Tensor) -> float:
-    """exp(-Σ p_i ln p_i) with p_i = λ_i / Σ λ: how many directions carry the variance; 0 if there is none.
+    """exp(-Σ p_i ln p_i) with p_i = λ_i / Σ λ: how many directions carry the variance; 0 without variance.
 
     ``spectrum`` holds the eigenvalues λ of the covariance.
 
@@ -48,13 +48,13 @@ def effective_rank(spectrum: Tensor) -> float:
 
 
 def gaussian_channel(spectrum: Tensor, *, noise: float) -> float:
-    """½ Σ_i ln(1 + λ_i/σ²) in nats: the most that z + N(0, σ²I) can tell about z of this covariance spectrum λ.
+    """½ Σ_i ln(1 + λ_i/σ²) in nats: the most that z + N(0, σ²I) can reveal about z with this covariance spectrum λ.
 
-    σ = ``noise``. A Gaussian has the largest entropy of all with that covariance, so this is a ceiling for any z; it holds
-    for the true spectrum, of which one from N samples is an estimate (and has at most N - 1 directions).
+    σ = ``noise``. For a given covariance the Gaussian has the largest entropy, so this is a ceiling for any z. It holds for the
+    true spectrum; one from N samples is an estimate (and has at most N - 1 directions).
 
     Ref: Cover and Thomas 2006, section 9.4 — capacity of parallel Gaussian channels
     """
     if not noise > 0:
-        raise BadInput(f"a channel without noise carries infinite information; declare a positive noise, got {noise}")
+        raise BadInput(f"a channel without noise carries infinite information; set a positive noise, got {noise}")
     return 0.5 * float(torch.log1p(spectrum.double() / noise**2).sum())

@@ -1,4 +1,4 @@
-"""How much of the images a reconstruction explains, against guesses that look at no signal."""
+"""How much of the images a reconstruction explains, compared with guesses that use no signal."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.image import checked, checked_pair, mse
+from leakgauge.measures.image import check_images, check_pair, mse
 
 
 def mean_image(images: Tensor) -> Tensor:
-    """Mean of images (N, C, H, W), shape (1, C, H, W): the best guess of who only knows what images look like."""
-    return checked(images).mean(0, keepdim=True)
+    """Mean of images (N, C, H, W), shape (1, C, H, W): the best guess if you know only what images look like."""
+    return check_images(images).mean(0, keepdim=True)
 
 
 def class_mean_images(images: Tensor, labels: Tensor, *, of: Tensor) -> Tensor:
     """For each label in ``of`` (M,) the mean of the ``images`` with that label, shape (M, C, H, W).
 
-    The best guess of who knows the class of an image, and nothing else about it.
+    The best guess if you know the class of an image and nothing else about it.
     """
-    values = checked(images)
+    values = check_images(images)
     if labels.shape != (len(images),) or of.ndim != 1:
         raise BadInput(f"class means need one label per image, got {tuple(labels.shape)} for {len(images)} images")
     known = labels.unique()
     missing = sorted(set(of.tolist()) - set(known.tolist()))
     if missing:
-        raise BadInput(f"there is no image of class {missing[0]} to take the class mean of; give images of every class")
+        raise BadInput(f"class {missing[0]} has no image for its class mean; give images of every class")
     means = torch.stack([values[labels == label].mean(0) for label in known])
     return means[torch.searchsorted(known, of.to(known))]
 
@@ -33,8 +33,8 @@ def class_mean_images(images: Tensor, labels: Tensor, *, of: Tensor) -> Tensor:
 def fraction_unexplained(reconstructions: Tensor, truths: Tensor, guess: Tensor) -> float:
     """FVU = Σ_i MSE(x̂_i, x_i) / Σ_i MSE(g_i, x_i), the fraction of variance unexplained: 0 is a perfect copy.
 
-    x̂ = ``reconstructions``, x = ``truths``, g = ``guess``, one image for all (then 1 says: learned nothing beyond it) or
-    one for each, such as class means.
+    x̂ = ``reconstructions``, x = ``truths``, g = ``guess``: one image for all (then 1 means nothing learned beyond it) or one
+    per image, such as class means.
 
     >>> truths = torch.rand(4, 1, 2, 2)
     >>> fraction_unexplained(mean_image(truths).expand(4, -1, -1, -1), truths, mean_image(truths))
@@ -47,7 +47,7 @@ def fraction_unexplained(reconstructions: Tensor, truths: Tensor, guess: Tensor)
 def _errors(reconstructions: Tensor, truths: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
     baseline = mse(guess.to(truths.device).expand_as(truths), truths)
     if not bool(baseline.sum() > 0):
-        raise BadInput("the images do not differ from the guess, so there is nothing to explain; give other images")
+        raise BadInput("the images equal the guess, so there is no variance to explain; give other images")
     return mse(reconstructions, truths), baseline
 
 
@@ -58,12 +58,12 @@ def mse_per_pixel(a: Tensor, b: Tensor) -> Tensor:
 
     Ref: Liu and Zhu 2025, section 4.1 — mean squared error, in the unit of its tables
     """
-    a, b = checked_pair(a, b)
+    a, b = check_pair(a, b)
     return (a - b).square().sum(1).flatten(1).mean(1)
 
 
 def psnr_of_batches(a: Tensor, b: Tensor, *, batch: int = 128) -> float:
-    """The split-inference paper's PSNR in dB: that of each batch's mean MSE, averaged over batches.
+    """The split-inference paper's PSNR in dB: computed from the mean MSE of each batch, then averaged over batches.
 
     Ref: Liu and Zhu 2025, section 4.1 — peak signal-to-noise ratio, in the unit of its tables
     """
@@ -72,7 +72,7 @@ def psnr_of_batches(a: Tensor, b: Tensor, *, batch: int = 128) -> float:
 
 
 def most_exposed(errors: Tensor, *, share: float = 0.05) -> float:
-    """Mean of the lowest ``share`` of the errors (N,), at least one: how well the attack does where it does best.
+    """Mean of the lowest ``share`` of the errors (N,), at least one: the attack's error on the images it reconstructs best.
 
     >>> most_exposed(torch.arange(100.0), share=0.05)
     2.0

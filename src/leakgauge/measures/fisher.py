@@ -1,4 +1,4 @@
-"""Fisher information leakage of a noisy cut: how well noise protects, sample by sample."""
+"""Fisher information leakage of a noisy cut: how well noise protects each sample."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def fisher_leakage(
 ) -> Tensor:
     """dFIL = tr(JᵀJ) / (d·σ²) of each sample, shape (N,): for z = edge(x) + N(0, σ²I), J = ∂z/∂x, d values in x.
 
-    σ = ``noise``. The trace is E‖J v‖² over signs v, estimated with ``probes`` forward-mode products (Hutchinson); rows of
-    ``edge`` must depend on their own sample alone. An unbiased attacker has E MSE ≥ 1/dFIL; a biased one, such as every
-    attack with a prior, can do better. Without noise nothing is bounded.
+    σ = ``noise``. The trace is E‖J v‖² over random signs v, estimated with ``probes`` forward-mode products (Hutchinson). Each row
+    of ``edge`` must depend on its own sample only. An unbiased attacker has E MSE ≥ 1/dFIL; a biased one, such as any attack
+    with a prior, can do better. Without noise there is no bound.
 
     Ref: Maeng et al. 2023, section 3 — diagonal Fisher information leakage
     """

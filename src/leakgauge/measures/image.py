@@ -1,4 +1,4 @@
-"""How alike two batches of images are, image by image.
+"""How similar two batches of images are, image by image.
 
 Images are (N, C, H, W) with values in [0, 1]; the data range is 1. Everything is computed and returned in float64,
 because the differences of near-equal images cancel in float32.
@@ -16,11 +16,11 @@ WINDOW = 11
 SIGMA = 1.5
 K1, K2 = 0.01, 0.03
 VIEWED = 64
-"""Pixels a side up to which images are compared as they are; larger ones also at a size below."""
-SLACK = 1e-4  # how far rounding (interpolation, float16) may push a value out of [0, 1]
+"""Side in pixels up to which images are compared only as they are; larger images are also compared at a reduced size."""
+SLACK = 1e-4  # how far rounding (interpolation, float16) may move a value out of [0, 1]
 
 
-def checked(images: Tensor, name: str = "images") -> Tensor:
+def check_images(images: Tensor, name: str = "images") -> Tensor:
     """``images`` in float64 and detached; ``BadInput`` unless non-empty (N, C, H, W), finite, in [0, 1]."""
     if images.ndim != 4 or images.numel() == 0:
         raise BadInput(f"{name} must be a non-empty batch (N, C, H, W), got shape {tuple(images.shape)}")
@@ -29,7 +29,7 @@ def checked(images: Tensor, name: str = "images") -> Tensor:
         raise BadInput(f"{name} must be finite, got NaN or infinity in {_count_bad(values)} of {len(values)} images")
     low, high = values.min().item(), values.max().item()
     if low < -SLACK or high > 1 + SLACK:
-        raise BadInput(f"{name} must lie in [0, 1], got values from {low:g} to {high:g}; decode them first")
+        raise BadInput(f"{name} must be in [0, 1], got values from {low:g} to {high:g}; decode them first")
     return values
 
 
@@ -37,12 +37,12 @@ def _count_bad(values: Tensor) -> int:
     return int((~torch.isfinite(values)).flatten(1).any(1).sum())
 
 
-def checked_pair(a: Tensor, b: Tensor, *, same_count: bool = True) -> tuple[Tensor, Tensor]:
-    """Both batches in float64, or ``BadInput`` unless their images (and, by default, their counts) agree in shape."""
+def check_pair(a: Tensor, b: Tensor, *, same_count: bool = True) -> tuple[Tensor, Tensor]:
+    """Both batches in float64; ``BadInput`` unless their images (and, by default, their counts) have the same shape."""
     start = 0 if same_count else 1
     if a.shape[start:] != b.shape[start:]:
         raise BadInput(f"both batches must have the same shape, got {tuple(a.shape)} and {tuple(b.shape)}")
-    return checked(a, "the first batch"), checked(b, "the second batch")
+    return check_images(a, "the first batch"), check_images(b, "the second batch")
 
 
 def mse(a: Tensor, b: Tensor) -> Tensor:
@@ -55,16 +55,16 @@ def mse(a: Tensor, b: Tensor) -> Tensor:
 
     Ref: Horé 2010, Eq. (2) — mean squared error
     """
-    a, b = checked_pair(a, b)
+    a, b = check_pair(a, b)
     return _mean_square(a - b)
 
 
 def mse_pairs(a: Tensor, b: Tensor) -> Tensor:
     """Mean squared error of every image of ``a`` (N) with every image of ``b`` (M), shape (N, M).
 
-    Differences are formed one by one: an exact copy scores exactly 0.
+    Every difference is computed explicitly: an exact copy scores exactly 0.
     """
-    a, b = checked_pair(a, b, same_count=False)
+    a, b = check_pair(a, b, same_count=False)
     return torch.stack([_mean_square(image - b) for image in a])
 
 
@@ -85,13 +85,13 @@ def psnr(a: Tensor, b: Tensor) -> Tensor:
 def ssim(a: Tensor, b: Tensor) -> Tensor:
     """Mean structural similarity of each pair, shape (N,): mean of :func:`ssim_index` over positions and channels.
 
-    The window is 11 x 11 Gaussian with sigma 1.5; only positions where it fits into the image count. On images with a
-    side below 11 the window shrinks to the largest odd size that fits, with the same sigma; such values compare among
-    themselves only. Colour channels are treated one by one.
+    The window is an 11 x 11 Gaussian with sigma 1.5; only positions where it fits into the image count. If a side is below 11, the
+    window shrinks to the largest odd size that fits, with the same sigma; compare such values only with each other. Colour
+    channels are treated separately.
 
     Ref: Wang 2004, Eq. (17) — mean SSIM over all window positions
     """
-    a, b = checked_pair(a, b)
+    a, b = check_pair(a, b)
     return _mean_ssim(_moments(a), _moments(b), _blur(a * b))
 
 
@@ -107,11 +107,11 @@ def _mean_ssim(of_a: tuple[Tensor, Tensor], of_b: tuple[Tensor, Tensor], product
     return index.flatten(1).mean(1)
 
 
-def reduced(images: Tensor) -> Tensor | None:
-    """Images averaged down by the least whole factor that leaves no side above ``VIEWED`` pixels; None where none is longer.
+def downscale(images: Tensor) -> Tensor | None:
+    """Images averaged down by the smallest integer factor that leaves no side above ``VIEWED`` pixels; None if no side is above it.
 
-    SSIM looks through a window of 11 pixels. On 32×32 that is a third of the image, on 224×224 a twentieth: there grain decides that
-    nobody minds who looks at the picture.
+    SSIM uses a window of 11 pixels. On 32×32 that is a third of the image, on 224×224 a twentieth: there, grain that no viewer
+    would mind decides the score.
     """
     height, width = images.shape[-2:]
     factor = -(-max(height, width) // VIEWED)

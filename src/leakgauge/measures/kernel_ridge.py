@@ -9,12 +9,12 @@ from torch import Tensor
 
 RIDGES = (0.03, 0.3, 3.0, 30.0)
 SMALLEST = 1e-3
-"""A target that is predicted better than this share of its variance counts as predicted so well."""
+"""The smallest share of unexplained variance that we report for a target."""
 
 
 @dataclass(frozen=True, eq=False)
 class KernelRidge:
-    """``dual`` (c, N, t) with prediction k(g)·dual, and ``spread`` (c, t): the share of variance left unexplained."""
+    """Predicts k(g)·``dual`` with dual (c, N, t). ``spread`` (c, t) is the share of variance left unexplained."""
 
     dual: Tensor
     spread: Tensor
@@ -26,14 +26,14 @@ class KernelRidge:
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Eigenvalues (c, N) and eigenvectors (c, N, N) of c kernels of centred rows, from which any ridge follows."""
+    """Eigenvalues (c, N) and eigenvectors (c, N, N) of c kernels of centred rows; any ridge can be solved from them."""
 
     values: Tensor
     vectors: Tensor
 
     @classmethod
     def of(cls, kernels: Tensor) -> Spectrum:
-        """In double precision: in single, LAPACK may fail on kernels of low rank, which few or equal rows make."""
+        """Computed in double precision: in single, LAPACK may fail on kernels of low rank, which few or equal rows produce."""
         values, vectors = torch.linalg.eigh(kernels.double())
         return cls(values.clamp_min(0).to(kernels), vectors.to(kernels))
 
@@ -44,8 +44,8 @@ class Spectrum:
         """Fits ``targets`` = Z (N, t), centred and of unit variance, by each of the c kernels K.
 
         dual = (K + λI)⁻¹ Z, with λ out of ``RIDGES`` by the least Σ_t ln v_t, where v_t is the mean square of the
-        leave-one-out residuals (Z - HZ)_i / (1 - H_ii - 1/N), H = K(K + λI)⁻¹, capped at 1: what cannot be predicted
-        is predicted by its mean. The 1/N is the mean that was taken off.
+        leave-one-out residuals (Z - HZ)_i / (1 - H_ii - 1/N), H = K(K + λI)⁻¹, capped at 1: an unpredictable target is
+        predicted by its mean. The 1/N accounts for the subtracted mean.
 
         Ref: Golub et al. 1979, section 1 — leave-one-out residuals in closed form
         """

@@ -1,7 +1,7 @@
-"""Where in the picture what is: how alike two images are once every detail is gone.
+"""Where things are in a picture: how similar two images are without any detail.
 
-A gradient can give away where things stand, their outline and their colour, in a picture so saturated or grainy that SSIM and PSNR
-prefer a grey one. The eye is not fooled by that, and neither is a correlation of block means.
+A gradient can reveal positions, outlines and colours in a picture so saturated or grainy that SSIM and PSNR prefer a grey one. A human
+still recognises such a picture, and so does a correlation of block means.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.measures.image import checked_pair
+from leakgauge.measures.image import check_pair
 from leakgauge.measures.reidentification import normalised_correlation, pattern
 
 GRID = 8
-"""Blocks a side: twice as many as the trivial baseline keeps."""
+"""Blocks per side: twice as many as the trivial baseline keeps."""
 
 
 def layout(a: Tensor, b: Tensor) -> Tensor:
     """Correlation of the layouts of each pair of images (N, C, H, W) in [0, 1], shape (N,), within [-1, 1].
 
-    The normalised correlation of the 8×8 block means after every channel's own mean is taken off, so that neither brightness nor
-    contrast nor the mean colour counts. 0 where an image is flat. A side shorter than that keeps all its pixels.
+    The normalised correlation of the 8×8 block means after subtracting each channel's mean, so brightness, contrast and mean
+    colour do not count. 0 if an image is flat. A side shorter than 8 keeps all its pixels.
 
     >>> import torch
     >>> half = torch.zeros(1, 1, 16, 16)
@@ -28,7 +28,7 @@ def layout(a: Tensor, b: Tensor) -> Tensor:
     >>> [round(value, 6) for value in layout(torch.cat([half, 1 - half]), torch.cat([half, half])).tolist()]
     [1.0, -1.0]
     """
-    a, b = checked_pair(a, b)
+    a, b = check_pair(a, b)
     return (pattern(_blocks(a)) * pattern(_blocks(b))).sum(1)
 
 

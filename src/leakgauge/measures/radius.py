@@ -1,4 +1,4 @@
-"""How far features lie from the centre of their class."""
+"""How far features are from the centre of their class."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 from leakgauge.errors import BadInput
 
 AT_ONCE = 1 << 26
-"""Numbers held at once in float64."""
+"""How many float64 numbers are in memory at once."""
 
 
 @dataclass(frozen=True)
 class Radii:
-    """Of features (N, D) with true labels, over the whole set.
+    """Class radii of features (N, D) with true labels, over the whole set.
 
     ``per_class``: R_c² by class. ``mean``: their mean over classes. ``total``: the variance tr Σ of all features.
-    ``within``: the share of the variance that lies within classes, 1 - (between classes).
+    ``within``: the share of the variance within classes, 1 - (between classes).
     """
 
     per_class: dict[int, float]
@@ -45,7 +45,7 @@ def class_radii(features: Tensor, labels: Tensor) -> Radii:
     squares = torch.zeros(len(classes), dtype=torch.float64, device=flat.device)
     total = torch.zeros((), dtype=torch.float64, device=flat.device)
     width = max(1, AT_ONCE // len(flat))
-    for start in range(0, flat.shape[1], width):  # dimension by dimension is exact; all at once may not fit
+    for start in range(0, flat.shape[1], width):  # blocks of dimensions are exact; all at once may not fit in memory
         part = flat[:, start : start + width].double()
         centres = torch.zeros(len(classes), part.shape[1], dtype=torch.float64, device=flat.device)
         centres.index_add_(0, members, part)

@@ -1,4 +1,4 @@
-"""The cheapest inversion of features: ridge regression in closed form, through the samples' inner products."""
+"""The cheapest inversion of features: ridge regression in closed form, from inner products of the samples."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 from leakgauge.errors import BadInput
 
 PENALTIES = tuple(10.0 ** (k / 2) for k in range(-14, 5))
-"""Of the mean squared length of a centred feature."""
+"""Penalties, relative to the mean squared length of a centred feature."""
 
 AT_ONCE = 1 << 25
-"""Numbers of a feature matrix held at once."""
+"""How many numbers of a feature matrix are in memory at once."""
 
 FEWEST = 10
-"""Samples, fitted and held out together."""
+"""Fewest samples, fitted and held out together."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ridge:
     """x̂ = x̄ + K(z)·A: ``dual`` A (n, P) weighs the inner products of a feature with the n training features.
 
-    ``penalty`` is the chosen λ and ``held_out_mse`` the error that chose it.
+    ``penalty`` is the chosen λ, ``held_out_mse`` its error on held-out samples.
     """
 
     features: Tensor
@@ -36,7 +36,7 @@ class Ridge:
     image_shape: tuple[int, ...]
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Reconstructed images of features (N, ...), not clipped."""
+        """Reconstructed images for features (N, ...), not clipped."""
         products = _products(features.flatten(1), self.features, self.feature_mean)
         return (self.image_mean + products @ self.dual).unflatten(1, self.image_shape)
 
@@ -51,9 +51,9 @@ def fit_ridge(
 ) -> Ridge:
     """min_W Σ_i ‖x_i - x̄ - W(z_i - z̄)‖² + λ‖W‖², solved as A = (K + λI)⁻¹ X with K = Z Zᵀ (n x n).
 
-    Z, X are the centred ``features`` (N, ...) and ``images`` (N, ...) of the fitted part; a ``validation`` share of the samples,
-    drawn by ``seed``, chooses λ among ``penalties`` (times the mean of K's diagonal). K is decomposed once; the error for
-    any further λ costs n². Features may lie on disk: they are read in blocks.
+    Z, X are the centred ``features`` (N, ...) and ``images`` (N, ...) of the fitted part. A ``validation`` share of the samples,
+    drawn by ``seed``, chooses λ among ``penalties`` (times the mean of K's diagonal). K is decomposed once; each further λ costs
+    n². Features may be on disk: they are read in blocks.
 
     Ref: Hoerl and Kennard 1970, section 2 — ridge regression, here in its dual form
     """
@@ -97,7 +97,7 @@ def _held_out_errors(
 ) -> Tensor:
     """Mean squared error of B·diag(s)·C against the truth T for each s = 1/(values + λ), with B, C computed once.
 
-    ‖T - B diag(s) C‖² = ‖T‖² - 2 Σ_k s_k (Bᵀ T Cᵀ)_kk + sᵀ((BᵀB) ∘ (C Cᵀ)) s, so that a λ costs n².
+    ‖T - B diag(s) C‖² = ‖T‖² - 2 Σ_k s_k (Bᵀ T Cᵀ)_kk + sᵀ((BᵀB) ∘ (C Cᵀ)) s, so each λ costs n².
     """
     cross = (against * (truth @ turned.T)).sum(0)
     square = (against.T @ against) * (turned @ turned.T)
@@ -132,5 +132,5 @@ def _products(a: Tensor, b: Tensor, mean: Tensor) -> Tensor:
 
 
 def _numbers(values: Tensor) -> Tensor:
-    """Half precision is stored, not computed with."""
+    """Half precision is for storage; computation uses more."""
     return values if values.dtype == torch.float64 else values.float()

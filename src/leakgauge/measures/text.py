@@ -1,4 +1,4 @@
-"""How alike two sentences of token ids are: token by token, as sets, and in their order."""
+"""How similar two sentences of token ids are: token by token, as sets, and in order."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from leakgauge.errors import BadInput
 
 
 def token_accuracy(guesses: Tensor, truths: Tensor) -> Tensor:
-    """Share of the places that hold the right id, for each of the sentences (N, length); shape (N,), float64."""
+    """Share of positions with the right id in each sentence (N, length); shape (N,), float64."""
     _check(guesses, truths)
     return (guesses == truths).double().mean(1)
 
 
 def pair_sentences(guesses: Tensor, truths: Tensor) -> Tensor:
-    """Index of the truth that stands for each guess: the one-to-one matching with the most right places in all.
+    """Index of the truth matched to each guess: the one-to-one matching with the most right positions in total.
 
     >>> truths = torch.tensor([[1, 2], [3, 4]])
     >>> pair_sentences(truths[[1, 0]], truths).tolist()
@@ -32,7 +32,7 @@ def pair_sentences(guesses: Tensor, truths: Tensor) -> Tensor:
 def set_precision_recall(guesses: Tensor, truths: Tensor) -> tuple[float, float]:
     """Share of the distinct guessed ids that occur in the truth, and share of the distinct true ids that were guessed.
 
-    Both over the whole batch: a bag of tokens does not know which sentence they come from.
+    Both over the whole batch: a bag of tokens does not know which sentence a token comes from.
     """
     found, wanted = set(guesses.flatten().tolist()), set(truths.flatten().tolist())
     if not found or not wanted:
@@ -42,10 +42,10 @@ def set_precision_recall(guesses: Tensor, truths: Tensor) -> tuple[float, float]
 
 
 def adjacent_pairs(guesses: Tensor, truths: Tensor) -> Tensor:
-    """Share of the neighbouring pairs of each true sentence that also stand side by side in the guess, shape (N,).
+    """Share of the adjacent pairs of each true sentence that are also adjacent in the guess, shape (N,).
 
-    A pair that occurs several times counts as often as both sentences have it. Where in the sentence a pair stands does
-    not matter, so text that is only shifted keeps its order. A sentence of one token has no pair and scores 1 if it is right.
+    A pair that occurs several times counts as often as both sentences have it. The position of a pair does not matter, so
+    shifted text keeps its score. A sentence of one token has no pair and scores 1 if it is right.
     """
     _check(guesses, truths)
     if truths.shape[1] < 2:
@@ -63,8 +63,7 @@ def _shared_pairs(guess: Tensor, truth: Tensor) -> float:
 def kendall_tau(guesses: Tensor, truths: Tensor) -> Tensor:
     """Agreement of the order of the tokens that occur once in both sentences, in [-1, 1], shape (N,).
 
-    τ = (pairs in the same order − pairs in the other order) / pairs. Not a number where fewer than two tokens can be
-    compared.
+    τ = (pairs in the same order − pairs in the other order) / pairs. NaN if fewer than two tokens can be compared.
     """
     _check(guesses, truths)
     return torch.tensor([_tau(g, t) for g, t in zip(guesses, truths, strict=True)], dtype=torch.float64)
@@ -73,7 +72,7 @@ def kendall_tau(guesses: Tensor, truths: Tensor) -> Tensor:
 def _tau(guess: Tensor, truth: Tensor) -> float:
     same = guess[:, None] == truth[None]
     once = same & (same.sum(1, keepdim=True) == 1) & (same.sum(0) == 1)
-    place, true_place = once.nonzero(as_tuple=True)  # places of the guess in order, and where they belong
+    place, true_place = once.nonzero(as_tuple=True)  # positions in the guess in order, and their true positions
     pairs = len(place) * (len(place) - 1) / 2
     if pairs == 0:
         return float("nan")

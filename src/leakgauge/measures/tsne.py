@@ -1,4 +1,4 @@
-"""A map of features in the plane by exact t-SNE, for a few hundred points; memory and time per step grow with their square."""
+"""A map of features in the plane by exact t-SNE, for a few hundred points. Memory and time per step grow with their square."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakgauge.errors import BadInput
 BISECTIONS = 64
 EXAGGERATION = 12.0
 FIRST_STEPS = 100
-"""Steps with exaggerated affinities and little momentum, in which clusters form."""
+"""First steps, with exaggerated affinities and little momentum, in which clusters form."""
 
 
 def affinities(features: Tensor, *, perplexity: float = 30.0) -> Tensor:
@@ -23,9 +23,9 @@ def affinities(features: Tensor, *, perplexity: float = 30.0) -> Tensor:
     flat = features.flatten(1).double()
     count = len(flat)
     if not 1 < perplexity < count - 1:
-        raise BadInput(f"a perplexity must lie between 1 and the number of other points, got {perplexity} of {count}")
+        raise BadInput(f"a perplexity must be between 1 and the number of other points, got {perplexity} of {count}")
     away = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
-    away = away / away.sum().clamp_min(1e-300) * count * (count - 1)  # of mean 1, so that one range of β fits all
+    away = away / away.sum().clamp_min(1e-300) * count * (count - 1)  # scaled to mean 1, so one range of β fits all
     itself = torch.eye(count, dtype=torch.bool, device=flat.device)
     low, high = (torch.full((count, 1), edge, dtype=torch.float64, device=flat.device) for edge in (-30.0, 30.0))
     wanted = torch.tensor(perplexity, dtype=torch.float64).log()
@@ -52,9 +52,9 @@ def slope(joint: Tensor, y: Tensor) -> Tensor:
 
 
 def tsne(features: Tensor, *, perplexity: float = 30.0, steps: int = 400) -> Tensor:
-    """Places (N, 2) of ``features`` (N, …) in a map where neighbours stay neighbours; distances of clusters mean nothing.
+    """Positions (N, 2) of ``features`` (N, …) in a map that keeps neighbours together; distances between clusters mean nothing.
 
-    It starts at the two principal components, so that it needs no seed: the same features give the same map.
+    Starts at the first two principal components and needs no seed: the same features give the same map.
 
     Ref: van der Maaten and Hinton 2008, Algorithm 1 — simple version of t-SNE
     """
@@ -75,7 +75,7 @@ def tsne(features: Tensor, *, perplexity: float = 30.0, steps: int = 400) -> Ten
 def principal(features: Tensor, count: int) -> Tensor:
     """The first ``count`` principal components of features (N, …), (N, count), from the Gram matrix of the centred points.
 
-    Each has its largest entry positive, since the sign of an eigenvector is arbitrary.
+    The largest entry of each is positive, because the sign of an eigenvector is arbitrary.
     """
     flat = features.flatten(1).double()
     centred = flat - flat.mean(0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.betting import mixed
+from leakgauge.measures.betting import mix
 
 
 class Alarm:
@@ -33,13 +33,13 @@ class Alarm:
 
     @property
     def log_wealth(self) -> float:
-        return float(mixed(self._log_fortunes, self._log_weights))
+        return float(mix(self._log_fortunes, self._log_weights))
 
     def bet(self, log_evalues: Tensor, steps: list[int]) -> None:
         """Takes the results (1 + layers, n, temperatures) of the ``steps`` that were scored, in their order."""
         gains = log_evalues.transpose(0, 1).flatten(1).double()  # (n, bets)
         path = self._log_fortunes + gains.cumsum(0)
-        wealth = mixed(path, self._log_weights)
+        wealth = mix(path, self._log_weights)
         self._log_fortunes = path[-1]
         self.peak = max(self.peak, float(wealth.max()))
         over = (wealth >= -math.log(self.alpha)).nonzero()

@@ -16,8 +16,8 @@ from torch import Tensor
 from leakgauge.channels import Features
 from leakgauge.core import Defense, Victim, apply_defenses
 from leakgauge.errors import BadInput
-from leakgauge.graphs import find, trace_of
-from leakgauge.graphs.captured import Captured
+from leakgauge.graphs import find_point, trace_of
+from leakgauge.graphs.traced_graph import TracedGraph
 
 IN_MEMORY = 1 << 31
 """Bytes that features may take in memory."""
@@ -71,7 +71,7 @@ def cache_features(
 
 def sent_shape(victim: Victim, cut: str) -> tuple[int, ...]:
     """Shape of what one sample sends: the tensor's, or one long vector where there are several."""
-    point = find(trace_of(victim), cut)
+    point = find_point(trace_of(victim), cut)
     if len(point.tensors) == 1:
         return point.tensors[0].shape
     return (sum(spec.elements for spec in point.tensors),)
@@ -122,7 +122,7 @@ def _fill(
     victim: Victim, images: Tensor, kept: dict[str, Tensor], defenses: Sequence[Defense], batch: int, seed: int
 ) -> None:
     traced = trace_of(victim)
-    points = {name: find(traced, name) for name in kept}
+    points = {name: find_point(traced, name) for name in kept}
     for start in range(0, len(images), batch):
         x = victim.space.encode(images[start : start + batch].to(victim.device, victim.dtype))
         values = traced.values(x, list(dict.fromkeys(point.name for point in points.values())))
@@ -140,7 +140,7 @@ def _fingerprint(
     """Of everything that the features depend on: also what the model computes, as far as it could be followed."""
     told = hashlib.sha256(f"{victim.space!r} {tuple(defenses)!r} {dtype} {seed} {batch if defenses else ''}".encode())
     traced = trace_of(victim)
-    told.update(f"{victim.model!r} {traced.module.code if isinstance(traced, Captured) else traced.how}".encode())
+    told.update(f"{victim.model!r} {traced.module.code if isinstance(traced, TracedGraph) else traced.how}".encode())
     for name, value in (*victim.model.named_parameters(), *victim.model.named_buffers()):
         told.update(name.encode())
         told.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

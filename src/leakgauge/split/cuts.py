@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from leakgauge.core import Pixels, Space, Victim
 from leakgauge.core.randomness import draw_indices
 from leakgauge.errors import BadInput
-from leakgauge.graphs import Cost, Point, TensorSpec, example_of, find, trace_of
+from leakgauge.graphs import EdgeCost, Point, TensorSpec, example_of, find_point, trace_of
 
 BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 """Bytes of one number."""
@@ -100,7 +100,7 @@ def cuts(
     return tuple(found)
 
 
-def _cut(point: Point, cost: Cost, parameters: int, depth: float, sizes: Sizes) -> Cut:
+def _cut(point: Point, cost: EdgeCost, parameters: int, depth: float, sizes: Sizes) -> Cut:
     return Cut(
         name=point.name,
         tensors=point.tensors,
@@ -117,7 +117,7 @@ def _cut(point: Point, cost: Cost, parameters: int, depth: float, sizes: Sizes) 
 
 def cut_named(found: tuple[Cut, ...], name: str, victim: Victim) -> Cut:
     """The cut of that name, or that ends with the module of that name; the nearest names are suggested if there is none."""
-    point = find(trace_of(victim), name)
+    point = find_point(trace_of(victim), name)
     for cut in found:
         if cut.name == point.name:
             return cut

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from leakgauge.core import Victim
 from leakgauge.errors import BadInput, Inapplicable, MissingExtra
-from leakgauge.graphs import example_of, same_draws
-from leakgauge.graphs.captured import OneByOne
-from leakgauge.graphs.hooked import Hooked
+from leakgauge.graphs import example_of, fixed_draws
+from leakgauge.graphs.hooks import TracedByHooks
 from leakgauge.graphs.subgraph import CloudHalf
 from leakgauge.graphs.trace import trace_of
+from leakgauge.graphs.traced_graph import OneByOne
 from leakgauge.split.halves import Halves, difference, halves
 
 FORMATS = ("pt2", "onnx")
@@ -61,7 +61,7 @@ def export_halves(
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
         raise BadInput(f"halves are written as {' and '.join(FORMATS)}, got {', '.join(unknown) or 'nothing'}")
-    if isinstance(trace_of(victim), Hooked):
+    if isinstance(trace_of(victim), TracedByHooks):
         raise Inapplicable(f"the halves of {victim.name} have no graph to write: it could only be cut by module hooks")
     pair = halves(victim, cut, tolerance=tolerance)
     sizes = (1, 2, 5) if pair.any_batch else (1,)
@@ -190,9 +190,9 @@ def _checked(victim: Victim, loaded: Sequence[Run], sizes: Sequence[int]) -> flo
     largest = 0.0
     for size in sizes:
         x = example_of(victim, size)
-        with same_draws(victim):
+        with fixed_draws(victim):
             found = cloud(*edge(x))
-        with same_draws(victim):
+        with fixed_draws(victim):
             whole = victim(x)
         if isinstance(found, tuple) and isinstance(whole, Tensor):  # ONNX knows lists of outputs only
             found = found[0]

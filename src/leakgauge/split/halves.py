@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakgauge.core import Space, Victim
 from leakgauge.errors import BadInput
-from leakgauge.graphs import Point, example_of, find, same_draws, trace_of
+from leakgauge.graphs import Point, example_of, find_point, fixed_draws, trace_of
 from leakgauge.split.cuts import as_victim
 
 
@@ -48,12 +48,12 @@ def halves(
     """
     victim = as_victim(model, space)
     traced = trace_of(victim)
-    point = find(traced, cut)
+    point = find_point(traced, cut)
     edge, cloud = traced.edge(point.name), traced.cloud(point.name)
     x = example_of(victim, samples)
-    with torch.no_grad(), same_draws(victim):
+    with torch.no_grad(), fixed_draws(victim):
         ours = cloud(*edge(x))
-    with torch.no_grad(), same_draws(victim):
+    with torch.no_grad(), fixed_draws(victim):
         error = difference(ours, victim(x))
     if not error <= tolerance:
         raise BadInput(

@@ -15,7 +15,7 @@ from leakgauge.channels import Features
 from leakgauge.core import Defense, Victim
 from leakgauge.core.randomness import draw_indices
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.graphs import find, trace_of
+from leakgauge.graphs import find_point, trace_of
 from leakgauge.measures.bootstrap import ratio_interval
 from leakgauge.measures.bounds import decision_entropy, feature_entropy
 from leakgauge.measures.entropy import covariance_spectrum, effective_rank
@@ -146,7 +146,7 @@ def scan(
 def distinct(victim: Victim, cuts: Sequence[Cut | str]) -> tuple[str, ...]:
     """Names of the cuts in the order of depth, without those that send the numbers of the cut before, if that is asked for too."""
     traced = trace_of(victim)
-    asked = {find(traced, cut if isinstance(cut, str) else cut.name).name for cut in cuts}
+    asked = {find_point(traced, cut if isinstance(cut, str) else cut.name).name for cut in cuts}
     if not asked:
         raise BadInput("a scan needs at least one cut; list them with leakgauge.split.cuts")
     points = list(traced.points.values())

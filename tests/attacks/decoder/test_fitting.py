@@ -258,7 +258,7 @@ def test_classes_without_a_public_image_are_named(victim):
     ("data", "message"),
     [
         (pictures(15), "at least 16 public images, got 15"),
-        (pictures(20) * 2, r"lie in \[0, 1\]"),
+        (pictures(20) * 2, r"be in \[0, 1\]"),
         (torch.rand(20, 1, 6, 6), "resize them first"),
         ((pictures(20), torch.zeros(19, dtype=torch.long)), "20 images and 19 labels"),
     ],

@@ -14,14 +14,14 @@ from leakgauge.measures.mutual_information.cca import (
     shrunk_covariance,
 )
 from leakgauge.measures.mutual_information.club import club_value
-from leakgauge.measures.mutual_information.critic import Scores, Training, scores
+from leakgauge.measures.mutual_information.critic import CriticFit, Scores, scores
 from leakgauge.measures.mutual_information.dv import dv_bound, dv_reading
-from leakgauge.measures.mutual_information.estimate import Pairs, checked, interval, split
+from leakgauge.measures.mutual_information.estimate import Pairs, check_pairs, normal_interval, split_pairs
 from leakgauge.measures.mutual_information.infonce import infonce_bound, infonce_reading
 from leakgauge.measures.mutual_information.ksg import ksg_terms
 from leakgauge.measures.mutual_information.mine import MovingAverageGain
 from leakgauge.measures.mutual_information.nwj import nwj_bound, nwj_reading
-from leakgauge.measures.mutual_information.scale import standardised, tamed
+from leakgauge.measures.mutual_information.scale import standardise, tame_tails
 from leakgauge.measures.mutual_information.smile import jensen_shannon_bound, smile_reading, smile_value
 from leakgauge.testing import gaussian_pairs
 
@@ -160,7 +160,7 @@ class TestIntervals:
         hits = 0
         for seed in range(200):
             found = read(best(n=400, seed=seed))
-            low, high = interval(float(found.value), found.influences)
+            low, high = normal_interval(float(found.value), found.influences)
             hits += low <= truth <= high
         assert 180 <= hits <= 199  # 190 expected; 180 is 3 standard deviations off
 
@@ -222,7 +222,7 @@ class TestCanonical:
 class TestPlumbing:
     def test_split_is_a_partition(self):
         a = torch.arange(103.0)
-        parts = split(checked(a, a), seed=4)
+        parts = split_pairs(check_pairs(a, a), seed=4)
         assert [len(part) for part in parts] == [51, 10, 42]
         assert torch.cat([part.a for part in parts]).flatten().sort().values.tolist() == a.tolist()
         assert all(torch.equal(part.a, part.b) for part in parts)
@@ -244,10 +244,10 @@ class TestPlumbing:
             Pairs(torch.tensor([[0.0], [2.0]]), torch.ones(2, 1)),
             Pairs(torch.tensor([[5.0]]), torch.ones(1, 1)),
         )
-        out = standardised(train, other)[1]
+        out = standardise(train, other)[1]
         assert out.a.item() == pytest.approx(4 / math.sqrt(2))
         assert out.b.item() == 0.0
-        far = tamed(Pairs(torch.tensor([[-1.0], [0.0], [1.0]]), torch.ones(3, 1)), other)[1]
+        far = tame_tails(Pairs(torch.tensor([[-1.0], [0.0], [1.0]]), torch.ones(3, 1)), other)[1]
         assert far.a.item() == pytest.approx(math.asinh(5 / 1.4826))
 
     @pytest.mark.parametrize(
@@ -255,15 +255,15 @@ class TestPlumbing:
         [
             (torch.zeros(50, 1), torch.zeros(49, 1), "same number of rows"),
             (torch.zeros(10, 1), torch.zeros(10, 1), "at least 40 pairs"),
-            (torch.zeros(50, 0), torch.zeros(50, 1), "first side has rows without values"),
+            (torch.zeros(50, 0), torch.zeros(50, 1), "first side has empty rows"),
             (torch.zeros(50, 1), torch.full((50, 1), torch.inf), "second side holds NaN"),
             (torch.tensor(1.0), torch.zeros(50), "same number of rows"),
         ],
     )
     def test_refusals(self, a, b, says):
         with pytest.raises(BadInput, match=says):
-            checked(a, b)
+            check_pairs(a, b)
 
     def test_training_refuses_nonsense(self):
         with pytest.raises(BadInput, match="positive"):
-            Training(steps=0)
+            CriticFit(steps=0)

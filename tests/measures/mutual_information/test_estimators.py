@@ -18,13 +18,13 @@ from leakgauge.measures.mutual_information import (
     MINE,
     NWJ,
     SMILE,
+    CriticFit,
     InfoNCE,
-    Training,
 )
 from leakgauge.testing import gaussian_pairs
 
 FIXTURES = Path(__file__).parent / "fixtures" / "bmi.npz"
-QUICK = Training(batch=32, steps=200, shifts=31)
+QUICK = CriticFit(batch=32, steps=200, shifts=31)
 LOWER = {"dv": DV(QUICK), "mine": MINE(training=QUICK), "nwj": NWJ(QUICK), "infonce": InfoNCE(32, QUICK)}
 """Lower bounds with a short training: a bound holds for any critic."""
 
@@ -112,10 +112,10 @@ def test_an_overfitted_critic_is_flagged():
     """A large critic that is never stopped learns 60 independent pairs by heart; held out it reads nothing."""
     rng = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, 60, 10, generator=rng)
-    greedy = InfoNCE(24, Training(hidden=(128, 64), steps=300, patience=1000, weight_decay=0.0))
+    greedy = InfoNCE(24, CriticFit(hidden=(128, 64), steps=300, patience=1000, weight_decay=0.0))
     patient = greedy(a, b)
     assert patient.in_sample - patient.nats < 1  # the best step on the pairs kept for stopping is an early one
-    keeps_all = Training(hidden=(128, 64), steps=300, every=300, patience=1000, weight_decay=0.0)
+    keeps_all = CriticFit(hidden=(128, 64), steps=300, every=300, patience=1000, weight_decay=0.0)
     late = InfoNCE(24, keeps_all)(a, a + 0.5 * b)
     assert late.overfitted
     assert late.in_sample > late.nats + 0.3

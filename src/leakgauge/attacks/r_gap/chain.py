@@ -13,8 +13,8 @@ from torch import Tensor, fx
 
 from leakgauge.core import Tokens, Victim
 from leakgauge.errors import Inapplicable
-from leakgauge.graphs import example_of, same_draws
-from leakgauge.graphs.exporting import exported
+from leakgauge.graphs import example_of, fixed_draws
+from leakgauge.graphs.exporting import export_graph
 from leakgauge.graphs.naming import names_of, operation
 
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
@@ -119,8 +119,8 @@ def read_chain(victim: Victim) -> tuple[Layer, ...]:
     if isinstance(victim.space, Tokens):
         raise Inapplicable("the victim takes token ids; R-GAP solves for the values of an image")
     try:
-        with same_draws(victim):
-            graph = exported(victim.model, example_of(victim, 2), any_batch=False).module.graph
+        with fixed_draws(victim):
+            graph = export_graph(victim.model, example_of(victim, 2), any_batch=False).module.graph
     except Exception as error:  # torch.export raises anything
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         raise Inapplicable(f"the model's layers cannot be followed: {type(error).__name__}: {said}"[:300]) from error

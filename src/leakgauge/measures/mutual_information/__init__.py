@@ -1,13 +1,13 @@
-"""Estimators of mutual information, one file each; ``ESTIMATORS`` names them all.
+"""Estimators of mutual information, one file each, listed in ``ESTIMATORS``.
 
-Each takes paired rows and gives a *held-out* value with an interval, and the in-sample value beside it.
+Each takes paired rows and returns a *held-out* value with an interval, and the in-sample value.
 """
 
 from collections.abc import Callable
 
 from leakgauge.measures.mutual_information.cca import CCA
 from leakgauge.measures.mutual_information.club import CLUB
-from leakgauge.measures.mutual_information.critic import Training
+from leakgauge.measures.mutual_information.critic import CriticFit
 from leakgauge.measures.mutual_information.dv import DV
 from leakgauge.measures.mutual_information.estimate import Estimate, Estimator
 from leakgauge.measures.mutual_information.infonce import InfoNCE
@@ -36,8 +36,8 @@ __all__ = [
     "MINE",
     "NWJ",
     "SMILE",
+    "CriticFit",
     "Estimate",
     "Estimator",
     "InfoNCE",
-    "Training",
 ]

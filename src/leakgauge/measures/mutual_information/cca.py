@@ -7,33 +7,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.measures.mutual_information.estimate import Estimate, Pairs, checked, interval, split
-from leakgauge.measures.mutual_information.scale import standardised
+from leakgauge.measures.mutual_information.estimate import Estimate, Pairs, check_pairs, normal_interval, split_pairs
+from leakgauge.measures.mutual_information.scale import standardise
 
 LARGEST = 1 - 1e-9
-"""A correlation of one would make the information infinite."""
+"""Largest correlation: 1 would make the information infinite."""
 
 
 @dataclass(frozen=True)
 class CCA:
-    """Exact for Gaussians, blind to everything that is not linear; no bound.
+    """Exact for Gaussians, blind to anything nonlinear; not a bound.
 
     The covariance is fitted to the training pairs with the shrinkage of Ledoit and Wolf. ``nats`` is the mean over held-out
     pairs of the fitted log-ratio :func:`gaussian_log_ratio`; ``in_sample`` is :func:`gaussian_information` of the training
-    pairs *without* shrinkage, the number usually quoted, which grows with the dimension when pairs are few.
+    pairs *without* shrinkage. That is the number usually quoted; it grows with the dimension if pairs are few.
     """
 
     def __call__(self, a: Tensor, b: Tensor, /, *, seed: int = 0) -> Estimate:
-        train, valid, held = standardised(*split(checked(a, b), seed))
+        train, valid, held = standardise(*split_pairs(check_pairs(a, b), seed))
         fitted = Pairs(torch.cat([train.a, valid.a]), torch.cat([train.b, valid.b]))  # nothing to stop: fit on both
         terms = gaussian_log_ratio(held, *canonical(fitted))
         value = float(terms.mean())
         plain = gaussian_information(canonical(fitted, shrink=False)[0])
-        return Estimate(value, *interval(value, terms), float(plain), len(held))
+        return Estimate(value, *normal_interval(value, terms), float(plain), len(held))
 
 
 def canonical(pairs: Pairs, *, shrink: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-    """Canonical correlations ρ and the directions that make them: with u = A a, v = B b, corr(u_i, v_i) = ρ_i, else 0.
+    """Canonical correlations ρ and their directions: with u = A a, v = B b, corr(u_i, v_i) = ρ_i, and 0 otherwise.
 
     Ref: Hotelling 1936 — canonical correlations, from the singular values of Σaa^-½ Σab Σbb^-½
     """
@@ -47,7 +47,7 @@ def canonical(pairs: Pairs, *, shrink: bool = True) -> tuple[Tensor, Tensor, Ten
 
 
 def shrunk_covariance(centred: Tensor) -> Tensor:
-    """(1 − λ) S + λ m I with S the covariance of ``centred`` (n, d), m its mean diagonal, and the λ that loses least.
+    """(1 − λ) S + λ m I with S the covariance of ``centred`` (n, d), m its mean diagonal, and λ of least expected loss.
 
     λ = b² / d², d² = ‖S − m I‖²/d, b² = min(d², Σ_i ‖x_i x_iᵀ − S‖² / (n² d)).
 

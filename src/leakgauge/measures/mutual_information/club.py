@@ -7,28 +7,28 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from leakgauge.measures.mutual_information.critic import Scorer, Scores, Training, fit, scores
-from leakgauge.measures.mutual_information.estimate import Estimate, Pairs, checked, interval, split
-from leakgauge.measures.mutual_information.scale import standardised
+from leakgauge.measures.mutual_information.critic import CriticFit, Scorer, Scores, fit, scores
+from leakgauge.measures.mutual_information.estimate import Estimate, Pairs, check_pairs, normal_interval, split_pairs
+from leakgauge.measures.mutual_information.scale import standardise
 
 LOG_VARIANCE = 6.0
-"""Largest magnitude of the log-variance: a variance that runs to zero makes NaN of everything."""
+"""Largest magnitude of the log-variance: a variance near zero would make everything NaN."""
 
 
 @dataclass(frozen=True)
 class CLUB:
-    """vCLUB: :func:`club_value` of a Gaussian q(b | a) whose mean and variance a network gives.
+    """vCLUB: :func:`club_value` of a Gaussian q(b | a) with mean and variance from a network.
 
-    An upper bound **only if** q is close enough to p(b | a) (section 3.2 there says how close); with a poor q it can lie below the truth,
-    even below zero. For the exact p(b | a) it is the Jeffreys divergence KL(P‖Q) + KL(Q‖P), never below the mutual information:
-    ρ²/(1 − ρ²) for two Gaussians of correlation ρ.
+    An upper bound **only if** q is close enough to p(b | a) (section 3.2 of the paper says how close); with a poor q it can be below
+    the truth, even below zero. For the exact p(b | a) it is the Jeffreys divergence KL(P‖Q) + KL(Q‖P), which is never below the
+    mutual information: ρ²/(1 − ρ²) for two Gaussians of correlation ρ.
     """
 
-    training: Training = field(default_factory=Training)
+    training: CriticFit = field(default_factory=CriticFit)
 
     def __call__(self, a: Tensor, b: Tensor, /, *, seed: int = 0) -> Estimate:
         rng = torch.Generator().manual_seed(seed)
-        train, valid, held = (part.to(torch.float32) for part in standardised(*split(checked(a, b), seed)))
+        train, valid, held = (part.to(torch.float32) for part in standardise(*split_pairs(check_pairs(a, b), seed)))
         model = Conditional(train.a.shape[1], train.b.shape[1], hidden=self.training.hidden, rng=rng)
         fit(model, _likelihood, _likelihood, train=train, valid=valid, training=self.training, rng=rng)
         with torch.no_grad():
@@ -38,12 +38,12 @@ class CLUB:
             )
         value = float(club_value(outside))
         added = outside.joint - outside.by_row(outside.product) - outside.by_column(outside.product)
-        low, high = interval(value, added)
+        low, high = normal_interval(value, added)
         return Estimate(value, low, high, float(club_value(inside)), len(held), "upper")
 
 
 class Conditional(nn.Module):
-    """log q(b | a) up to a constant, with q a Gaussian of independent coordinates; it scores pairs as a critic does."""
+    """log q(b | a) up to a constant, with q a Gaussian of independent coordinates; scores pairs like a critic."""
 
     def __init__(self, p: int, q: int, *, hidden: tuple[int, ...], rng: torch.Generator) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The small network that scores pairs, and the training that all neural estimators share."""
+"""The small network that scores pairs, and the fitting code that all neural estimators share."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.mutual_information.estimate import Bound, Estimate, Pairs, checked, interval, split
-from leakgauge.measures.mutual_information.scale import tamed
+from leakgauge.measures.mutual_information.estimate import (
+    Bound,
+    Estimate,
+    Pairs,
+    check_pairs,
+    normal_interval,
+    split_pairs,
+)
+from leakgauge.measures.mutual_information.scale import tame_tails
 
 ROWS = 4096
-"""Pairs of the product distribution that are scored at once, at most: it bounds the memory."""
+"""Most pairs of the product distribution scored at once; this bounds the memory."""
 
 
 @dataclass(frozen=True)
-class Training:
-    """How a critic is fitted: Adam on minibatches, stopped when the pairs kept for that no longer gain.
+class CriticFit:
+    """How to fit a critic: Adam on minibatches, stopped when the validation pairs no longer improve.
 
-    ``shifts`` is the number of mismatched partners that each pair is scored against when a value is taken.
+    ``shifts`` is the number of mismatched partners per pair when a value is computed.
     """
 
     hidden: tuple[int, ...] = (64, 32)
@@ -40,9 +47,9 @@ class Training:
 
 
 class Scorer(nn.Module):
-    """A multilayer perceptron on pairs, T(a, b) = tail(A a + B b), whose last layer starts at zero: T = 0 at first.
+    """A multilayer perceptron on pairs, T(a, b) = tail(A a + B b). The last layer starts at zero, so T = 0 at first.
 
-    Both sides meet in the first layer, so that scoring every row of a batch with every other costs the tail only.
+    Both sides meet in the first layer, so scoring every row of a batch with every other only costs the tail.
     """
 
     def __init__(self, p: int, q: int, *, hidden: tuple[int, ...], out: int = 1, rng: torch.Generator) -> None:
@@ -68,9 +75,9 @@ def _uniform(rows: int, columns: int, rng: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Scores:
-    """Critic values: ``joint`` (n,) of true pairs and ``product`` (n, s) of pair i's first side with shifted second sides.
+    """Critic values: ``joint`` (n,) for true pairs and ``product`` (n, s) for the first side of pair i with shifted second sides.
 
-    Column k of ``product`` pairs row i with row i + ``shifts[k]`` (mod n): no row meets its own partner there.
+    Column k of ``product`` pairs row i with row i + ``shifts[k]`` (mod n): no row is paired with its own partner.
     """
 
     joint: Tensor
@@ -78,7 +85,7 @@ class Scores:
     shifts: Tensor
 
     def by_row(self, values: Tensor) -> Tensor:
-        """Mean over partners for each first side, of ``values`` shaped like ``product``."""
+        """For each first side, the mean over partners of ``values`` (shaped like ``product``)."""
         return values.mean(1)
 
     def by_column(self, values: Tensor) -> Tensor:
@@ -90,7 +97,7 @@ class Scores:
 
 
 def scores(critic: nn.Module, pairs: Pairs, *, shifts: int) -> Scores:
-    """``critic`` on all true pairs and on ``shifts`` mismatched partners of each (or all there are)."""
+    """``critic`` on all true pairs and on ``shifts`` mismatched partners of each (fewer if there are fewer)."""
     n = len(pairs)
     count = min(shifts, n - 1)
     offsets = 1 + (torch.arange(count) * (n - 1)) // count  # spread evenly over 1 … n - 1
@@ -102,7 +109,7 @@ def scores(critic: nn.Module, pairs: Pairs, *, shifts: int) -> Scores:
 
 
 Gain = Callable[[Scores], Tensor]
-"""What is raised by training: a scalar that can be differentiated."""
+"""What fitting maximises: a differentiable scalar."""
 
 
 def fit(
@@ -112,10 +119,10 @@ def fit(
     *,
     train: Pairs,
     valid: Pairs,
-    training: Training,
+    training: CriticFit,
     rng: torch.Generator,
 ) -> None:
-    """Raises ``gain`` on minibatches of ``train``; keeps the weights at which ``check`` on ``valid`` was highest."""
+    """Maximises ``gain`` on minibatches of ``train`` and keeps the weights with the highest ``check`` on ``valid``."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=training.lr, weight_decay=training.weight_decay)
     best, kept, waited = -math.inf, _copy(module), 0
     batch = min(training.batch, len(train))
@@ -142,30 +149,30 @@ def _copy(module: nn.Module) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Reading:
-    """A value from critic scores and what each pair adds to it (see :func:`interval`)."""
+    """A value from critic scores and the contribution of each pair (see :func:`normal_interval`)."""
 
     value: Tensor
     influences: Tensor
 
 
-def estimated(
+def estimate_with_critic(
     a: Tensor,
     b: Tensor,
     *,
     gain: Gain,
     read: Callable[[Scores], Reading],
     check: Gain | None = None,
-    training: Training,
+    training: CriticFit,
     bound: Bound,
     seed: int,
     ceiling: float = math.inf,
 ) -> Estimate:
-    """Fits a critic by ``gain`` and takes ``read`` of held-out and of training pairs: the way of all critic estimators.
+    """Fits a critic by ``gain`` and takes ``read`` of held-out and of training pairs. All critic estimators use this.
 
-    ``check`` decides when to stop; by default it is the value of ``read`` itself, the bound that is reported.
+    ``check`` decides when to stop; the default is the value of ``read``, the reported bound.
     """
     rng = torch.Generator().manual_seed(seed)
-    train, valid, held = (part.to(torch.float32) for part in tamed(*split(checked(a, b), seed)))
+    train, valid, held = (part.to(torch.float32) for part in tame_tails(*split_pairs(check_pairs(a, b), seed)))
     critic = Scorer(train.a.shape[1], train.b.shape[1], hidden=training.hidden, rng=rng)
     stop = check or (lambda found: read(found).value)
     fit(
@@ -182,5 +189,5 @@ def estimated(
         outside, inside = (
             read(scores(critic, part.to(torch.float64), shifts=training.shifts)) for part in (held, train)
         )
-    low, high = interval(float(outside.value), outside.influences)
+    low, high = normal_interval(float(outside.value), outside.influences)
     return Estimate(float(outside.value), low, high, float(inside.value), len(held), bound, ceiling)

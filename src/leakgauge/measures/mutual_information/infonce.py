@@ -9,29 +9,31 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.mutual_information.critic import Reading, Scores, Training, estimated
-from leakgauge.measures.mutual_information.estimate import Estimate, checked, held_out
+from leakgauge.measures.mutual_information.critic import CriticFit, Reading, Scores, estimate_with_critic
+from leakgauge.measures.mutual_information.estimate import Estimate, check_pairs, held_out_count
 
 
 @dataclass(frozen=True)
 class InfoNCE:
-    """Lower bound :func:`infonce_bound`, never above its ``ceiling`` ln K, whatever the data.
+    """Lower bound :func:`infonce_bound`, never above its ``ceiling`` ln K.
 
-    ``candidates`` is K; with fewer held-out pairs than that, K is their number, and the ceiling falls with it. A value
-    near the ceiling means "at least this much": more candidates are needed to say more.
+    ``candidates`` is K. With fewer held-out pairs, K is their number, and the ceiling falls accordingly. A value near the
+    ceiling means "at least this much": use more candidates to see more.
     """
 
     candidates: int = 64
-    training: Training = field(default_factory=Training)
+    training: CriticFit = field(default_factory=CriticFit)
 
     def __post_init__(self) -> None:
         if self.candidates < 2:
             raise BadInput(f"InfoNCE needs two candidates or more, got {self.candidates}")
 
     def __call__(self, a: Tensor, b: Tensor, /, *, seed: int = 0) -> Estimate:
-        k = min(self.candidates, held_out(len(checked(a, b))))
-        training = replace(self.training, batch=k, shifts=k - 1)  # scored with as many candidates as it was trained on
-        return estimated(
+        k = min(self.candidates, held_out_count(len(check_pairs(a, b))))
+        training = replace(
+            self.training, batch=k, shifts=k - 1
+        )  # scored with the number of candidates used in training
+        return estimate_with_critic(
             a,
             b,
             gain=infonce_bound,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.mutual_information.critic import Scores, Training, estimated
+from leakgauge.measures.mutual_information.critic import CriticFit, Scores, estimate_with_critic
 from leakgauge.measures.mutual_information.dv import dv_reading, log_mean_exp
 from leakgauge.measures.mutual_information.estimate import Estimate
 
@@ -17,11 +17,11 @@ from leakgauge.measures.mutual_information.estimate import Estimate
 class MINE:
     """Belghazi et al. 2018: as :class:`DV`, but the denominator of the gradient is a moving average.
 
-    ``decay`` is how much of the average each step keeps. Value and interval are those of the held-out bound.
+    ``decay`` is the share of the average that each step keeps. Value and interval are those of the held-out bound.
     """
 
     decay: float = 0.99
-    training: Training = field(default_factory=Training)
+    training: CriticFit = field(default_factory=CriticFit)
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:
@@ -29,13 +29,13 @@ class MINE:
 
     def __call__(self, a: Tensor, b: Tensor, /, *, seed: int = 0) -> Estimate:
         gain = MovingAverageGain(self.decay)
-        return estimated(a, b, gain=gain, read=dv_reading, training=self.training, bound="lower", seed=seed)
+        return estimate_with_critic(a, b, gain=gain, read=dv_reading, training=self.training, bound="lower", seed=seed)
 
 
 class MovingAverageGain:
-    """E_P[T] − E_Q[exp T] / m with m the moving average of E_Q[exp T], which the gradient does not enter.
+    """E_P[T] − E_Q[exp T] / m with m the moving average of E_Q[exp T], through which no gradient flows.
 
-    With m the minibatch's own mean this has the gradient of the Donsker-Varadhan bound, which is biased.
+    If m is the mean of the minibatch, this has the gradient of the Donsker-Varadhan bound, which is biased.
 
     Ref: Belghazi et al. 2018, Eq. (12) and section 3.2 — gradient with an exponential moving average
     """

@@ -1,4 +1,4 @@
-"""Brings both sides to a common scale. Everything is learned on training pairs only."""
+"""Brings both sides to a common scale, learned on training pairs only."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ TO_DEVIATION = 1.4826
 Scale = Callable[[Tensor], Tensor]
 
 
-def standardised(train: Pairs, *others: Pairs) -> tuple[Pairs, ...]:
-    """Every coordinate minus its mean, divided by its standard deviation on ``train``; constant ones become 0."""
-    return _scaled((_by_moments(train.a), _by_moments(train.b)), (train, *others))
+def standardise(train: Pairs, *others: Pairs) -> tuple[Pairs, ...]:
+    """Each coordinate minus its mean, divided by its standard deviation on ``train``; constant coordinates become 0."""
+    return _scale((_by_moments(train.a), _by_moments(train.b)), (train, *others))
 
 
-def tamed(train: Pairs, *others: Pairs) -> tuple[Pairs, ...]:
-    """asinh of every coordinate minus its median, divided by its robust deviation on ``train``.
+def tame_tails(train: Pairs, *others: Pairs) -> tuple[Pairs, ...]:
+    """asinh of each coordinate minus its median, divided by its robust deviation on ``train``.
 
-    The map is invertible, so the mutual information stays; but a critic that meets one sample of a heavy tail fifty
-    deviations out no longer blows up there.
+    The map is invertible, so the mutual information is unchanged. It keeps a critic stable when a sample of a heavy tail is
+    fifty deviations away.
     """
-    return _scaled((_by_ranks(train.a), _by_ranks(train.b)), (train, *others))
+    return _scale((_by_ranks(train.a), _by_ranks(train.b)), (train, *others))
 
 
-def _scaled(scales: tuple[Scale, Scale], parts: tuple[Pairs, ...]) -> tuple[Pairs, ...]:
+def _scale(scales: tuple[Scale, Scale], parts: tuple[Pairs, ...]) -> tuple[Pairs, ...]:
     left, right = scales
     return tuple(Pairs(left(part.a), right(part.b)) for part in parts)
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.mutual_information.critic import Reading, Scores, Training, estimated
+from leakgauge.measures.mutual_information.critic import CriticFit, Reading, Scores, estimate_with_critic
 from leakgauge.measures.mutual_information.dv import log_mean_exp
 from leakgauge.measures.mutual_information.estimate import Estimate
 
@@ -17,23 +17,23 @@ from leakgauge.measures.mutual_information.estimate import Estimate
 class SMILE:
     """Song and Ermon 2020: trained on the Jensen-Shannon bound, read by :func:`smile_value` with ``clip`` = τ.
 
-    Clipping removes the variance of the Donsker-Varadhan bound and its guarantee: the value is no bound.
+    Clipping removes the variance of the Donsker-Varadhan bound, but also its guarantee: the value is not a bound.
     """
 
     clip: float = 5.0
-    training: Training = field(default_factory=Training)
+    training: CriticFit = field(default_factory=CriticFit)
 
     def __post_init__(self) -> None:
         if self.clip <= 0:
             raise BadInput(f"SMILE needs a positive clip, got {self.clip}")
 
     def __call__(self, a: Tensor, b: Tensor, /, *, seed: int = 0) -> Estimate:
-        return estimated(
+        return estimate_with_critic(
             a,
             b,
             gain=jensen_shannon_bound,
             read=lambda scores: smile_reading(scores, clip=self.clip),
-            check=jensen_shannon_bound,  # the clipped value can grow with an ever steeper critic; the trained one cannot
+            check=jensen_shannon_bound,  # the clipped value can grow with an ever steeper critic; this one cannot
             training=self.training,
             bound="none",
             seed=seed,

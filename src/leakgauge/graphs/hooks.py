@@ -1,4 +1,4 @@
-"""Where no graph can be had: cutting behind a module by watching the model run."""
+"""Cuts after a module by running the model with hooks, for models without a graph."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakgauge.errors import Inapplicable
-from leakgauge.graphs.counting import counted_flops
-from leakgauge.graphs.points import Cost, Point, TensorSpec
+from leakgauge.graphs.counting import count_flops
+from leakgauge.graphs.points import EdgeCost, Point, TensorSpec
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Any]
 
 SAME = 1e-4
-"""Two outputs are the same when they differ by less than this part of the largest value."""
+"""Two outputs are equal if they differ by less than this share of the largest value."""
 
 
 class _Reached(Exception):
@@ -34,13 +34,13 @@ class _Reached(Exception):
 
 def _not_called(name: str) -> Inapplicable:
     return Inapplicable(
-        f"the module {name} was not called on these samples: the model's path depends on its input, so that it cannot be "
-        "cut there; cut at a module that every sample goes through"
+        f"the module {name} was not called on these samples, because the model's path depends on its input; "
+        "cut at a module that every sample passes through"
     )
 
 
 @contextmanager
-def _hooked(model: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
+def _with_hooks(model: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
     handles = [model.get_submodule(name).register_forward_hook(hook) for name, hook in hooks.items()]
     try:
         yield
@@ -58,7 +58,7 @@ class _Edge(nn.Module):
         def reached(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             raise _Reached(output)
 
-        with _hooked(self.model, {self.name: reached}):
+        with _with_hooks(self.model, {self.name: reached}):
             try:
                 self.model(x)
             except _Reached as at:
@@ -67,22 +67,22 @@ class _Edge(nn.Module):
 
 
 class _Cloud(nn.Module):
-    """Runs the whole model on a blank input and puts the sent tensor in the place of the module's own output."""
+    """Runs the whole model on a blank input, with the sent tensor in place of the module's own output."""
 
     def __init__(self, model: nn.Module, name: str, blank: Tensor) -> None:
         super().__init__()
         self.model, self.name, self.blank = model, name, blank
 
     def forward(self, sent: Tensor) -> Any:
-        with _hooked(self.model, {self.name: lambda module, inputs, output: sent.clone()}):
+        with _with_hooks(self.model, {self.name: lambda module, inputs, output: sent.clone()}):
             return self.model(self.blank.expand(len(sent), *self.blank.shape[1:]))
 
 
 @dataclass(frozen=True, eq=False)
-class Hooked:
-    """Cuts behind modules that are called once on every input tried and whose output, alone, determines what the model returns.
+class TracedByHooks:
+    """Cuts after modules that are called exactly once per input and whose output alone determines the model's result.
 
-    Whether it does is tried out: the output of the module for one input is put into a run on another input.
+    This is tested: the module's output for one input is inserted into a run on another input.
     """
 
     model: nn.Module
@@ -109,13 +109,13 @@ class Hooked:
         return found
 
     def _other_inputs(self) -> list[Tensor]:
-        """Unlike the example and of its size, so that a module which only some inputs go through is noticed."""
+        """Inputs of the example's size but with other values, to notice a module that only some inputs reach."""
         rows = [self.example[i : i + 1].expand_as(self.example) for i in range(len(self.example))]
         return [*rows, -self.example, 0 * self.example] if self.example.is_floating_point() else rows
 
     def _of_more(self, called: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """What twice as many samples give, which tells the batch's size from others; for a model of one size, the first
-        size of every tensor is taken to be the batch's."""
+        """The outputs for twice as many samples, which shows the batch dimension. For a model with a fixed batch size, the first
+        dimension of every tensor is taken as the batch."""
         try:
             return self._run(self.example.repeat_interleave(2, 0))[0]
         except (RuntimeError, ValueError):
@@ -125,19 +125,19 @@ class Hooked:
             }
 
     def _run(self, x: Tensor) -> tuple[dict[str, list[Any]], Any]:
-        """What every module gave, call by call, and the model's output."""
+        """The outputs of every module, call by call, and the model's output."""
         called: dict[str, list[Any]] = {}
 
         def note(name: str) -> Hook:
-            return lambda module, inputs, output: called.setdefault(name, []).append(_copied(output))
+            return lambda module, inputs, output: called.setdefault(name, []).append(_detach(output))
 
         names = [name for name, _ in self.model.named_modules() if name]
-        with torch.no_grad(), _hooked(self.model, {name: note(name) for name in names}):
+        with torch.no_grad(), _with_hooks(self.model, {name: note(name) for name in names}):
             whole = self.model(x)
         return called, whole
 
     def _sendable(self, value: Any, more: Any) -> bool:
-        """Whether it is a tensor with one row per sample; ``more`` is the same of twice as many samples."""
+        """Whether ``value`` is a tensor with one row per sample; ``more`` is the value for twice as many samples."""
         if not isinstance(value, Tensor) or not isinstance(more, Tensor) or not value.is_floating_point():
             return False
         rows = len(self.example)
@@ -167,28 +167,28 @@ class Hooked:
 
             return hook
 
-        with _hooked(self.model, {name: keep(name) for name in names}), suppress(_Reached):
+        with _with_hooks(self.model, {name: keep(name) for name in names}), suppress(_Reached):
             self.model(x)
         for name in names:
             if name not in found:
                 raise _not_called(name)
         return {name: found[name] for name in names}
 
-    def costs(self, x: Tensor, *, repeats: int) -> dict[str, Cost]:
+    def costs(self, x: Tensor, *, repeats: int) -> dict[str, EdgeCost]:
         whole = _seconds(lambda: self.model(x), repeats)
-        found: dict[str, Cost] = {}
+        found: dict[str, EdgeCost] = {}
         for name in self.points:
             edge = self.edge(name)
             used = _Used(self.model)
-            with torch.no_grad(), counted_flops() as counter, used:
+            with torch.no_grad(), count_flops() as counter, used:
                 edge(x)
             share = min(1.0, _seconds(lambda edge=edge: edge(x), repeats) / whole) if repeats else None
-            found[name] = Cost(used.count(), counter.get_total_flops() // len(x), share)
+            found[name] = EdgeCost(used.count(), counter.get_total_flops() // len(x), share)
         return found
 
 
 class _Used(TorchDispatchMode):
-    """Which parameters the operations of a block read."""
+    """Records which parameters the operations of a block read."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ def _near(a: Tensor, b: Any) -> bool:
     return bool(((a - b).abs() <= SAME * max(scale, torch.finfo(b.dtype).tiny)).all())
 
 
-def _copied(output: Any) -> Any:
+def _detach(output: Any) -> Any:
     return output.clone() if isinstance(output, Tensor) else output
 
 

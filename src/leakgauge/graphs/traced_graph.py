@@ -1,4 +1,4 @@
-"""A traced model that is a graph of operations, from torch.export or torch.fx."""
+"""A traced model as a graph of operations, from torch.export or torch.fx."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from leakgauge.graphs.counting import counted_flops
-from leakgauge.graphs.liveness import live_values, needed
+from leakgauge.graphs.counting import count_flops
+from leakgauge.graphs.liveness import ancestors, live_values
 from leakgauge.graphs.naming import names_of, operation
-from leakgauge.graphs.points import Cost, Point, TensorSpec
+from leakgauge.graphs.points import EdgeCost, Point, TensorSpec
 from leakgauge.graphs.subgraph import CloudHalf, EdgeHalf, back, front
 
 
 @dataclass(frozen=True, eq=False)
-class Captured:
-    """``module`` computes a flat output, which ``out_spec`` (if given) folds into what the model returns.
+class TracedGraph:
+    """``module`` computes a flat output; ``out_spec``, if given, restores the structure that the model returns.
 
-    With ``any_batch=False`` the graph takes one sample; batches are then mapped over it. ``example`` is an input that the
-    graph takes as it stands.
+    With ``any_batch=False`` the graph takes one sample, and batches are mapped over it with vmap. ``example`` is a valid input of
+    the graph.
     """
 
     module: fx.GraphModule
@@ -37,12 +37,12 @@ class Captured:
 
     @cached_property
     def _specs(self) -> dict[fx.Node, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of every tensor that a node makes, as seen in one run of the example."""
+        """Shape and type of every tensor that a node makes, recorded in one run of the example."""
         return self._seen(self.example)
 
     @cached_property
     def _of_more(self) -> dict[fx.Node, tuple[tuple[int, ...], torch.dtype]]:
-        """The same with twice as many samples, where the graph takes them: which size is the batch's, and which is not."""
+        """The same for twice as many samples, if the graph takes them: shows which dimension is the batch."""
         return self._seen(self.example.repeat_interleave(2, 0)) if self.any_batch else self._specs
 
     def _seen(self, x: Tensor) -> dict[fx.Node, tuple[tuple[int, ...], torch.dtype]]:
@@ -75,14 +75,14 @@ class Captured:
             known.add(frozenset(values))
             own = names[node]
             called = [names[v].name if v in names else "input" for v in values]
-            called = called if len(values) > 1 else [own.name]  # a single tensor is named like the cut
+            called = called if len(values) > 1 else [own.name]  # a single tensor has the name of the cut
             tensors = tuple(TensorSpec(name, *self._per_sample(v)) for name, v in zip(called, values, strict=True))
             aliases = own.aliases if values == (node,) else ()
             found.append((Point(own.name, tensors, operation(node), aliases), values))
         return found
 
     def _sendable(self, values: Sequence[fx.Node]) -> bool:
-        """Whether the values are tensors of numbers with one row per sample; a tuple or a flag is none."""
+        """Whether the values are numeric tensors with one row per sample (not a tuple or a flag)."""
         if not values or all(value.op == "placeholder" for value in values):
             return False
         return all(value in self._specs and self._by_rows(value) for value in values)
@@ -97,13 +97,13 @@ class Captured:
         return shape[1:], dtype
 
     def edge(self, name: str) -> nn.Module:
-        """The first half: x to a tuple of tensors."""
+        """The first half: from x to a tuple of tensors."""
         if ("edge", name) not in self._halves:
             self._halves["edge", name] = self._whole_batch(EdgeHalf(front(self.module, self._live[name])))
         return self._halves["edge", name]
 
     def cloud(self, name: str) -> nn.Module:
-        """The second half: the tensors to the model's output."""
+        """The second half: from the tensors to the model's output."""
         if ("cloud", name) not in self._halves:
             shapes = {node: shape[1:] for node, (shape, _) in self._specs.items()}
             body = back(self.module, self._live[name], shapes)
@@ -114,7 +114,7 @@ class Captured:
         return half if self.any_batch else OneByOne(half)
 
     def values(self, x: Tensor, names: Sequence[str]) -> dict[str, tuple[Tensor, ...]]:
-        """The tensors at several points from one forward pass, which ends at the last of them."""
+        """The tensors at several points from one forward pass, which stops at the last of them."""
         wanted = list(dict.fromkeys(node for name in names for node in self._live[name]))
         key = "values", "\n".join(node.name for node in wanted)
         if key not in self._halves:
@@ -122,7 +122,7 @@ class Captured:
         found = dict(zip(wanted, self._halves[key](x), strict=True))
         return {name: tuple(found[node] for node in self._live[name]) for name in names}
 
-    def costs(self, x: Tensor, *, repeats: int) -> dict[str, Cost]:
+    def costs(self, x: Tensor, *, repeats: int) -> dict[str, EdgeCost]:
         """Costs of all points for one sample; see ``Traced.costs``."""
         if not self.any_batch:
             x = x[:1]
@@ -133,14 +133,14 @@ class Captured:
             for _ in range(repeats + 1 if repeats else 0):  # the first one warms up; the fastest of each node counts
                 timed.run(x)
         (output,) = (node for node in self.module.graph.nodes if node.op == "output")
-        total = sum(timed.seconds.get(node, 0.0) for node in needed([output], stop=lambda node: False))
-        found: dict[str, Cost] = {}
+        total = sum(timed.seconds.get(node, 0.0) for node in ancestors([output], stop=lambda node: False))
+        found: dict[str, EdgeCost] = {}
         for name, values in self._live.items():
-            nodes = needed(list(values), stop=lambda node: False)
+            nodes = ancestors(list(values), stop=lambda node: False)
             flops = sum(counted.flops.get(node, 0) for node in nodes)
             seconds = sum(timed.seconds.get(node, 0.0) for node in nodes)
             share = seconds / total if repeats and total else None
-            found[name] = Cost(self._parameters(nodes), flops // len(x), share)
+            found[name] = EdgeCost(self._parameters(nodes), flops // len(x), share)
         return found
 
     def _parameters(self, nodes: set[fx.Node]) -> int:
@@ -152,7 +152,7 @@ class Captured:
 
 
 class OneByOne(nn.Module):
-    """A half that takes one sample, mapped over a batch."""
+    """Maps a half that takes one sample over a batch."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -162,13 +162,13 @@ class OneByOne(nn.Module):
         def one(*rows: Tensor) -> Any:
             return self.inner(*(row[None] for row in rows))
 
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels cannot be mapped
+        with sdpa_kernel(SDPBackend.MATH):  # vmap cannot map the fused kernels
             found = torch.vmap(one)(*tensors)
         return pytree.tree_map_only(Tensor, lambda value: value.flatten(0, 1), found)
 
 
 class _Recorder(fx.Interpreter):
-    """Runs the graph node by node and writes down what each made and cost."""
+    """Runs the graph node by node and records the result and cost of each."""
 
     def __init__(self, module: fx.GraphModule, *, count: bool = False, time: bool = False) -> None:
         super().__init__(module)
@@ -180,7 +180,7 @@ class _Recorder(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         began = time.perf_counter()
         if self.count:
-            with counted_flops() as counter:
+            with count_flops() as counter:
                 made = super().run_node(n)
             self.flops[n] = counter.get_total_flops()
         else:
