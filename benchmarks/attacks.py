@@ -16,7 +16,7 @@ from torch import nn
 from leakgauge.attacks import dlg, inverting_gradients, linear, r_gap
 from leakgauge.audit.run import null_run
 from leakgauge.audit.scoring import score
-from leakgauge.audit.setup import one_of_each_class
+from leakgauge.audit.session import one_of_each_class
 from leakgauge.channels import Gradient
 from leakgauge.core import Attack, Pixels, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion

@@ -22,7 +22,7 @@ from leakgauge.attacks import generative_prior, inverting_gradients
 from leakgauge.audit.case import Case
 from leakgauge.audit.run import null_run
 from leakgauge.audit.scoring import score
-from leakgauge.audit.setup import embedded
+from leakgauge.audit.session import embedded
 from leakgauge.channels import Gradient
 from leakgauge.core import Auxiliary, Defense, Size, share
 from leakgauge.defenses import GaussianNoise, Prune

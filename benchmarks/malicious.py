@@ -23,7 +23,7 @@ from torch import nn
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.scoring import score
-from leakgauge.audit.setup import Setup, embedded, set_up
+from leakgauge.audit.session import Setup, embedded, set_up
 from leakgauge.core import Victim
 from leakgauge.errors import Inapplicable
 from leakgauge.servers import find_isolated

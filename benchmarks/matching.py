@@ -23,7 +23,7 @@ from torch import nn
 
 from leakgauge.attacks import april, idlg, inverting_gradients, tag, tag_read_labels
 from leakgauge.audit.scoring import score
-from leakgauge.audit.setup import one_of_each_class
+from leakgauge.audit.session import one_of_each_class
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion

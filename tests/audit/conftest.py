@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 
 QUICK = Case(model="tiny", data="random", options={"steps": 3})
 

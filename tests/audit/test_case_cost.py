@@ -9,7 +9,7 @@ import torch
 
 from leakgauge.audit import case_cost
 from leakgauge.audit.case_cost import Cost
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 

@@ -12,7 +12,7 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.first_pass import affordable, evenly, expected, tried_first
 from leakgauge.audit.scan_records import RIDGE
 from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.split import RidgeInverter
 

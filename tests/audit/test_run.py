@@ -16,7 +16,7 @@ from leakgauge.audit import run as running
 from leakgauge.audit.case import Case
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.run import null_run, run_all, run_case
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.errors import BadInput, Inapplicable

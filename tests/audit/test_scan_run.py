@@ -14,7 +14,7 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.scan_conclusion import straight
 from leakgauge.audit.scan_records import DECODER, RIDGE
 from leakgauge.audit.scan_run import Asked, ScanRun, parted, placed, plan_scan
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.report import html

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from leakgauge.audit import monitor_records, training
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 from leakgauge.audit.training import Cost, plan_training, train, trained
 from leakgauge.errors import BadInput
 

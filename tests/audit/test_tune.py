@@ -9,7 +9,7 @@ import torch
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.across import as_markdown, tune_across, vulnerable_image
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 from leakgauge.audit.tune import PAPER, LogUniform, OneOf, Trial, tune
 from leakgauge.errors import BadInput, Inapplicable
 

@@ -10,7 +10,7 @@ import torch
 from leakgauge.audit import answers, monitor_records, planning, records, scan_records, whole
 from leakgauge.audit.case_cost import Cost
 from leakgauge.audit.planning import make_plan
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 from leakgauge.audit.whole_plan import Effort, Request
 from leakgauge.errors import BadInput
 

@@ -3,7 +3,7 @@
 from leakgauge.audit.case import Case
 from leakgauge.audit.run import run_all, run_case
 from leakgauge.audit.scoring import Scores, score
-from leakgauge.audit.setup import Setup, embedded
+from leakgauge.audit.session import Setup, embedded
 from leakgauge.audit.text_scoring import TextScores, score_text
 from leakgauge.audit.verdict import Verdict, judge
 

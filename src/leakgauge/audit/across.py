@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.setup import Load
+from leakgauge.audit.session import Load
 from leakgauge.audit.tune import Tuned, tune
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from leakgauge.audit.case import Case, accepted_options
 from leakgauge.audit.run import run_case
-from leakgauge.audit.setup import Load, check_fits, set_up
+from leakgauge.audit.session import Load, check_fits, set_up
 from leakgauge.audit.step_time import FEWEST_STEPS, LONGEST_TRIAL, MEASURABLE, SHORTEST_TRIAL
 from leakgauge.errors import BadInput
 

@@ -24,7 +24,7 @@ from leakgauge.audit.defense_leakage import Releases, draw_releases, told_apart
 from leakgauge.audit.defense_records import DefenseRecord, Trial, may_be_private, protected
 from leakgauge.audit.defense_training import Training, accuracy, classified, privacy_of
 from leakgauge.audit.run import attacked, null_run, versions
-from leakgauge.audit.setup import Load, Setup, check_fits
+from leakgauge.audit.session import Load, Setup, check_fits
 from leakgauge.channels import DPSGD
 from leakgauge.core import Blindable, PerSample, Reconstruction
 from leakgauge.errors import BadInput, Inapplicable

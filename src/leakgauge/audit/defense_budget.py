@@ -16,7 +16,7 @@ from leakgauge.audit.defense_leakage import told_apart
 from leakgauge.audit.defense_records import Trial
 from leakgauge.audit.defense_training import Training, at_once, held_out, judged, trained
 from leakgauge.audit.run import attacked
-from leakgauge.audit.setup import Load, Setup
+from leakgauge.audit.session import Load, Setup
 from leakgauge.audit.step_time import (
     FEWEST_STEPS,
     LONGEST_TRIAL,

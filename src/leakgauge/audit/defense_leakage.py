@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.defense_training import at_once
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 from leakgauge.channels import DPSGD, Gradient
 from leakgauge.channels.aggregate import for_client
 from leakgauge.channels.dpsgd import require_separate_samples

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 from leakgauge.channels import DPSGD, Gradient
 from leakgauge.channels.dpsgd import require_separate_samples
 from leakgauge.channels.gradient import each_gradient, gradient

@@ -15,7 +15,7 @@ from leakgauge.audit.defense_budget import cost_of_trials, counted, fit_trials
 from leakgauge.audit.first_pass import SHARE
 from leakgauge.audit.questions import Question
 from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
-from leakgauge.audit.setup import Load, Setup, check_fits
+from leakgauge.audit.session import Load, Setup, check_fits
 from leakgauge.audit.training import TrainingPlan, plan_training, trial_cost
 from leakgauge.audit.whole_plan import Effort, Request, WholePlan
 from leakgauge.errors import BadInput, Inapplicable

@@ -25,7 +25,7 @@ from leakgauge.audit.intervals import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.records import Curve, Frame, Record, VictimFacts
 from leakgauge.audit.scoring import Perceptual, Scores, score, score_images, score_images_in_order, trivial_baseline
-from leakgauge.audit.setup import Load, Setup, check_fits, set_up
+from leakgauge.audit.session import Load, Setup, check_fits, set_up
 from leakgauge.audit.verdict import judge
 from leakgauge.core import Attack, Blindable, Observation, Reconstruction, Victim
 from leakgauge.errors import BadInput, Inapplicable

@@ -22,7 +22,7 @@ from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.run import versions
 from leakgauge.audit.scan_conclusion import conclude, few
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.setup import Setup, check_fits
+from leakgauge.audit.session import Setup, check_fits
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 from leakgauge.graphs import trace_of

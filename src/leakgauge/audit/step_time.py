@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.setup import Load, check_fits, set_up
+from leakgauge.audit.session import Load, check_fits, set_up
 from leakgauge.errors import BadInput
 
 FEWEST_STEPS = 50

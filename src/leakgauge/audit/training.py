@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from leakgauge.audit import monitor_records
 from leakgauge.audit.case import Case
 from leakgauge.audit.recording import Recording, Settings
-from leakgauge.audit.setup import Setup, check_fits
+from leakgauge.audit.session import Setup, check_fits
 from leakgauge.core import Loss
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput

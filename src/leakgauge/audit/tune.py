@@ -17,7 +17,7 @@ from typing import Any
 
 from leakgauge.audit.case import Case, accepted_options
 from leakgauge.audit.scoring import score_images
-from leakgauge.audit.setup import Load, set_up
+from leakgauge.audit.session import Load, set_up
 from leakgauge.channels.dropout import without_dropout
 from leakgauge.errors import BadInput, Inapplicable, MissingExtra
 from leakgauge.inversion.knowledge import gradient_alignment

@@ -18,7 +18,7 @@ from leakgauge.audit.records import Record
 from leakgauge.audit.run import CaseMap, run_all
 from leakgauge.audit.scan_records import DECODER, CutRecord
 from leakgauge.audit.scan_run import ScanRun
-from leakgauge.audit.setup import Load
+from leakgauge.audit.session import Load
 from leakgauge.audit.training import train, trained
 from leakgauge.audit.whole_plan import WholePlan
 from leakgauge.audit.wording import result

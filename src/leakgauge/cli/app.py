@@ -132,11 +132,13 @@ def audit(
     from dataclasses import replace
 
     from leakgauge.audit.case import Case
+    from leakgauge.audit.session import Session
     from leakgauge.audit.whole_plan import Effort
     from leakgauge.cli import attack as console
     from leakgauge.cli import audit as console_audit
     from leakgauge.cli.run_folder import refuse_changes
     from leakgauge.integrations import plan_file
+    from leakgauge.integrations.setups import find
 
     folder = out or Path("leakgauge-runs/audit")
     written = plan_file.read(model, seed=seed) if model is not None and plan_file.is_plan(model) else None
@@ -161,11 +163,12 @@ def audit(
             written, base, given=_given(context), mode=mode, batch_size=batch_size, defenses=defense or ()
         )  # fmt: skip
         steps = steps or plan_file.steps_of(cases)
+    load = Session(find)
     request = console_audit.request_of(
-        base, plain=plain, mode=mode, batch_size=batch_size, defenses=defense or (), only=only or (), skip=skip or (),
+        base, load=load, plain=plain, mode=mode, batch_size=batch_size, defenses=defense or (), only=only or (), skip=skip or (),
         explain=explain, effort=Effort(steps, training_steps, epochs), budget=budget, cases=cases,
     )  # fmt: skip
-    raise typer.Exit(console_audit.fresh(folder, request, shown, asked=_asked(context, SHOWN), began=began))
+    raise typer.Exit(console_audit.fresh(folder, request, shown, load=load, asked=_asked(context, SHOWN), began=began))
 
 
 @app.command(

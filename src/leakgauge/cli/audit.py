@@ -38,6 +38,7 @@ from leakgauge.audit.questions import Question, chosen
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import CaseMap
 from leakgauge.audit.scan_run import FEATURES
+from leakgauge.audit.session import Load, Session
 from leakgauge.audit.whole_plan import Effort, Request, WholePlan
 from leakgauge.audit.wording import explanation, flipping, statements
 from leakgauge.cli.attack import Gate, verdicts
@@ -79,6 +80,7 @@ class Shown:
 def request_of(
     base: Case,
     *,
+    load: Load,
     plain: bool,
     mode: str | None,
     batch_size: int | None,
@@ -127,7 +129,7 @@ def request_of(
         case.require_fit()
     changes: tuple[Case, ...] = ()
     if "updates" in questions:
-        setup = find(main)
+        setup = load(main)
         changes = tuple(
             ladder(main, images=len(setup.images), models=smaller(main.model), without=pointless(setup.victim))
         )
@@ -140,17 +142,17 @@ def request_of(
     return Request(main=main, cases=grid, ladder=changes, split=split, budget=seconds, **common)
 
 
-def fresh(folder: Path, request: Request, shown: Shown, *, asked: Mapping[str, str], began: float) -> int:
+def fresh(folder: Path, request: Request, shown: Shown, *, load: Load, asked: Mapping[str, str], began: float) -> int:
     """Plans and runs what is asked for, by the command line ``asked``. Returns the exit code."""
     _prepare(folder)
     whole_plan.save_request(folder, request)
     remember(folder, asked)
-    return _run(folder, request, shown, began=began)
+    return _run(folder, request, shown, load=load, began=began)
 
 
 def resumed(folder: Path, shown: Shown, *, began: float) -> int:
     """Goes on with the run in ``folder``, wherever it was stopped; its own plan decides everything."""
-    return _run(folder, whole_plan.read(folder), shown, began=began)
+    return _run(folder, whole_plan.read(folder), shown, load=Session(find), began=began)
 
 
 def _prepare(folder: Path) -> None:
@@ -159,7 +161,7 @@ def _prepare(folder: Path) -> None:
         raise BadInput(f"{folder} already holds a run; go on with it by --resume, or choose another folder with --out")
 
 
-def _run(folder: Path, found: WholePlan | Request, shown: Shown, *, began: float) -> int:
+def _run(folder: Path, found: WholePlan | Request, shown: Shown, *, load: Load, began: float) -> int:
     questions = found.questions
     if "updates" not in questions and shown.gate != Gate():
         raise BadInput(
@@ -169,20 +171,20 @@ def _run(folder: Path, found: WholePlan | Request, shown: Shown, *, began: float
     _sweep(folder)
     try:
         with AuditView(screen, questions) as view:
-            ready = found if isinstance(found, WholePlan) else _planned(folder, found, view, began=began)
+            ready = found if isinstance(found, WholePlan) else _planned(folder, found, view, load=load, began=began)
             view.planned(ready.estimates)
-            ended = whole.run(ready, folder=folder, load=find, watcher=view, map=shown.map())
+            ended = whole.run(ready, folder=folder, load=load, watcher=view, map=shown.map())
         return _conclude(folder, ready, ended, shown, screen)
     except KeyboardInterrupt:
         _interrupted(folder)
         sys.exit(INTERRUPTED)
 
 
-def _planned(folder: Path, request: Request, view: AuditView, *, began: float) -> WholePlan:
+def _planned(folder: Path, request: Request, view: AuditView, *, load: Load, began: float) -> WholePlan:
     """Makes the plan. What an earlier attempt to make it had measured goes; a mistake of the user's leaves nothing behind."""
     _forget(folder)
     try:
-        ready = make_plan(request, load=find, folder=folder, began=began, on_question=view.planning)
+        ready = make_plan(request, load=load, folder=folder, began=began, on_question=view.planning)
     except LeakgaugeError:
         _forget(folder)
         for name in (whole_plan.FILE, ASKED):

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.setup import check_fits, set_up
+from leakgauge.audit.session import check_fits, set_up
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.integrations.setups import find
 from leakgauge.servers.isolation import Isolated, find_isolated

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.audit.case import AUXILIARY, REARRANGED, AuxiliaryImages, Case
-from leakgauge.audit.setup import embedded
+from leakgauge.audit.session import embedded
 from leakgauge.channels import DPSGD, ShuffledFedAvg
 from leakgauge.channels.facts import is_weight_update, local_steps, public, single_client
 from leakgauge.core import Assumption, Auxiliary, Channel, Observation, PerSample, Signal, Victim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -52,9 +53,9 @@ class OnRay:
                 ray.init(address=self.address, log_to_driver=False, logging_level="warning", include_dashboard=False)
         try:
             task = ray.remote(num_cpus=self.cpus, max_retries=self.retries)(_run)
-            shared = ray.put(run)
+            shared, mark = ray.put(run), uuid.uuid4().hex
             under_way: dict[Any, Case] = {
-                task.options(num_gpus=self._gpus_for(case)).remote(shared, case): case for case in cases
+                task.options(num_gpus=self._gpus_for(case)).remote(shared, mark, case): case for case in cases
             }
             while under_way:
                 done, _ = ray.wait(list(under_way), num_returns=1)
@@ -71,8 +72,14 @@ class OnRay:
                 ray.shutdown()
 
 
-def _run(run: Runner, case: Case) -> Record:
-    return run(case)
+_runners: dict[str, Runner] = {}
+"""In a worker: the runner of the map it works for, with the model and data it has loaded. A task alone would bring a fresh one."""
+
+
+def _run(run: Runner, mark: str, case: Case) -> Record:
+    if mark not in _runners:
+        _runners.clear()
+    return _runners.setdefault(mark, run)(case)
 
 
 def _ray() -> ModuleType:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.case import REARRANGED, Case
-from leakgauge.audit.setup import Setup, check_fits, embedded, one_of_each_class
+from leakgauge.audit.session import Setup, check_fits, embedded, one_of_each_class
 from leakgauge.core import Pixels, Victim
 from leakgauge.data.arrays import from_arrays
 from leakgauge.data.embedded import fashion, photographs

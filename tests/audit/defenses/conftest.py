@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 
 
 def labelled(count: int) -> tuple[torch.Tensor, torch.Tensor]:

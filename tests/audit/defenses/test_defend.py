@@ -12,7 +12,7 @@ from leakgauge.audit import defend, defense_records
 from leakgauge.audit.case import Case
 from leakgauge.audit.defend import GRID, Trial, plan_trials, run_trials, trial_from
 from leakgauge.audit.run import run_case
-from leakgauge.audit.setup import Setup
+from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput, Inapplicable

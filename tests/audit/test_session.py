@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.setup import POOL, Setup, check_fits, embedded, one_of_each_class
+from leakgauge.audit.session import POOL, Session, Setup, check_fits, embedded, one_of_each_class
 from leakgauge.core import Pixels, Victim
 from leakgauge.data.embedded import fashion
 from leakgauge.errors import BadInput, Inapplicable
@@ -120,3 +121,64 @@ def test_a_defense_that_overflows_is_refused_by_name():
         half.observation(case)
     assert half.observation(replace(case, name="", defenses=())).signal
     assert embedded(case).observation(case).signal
+
+
+@pytest.fixture
+def counted(load):
+    """The quick load in a session, and the cases for which it was really asked."""
+    asked = []
+
+    def find(case):
+        asked.append(case)
+        return load(case)
+
+    return Session(find), asked
+
+
+def test_a_session_loads_each_source_once(counted, quick):
+    session, asked = counted
+    for case in (quick(), quick(mode="train"), quick(batch_size=4), quick(attack="dlg"), quick(first=3)):
+        assert session(case).victim.mode == case.mode
+    assert len(asked) == 1
+    for change in ({"model": "a"}, {"data": "b"}, {"classes": 3}, {"resize": True}, {"device": "cuda"}, {"seed": 1}):
+        session(quick(**change))
+    assert len(asked) == 7
+
+
+def test_every_case_gets_the_same_data_and_a_model_of_its_own(counted, quick):
+    session, _ = counted
+    one, two = session(quick()), session(quick())
+    assert one.images is two.images
+    assert one.labels is two.labels
+    with torch.no_grad():
+        next(one.victim.model.parameters()).zero_()
+    assert next(two.victim.model.parameters()).abs().sum() > 0
+    assert next(session(quick(mode="train")).victim.model.parameters()).abs().sum() > 0
+
+
+def test_what_a_case_does_to_its_labels_stays_with_the_case(counted, quick):
+    session, _ = counted
+    setup = session(quick())
+    _, y = setup.private(quick(first=2, batch_size=2))
+    y.zero_()
+    assert session(quick()).labels[:5].tolist() == [0, 1, 2, 3, 0]
+
+
+def test_a_model_that_keeps_its_last_pass_is_still_fresh_for_the_next_case(quick, batch_of):
+    """``weight_norm`` of old keeps a tensor with a graph, and a model that holds one cannot be copied."""
+    images, _ = batch_of(4)
+    model = nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(images[0].numel(), 4)))
+    with torch.no_grad():
+        model(images)
+    setup = Setup(Victim(model, Pixels(tuple(images.shape[1:]))), images, torch.arange(4))
+    session = Session(lambda case: setup)
+    for mode in ("eval", "train", "eval"):
+        assert session(quick(mode=mode)).observation(quick(mode=mode)).signal
+
+
+def test_a_session_travels_empty(quick):
+    session = Session(embedded)
+    session(Case())
+    there = pickle.loads(pickle.dumps(session))  # noqa: S301 - its own bytes
+    assert there._loaded == {}
+    assert torch.equal(there(Case()).images, session(Case()).images)

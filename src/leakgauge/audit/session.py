@@ -1,4 +1,4 @@
-"""What a case is run on: the victim, its private data, and other images of the same kind."""
+"""What a case is run on: the victim, its private data, and other images of the same kind; loaded once in a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Setup:
                 "give more data or a smaller batch"
             )
         x, y = self.images[rows], self.labels[rows]
-        return self.victim.to_input(self.victim.space.encode(x)), y.to(self.victim.device)
+        return self.victim.to_input(self.victim.space.encode(x)), y.clone().to(self.victim.device)
 
     def sent(self, case: Case) -> Setup:
         """The set-up with the model that the case's server sends; it knows the auxiliary images, where there are some."""
@@ -87,6 +87,29 @@ class Setup:
 
 Load = Callable[[Case], Setup]
 """Finds what a case names. Passed in, so that the audit needs no framework and a case stays plain data."""
+
+
+class Session:
+    """A ``Load`` that asks another one once for each source: model, data, and what changes how they are loaded.
+
+    What it loaded is never run. Every case gets a copy of the model in the mode it asks for, and the same images and labels,
+    which nobody writes into. A session that travels to another process starts empty there and loads once for that process.
+    """
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._loaded: dict[tuple[object, ...], Setup] = {}
+
+    def __call__(self, case: Case) -> Setup:
+        """The set-up of the case."""
+        source = (case.model, case.data, case.classes, case.resize, case.device, case.seed)
+        if source not in self._loaded:
+            self._loaded[source] = self._load(case)
+        found = self._loaded[source]
+        return replace(found, victim=replace(found.victim, mode=case.mode))
+
+    def __reduce__(self) -> tuple[type[Session], tuple[Load]]:
+        return Session, (self._load,)
 
 
 def set_up(case: Case, load: Load) -> Setup:
