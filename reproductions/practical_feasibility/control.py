@@ -2,9 +2,15 @@
 
     python -m reproductions.practical_feasibility.control --data FOLDER --out FOLDER
 
-The case that gradient inversion is known for (Geiping et al. 2020). Whoever cannot solve it may say nothing about harder ones. Eight
-images are attacked side by side with one setting after another; the best of them gets many more steps and restarts.
-Settings are chosen by the truth (mean PSNR): what the search can do is asked here, not what an adversary would have picked.
+This is the case gradient inversion is known for (Geiping et al. 2020). A search that cannot solve it says nothing about harder ones.
+
+Settings are chosen on other images than the ones reported. Each setting attacks the second test image of four classes, and the one
+with the best mean PSNR wins: an adversary can do the same with images of its own, on the model it was sent. The winner then attacks the
+first test image of eight classes, with more steps and restarts, and only those scores count. Among restarts the lowest objective is
+kept, as an adversary would; the best by PSNR is noted beside it.
+
+Searches may run in stages, each from where the last one ended: on coarse blocks of pixels first (``blocks``), or on a softened
+network first (``smooth``). Replays use TF32; the winner of a search and its mismatch are computed in float32.
 """
 
 from __future__ import annotations
@@ -22,10 +28,11 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.channels import Gradient
-from leakgauge.core import Labels, Observation, Pixels, Size, Space, Victim, share
+from leakgauge.core import Labels, Observation, Pixels, Reconstruction, Size, Space, Victim, share
 from leakgauge.data.embedded import photographs
-from leakgauge.engine import TF32, Exact
+from leakgauge.engine import TF32
 from leakgauge.inversion import Adam, CosineDecay, Descent, FromSpace, Matching, Sign, StepDecay, TotalVariation
+from leakgauge.inversion.starts import Start
 from leakgauge.inversion.terms import Candidate, Term, root
 from leakgauge.measures.image import ssim
 from reproductions.common import gates
@@ -35,7 +42,7 @@ from reproductions.common.sheets import sheets
 
 CIFAR: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 CASES = ("post untrained", "pre untrained", "post trained", "pre trained")
-IMAGES, CLASSES = 8, 10
+IMAGES, TUNED_ON, CLASSES = 8, 4, 10
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,35 @@ class GroupedCosine(Term):
 
 
 @dataclass(frozen=True)
-class Setting:
-    """``power`` as in :class:`GroupedCosine` ("layers" for single tensors); ``smooth`` are softplus sharpnesses before the true network.
+class Blocks:
+    """Moves pixels in squares of ``size``: each gets the mean gradient of its square."""
 
-    With N values in ``smooth`` the steps are shared by N + 1 stages; each begins where the one before it ended.
+    size: int
+
+    def __call__(self, gradient: Tensor, /) -> Tensor:
+        rows = gradient.flatten(0, 1)
+        coarse = nn.functional.avg_pool2d(rows, self.size)
+        return coarse.repeat_interleave(self.size, -1).repeat_interleave(self.size, -2).unflatten(0, gradient.shape[:2])
+
+
+@dataclass(frozen=True)
+class BlockNoise:
+    """N(0, 1) in model space, one draw for each square of ``size`` pixels."""
+
+    size: int
+
+    def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
+        channels, height, width = space.shape
+        drawn = torch.randn(rows, size, channels, height // self.size, width // self.size, generator=rng)
+        return drawn.repeat_interleave(self.size, -1).repeat_interleave(self.size, -2)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """``power`` as in :class:`GroupedCosine` ("layers" for single tensors).
+
+    ``blocks`` are the sizes of the squares of the first stages, ``smooth`` the softplus sharpnesses of the next; the last stage moves
+    single pixels on the true network. Stages share the steps equally.
     """
 
     power: float | str = 1.0
@@ -74,8 +106,8 @@ class Setting:
     lr: float = 0.1
     signed: bool = True
     decay: str = "step"
+    blocks: tuple[int, ...] = ()
     smooth: tuple[float, ...] = ()
-    coarse: bool = False
 
     @property
     def key(self) -> str:
@@ -86,39 +118,39 @@ class Setting:
             "signed" if self.signed else "plain",
             self.decay,
         ]
+        words += [f"blocks={'/'.join(map(str, self.blocks))}"] if self.blocks else []
         words += [f"smooth={'/'.join(f'{s:g}' for s in self.smooth)}"] if self.smooth else []
-        return " ".join([*words, *(["TF32"] if self.coarse else [])])
+        return " ".join(words)
 
-    def attack(self, steps: int, restarts: int) -> Matching:
+    def attack(self, steps: int, restarts: int, *, block: int = 1) -> Matching:
         term = GroupedCosine(None if self.power == "layers" else float(self.power))
+        maps = ((Blocks(block),) if block > 1 else ()) + ((Sign(),) if self.signed else ())
         schedule = StepDecay() if self.decay == "step" else CosineDecay()
-        solver = Descent(
-            Adam(self.lr), steps, gradient=(Sign(),) if self.signed else (), schedule=schedule, project=True
-        )
-        precision = TF32() if self.coarse else Exact()
+        solver = Descent(Adam(self.lr), steps, gradient=maps, schedule=schedule, project=True)
         return Matching(
-            term + self.tv * TotalVariation(), solver=solver, restarts=restarts, precision=precision, name="control"
+            term + self.tv * TotalVariation(), solver=solver, restarts=restarts, precision=TF32(), name="control"
         )
 
 
-SMOOTH = (5.0, 20.0, 100.0)
+COARSE, SMOOTH = (8, 4, 2), (5.0, 20.0, 100.0)
 SETTINGS = (
     Setting(),
     Setting(power="layers"),
-    Setting(power="layers", smooth=SMOOTH),
-    Setting(tv=1e-3),
-    Setting(power="layers", tv=1e-3, smooth=SMOOTH),
-    Setting(power=0.5),
-    Setting(smooth=SMOOTH),
-    Setting(tv=1e-1),
-    Setting(power="layers", tv=3e-2, smooth=SMOOTH),
-    Setting(power="layers", lr=0.03, decay="cosine"),
-    Setting(power="layers", tv=1e-3, lr=0.03, signed=False, decay="cosine"),
+    Setting(power="layers", blocks=COARSE),
     Setting(power="layers", tv=1e-1),
+    Setting(power="layers", smooth=SMOOTH),
+    Setting(tv=1e-4),
+    Setting(power="layers", tv=1e-1, blocks=COARSE),
+    Setting(tv=1e-1),
+    Setting(power="layers", tv=1e-3, blocks=COARSE),
+    Setting(power="layers", tv=3e-2, lr=0.03, decay="cosine"),
+    Setting(power=0.5, blocks=COARSE),
+    Setting(power="layers", blocks=COARSE[:2], smooth=SMOOTH[1:]),
+    Setting(power="layers", tv=1e-3, lr=0.03, signed=False, decay="cosine"),
 )
-TRIAL, FINAL, RESTARTS, FINALISTS = 1000, 8000, 4, 2
+TRIAL, FINAL, RESTARTS, FINALISTS = 1000, 6000, 2, 2
 LATER = 0.6
-"""Factor on the learning rate from one stage of smoothing to the next."""
+"""Factor on the learning rate from one stage to the next."""
 
 
 @dataclass(frozen=True)
@@ -154,15 +186,16 @@ def attacked(
     victim: Victim, seen: Sequence[Observation], setting: Setting, *, steps: int, restarts: int, seed: int
 ) -> list[Tensor]:
     """Candidates (restarts, 1, C, H, W) of every observation, best first."""
-    each_stage = max(1, steps // (len(setting.smooth) + 1))
-    start: FromSpace | Continued = FromSpace()
-    for number, sharpness in enumerate(setting.smooth):
-        easy = Victim(smoothed(victim.model, sharpness), victim.space, mode=victim.mode)
-        attack = replace(setting, lr=setting.lr * LATER**number).attack(each_stage, restarts)
-        found = replace(attack, start=start).many(easy, seen, seed=seed)
+    stages = [(block, None) for block in setting.blocks] + [(1, sharp) for sharp in setting.smooth] + [(1, None)]
+    each_stage = max(1, steps // len(stages))
+    start: Start = BlockNoise(setting.blocks[0]) if setting.blocks else FromSpace()
+    found: list[Reconstruction] = []
+    for number, (block, sharp) in enumerate(stages):
+        model = victim.model if sharp is None else smoothed(victim.model, sharp)
+        attack = replace(setting, lr=setting.lr * LATER**number).attack(each_stage, restarts, block=block)
+        of = Victim(model, victim.space, mode=victim.mode)
+        found = replace(attack, start=start).many(of, seen, seed=seed)
         start = Continued({id(one): each.candidates.detach().cpu() for one, each in zip(seen, found, strict=True)})
-    attack = replace(setting, lr=setting.lr * LATER ** len(setting.smooth)).attack(each_stage, restarts)
-    found = replace(attack, start=start).many(victim, seen, seed=seed)
     return [each.candidates[each.losses.argsort()].detach() for each in found]
 
 
@@ -272,17 +305,17 @@ def _images(options: Options, part: str) -> tuple[Tensor, Tensor]:
     return sheets(options.data / f"cifar10_{part}.zip")
 
 
-def targets(options: Options) -> tuple[Tensor, Tensor]:
-    """The first test image of each of eight classes."""
+def targets(options: Options, place: int, count: int) -> tuple[Tensor, Tensor]:
+    """The test image at ``place`` of each of the first ``count`` classes."""
     x, y = _images(options, "test")
-    count = 2 if options.quick else IMAGES
-    rows = [int((y == k).nonzero()[0]) for k in range(count)]
+    rows = [int((y == k).nonzero()[place]) for k in range(count)]
     return x[rows], y[rows]
 
 
 def run(options: Options) -> None:
     results = Rows.resumed(options.out, "control", device=options.device, seed=options.seed, quick=options.quick)
-    images = targets(options)
+    images = targets(options, 0, 2 if options.quick else IMAGES)
+    others = targets(options, 1, 1 if options.quick else TUNED_ON)
     results.keep("truth", images[0])
     victims = {case: victim_of(case, options, results) for case in CASES}
     trial, final, restarts = (4, 6, 2) if options.quick else (TRIAL, FINAL, RESTARTS)
@@ -296,10 +329,10 @@ def run(options: Options) -> None:
             if options.left() < 1.2 * took:
                 return
             began = time.perf_counter()
-            row, kept = measure(victim, images, setting, steps=trial, restarts=1, seed=options.seed)
+            row, kept = measure(victim, others, setting, steps=trial, restarts=1, seed=options.seed)
             took = max(took, time.perf_counter() - began)
             results.add(unit, {"kind": "trial", "case": case, **row}, pictures={unit: kept})
-    pace = took / trial  # of eight rows; of restarts times as many it is at most that often as long
+    pace = took / trial * len(images[0]) / len(others[0])  # at most; small batches are bound by launches
     for place in range(FINALISTS):
         for case, victim in victims.items():
             tried = sorted(
