@@ -40,7 +40,7 @@ def test_without_a_channel_the_key_is_that_of_versions_that_knew_none():
 
 def test_a_channel_refuses_what_does_not_go_with_it():
     shuffled = Case(channel="shuffled_fedavg:minibatch=4", batch_size=4)
-    assert (shuffled.smallest_batch(), shuffled.fits(), replace(shuffled, batch_size=6).fits()) == (4, True, False)
+    assert (shuffled.batch_sizes().start, shuffled.fits(), replace(shuffled, batch_size=6).fits()) == (4, True, False)
     assert [Case(channel="features:0", mode=mode).fits() for mode in ("eval", "train")] == [True, False]
     with pytest.raises(BadInput, match="multiple"):
         replace(shuffled, batch_size=6).require_fit()
@@ -135,8 +135,8 @@ def test_what_a_client_draws_comes_from_the_seed_and_differs_by_image():
 
 def test_a_batch_has_a_sample_for_every_client():
     summed = Case(channel="aggregate:clients=4", batch_size=3)
-    assert (summed.smallest_batch(), summed.fits(), replace(summed, batch_size=4).fits()) == (4, False, True)
-    assert (Case().smallest_batch(), Case().fits(), Case(local_steps=2).fits()) == (1, True, True)
+    assert (summed.batch_sizes().start, summed.fits(), replace(summed, batch_size=4).fits()) == (4, False, True)
+    assert (Case().batch_sizes().start, Case().fits(), Case(local_steps=2).fits()) == (1, True, True)
     assert not Case(channel="dpsgd", local_steps=2).fits()
 
 

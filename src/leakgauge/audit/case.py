@@ -7,15 +7,29 @@ import inspect
 import json
 import math
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.parse import made_from, options_in
-from leakgauge.channels import CHANNELS, DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
-from leakgauge.channels.facts import is_weight_update
-from leakgauge.core import Attack, Buffers, Channel, Defense, Labels, Mode, NoisyCopy, Reveal, Size
+from leakgauge.channels import CHANNELS, DPSGD, FedAvg, Gradient
+from leakgauge.channels.facts import clients, is_weight_update
+from leakgauge.core import (
+    Attack,
+    Buffers,
+    Channel,
+    Defense,
+    Labels,
+    LimitsBatch,
+    Mode,
+    NoisyCopy,
+    PerSample,
+    Protects,
+    Reveal,
+    Size,
+)
 from leakgauge.defenses import DEFENSES, Withhold
 from leakgauge.errors import BadInput
 from leakgauge.models.pretrained import PRETRAINED
@@ -43,22 +57,16 @@ REVEALS: dict[str, Any] = {
 }
 
 
-AGGREGATE = "aggregate"
-PROTECTING = ("dpsgd",)
-"""Channels that a client chooses in order to send less, as it would choose a defense."""
-PLAIN = ("gradient", "fedavg")
-"""Channels that follow from the number of local steps."""
 SALT = 1_000_003
-DRAWS = ("dpsgd", "shuffled_fedavg")
-"""Channels whose client draws noise or orders of its own."""
 
 REARRANGED = "attention_first:"
 """Before a model's name: the first block of a vision transformer is stacked as architecture A of the APRIL paper."""
 
 
 def protects(channel: str) -> bool:
-    """Whether a channel, written as in a case, is one of those that protect."""
-    return channel.partition(":")[0] in PROTECTING
+    """Whether a channel, written as in a case, is one of those that protect; anything else, such as a defense, is not."""
+    found = CHANNELS.get(channel.partition(":")[0])
+    return found is not None and issubclass(found, Protects)
 
 
 def clients_of(channel: str) -> int:
@@ -67,9 +75,17 @@ def clients_of(channel: str) -> int:
     >>> clients_of("aggregate:clients=4"), clients_of("dpsgd:clip=1"), clients_of("")
     (4, 1, 1)
     """
-    if channel.partition(":")[0] != AGGREGATE:
-        return 1
-    return made_from(channel, {AGGREGATE: Aggregate}, kind="channel").clients
+    return clients(made_from(channel, CHANNELS, kind="channel")) if _adds_clients(channel) else 1
+
+
+def _adds_clients(channel: str) -> bool:
+    return "of" in _options_of_channel(channel)
+
+
+def _options_of_channel(channel: str) -> Mapping[str, object]:
+    """The options that a channel, written as in a case, takes; none for one that is not registered."""
+    found = CHANNELS.get(channel.partition(":")[0])
+    return {} if found is None else inspect.signature(found).parameters
 
 
 def default_data(model: str) -> str:
@@ -197,11 +213,11 @@ class Case:
         if not self.channel:
             return plain
         name = self.channel.partition(":")[0]
-        if name == AGGREGATE:
+        if _adds_clients(name):
             if "of=" in self.channel:
                 raise BadInput(f"{self.channel} cannot say what each client sends; drop of=…, the local steps say it")
             return made_from(self.channel, CHANNELS, kind="channel", extra={"of": plain})
-        if name in PLAIN:
+        if CHANNELS.get(name) in (Gradient, FedAvg):
             raise BadInput(
                 f"channel {name} is what a case has anyway; drop it, and give the number of local steps instead"
             )
@@ -210,7 +226,7 @@ class Case:
                 f"channel {name} says itself how the client trains; drop the number of local steps and their learning rate"
             )
         secret = SALT * (self.seed + 1) + self.first  # another stream than the adversary's own draws from the seed
-        drawn = {"seed": secret} if name in DRAWS and "seed=" not in self.channel else {}
+        drawn = {"seed": secret} if "seed" in _options_of_channel(name) and "seed=" not in self.channel else {}
         made = made_from(self.channel, CHANNELS, kind="channel", extra=drawn)
         if isinstance(made, DPSGD) and made.noise and made.seed is None:
             raise BadInput(f"{self.channel} draws no noise, since it has no seed; drop seed=None, or take noise=0")
@@ -230,32 +246,27 @@ class Case:
             return True
         if self._in_the_wrong_mode():
             return False
-        if self.channel.partition(":")[0] != AGGREGATE and self.local_steps > 1:
+        if self.local_steps > 1 and not _adds_clients(self.channel):
             return False
-        channel = self.build_channel()
-        whole = not isinstance(channel, ShuffledFedAvg) or self.batch_size % (channel.minibatch or self.batch_size) == 0
-        return whole and self.batch_size >= self.smallest_batch()
+        return self.batch_size in self.batch_sizes()
 
     def require_fit(self) -> None:
         """Refuses a batch that is too small for the channel's clients, or not whole in minibatches."""
         if self._in_the_wrong_mode():
             raise BadInput(f"{self.channel} is sent by inference, which runs in eval mode; use mode eval")
         if not self.fits():
-            least = self.smallest_batch()
-            wanted = (
-                f"at least {least}" if self.channel.partition(":")[0] == AGGREGATE else f"{least} or a multiple of it"
-            )
+            sizes = self.batch_sizes()
+            wanted = f"at least {sizes.start}" if sizes.step == 1 else f"{sizes.start} or a multiple of it"
             raise BadInput(f"{self.channel} needs a batch of {wanted}, got {self.batch_size}; change the batch size")
 
     def _in_the_wrong_mode(self) -> bool:
-        return self.channel.partition(":")[0] == "features" and self.mode != "eval"
+        found = CHANNELS.get(self.channel.partition(":")[0])
+        return self.mode != "eval" and found is not None and issubclass(found, PerSample)
 
-    def smallest_batch(self) -> int:
-        """As many samples as there are clients to hold one, or as a minibatch holds."""
+    def batch_sizes(self) -> range:
+        """The sizes of a batch that the channel takes."""
         channel = self.build_channel()
-        if isinstance(channel, ShuffledFedAvg):
-            return channel.minibatch or 1
-        return channel.clients if isinstance(channel, Aggregate) else 1
+        return channel.batch_sizes() if isinstance(channel, LimitsBatch) else range(1, sys.maxsize)
 
     def options_of_setup(self) -> list[str]:
         """How every command is told which data, classes, size and device, where those are not the usual ones."""

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from leakgauge.audit.defense_training import at_once
 from leakgauge.audit.session import Setup
-from leakgauge.channels import DPSGD, Gradient
-from leakgauge.channels.aggregate import for_client
+from leakgauge.channels import DPSGD
 from leakgauge.channels.dpsgd import require_separate_samples
-from leakgauge.channels.facts import public, single_client
+from leakgauge.channels.facts import is_gradient, public, reseed, single_client
 from leakgauge.channels.rows import as_rows
 from leakgauge.channels.twice import twice_differentiable
-from leakgauge.core import Channel, Defense, NeedsVictim, RowByRow, Signal, Victim
+from leakgauge.core import Channel, Defense, NeedsVictim, Protects, RowByRow, Signal, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.defenses import WithholdNames
 from leakgauge.errors import Inapplicable
@@ -70,7 +69,7 @@ class Releases:
             seed = None if channel.seed is None else channel.seed + number
             rng = None if seed is None else torch.Generator().manual_seed(seed)
             return channel.release({name: rows[places] for name, rows in self.rows.items()}, rng)
-        return _sent(self.victim, for_client(channel, number), self.x[places], self.y[places], seed=self.seed)
+        return _sent(self.victim, reseed(channel, number), self.x[places], self.y[places], seed=self.seed)
 
 
 def draw_releases(setup: Setup, channel: Channel, *, batch: int, candidates: int, releases: int, seed: int) -> Releases:
@@ -96,7 +95,7 @@ def draw_releases(setup: Setup, channel: Channel, *, batch: int, candidates: int
 def _unprotected(channel: Channel) -> Channel:
     """How a candidate's own update is made by one who does not know the noise, and does not clip."""
     one = single_client(channel)
-    return Gradient() if isinstance(one, DPSGD) else public(one)
+    return one.unprotected() if isinstance(one, Protects) else public(one)
 
 
 def _numbered(pieces: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
@@ -172,7 +171,7 @@ def rates(weights: Tensor, batches: Tensor) -> tuple[Rate, Rate]:
 def _mean_of_singles(victim: Victim, channel: Channel) -> bool:
     """Whether the update of a batch is the mean of the updates of its samples, each alone."""
     coupled = victim.mode == "train" and any(isinstance(m, COUPLED) for m in victim.model.modules())
-    return isinstance(channel, Gradient) and not coupled
+    return is_gradient(channel, victim.mode) and not coupled
 
 
 def _alone(victim: Victim, channel: Channel, names: tuple[str, ...], x: Tensor, y: Tensor, *, seed: int) -> Signal:

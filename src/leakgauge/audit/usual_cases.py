@@ -31,7 +31,7 @@ def default_cases(*, steps: int = 500, seed: int = 0, device: str = "cpu") -> li
 def variants(base: Case, *, mode: str | None, batch_size: int | None, defenses: Sequence[str]) -> list[Case]:
     """The cases of a user's audit: both modes and batches of 1 and 4 unless fixed, undefended and with each defense."""
     modes = ("eval", "train") if mode is None else (mode,)
-    least = base.smallest_batch()
+    least = base.batch_sizes().start
     sizes = sorted({max(least, size) for size in (1, 4)}) if batch_size is None else (batch_size,)
     guards: list[tuple[str, ...]] = [(), *[(spec,) for spec in defenses]]
     cases = [

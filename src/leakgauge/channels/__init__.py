@@ -1,7 +1,5 @@
 """What leaves the device."""
 
-from collections.abc import Callable
-
 from leakgauge.channels.aggregate import Aggregate
 from leakgauge.channels.dpsgd import DPSGD
 from leakgauge.channels.epochs import ShuffledFedAvg
@@ -11,7 +9,7 @@ from leakgauge.channels.gradient import Gradient
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Channel
 
-CHANNELS: dict[str, Callable[..., Channel]] = {
+CHANNELS: dict[str, type[Channel]] = {
     "gradient": Gradient,
     "fedavg": FedAvg,
     "shuffled_fedavg": ShuffledFedAvg,

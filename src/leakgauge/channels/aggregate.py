@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from leakgauge.channels.facts import is_gradient, public, reseed
 from leakgauge.channels.gradient import Gradient
-from leakgauge.channels.reseed import reseed
 from leakgauge.channels.targets import of_samples
-from leakgauge.core import Channel, KeepsSecrets, PerSample, SharesBuffers, Signal, Targets, Victim
+from leakgauge.core import Channel, Mode, PerSample, SharesBuffers, Signal, Targets, Victim
 from leakgauge.errors import BadInput
 
 
@@ -53,7 +54,19 @@ class Aggregate:
 
     def public(self) -> Aggregate:
         """The channel as the server knows it."""
-        return replace(self, of=self.of.public()) if isinstance(self.of, KeepsSecrets) else self
+        return replace(self, of=public(self.of))
+
+    def reseed(self, number: int, /) -> Aggregate:
+        """The same with its own random draws, also inside nested aggregates."""
+        return replace(self, of=reseed(self.of, self.clients * number))
+
+    def is_gradient(self, mode: Mode, /) -> bool:
+        """In eval mode, where no sample changes the gradient of another, or with a single client."""
+        return is_gradient(self.of, mode) and (mode == "eval" or self.clients == 1)
+
+    def batch_sizes(self) -> range:
+        """At least one sample for each client."""
+        return range(self.clients, sys.maxsize)
 
     def _mean(self, x: Tensor, y: Targets, sent: Callable[[Channel, Tensor, Targets], Signal]) -> dict[str, Tensor]:
         if len(x) < self.clients:
@@ -64,17 +77,10 @@ class Aggregate:
         for k in range(self.clients):
             rows = torch.arange(k, len(x), self.clients, device=x.device)
             mine = of_samples(y, rows, samples=len(x))
-            for name, value in sent(for_client(self.of, k), x[rows], mine).items():
+            for name, value in sent(reseed(self.of, k), x[rows], mine).items():
                 if not value.is_floating_point():
                     mean.setdefault(name, value)
                     continue
                 part = len(rows) / len(x) * value
                 mean[name] = mean[name] + part if name in mean else part
         return mean
-
-
-def for_client(channel: Channel, number: int) -> Channel:
-    """The channel of another client or round, with its own random draws, also inside nested aggregates."""
-    if isinstance(channel, Aggregate):
-        return replace(channel, of=for_client(channel.of, channel.clients * number))
-    return reseed(channel, number)

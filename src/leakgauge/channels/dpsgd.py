@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from leakgauge.channels.gradient import each_gradient
+from leakgauge.channels.gradient import Gradient, each_gradient
 from leakgauge.channels.rows import clip_rows
 from leakgauge.core import Signal, Targets, Victim
 from leakgauge.errors import BadInput, Inapplicable
@@ -58,6 +58,14 @@ class DPSGD:
     def public(self) -> DPSGD:
         """The channel as the server knows it: without the client's noise."""
         return replace(self, seed=None)
+
+    def reseed(self, number: int, /) -> DPSGD:
+        """The same with its own noise."""
+        return self if self.seed is None else replace(self, seed=self.seed + number)
+
+    def unprotected(self) -> Gradient:
+        """The gradient without clipping and noise."""
+        return Gradient()
 
 
 def require_separate_samples(victim: Victim) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,6 +47,20 @@ class ShuffledFedAvg:
     def public(self) -> ShuffledFedAvg:
         """The channel as the server knows it: without the orders."""
         return replace(self, seed=None)
+
+    def reseed(self, number: int, /) -> ShuffledFedAvg:
+        """The same with its own orders."""
+        return self if self.seed is None else replace(self, seed=self.seed + number)
+
+    def batches(self, samples: int, /) -> list[list[int]]:
+        """The samples of each local step, step by step."""
+        rows = self._rows(samples).tolist()
+        return [[rows[place] for place in step] for step in self.unroll(samples).batches(len(rows))]
+
+    def batch_sizes(self) -> range:
+        """Multiples of the minibatch."""
+        size = self.minibatch or 1
+        return range(size, sys.maxsize, size)
 
     def unroll(self, samples: int) -> FedAvg:
         """The same training as one pass over epochs · samples samples."""

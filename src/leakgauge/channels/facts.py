@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from leakgauge.channels.aggregate import Aggregate
-from leakgauge.channels.epochs import ShuffledFedAvg
-from leakgauge.channels.fedavg import FedAvg
-from leakgauge.channels.gradient import Gradient
-from leakgauge.core import Channel, KeepsSecrets
+from leakgauge.core import AddsClients, Channel, KeepsSecrets, Mode, Reseeds, SendsGradient, TrainsLocally
 
 
 def single_client(channel: Channel) -> Channel:
     """The channel of a single client: the channel itself, unless it sums several clients."""
-    return single_client(channel.of) if isinstance(channel, Aggregate) else channel
+    return single_client(channel.of) if isinstance(channel, AddsClients) else channel
+
+
+def clients(channel: Channel) -> int:
+    """How many clients the signal sums."""
+    return channel.clients * clients(channel.of) if isinstance(channel, AddsClients) else 1
 
 
 def public(channel: Channel) -> Channel:
@@ -19,26 +20,29 @@ def public(channel: Channel) -> Channel:
     return channel.public() if isinstance(channel, KeepsSecrets) else channel
 
 
+def reseed(channel: Channel, number: int) -> Channel:
+    """The channel of another client or round, with its own random draws."""
+    return channel.reseed(number) if isinstance(channel, Reseeds) else channel
+
+
+def is_gradient(channel: Channel, mode: Mode) -> bool:
+    """Whether the signal is the plain gradient of the whole batch for a victim in ``mode``."""
+    return isinstance(channel, SendsGradient) and channel.is_gradient(mode)
+
+
 def is_weight_update(channel: Channel) -> bool:
     """Whether the signal points against the gradient, as a change of weights does."""
-    return isinstance(single_client(channel), FedAvg | ShuffledFedAvg)
+    return isinstance(single_client(channel), TrainsLocally)
 
 
 def local_steps(channel: Channel, size: int) -> int:
     """Local steps of each client, for ``size`` samples in total."""
     one = single_client(channel)
-    if isinstance(one, ShuffledFedAvg):
-        one = one.unroll(size // clients(channel))
-    return one.steps if isinstance(one, FedAvg) else 1
-
-
-def clients(channel: Channel) -> int:
-    """How many clients the signal sums."""
-    return channel.clients * clients(channel.of) if isinstance(channel, Aggregate) else 1
+    return len(one.batches(max(1, size // clients(channel)))) if isinstance(one, TrainsLocally) else 1
 
 
 def uses_whole_batch(channel: Channel, size: int) -> bool:
     """Whether every step of the channel uses all ``size`` samples at once, in the given order."""
-    if isinstance(channel, FedAvg):
-        return channel.order is None and (channel.minibatch or size) >= size
-    return isinstance(channel, Gradient)
+    if isinstance(channel, TrainsLocally):
+        return all(list(step) == list(range(size)) for step in channel.batches(size))
+    return is_gradient(channel, "train")

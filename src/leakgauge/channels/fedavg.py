@@ -50,20 +50,20 @@ class FedAvg:
         """Buffers after the last local step."""
         return self._train(victim, x, y)[1]
 
-    def _train(self, victim: Victim, x: Tensor, y: Targets) -> tuple[Signal, Signal]:
-        start, buffers = victim.parameters(), victim.buffers()
-        at, velocity = dict(start), {name: p.new_zeros(()) for name, p in start.items()}
-        minibatches = self._minibatches(len(x))
-        for k in range(self.steps):
-            rows = minibatches[k % len(minibatches)]
-            grads = gradient(victim, x[rows], of_samples(y, rows, samples=len(x)), parameters=at, buffers=buffers)
-            velocity = {name: self.momentum * velocity[name] + g for name, g in grads.items()}
-            at = {name: p - self.lr * velocity[name] for name, p in at.items()}
-        return {name: p - start[name] for name, p in at.items()}, buffers
-
-    def _minibatches(self, samples: int) -> list[list[int]]:
+    def batches(self, samples: int, /) -> list[list[int]]:
+        """The samples of each local step, step by step."""
         order = list(range(samples) if self.order is None else self.order)
         if len(order) != samples:
             raise BadInput(f"FedAvg has an order of {len(order)} samples but the client has {samples}; list each once")
         size = self.minibatch or samples
-        return [order[i : i + size] for i in range(0, samples, size)]
+        epoch = [order[i : i + size] for i in range(0, samples, size)]
+        return [epoch[k % len(epoch)] for k in range(self.steps)]
+
+    def _train(self, victim: Victim, x: Tensor, y: Targets) -> tuple[Signal, Signal]:
+        start, buffers = victim.parameters(), victim.buffers()
+        at, velocity = dict(start), {name: p.new_zeros(()) for name, p in start.items()}
+        for rows in self.batches(len(x)):
+            grads = gradient(victim, x[rows], of_samples(y, rows, samples=len(x)), parameters=at, buffers=buffers)
+            velocity = {name: self.momentum * velocity[name] + g for name, g in grads.items()}
+            at = {name: p - self.lr * velocity[name] for name, p in at.items()}
+        return {name: p - start[name] for name, p in at.items()}, buffers

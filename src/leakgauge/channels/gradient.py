@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leakgauge.channels.targets import IMAGE, of_samples
 from leakgauge.channels.twice import ScaleApart, twice_differentiable
-from leakgauge.core import Signal, Targets, Victim
+from leakgauge.core import Mode, Signal, Targets, Victim
 from leakgauge.errors import BadInput
 
 
@@ -28,6 +28,9 @@ class Gradient:
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         return gradient(victim, x, y, parameters=victim.parameters(), buffers=victim.buffers())
+
+    def is_gradient(self, mode: Mode, /) -> bool:
+        return True
 
     def buffers(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         """Buffers after the client's forward pass (running statistics of a train-mode victim)."""

@@ -140,6 +140,65 @@ class KeepsSecrets(Protocol):
     def public(self) -> Channel: ...
 
 
+@runtime_checkable
+class Reseeds(Protocol):
+    """A channel that draws noise or orders, from its option ``seed``; another client or round draws others."""
+
+    def reseed(self, number: int, /) -> Channel:
+        """The channel of client or round ``number``; number 0 is the channel itself."""
+        ...
+
+
+@runtime_checkable
+class SendsGradient(Protocol):
+    """A channel that may send the plain gradient of the whole batch."""
+
+    def is_gradient(self, mode: Mode, /) -> bool:
+        """Whether it does for a victim in ``mode``."""
+        ...
+
+
+@runtime_checkable
+class TrainsLocally(Protocol):
+    """A channel that sends the change of the weights after local steps of size ``lr``; all other updates are gradients."""
+
+    @property
+    def lr(self) -> float: ...
+
+    def batches(self, samples: int, /) -> Sequence[Sequence[int]]:
+        """The samples that each local step is taken on, step by step."""
+        ...
+
+
+@runtime_checkable
+class AddsClients(Protocol):
+    """A channel that sends the mean over ``clients`` clients, each of which uses the channel ``of``."""
+
+    @property
+    def clients(self) -> int: ...
+
+    @property
+    def of(self) -> Channel: ...
+
+
+@runtime_checkable
+class LimitsBatch(Protocol):
+    """A channel that does not take every number of samples."""
+
+    def batch_sizes(self) -> range:
+        """The numbers of samples that it takes."""
+        ...
+
+
+@runtime_checkable
+class Protects(Protocol):
+    """A channel that a client chooses in order to send less, as it would choose a defense."""
+
+    def unprotected(self) -> Channel:
+        """What the client would use otherwise."""
+        ...
+
+
 class Defense(Protocol):
     """Changes what leaves the device, and nothing else. Anything that changes how it is computed is a channel."""
 
@@ -158,6 +217,15 @@ class RowByRow(Protocol):
     """A defense that can treat each row of the tensors as a separate message, such as the features of one sample."""
 
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal: ...
+
+
+@runtime_checkable
+class AddsNoise(Protocol):
+    """A defense that adds random noise, which no accountant turns into a guarantee."""
+
+    def deviation(self, signal: Signal, /) -> float:
+        """Standard deviation of the noise on one entry of ``signal``."""
+        ...
 
 
 Kind = Literal["deployable", "diagnostic", "malicious"]

@@ -1,7 +1,5 @@
 """Changes to what leaves the device, one file each; ``DEFENSES`` names them all."""
 
-from collections.abc import Callable
-
 from leakgauge.core import Defense
 from leakgauge.defenses.channels import MaskChannels, PruneChannels
 from leakgauge.defenses.clip import Clip
@@ -10,7 +8,7 @@ from leakgauge.defenses.prune import Prune
 from leakgauge.defenses.quantize import Quantize
 from leakgauge.defenses.withhold import Withhold, WithholdNames
 
-DEFENSES: dict[str, Callable[..., Defense]] = {
+DEFENSES: dict[str, type[Defense]] = {
     "gaussian_noise": GaussianNoise,
     "laplacian_noise": LaplacianNoise,
     "clip": Clip,

@@ -36,7 +36,7 @@ class _Noise(ABC):
                 f"{type(self).__name__} needs exactly one of std, relative, variance_to_norm, at least 0; got {self}"
             )
 
-    def deviation(self, signal: Signal) -> float:
+    def deviation(self, signal: Signal, /) -> float:
         """σ for this signal."""
         return float(self._deviations({name: t[None] for name, t in signal.items()}))
 

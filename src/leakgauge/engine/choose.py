@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from leakgauge.channels.aggregate import Aggregate
-from leakgauge.channels.gradient import Gradient
+from leakgauge.channels.facts import is_gradient
 from leakgauge.core import Channel, PerSample, Victim
 from leakgauge.engine.fast import ByRules
 from leakgauge.engine.folded import Folded
@@ -56,7 +55,7 @@ def choose(
     """
     reference = Reference(victim, channel, observed, capture)
     small = sum(p.numel() for p in victim.parameters().values()) < RULES_PAY_FROM
-    as_gradient = _is_gradient(channel, victim)
+    as_gradient = is_gradient(channel, victim.mode)  # compared with the reference, as everything is
     if len(x) == 1 and x.device.type == "cpu" and (gradients or small or not as_gradient):
         return Choice(reference, "replay: reference (a single restart)")
     reasons: list[str] = []
@@ -77,13 +76,6 @@ def choose(
             return Choice(Vmapped(victim, channel, observed), "; ".join(["replay: vmap", *reasons]))
         reasons.append(f"vmap: {reason}")
     return Choice(reference, "; ".join(["replay: reference", *reasons]))
-
-
-def _is_gradient(channel: Channel, victim: Victim) -> bool:
-    """Whether the signal is the gradient of the whole batch; that of several clients is, if no sample changes another's."""
-    if isinstance(channel, Aggregate) and victim.mode == "eval":  # compared with the reference, as everything is
-        return _is_gradient(channel.of, victim)
-    return isinstance(channel, Gradient)
 
 
 DROPPING: dict[object, int] = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}

@@ -12,9 +12,18 @@ from torch import Tensor, nn
 
 from leakgauge.audit.case import AUXILIARY, REARRANGED, AuxiliaryImages, Case
 from leakgauge.audit.session import embedded
-from leakgauge.channels import DPSGD, ShuffledFedAvg
-from leakgauge.channels.facts import is_weight_update, local_steps, public, single_client
-from leakgauge.core import Assumption, Auxiliary, Channel, Observation, PerSample, Signal, Victim
+from leakgauge.channels.facts import is_weight_update, local_steps, public
+from leakgauge.core import (
+    AddsClients,
+    Assumption,
+    Auxiliary,
+    Channel,
+    Observation,
+    PerSample,
+    Protects,
+    Signal,
+    Victim,
+)
 from leakgauge.data.fit import Shape
 from leakgauge.errors import BadInput
 from leakgauge.families.nearest import nearest
@@ -152,7 +161,7 @@ def _refuse_another_training(victim: Victim, moved: Signal, case: Case, *, sourc
             wanted = (
                 f"give --local-steps {steps:g}" if uses and steps >= 1 and steps.is_integer() else "check the model"
             )
-            if isinstance(single_client(channel), ShuffledFedAvg):
+            if case.channel and not isinstance(channel, AddsClients):  # which says its steps itself
                 wanted = f"check {case.channel}"
             raise BadInput(
                 f"{name} in {source} counts {batches:g} batches, where {told} local step(s) make {uses * told}; {wanted}, or leave "
@@ -219,7 +228,7 @@ def _public_channel(case: Case, holds: str) -> Channel:
         raise BadInput(f"{case.channel} sends no update; a file of one is made by gradients or local training")
     if holds == "gradient" and is_weight_update(channel):
         raise BadInput("a gradient comes from one step; for several local steps give the weights or their difference")
-    if holds != "gradient" and isinstance(channel, DPSGD):
+    if holds != "gradient" and isinstance(channel, Protects):
         raise BadInput(f"{case.channel} sends a gradient; save that, and add --update-holds gradient")
     return channel
 

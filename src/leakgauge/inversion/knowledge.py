@@ -9,9 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from leakgauge.channels import FedAvg, ShuffledFedAvg
 from leakgauge.channels.facts import clients, single_client
-from leakgauge.core import Observation, Signal, Victim
+from leakgauge.core import Observation, Signal, TrainsLocally, Victim
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.labels import batch_size
@@ -106,13 +105,12 @@ def _updates(seen: Observation) -> tuple[int, int]:
             "the running statistics of several clients were averaged: their batches cannot be told apart"
         )
     channel = single_client(seen.channel)
-    channel = channel.unroll(size) if isinstance(channel, ShuffledFedAvg) else channel
-    if not isinstance(channel, FedAvg):
+    if not isinstance(channel, TrainsLocally):
         return size, 1
-    in_step = min(channel.minibatch or size, size)
-    if channel.steps > 1 and in_step < size:
+    steps = channel.batches(size)
+    if len(steps) > 1 and len(steps[0]) < size:
         raise Inapplicable("local steps on different minibatches: their statistics cannot be told apart")
-    return in_step, channel.steps
+    return len(steps[0]), len(steps)
 
 
 def _values_per_channel(victim: Victim, layers: tuple[str, ...], size: int, rng: torch.Generator) -> dict[str, int]:

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.channels import Features, Gradient
-from leakgauge.channels.facts import is_weight_update, single_client
+from leakgauge.channels import Features
+from leakgauge.channels.facts import is_gradient, is_weight_update, single_client
 from leakgauge.core import Observation, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
@@ -145,7 +145,7 @@ class ChanceCounts:
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
         size = batch_size(seen)
-        if not isinstance(single_client(seen.channel), Gradient):
+        if not is_gradient(single_client(seen.channel), victim.mode):
             raise Inapplicable("the chance rule needs the gradient of one step, whose scale is known")
         slope = head_gradient(victim, seen, "bias")
         noise = victim.to_input(victim.space.start(self.probes, rng))

@@ -10,10 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.attacks.r_gap.chain import Layer
-from leakgauge.channels.epochs import ShuffledFedAvg
 from leakgauge.channels.facts import single_client
-from leakgauge.channels.fedavg import FedAvg
-from leakgauge.core import Channel, Signal, Victim
+from leakgauge.core import Channel, Signal, TrainsLocally, Victim
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.labels import is_cross_entropy
 
@@ -52,7 +50,7 @@ def starts(victim: Victim, channel: Channel, signal: Signal, head: Layer) -> lis
 def factor_of(channel: Channel) -> float:
     """By what the channel multiplies the gradient of one step."""
     one = single_client(channel)
-    return -one.lr if isinstance(one, FedAvg | ShuffledFedAvg) else 1.0
+    return -one.lr if isinstance(one, TrainsLocally) else 1.0
 
 
 def _from_bias(
