@@ -28,10 +28,7 @@ from leakgauge.integrations.setups import Setup, find
 from leakgauge.split import Attacker, cuts, scan
 from leakgauge.split.attacker import MARGIN
 from leakgauge.split.cache import cache_features
-from leakgauge.split.zone import Outcome, Zone, bisect, exhaustive, find_zone
-
-SCOUT = 0.1
-"""Effort of a scout as a share of the full one."""
+from leakgauge.split.zone import SCOUT, Attempt, Zone, bisect, exhaustive, find_zone
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ class Decoders:
             )  # fmt: skip
             began = time.process_time()
             found = attacker(cut, epochs)
-            taken = found.fvu, time.process_time() - began, found.trained
+            taken = found.fvu, time.process_time() - began, found.epochs
             self.stopped[cut, epochs, threshold] = taken
             row = {"cut": cut, "epochs": epochs, "enough": threshold}
             self._keep({**row, **dict(zip(("fvu", "cpu_seconds", "trained"), taken, strict=True))})
@@ -138,16 +135,12 @@ def main() -> None:
         for name, cheap in zip(names, curve, strict=True)
     ]  # fmt: skip
     about = {
-        "cuts": len(names), "epochs": epochs, "scout": scout(epochs), "ridge_cpu_seconds": ridge, "seed": options.seed,
+        "cuts": len(names), "epochs": epochs, "scout": max(1, round(SCOUT * epochs)), "ridge_cpu_seconds": ridge, "seed": options.seed,
         "auxiliary": len(decoders.auxiliary.images), "tested": len(decoders.test.images), "torch": torch.__version__,
         "threads": 1,
     }  # fmt: skip
     if options.out is not None:
         options.out.write_text("".join(json.dumps(line) + "\n" for line in [about, *rows, *lines]), encoding="utf-8")
-
-
-def scout(epochs: int) -> int:
-    return max(1, round(SCOUT * epochs))
 
 
 @dataclass
@@ -158,10 +151,10 @@ class Counted:
     floor: dict[str, float] = field(default_factory=dict)
     rows: list[tuple[str, int, int, float, float]] = field(default_factory=list)
 
-    def __call__(self, cut: str, epochs: int) -> Outcome:
+    def __call__(self, cut: str, epochs: int) -> Attempt:
         fvu, seconds, trained = self.train(cut, epochs)
         self.rows.append((cut, epochs, trained, round(fvu, 4), round(seconds, 2)))
-        return Outcome(min(fvu, self.floor.get(cut, fvu)), trained)
+        return Attempt(cut, trained, min(fvu, self.floor.get(cut, fvu)), stops=True)
 
     def told(self, zone: Zone, ridge: float) -> dict[str, Any]:
         seconds = ridge + sum(row[-1] for row in self.rows)
@@ -182,10 +175,9 @@ def compared(
         return decoders.stopping(cut, effort, threshold)
 
     every, search, halving, alone = Counted(full, floor), Counted(stopping, floor), Counted(full, floor), Counted(full)
-    rungs = (scout(epochs), epochs)
     ways = {
         "exhaustive": every.told(exhaustive(names, every, threshold=threshold, epochs=epochs), ridge),
-        "find_zone": search.told(find_zone(names, curve, search, threshold=threshold, rungs=rungs), ridge),
+        "find_zone": search.told(find_zone(names, curve, search, threshold=threshold, epochs=epochs), ridge),
         "bisection": halving.told(bisect(names, halving, threshold=threshold, epochs=epochs), ridge),
         "bisection, decoders alone": alone.told(bisect(names, alone, threshold=threshold, epochs=epochs), 0.0),
     }

@@ -1,6 +1,6 @@
 """Makes docs/papers.md: which equation of which paper is computed where, and which tests hold it.
 
-The source is the ``Ref:`` lines of docstrings in the package and in reproductions/common, written ``Ref: KEY, PLACE — WHAT``. Every KEY
+The source is the ``Ref:`` lines of docstrings in the package and in the reproductions, written ``Ref: KEY, PLACE — WHAT``. Every KEY
 must be in ``PAPERS``.
 Usage: make_papers_page.py [--check]   (with --check nothing is written; exit code 1 if the page is not up to date)
 """
@@ -28,9 +28,11 @@ PAPERS: dict[str, str] = {
     "Belghazi et al. 2018": "Belghazi, Baratin, Rajeswar, Ozair, Bengio, Courville, Hjelm: *MINE: Mutual Information Neural Estimation*. ICML 2018, arXiv:1801.04062",
     "Boenisch et al. 2023": "Boenisch, Dziedzic, Schuster, Shamsabadi, Shumailov, Papernot: *When the Curious Abandon Honesty: Federated Learning Is Not Private*. EuroS&P 2023, arXiv:2112.02918",
     "Bonawitz et al. 2017": "Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: *Practical Secure Aggregation for Privacy-Preserving Machine Learning*. CCS 2017, ePrint 2017/281",
+    "Bonett and Wright 2000": "Bonett, Wright: *Sample Size Requirements for Estimating Pearson, Kendall and Spearman Correlations*. Psychometrika 65, 2000",
     "Boucheron, Lugosi, Massart 2013": "Boucheron, Lugosi, Massart: *Concentration Inequalities*. Oxford University Press, 2013",
     "Charikar et al. 2002": "Charikar, Chen, Farach-Colton: *Finding Frequent Items in Data Streams*. ICALP 2002",
     "Cheng et al. 2020": "Cheng, Hao, Dai, Liu, Gan, Carin: *CLUB: A Contrastive Log-ratio Upper Bound of Mutual Information*. ICML 2020, arXiv:2006.12013",
+    "Clarkson and Woodruff 2013": "Clarkson, Woodruff: *Low Rank Approximation and Regression in Input Sparsity Time*. STOC 2013, arXiv:1207.6365",
     "Clopper and Pearson 1934": "Clopper, Pearson: *The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial*. Biometrika 26, 1934",
     "Cover and Thomas 2006": "Cover, Thomas: *Elements of Information Theory*. Second edition, Wiley 2006",
     "Deng et al. 2021": "Deng, Wang, Li, Wang, Shang, Liu, Rajasekaran, Ding: *TAG: Gradient Attack on Transformer-based Language Models*. Findings of EMNLP 2021, arXiv:2103.06819",
@@ -58,6 +60,7 @@ PAPERS: dict[str, str] = {
     "Jeon et al. 2021": "Jeon, Kim, Lee, Oh, Ok: *Gradient Inversion with Generative Image Prior*. NeurIPS 2021, arXiv:2110.14962",
     "Jolliffe 2002": "Jolliffe: *Principal Component Analysis*, second edition. Springer, 2002",
     "Jamieson and Talwalkar 2016": "Jamieson, Talwalkar: *Non-stochastic Best Arm Identification and Hyperparameter Optimization*. AISTATS 2016, arXiv:1502.07943",
+    "Jordan et al. 2024": "Jordan, Jin, Boza, You, Cesista, Newhouse, Bernstein: *Muon: An optimizer for hidden layers in neural networks*. 2024, kellerjordan.github.io/posts/muon",
     "Kingma and Ba 2015": "Kingma, Ba: *Adam: A Method for Stochastic Optimization*. ICLR 2015, arXiv:1412.6980",
     "Kraskov et al. 2004": "Kraskov, Stögbauer, Grassberger: *Estimating Mutual Information*. Physical Review E, 2004, arXiv:cond-mat/0305641",
     "Kuglin and Hines 1975": "Kuglin, Hines: *The phase correlation image alignment method*. IEEE Conference on Cybernetics and Society, 1975",
@@ -68,11 +71,12 @@ PAPERS: dict[str, str] = {
     "Lin et al. 2018": "Lin, Han, Mao, Wang, Dally: *Deep Gradient Compression*. ICLR 2018, arXiv:1712.01887",
     "Liu and Zhu 2025": "Liu, Zhu: *Golden Partition Zone: Rethinking Neural Network Partitioning Under Inversion Threats in Collaborative Inference*. 2025, arXiv:2506.15412",
     "Liu et al. 2021": "Liu, Lin, Cao, Hu, Wei, Zhang, Lin, Guo: *Swin Transformer: Hierarchical Vision Transformer using Shifted Windows*. ICCV 2021, arXiv:2103.14030",
+    "Liu et al. 2025": "Liu, Su and others: *Muon is Scalable for LLM Training*. 2025, arXiv:2502.16982",
     "Loshchilov and Hutter 2019": "Loshchilov, Hutter: *Decoupled Weight Decay Regularization*. ICLR 2019, arXiv:1711.05101",
-    "Maeng et al. 2023": "Maeng, Guo, Kariyappa, Suh: *Bounding the Invertibility of Privacy-preserving Instance Encoding using Fisher Information*. NeurIPS 2023, arXiv:2305.04146",
     "McMahan et al. 2017": "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: *Communication-Efficient Learning of Deep Networks from Decentralized Data*. AISTATS 2017, arXiv:1602.05629",
     "Melis et al. 2019": "Melis, Song, De Cristofaro, Shmatikov: *Exploiting Unintended Feature Leakage in Collaborative Learning*. IEEE Symposium on Security and Privacy 2019, arXiv:1805.04049",
     "Meng et al. 2025": "Meng, Huang, Chen, Shi, Huang, Hou: *Real-Time Privacy Risk Measurement with Privacy Tokens for Gradient Leakage*. 2025, arXiv:2502.02913",
+    "Mironov 2017": "Mironov: *Rényi Differential Privacy*. CSF 2017, arXiv:1702.07476",
     "Mironov et al. 2019": "Mironov, Talwar, Zhang: *Rényi Differential Privacy of the Sampled Gaussian Mechanism*. 2019, arXiv:1908.10530",
     "Morozov 1966": "Morozov: *On the solution of functional equations by the method of regularization*. Soviet Mathematics Doklady, 1966",
     "Nguyen et al. 2010": "Nguyen, Wainwright, Jordan: *Estimating Divergence Functionals and the Likelihood Ratio by Convex Risk Minimization*. IEEE Transactions on Information Theory, 2010, arXiv:0809.0853",
@@ -83,6 +87,7 @@ PAPERS: dict[str, str] = {
     "Roy and Vetterli 2007": "Roy, Vetterli: *The Effective Rank: A Measure of Effective Dimensionality*. EUSIPCO 2007",
     "Shekhar and Ramdas 2023": "Shekhar, Ramdas: *Nonparametric Two-Sample Testing by Betting*. IEEE Transactions on Information Theory, 2023, arXiv:2112.09162",
     "Song and Ermon 2020": "Song, Ermon: *Understanding the Limitations of Variational Mutual Information Estimators*. ICLR 2020, arXiv:1910.06222",
+    "Sutskever et al. 2013": "Sutskever, Martens, Dahl, Hinton: *On the importance of initialization and momentum in deep learning*. ICML 2013",
     "Szegedy et al. 2016": "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna: *Rethinking the Inception Architecture for Computer Vision*. CVPR 2016, arXiv:1512.00567",
     "Valadi et al. 2026": "Valadi, Åkesson, Östman, Hoseini, Toor, Hellander: *Practical Feasibility of Gradient Inversion Attacks in Federated Learning*. 2026",
     "van den Oord et al. 2018": "van den Oord, Li, Vinyals: *Representation Learning with Contrastive Predictive Coding*. 2018, arXiv:1807.03748",
@@ -174,7 +179,7 @@ def page(root: Path) -> str:
     """The whole page for the package and the tests under ``root``."""
     tests = names_in_tests(root / "tests")
     by_key: dict[str, list[Entry]] = {}
-    for entry in (*entries(root / "src" / PACKAGE), *entries(root / "reproductions" / "common")):
+    for entry in (*entries(root / "src" / PACKAGE), *entries(root / "reproductions")):
         by_key.setdefault(entry.key, []).append(entry)
     parts = [HEAD]
     for key in sorted(by_key, key=str.casefold):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from leakgauge.attacks import FittedDecoder, fit_on
 from leakgauge.attacks.decoder import Decoder
-from leakgauge.split.training_log import deviations, mean_per_class
 from reproductions.golden_partition_zone.splits import Part, Splits, as_input, in_bfloat16
+from reproductions.golden_partition_zone.training_log import deviations, mean_per_class
 
 Row = dict[str, Any]
 OUTPUT = "output"

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from leakgauge.attacks.decoder import Deconvolution, TokenGrid, Vector
-from leakgauge.split.training_log import snapshot
 from reproductions.common.decoders import ClassToken, Flattened
 from reproductions.common.networks import VGG19, ir152, vgg19
 from reproductions.golden_partition_zone.leaks import Attempt, Leak, features_at, leaks, radius_per_dimension
 from reproductions.golden_partition_zone.splits import Splits, as_input, of_classes
 from reproductions.golden_partition_zone.study import Study
 from reproductions.golden_partition_zone.targets import LABELS, RECIPES, Watch
+from reproductions.golden_partition_zone.training_log import snapshot
 
 CURVE = tuple(sorted((*vgg19.BLOCKS, 33, 36)))
 """Blocks 33 and 36 show whether the step between 30 and 39 is a cliff or a ramp."""

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.engine import Captured
-from leakgauge.split.smoothing import CodeSmoothing, Smoothing
 from reproductions.common.networks import IR152, VGG19, SplitViT
+from reproductions.golden_partition_zone.smoothing import CodeSmoothing, Smoothing
 from reproductions.golden_partition_zone.splits import Part, Splits, as_input, in_bfloat16
 
 LABELS: dict[str, Smoothing] = {"one-hot": CodeSmoothing(0.0), "LS+": CodeSmoothing(0.3), "LS-": CodeSmoothing(-0.05)}

@@ -19,7 +19,7 @@ from leakgauge.attacks.decoder import Deconvolution
 from leakgauge.inversion.progress import watching
 from leakgauge.split import RidgeInverter
 from leakgauge.split.attacker import MARGIN
-from leakgauge.split.zone import Outcome, Zone, bisect, exhaustive, find_zone
+from leakgauge.split.zone import Attempt, Zone, bisect, exhaustive, find_zone
 from reproductions.common.networks import VGG19
 from reproductions.golden_partition_zone.leaks import Leak, Row, features_at, mean_image_error, measured
 from reproductions.golden_partition_zone.splits import Splits
@@ -155,14 +155,14 @@ class Counted:
     enough: float | None = None
     seconds: float = 0.0
 
-    def __call__(self, cut: str, epochs: int) -> Outcome:
+    def __call__(self, cut: str, epochs: int) -> Attempt:
         row = self.attacks.decoder(cut, epochs, self.enough)
         self.seconds += row["seconds"]
-        return Outcome(min(row["fvu"], self.ridge[cut]), row["trained_epochs"])
+        return Attempt(cut, row["trained_epochs"], min(row["fvu"], self.ridge[cut]), stops=True)
 
     def told(self, found: Zone, ridge_seconds: float) -> dict[str, Any]:
         spent = {"epochs": found.spent, "seconds": ridge_seconds + self.seconds}
-        return {"cut": found.recommended, "decoders": len(found.trials), **spent}
+        return {"cut": found.recommended, "decoders": len(found.attempts), **spent}
 
 
 def compared(
@@ -173,7 +173,9 @@ def compared(
     every, search, halving = (Counted(attacks, ridge, enough) for enough in (None, threshold, None))
     ways = {
         "exhaustive": every.told(exhaustive(names, every, threshold=threshold, epochs=epochs), took),
-        "find_zone": search.told(find_zone(names, curve, search, threshold=threshold, rungs=(scout, epochs)), took),
+        "find_zone": search.told(
+            find_zone(names, curve, search, threshold=threshold, epochs=epochs, scout=scout), took
+        ),
         "bisection": halving.told(bisect(names, halving, threshold=threshold, epochs=epochs), took),
     }
     for name in ("find_zone", "bisection"):

@@ -33,8 +33,8 @@ class Muon(torch.optim.Optimizer):
     Gradient G, momentum b with μ = 0.95, weight decay λ. The factor gives a step as large as AdamW's with that rate.
     Matrices of one shape are handled together. ``torch.optim.Muon`` does the same but reads the rate back.
 
-    Ref: Jordan et al. 2024 (kellerjordan.github.io/posts/muon) — momentum orthogonalised by Newton-Schulz
-    Ref: Liu et al. 2025 (arXiv 2502.16982), section 2.2 — a step as large as AdamW's
+    Ref: Jordan et al. 2024, Muon — momentum orthogonalised by Newton-Schulz
+    Ref: Liu et al. 2025, section 2.2 — a step as large as AdamW's
     """
 
     MOMENTUM = 0.95

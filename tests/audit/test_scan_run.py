@@ -17,7 +17,9 @@ from leakgauge.audit.scan_run import Asked, ScanRun, parted, placed, plan_scan
 from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion import progress
 from leakgauge.report import html
+from leakgauge.split import RidgeInverter
 
 CASE = Case(model="vgg", seed=3)
 
@@ -202,6 +204,32 @@ def test_a_decoder_that_diverges_is_recorded_and_passed_over(setup, tmp_path):
     assert found.recommended in ("3", "5")
     assert any("training diverged" in note for note in found.notes)
     assert len([k for k in run.known if k[1] == RIDGE]) == 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Stopping:
+    """Ridge as a decoder of one epoch after another, which stops after the first if it may."""
+
+    stops: bool = False
+
+    def until(self, fvu, /):
+        return Stopping(stops=True)
+
+    def __call__(self, features, images, /, *, epochs, seed):
+        for epoch in range(1, (1 if self.stops else epochs) + 1):
+            progress.report(epoch, epochs)
+        return RidgeInverter()(features, images, epochs=epochs, seed=seed)
+
+
+def test_a_decoder_that_stops_early_is_recorded_with_the_epochs_it_took(setup, tmp_path):
+    """Ridge again breaks nothing that ridge did not: every decoder stops, is then trained to its end, and holds."""
+    run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=6), inverter=Stopping())
+    trained = [record for record in store.read(tmp_path / "run") if record.attack == DECODER]
+    assert [(record.allowed, record.epochs) for record in trained] == [(6, 1 + 6)]
+    assert found.epochs_spent == 7
+    assert "and 7 epochs of decoders at 1 of them, at this cut 7" in found.sentence
+    again = ScanRun(setup, run.plan, tmp_path / "run", inverter=Blunt(diverges_at=1))  # nothing is left to train
+    assert again() == found
 
 
 def test_requirements_decide_behind_the_zone(setup, tmp_path):

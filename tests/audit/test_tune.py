@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit.across import as_markdown, tune_across, vulnerable_image
 from leakgauge.audit.session import Setup
 from leakgauge.audit.tune import PAPER, LogUniform, OneOf, Trial, tune
 from leakgauge.errors import BadInput, Inapplicable
@@ -156,17 +155,3 @@ def test_optuna_speaks_as_before(base, load, tmp_path):
     before = optuna.logging.get_verbosity()
     tune(base, load=load, folder=tmp_path, trials=1)
     assert optuna.logging.get_verbosity() == before
-
-
-def test_one_image_across_models_with_both_choices_side_by_side(base, load, tmp_path):
-    images = (0, 4)
-    rows = tune_across(["a", "b"], reference=base, images=images, load=load, folder=tmp_path, trials=2)
-    first = vulnerable_image(base, images, load=load, folder=tmp_path, trials=2)
-    assert [row.model for row in rows] == ["a", "b"]
-    for row in rows:
-        assert row.attacker.best.first == row.oracle.best.first == first
-        assert not row.attacker.oracle
-        assert row.oracle.oracle
-    lines = as_markdown(rows).splitlines()
-    assert "oracle (upper bound): SSIM" in lines[0]
-    assert lines[2].startswith(f"| a | {first} | 2 + 2 |")

@@ -17,7 +17,6 @@ from leakgauge.measures.bounds import (
     quantise,
 )
 from leakgauge.measures.entropy import covariance_spectrum, effective_rank, gaussian_channel
-from leakgauge.measures.fisher import fisher_leakage
 from leakgauge.measures.radius import class_radii
 
 BY_HAND = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0], [0.0, 4.0], [0.0, 10.0]])
@@ -90,23 +89,3 @@ def test_gaussian_channel_by_hand():
     assert gaussian_channel(spectrum, noise=2.0) == pytest.approx(0.5 * math.log(7 / 4 * 3))
     with pytest.raises(BadInput, match="infinite information"):
         gaussian_channel(spectrum, noise=0.0)
-
-
-def test_fisher_leakage_of_a_linear_edge():
-    weight = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    scales = torch.tensor([1.0, 2.0, 0.5])
-
-    def edge(x):
-        return scales[:, None] * (x @ weight.T)
-
-    found = fisher_leakage(edge, torch.randn(3, 4), noise=0.1, probes=500)
-    exact = scales.double() ** 2 * float(weight.square().sum()) / (4 * 0.01)
-    torch.testing.assert_close(found, exact, rtol=0.1, atol=0)
-    with pytest.raises(BadInput, match="positive noise"):
-        fisher_leakage(edge, torch.randn(3, 4), noise=0.0)
-
-
-def test_fisher_leakage_is_exact_for_a_diagonal_edge():
-    x = torch.rand(2, 1, 3, 3)
-    found = fisher_leakage(lambda v: 5 * v, x, noise=0.5, probes=1)
-    torch.testing.assert_close(found, torch.full((2,), 100.0, dtype=torch.float64))

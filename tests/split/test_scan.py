@@ -103,7 +103,9 @@ def test_a_refusal_is_a_row_and_the_others_go_on(victim, some):
 def test_a_scan_goes_on_where_it_stopped(victim, some, whole):
     new = []
     known = {row.cut: row for row in whole.rows[:3]}
-    again = scan(victim, some(160), some(40, seed=1), FEW, seed=2, known=known, on_cut=new.append)
+    again = scan(
+        victim, some(160), some(40, seed=1), FEW, seed=2, known=known, on_cut=lambda row, made: new.append(row)
+    )
     assert [row.cut for row in new] == ["head"]
     assert [row.fvu for row in again.rows] == [row.fvu for row in whole.rows]
 

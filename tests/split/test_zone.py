@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,18 +14,17 @@ from leakgauge.errors import BadInput
 from leakgauge.inversion import progress
 from leakgauge.split import Attacker, RidgeInverter, cuts, scan
 from leakgauge.split.query import Offer, Wanted, choose, offers, pareto, wanted
-from leakgauge.split.zone import Outcome, aimed, bisect, crossing, exhaustive, find_zone
+from leakgauge.split.zone import Attempt, aimed, bisect, crossing, exhaustive, find_zone
 
 NAMES = [f"cut{i:02}" for i in range(20)]
-RUNGS = (1, 3, 12, 50)
 
 
 def attack_on(final: list[float], speed: float = 1.0):
     """A decoder whose FVU falls towards ``final`` as it is trained."""
 
-    def attacked(name: str, epochs: int) -> float:
+    def attacked(name: str, epochs: int) -> Attempt:
         value = final[NAMES.index(name)]
-        return value + (1 - value) / (1 + speed * epochs)
+        return Attempt(name, epochs, value + (1 - value) / (1 + speed * epochs))
 
     return attacked
 
@@ -31,11 +32,9 @@ def attack_on(final: list[float], speed: float = 1.0):
 def stopping(attacked, threshold):
     """The same decoder, which stops after the first epoch that brings it below the threshold."""
 
-    def stopped(name: str, epochs: int) -> Outcome:
-        for epoch in range(1, epochs + 1):
-            if attacked(name, epoch) < threshold:
-                return Outcome(attacked(name, epoch), epoch)
-        return Outcome(attacked(name, epochs), epochs)
+    def stopped(name: str, epochs: int) -> Attempt:
+        tries = [attacked(name, epoch) for epoch in range(1, epochs + 1)]
+        return dataclasses.replace(next((one for one in tries if one.fvu < threshold), tries[-1]), stops=True)
 
     return stopped
 
@@ -47,7 +46,7 @@ def test_finds_what_exhaustive_training_finds_with_less():
     attacked = attack_on(RAMP)
     ridge = [min(1.0, value + 0.15) for value in RAMP]
     zone, reference = (
-        find_zone(NAMES, ridge, attacked, threshold=0.7, rungs=RUNGS),
+        find_zone(NAMES, ridge, attacked, threshold=0.7),
         exhaustive(NAMES, attacked, threshold=0.7, epochs=50),
     )
     assert zone.recommended == reference.recommended
@@ -64,18 +63,18 @@ def test_finds_what_exhaustive_training_finds_with_less():
     st.floats(0.05, 0.95),
     st.floats(0.1, 5),
     st.floats(0, 0.3),
-    st.none() | st.integers(1, 5),
+    st.integers(1, 50),
     st.booleans(),
 )
-def test_on_any_rising_curve(final, threshold, speed, weaker, ahead, stops):
+def test_on_any_rising_curve(final, threshold, speed, weaker, scout, stops):
     attacked = attack_on(sorted(final), speed)
-    ridge = [attacked(name, 50) + weaker for name in NAMES]  # an attack that is no better than the decoder
+    ridge = [attacked(name, 50).fvu + weaker for name in NAMES]  # an attack that is no better than the decoder
     asked = stopping(attacked, threshold) if stops else attacked
-    zone = find_zone(NAMES, ridge, asked, threshold=threshold, rungs=RUNGS, ahead=ahead)
+    zone = find_zone(NAMES, ridge, asked, threshold=threshold, scout=scout)
     reference = exhaustive(NAMES, attacked, threshold=threshold, epochs=50)
     assert zone.recommended == reference.recommended
     assert zone.bracket[1] == reference.bracket[1]
-    assert zone.spent <= sum(RUNGS) * 20
+    assert zone.spent <= (50 + scout) * 20
 
 
 def test_a_decoder_behind_that_breaks_takes_the_cut_along():
@@ -84,8 +83,8 @@ def test_a_decoder_behind_that_breaks_takes_the_cut_along():
     attacked, ridge = attack_on(dip, speed=100.0), RAMP
     reference = exhaustive(NAMES, attacked, threshold=0.69, epochs=50)
     assert reference.recommended == "cut17"
-    assert find_zone(NAMES, ridge, attacked, threshold=0.69, rungs=RUNGS).recommended == "cut14"
-    found = find_zone(NAMES, ridge, attacked, threshold=0.69, rungs=RUNGS, confirm=2)
+    assert find_zone(NAMES, ridge, attacked, threshold=0.69).recommended == "cut14"
+    found = find_zone(NAMES, ridge, attacked, threshold=0.69, confirm=2)
     assert (found.recommended, found.bracket) == (reference.recommended, ("cut16", "cut17"))
     assert "FVU 0.85" in found.sentence()
 
@@ -94,19 +93,23 @@ def test_a_decoder_behind_that_breaks_takes_the_cut_along():
 @given(final=st.lists(st.floats(0, 1), min_size=20, max_size=20), threshold=st.floats(0.05, 0.95), stops=st.booleans())
 def test_confirmed_by_all_cuts_it_is_what_exhaustive_training_finds(final, threshold, stops):
     attacked = attack_on(final, speed=5.0)
-    ridge = [min(1.0, attacked(name, 50) + 0.1) for name in NAMES]
+    ridge = [min(1.0, attacked(name, 50).fvu + 0.1) for name in NAMES]
     search = stopping(attacked, threshold) if stops else attacked
-    found = find_zone(NAMES, ridge, search, threshold=threshold, rungs=RUNGS, confirm=len(NAMES))
+    found = find_zone(NAMES, ridge, search, threshold=threshold, confirm=len(NAMES))
     assert found.recommended == exhaustive(NAMES, attacked, threshold=threshold, epochs=50).recommended
-    full = [trial.cut for trial in found.trials if trial.epochs == RUNGS[-1]]
+    full = [attempt.cut for attempt in found.attempts if attempt.epochs == 50]
     assert len(full) == len(set(full))  # no cut gets the full effort twice
 
 
 def test_the_first_decoder_goes_where_the_threshold_is_expected():
     """By hand: 0.65 ** 1.25 = 0.58 and 0.7 ** 1.25 = 0.64, so 0.6 is expected at cut14; it holds, so does cut13, cut12 breaks."""
     attacked = stopping(attack_on([value - 0.01 for value in RAMP], speed=10), 0.6)
-    zone = find_zone(NAMES, [*RAMP[:19], 0.99], attacked, threshold=0.6, rungs=(10, 100))
-    assert [(trial.cut, trial.epochs) for trial in zone.trials] == [("cut14", 100), ("cut13", 100), ("cut12", 5)]
+    zone = find_zone(NAMES, [*RAMP[:19], 0.99], attacked, threshold=0.6, epochs=100)
+    assert [(attempt.cut, attempt.epochs) for attempt in zone.attempts] == [
+        ("cut14", 100),
+        ("cut13", 100),
+        ("cut12", 5),
+    ]
     assert zone.recommended == "cut13"
     assert zone.spent == 205
 
@@ -129,8 +132,8 @@ def test_decoders_that_stop_tell_how_far_to_go():
     """By hand: cut08 breaks at once, so a scout goes 4 cuts on; cut12 does too; cut16 holds, and half-way back cut14."""
     attacked = stopping(attack_on(RAMP, speed=10), 0.66)
     ridge = [0.1] * 8 + [0.9] * 12
-    zone = find_zone(NAMES, ridge, attacked, threshold=0.66, rungs=(25, 100))
-    assert [(trial.cut, trial.epochs) for trial in zone.trials] == [
+    zone = find_zone(NAMES, ridge, attacked, threshold=0.66, epochs=100, scout=25)
+    assert [(attempt.cut, attempt.epochs) for attempt in zone.attempts] == [
         ("cut08", 1),
         ("cut12", 1),
         ("cut16", 25),
@@ -147,26 +150,28 @@ def test_decoders_that_stop_tell_how_far_to_go():
 def test_scouts_that_miss_cost_effort_and_no_answer():
     """A decoder that reads nothing until its last epochs: every scout is wrong, and the answer is still right."""
 
-    def late(name: str, epochs: int) -> float:
-        return RAMP[NAMES.index(name)] if epochs == 50 else 1.0
+    def late(name: str, epochs: int) -> Attempt:
+        return Attempt(name, epochs, RAMP[NAMES.index(name)] if epochs == 50 else 1.0)
 
-    zone = find_zone(NAMES, [0.1] * 8 + [0.9] * 12, late, threshold=0.66, rungs=(12, 50))
+    zone = find_zone(NAMES, [0.1] * 8 + [0.9] * 12, late, threshold=0.66, scout=12)
     assert zone.recommended == exhaustive(NAMES, late, threshold=0.66).recommended == "cut14"
-    assert sum(trial.epochs == 50 for trial in zone.trials) == 7
-    assert len({(trial.cut, trial.epochs) for trial in zone.trials}) == len(zone.trials)  # none is trained twice
+    assert sum(attempt.epochs == 50 for attempt in zone.attempts) == 7
+    assert len({(attempt.cut, attempt.epochs) for attempt in zone.attempts}) == len(
+        zone.attempts
+    )  # none is trained twice
 
 
 def test_no_cut_holds():
-    zone = find_zone(NAMES, RAMP, attack_on([0.1] * 20), threshold=0.7, rungs=RUNGS)
+    zone = find_zone(NAMES, RAMP, attack_on([0.1] * 20), threshold=0.7)
     assert zone.recommended is None
     assert zone.bracket[1] is None
     assert zone.sentence().startswith("No cut keeps an FVU of 0.7")
-    assert find_zone(NAMES, [0.1] * 20, attack_on(RAMP), threshold=0.7).trials == ()
+    assert find_zone(NAMES, [0.1] * 20, attack_on(RAMP), threshold=0.7).attempts == ()
     assert bisect(NAMES, attack_on([0.1] * 20), threshold=0.7).recommended is None
 
 
 def test_the_first_cut_holds_already():
-    zone = find_zone(NAMES, [0.9] * 20, attack_on([0.9] * 20), threshold=0.7, rungs=RUNGS)
+    zone = find_zone(NAMES, [0.9] * 20, attack_on([0.9] * 20), threshold=0.7)
     assert zone.recommended == "cut00"
     assert zone.bracket == (None, "cut00")
 
@@ -174,10 +179,10 @@ def test_the_first_cut_holds_already():
 def test_a_training_that_refuses_proves_nothing():
     plain = attack_on(RAMP)
 
-    def attacked(name: str, epochs: int) -> float:
-        return float("nan") if name == "cut14" else plain(name, epochs)
+    def attacked(name: str, epochs: int) -> Attempt:
+        return Attempt(name, epochs, float("nan")) if name == "cut14" else plain(name, epochs)
 
-    assert find_zone(NAMES, RAMP, attacked, threshold=0.69, rungs=RUNGS).recommended == "cut15"
+    assert find_zone(NAMES, RAMP, attacked, threshold=0.69).recommended == "cut15"
     assert bisect(NAMES, attacked, threshold=0.69).recommended == "cut15"
 
 
@@ -191,11 +196,10 @@ def test_crossing_goes_by_the_envelope():
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"rungs": (3, 1)}, "rising"),
+        ({"epochs": 0}, "at least 1 epoch"),
+        ({"scout": 0}, "at least 1 epoch"),
         ({"threshold": 0.0}, "positive"),
-        ({"ahead": 0}, "ahead"),
         ({"confirm": -1}, "confirms"),
-        ({"confirm": 1, "ahead": 2}, "windows"),
     ],
 )
 def test_bad_search(options, why):
@@ -215,12 +219,14 @@ def test_a_search_with_real_attacks(victim, some, tmp_path):
     auxiliary, test = some(160), some(40, seed=1)
     cheap = [row.fvu for row in scan(victim, auxiliary, test, names, inverter=Growing(), epochs=2).rows]
     attacker = Attacker(victim, auxiliary, test, Growing(), folder=tmp_path)
-    zone = find_zone(names, cheap, attacker, threshold=0.1, rungs=(2, 4, 8))
+    zone = find_zone(names, cheap, attacker, threshold=0.1, epochs=8, scout=2)
     reference = exhaustive(names, Attacker(victim, auxiliary, test, Growing()), threshold=0.1, epochs=8)
     assert zone.recommended == reference.recommended is not None
     assert zone.spent < reference.spent
-    assert [(epochs, row.cut) for epochs, row in attacker.rows] == [(t.epochs, t.cut) for t in zone.trials]
-    assert len(list(tmp_path.iterdir())) == 2 * len({trial.cut for trial in zone.trials})  # auxiliary and test, once
+    assert list(attacker.rows) == [(attempt.cut, attempt.epochs) for attempt in zone.attempts]
+    assert len(list(tmp_path.iterdir())) == 2 * len(
+        {attempt.cut for attempt in zone.attempts}
+    )  # auxiliary and test, once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,15 +250,29 @@ def test_an_attacker_that_may_stop(victim, some):
     parts = (victim, some(160), some(40, seed=1))
     whole = Attacker(*parts, Slow())("features.pool1", 10)
     early = Attacker(*parts, Slow(True))("features.pool1", 10)
-    assert (whole.trained, early.trained) == (10, 4)
+    assert (whole.epochs, early.epochs) == (10, 4)
     assert whole.fvu < early.fvu
     with progress.watching(lambda done, total: watched.append(done)):
         shown = Attacker(*parts, Slow(), enough=2 * early.fvu)("features.pool1", 10)
-    assert shown == early
+    assert shown == dataclasses.replace(early, stops=True)
     assert watched == [1, 2, 3, 4]
     between = Attacker(*parts, Slow(), enough=(whole.fvu + early.fvu) / 2)("features.pool1", 10)
-    assert between == Outcome(whole.fvu, 4 + 10)  # what it had seen of its own images did not hold on the attacked ones
-    assert Attacker(*parts, RidgeInverter(most=160), enough=0.5)("features.pool1", 10) == Outcome(whole.fvu, 10)
+    # what it had seen of its own images did not hold on the attacked ones
+    assert between == Attempt("features.pool1", 4 + 10, whole.fvu, stops=True)
+    never = Attacker(*parts, RidgeInverter(most=160), enough=0.5)
+    assert never("features.pool1", 10) == Attempt("features.pool1", 10, whole.fvu)
+
+
+def test_what_an_interrupted_search_left_is_not_trained_again(victim, some):
+    parts, told = (victim, some(160), some(40, seed=1)), []
+    first = Attacker(*parts, Slow(), on_row=lambda allowed, row, made: told.append((allowed, row, made)))
+    attempt = first("features.pool1", 10)
+    ((allowed, row, made),) = told
+    assert (allowed, row.epochs, row.fvu) == (10, 10, attempt.fvu)
+    assert made.shape == parts[2].images.shape
+    again = Attacker(*parts, Slow(), rows={("features.pool1", 10): row}, on_row=lambda *_: told.append(()))
+    assert again("features.pool1", 10) == attempt
+    assert len(told) == 1
 
 
 SHOP = (
@@ -294,3 +314,27 @@ def test_offers_of_real_cuts(victim):
     listed = cuts(victim)
     found = offers(listed, {"head": 0.9, "features.pool1": float("inf")}, numbers="int8")
     assert found == (Offer("head", 0.9, 4, listed[-1].edge_flops, 1.0),)
+
+
+@pytest.mark.parametrize("name", ["zone_cpu", "zone_cpu_seed1"])
+def test_the_search_still_trains_the_decoders_that_were_measured(name):
+    """Replays ``benchmarks/zone.py``: the same decoders in the same order, so what docs/split.md says of their cost holds."""
+    file = Path(__file__).parents[2] / "benchmarks" / "results" / f"{name}.jsonl"
+    about, *lines = map(json.loads, file.read_text("utf-8").splitlines())
+    ridge = {line["cut"]: line["ridge"] for line in lines if "ridge" in line}
+    measured = [line for line in lines if "find_zone" in line]
+    assert len(measured) == 6
+    for line in measured:
+        rows, asked = line["find_zone"]["decoders"], []
+        known = {
+            (cut, allowed): Attempt(cut, trained, min(fvu, ridge[cut]), stops=True)
+            for cut, allowed, trained, fvu, _ in rows
+        }
+
+        def attacked(cut, epochs, known=known, asked=asked):
+            asked.append([cut, epochs])
+            return known[cut, epochs]
+
+        zone = find_zone([*ridge], [*ridge.values()], attacked, threshold=line["threshold"], epochs=about["epochs"])
+        assert asked == [row[:2] for row in rows]
+        assert (zone.recommended, zone.spent) == (line["find_zone"]["cut"], line["find_zone"]["epochs"])

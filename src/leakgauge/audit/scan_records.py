@@ -58,7 +58,11 @@ class ScanPlan:
 
 @dataclass(frozen=True)
 class CutRecord:
-    """One attack on one cut. ``risk`` holds the numbers by name, or a ``refusal``; ``map`` places of features in [0, 1]²."""
+    """One attack on one cut. ``risk`` holds the numbers by name, or a ``refusal``; ``map`` places of features in [0, 1]².
+
+    ``epochs`` are those a decoder was trained for, ``allowed`` those it might have taken: it stops once it has shown that its cut leaks.
+    None is the same number, as in records of 0.1.
+    """
 
     cut: str
     attack: str
@@ -66,10 +70,11 @@ class CutRecord:
     risk: Mapping[str, Any]
     picture: str = ""
     map: tuple[tuple[float, float], ...] = ()
+    allowed: int | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:
-        return self.cut, self.attack, self.epochs
+        return self.cut, self.attack, self.epochs if self.allowed is None else self.allowed
 
     @property
     def fvu(self) -> float:

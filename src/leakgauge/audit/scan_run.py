@@ -27,21 +27,19 @@ from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 from leakgauge.graphs import trace_of
 from leakgauge.measures.tsne import tsne
+from leakgauge.split.attacker import Attacker
 from leakgauge.split.cache import cache_features
 from leakgauge.split.cuts import Cut, cut_named, cuts, worthwhile
-from leakgauge.split.inverters import Decode, Inverter, RidgeInverter
+from leakgauge.split.inverters import Inverter, RidgeInverter
 from leakgauge.split.query import wanted
 from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, distinct, scan
-from leakgauge.split.zone import crossing, find_zone
+from leakgauge.split.zone import aimed, crossing, find_zone
 
 THRESHOLD = 0.25
 """FVU that a cut must keep unless another is asked for: at most three quarters of the pictures' variance recovered."""
 EPOCHS = 24
 """Full effort of a decoder at the embedded model."""
 MOST_EPOCHS = 200
-SMALL_RUNGS = (1, 3, 12, 50)
-AHEAD = 3
-"""Cuts that decoders are trained at side by side, behind the crossing."""
 HELD_OUT, MOST_TESTED = 5, 500
 """Every fifth image of a class is attacked and the others are the adversary's; at most so many are attacked."""
 SHOWN, MAPPED = 8, 200
@@ -61,24 +59,6 @@ class Asked:
     numbers: str = "fp32"
     names: tuple[str, ...] = ()
     every: bool = False
-
-
-@dataclass
-class Keeping:
-    """An inverter that keeps the first images it decoded last, for the report."""
-
-    inverter: Inverter
-    made: Tensor | None = field(default=None, repr=False)
-
-    def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int, seed: int) -> Decode:
-        decode = self.inverter(features, images, epochs=epochs, seed=seed)
-
-        def kept(sent: Tensor) -> Tensor:
-            found = decode(sent)
-            self.made = found[:SHOWN].detach().cpu()
-            return found
-
-        return kept
 
 
 def parted(setup: Setup) -> tuple[Images, Images]:
@@ -217,10 +197,7 @@ class ScanRun:
             self.decide(curve)
         zone = None
         if self.plan.epochs:
-            rungs = (*(r for r in SMALL_RUNGS if r < self.plan.epochs), self.plan.epochs)
-            zone = find_zone(
-                self.names, curve, self.attacked, threshold=self.plan.threshold, rungs=rungs, ahead=AHEAD
-            )  # fmt: skip
+            zone = find_zone(self.names, curve, self.attacker(), threshold=self.plan.threshold, epochs=self.plan.epochs)
         found = conclude(self.plan, list(self.known.values()), zone)
         store.save_conclusion(self.folder, found)
         shutil.rmtree(self.folder / FEATURES, ignore_errors=True)
@@ -266,24 +243,23 @@ class ScanRun:
     def _ridge_at(self, names: list[str]) -> dict[str, float]:
         """FVU of ridge regression by cut; what is known is not attacked again."""
         known = {name: risk_of(self.known[name, RIDGE, 0]) for name in names if (name, RIDGE, 0) in self.known}
-        keeping = Keeping(RidgeInverter())
         maps = self.test.images[:MAPPED]
 
-        def done(row: CutRisk) -> None:
+        def done(row: CutRisk, made: Tensor | None) -> None:
             places: tuple[tuple[float, float], ...] = ()
             if not row.refusal:
                 sent = cache_features(
                     self.setup.victim, maps, [row.cut], defenses=self.defenses, seed=self.case.seed + 1
                 )
                 places = placed(sent[row.cut])
-            self._keep(row, RIDGE, 0, keeping, places)
+            self._keep(row, RIDGE, 0, made, places)
 
         found = scan(
             self.setup.victim,
             self.auxiliary,
             self.test,
             names,
-            inverter=keeping,
+            inverter=RidgeInverter(),
             defenses=self.defenses,
             known=known,
             on_cut=done,
@@ -291,83 +267,85 @@ class ScanRun:
         )
         return {row.cut: row.fvu for row in found.rows}
 
-    def attacked(self, cut: str, epochs: int) -> float:
-        """FVU of a decoder trained at the cut for so many epochs, or of the record of one."""
-        known = self.known.get((cut, DECODER, epochs))
-        if known is not None:
-            return known.fvu
-        keeping = Keeping(self.inverter)
-        found = scan(
+    def attacker(self) -> Attacker:
+        """Trains a decoder at a cut and keeps it as a record; what a record tells is not trained again."""
+        return Attacker(
             self.setup.victim,
             self.auxiliary,
             self.test,
-            [cut],
-            inverter=keeping,
-            epochs=epochs,
+            self.inverter,
             defenses=self.defenses,
             folder=self.folder / FEATURES,
             seed=self.case.seed,
+            enough=self.plan.threshold,
+            rows={
+                (cut, allowed): risk_of(record)
+                for (cut, attack, allowed), record in self.known.items()
+                if attack == DECODER
+            },
+            on_row=lambda allowed, row, made: self._keep(row, DECODER, allowed, made),
         )
-        self._keep(found.rows[0], DECODER, epochs, keeping)
-        return found.rows[0].fvu
 
     def _keep(
-        self, row: CutRisk, attack: str, epochs: int, keeping: Keeping, places: tuple[tuple[float, float], ...] = ()
+        self,
+        row: CutRisk,
+        attack: str,
+        allowed: int,
+        made: Tensor | None,
+        places: tuple[tuple[float, float], ...] = (),
     ) -> None:
         picture = ""
-        if not row.refusal and keeping.made is not None:
+        if made is not None:
             place = self.names.index(row.cut)
             number = self.plan.cuts[place].get("place", place)  # cuts may have left the plan; the number stays
-            name = f"scan-{number:03d}-{attack}" + (f"-{epochs}" if epochs else "")
-            picture = save_strip(self.folder, name, keeping.made.float())
-        keeping.made = None
-        record = CutRecord(row.cut, attack, epochs, finite(asdict(row)), picture, places)
+            name = f"scan-{number:03d}-{attack}" + (f"-{allowed}" if allowed else "")
+            picture = save_strip(self.folder, name, made[:SHOWN].float())
+        trained = row.epochs if row.epochs else allowed
+        record = CutRecord(row.cut, attack, trained, finite(asdict(row)), picture, places, allowed=allowed)
         store.append(self.folder, record)
         self.known[record.key] = record
         self.on_record(record)
 
     def decide(self, curve: list[float]) -> float:
-        """Turns the time budget into epochs by the first, small rungs, which count as attacks too. Returns the seconds to come."""
+        """Turns the time budget into epochs by short trials, which count as attacks too. Returns the seconds to come."""
         epochs, seconds = self._affordable(curve)
         self.plan = replace(self.plan, epochs=epochs)
         store.save_plan(self.folder, self.plan)
         return seconds
 
     def _affordable(self, curve: list[float]) -> tuple[int, float]:
-        """Epochs that decoders at the cuts of one window can have within the budget, and the seconds that they then take."""
+        """Epochs that the decoders which the search will probably train can have within the budget, and the seconds that they then take."""
         if self.plan.budget is None:
             return EPOCHS, 0.0
-        first = crossing(self.names, curve, threshold=self.plan.threshold)
-        window = self.names[first : first + AHEAD]
-        if not window:
+        likely = self._likely(curve)
+        if not likely:
             return 0, 0.0
-        spent, each = self._trial(window, 1)
+        spent, an_epoch = self._trial(likely, 1)
         if 3 * spent < self.plan.budget / 4:  # a second point tells the epochs' own time from what surrounds them
-            again, longer = self._trial(window, 3)
+            again, longer = self._trial(likely, 3)
             spent += again
-            each = [max((b - a) / 2, 0.1 * a) for a, b in zip(each, longer, strict=True)]
-        seconds = 0.0
-        for epochs in range(1, MOST_EPOCHS + 1):
-            needed = _seconds_of(epochs, each)
-            if epochs > 1 and spent + needed > self.plan.budget:
-                return epochs - 1, seconds
-            seconds = needed
-        return MOST_EPOCHS, seconds
+            an_epoch = max((longer - an_epoch) / 2, 0.1 * an_epoch)
+        left = self.plan.budget - spent
+        epochs = MOST_EPOCHS if left >= MOST_EPOCHS * an_epoch else max(1, int(left / an_epoch))
+        return epochs, epochs * an_epoch
 
-    def _trial(self, window: list[str], epochs: int) -> tuple[float, list[float]]:
-        for name in window:
-            self.attacked(name, epochs)
-        each = [float(self.known[name, DECODER, epochs].risk["seconds"] or 0.0) for name in window]
-        return sum(each), each
+    def _likely(self, curve: list[float]) -> list[str]:
+        """The cut that gets the first full effort, and the one that decides with it: the one before it, or where that leaks the next."""
+        first = crossing(self.names, curve, threshold=self.plan.threshold)
+        if first == len(self.names):
+            return []
+        aim = aimed(curve, first, threshold=self.plan.threshold)
+        beside = aim - 1 if aim > first else aim + 1
+        return [self.names[aim], *self.names[beside : beside + 1]]
 
-
-def _seconds_of(epochs: int, each: list[float]) -> float:
-    """Seconds of the rungs that follow the trial, by the seconds of an epoch at each cut of the window.
-
-    Small rungs train all cuts. The last one stops at the first that holds: the shallowest for sure, the others perhaps.
-    """
-    small = sum(rung * sum(each) for rung in SMALL_RUNGS[2:] if rung < epochs)
-    return small + epochs * (each[0] + sum(each[1:]) / 2)
+    def _trial(self, likely: list[str], epochs: int) -> tuple[float, float]:
+        """Seconds that decoders of so many epochs took, one at each of the cuts; the second number is the same without early stops."""
+        attacker = self.attacker()
+        for cut in likely:
+            attacker(cut, epochs)
+        rows = [attacker.rows[cut, epochs] for cut in likely]
+        whole = sum(row.seconds * epochs / max(1, row.epochs or epochs) for row in rows)
+        return sum(row.seconds for row in rows), whole
 
 
 def risk_of(record: CutRecord) -> CutRisk:

@@ -16,6 +16,7 @@ from leakgauge.core import Defense, Victim
 from leakgauge.core.randomness import draw_indices
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.graphs import find_point, trace_of
+from leakgauge.inversion.progress import also_watching
 from leakgauge.measures.bootstrap import ratio_interval
 from leakgauge.measures.bounds import decision_entropy, feature_entropy
 from leakgauge.measures.entropy import covariance_spectrum, effective_rank
@@ -51,7 +52,8 @@ class CutRisk:
     the score of an attack that learned the class and nothing else. ``worst_mse`` is the mean over the 5 % of samples that were
     reconstructed best. ``mse_per_pixel`` and ``psnr_of_batches`` are in the units of the split-inference paper. ``accuracy`` is the
     model's on what was really sent. ``within``, ``radius``, ``effective_rank`` and the entropies describe the features of the
-    test images; the entropies are trend indicators, not guarantees. A cut whose attack refused has a ``refusal`` and no scores.
+    test images; the entropies are trend indicators, not guarantees. ``epochs`` are those the attack reported (0 for a closed
+    form). A cut whose attack refused has a ``refusal`` and no scores.
     """
 
     cut: str
@@ -72,6 +74,7 @@ class CutRisk:
     effective_rank: float = float("nan")
     feature_entropy_per_dimension: float | None = None
     decision_entropy_per_dimension: float | None = None
+    epochs: int = 0
     seconds: float = 0.0
     refusal: str = ""
 
@@ -104,13 +107,14 @@ def scan(
     folder: Path | None = None,
     in_memory: int = IN_MEMORY,
     known: Mapping[str, CutRisk] | None = None,
-    on_cut: Callable[[CutRisk], None] | None = None,
+    on_cut: Callable[[CutRisk, Tensor | None], None] | None = None,
     seed: int = 0,
 ) -> Scan:
     """Fits ``inverter`` (default: ridge) at every cut on ``auxiliary`` images and scores it on ``test`` images.
 
     Features are computed in as few forward passes as memory allows, or once into ``folder``. Rows in ``known`` (of an earlier,
-    interrupted scan) are taken over; ``on_cut`` gets each new row at once. A cut where the attack refuses is a row with its
+    interrupted scan) are taken over; ``on_cut`` gets each new row at once, with the images made of the test images' features
+    (None where the attack refused). A cut where the attack refuses is a row with its
     reason; the others go on. A cut behind an operation that does nothing in eval mode is left out where the one before is scanned.
     """
     _check(victim, auxiliary, test)
@@ -126,10 +130,10 @@ def scan(
             for part, s in ((auxiliary, seed), (test, seed + 1))
         ]
         for name in group:
-            row = _row(victim, name, sent[0][name], sent[1][name], auxiliary, test, inverter, epochs, seed)
+            row, made = _row(victim, name, sent[0][name], sent[1][name], auxiliary, test, inverter, epochs, seed)
             found[name] = row
             if on_cut is not None:
-                on_cut(row)
+                on_cut(row, made)
     rows = tuple(found[name] for name in names)
     errors = [row.fvu for row in rows]
     return Scan(
@@ -203,23 +207,30 @@ def _row(
     inverter: Inverter,
     epochs: int,
     seed: int,
-) -> CutRisk:
-    began = time.perf_counter()
+) -> tuple[CutRisk, Tensor | None]:
+    began, trained = time.perf_counter(), 0
+
+    def reported(done: int, _total: int) -> None:
+        nonlocal trained
+        trained = done
+
     try:
         if not all(bool(torch.isfinite(rows).all()) for part in (sent, features) for rows in part.split(1024)):
             raise Inapplicable("the features hold NaN or infinity")
         features, sent = (_near(part, victim) for part in (features, sent))
-        made = inverter(features, auxiliary.images, epochs=epochs, seed=seed)(sent).detach().cpu().double().clamp(0, 1)
+        with also_watching(reported):
+            decode = inverter(features, auxiliary.images, epochs=epochs, seed=seed)
+        made = decode(sent).detach().cpu().double().clamp(0, 1)
         if not bool(torch.isfinite(made).all()):
             raise Inapplicable("the decoder diverged: its images hold NaN")
     except Inapplicable as refusal:
-        return CutRisk(name, refusal=str(refusal), seconds=time.perf_counter() - began)
+        return CutRisk(name, refusal=str(refusal), epochs=trained, seconds=time.perf_counter() - began), None
     truths = test.images.cpu().double()
     guess = mean_image(auxiliary.images.cpu())
     errors, baseline = mse(made, truths), mse(guess.expand_as(truths), truths)
     fvu = ratio_interval(errors, baseline, seed=seed)
     radii = None if test.labels is None else class_radii(sent, test.labels)
-    return CutRisk(
+    row = CutRisk(
         cut=name,
         fvu=fvu.value,
         fvu_low=fvu.low,
@@ -238,8 +249,10 @@ def _row(
         effective_rank=effective_rank(covariance_spectrum(sent[draw_indices(len(sent), SPECTRUM_FROM)])),
         feature_entropy_per_dimension=None if radii is None else feature_entropy(radii).nats_per_dimension,
         decision_entropy_per_dimension=None if radii is None else decision_entropy(radii).nats_per_dimension,
+        epochs=trained,
         seconds=time.perf_counter() - began,
     )
+    return row, made
 
 
 def _near(features: Tensor, victim: Victim) -> Tensor:

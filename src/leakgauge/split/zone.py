@@ -10,29 +10,27 @@ from leakgauge.split.envelope import envelope
 
 GAIN = 1.25
 """A full decoder's FVU is about that of ridge to this power: in the middle of 46 decoders at the cuts of the embedded VGG, 1.26."""
+SCOUT = 0.1
+"""Effort of a scout as a share of the full one."""
 FAR, NEAR = 0.2, 0.3
 """Shares of the full effort: a decoder that had shown the leak by then is taken to be 4, or 2, cuts before the crossing."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """FVU of a decoder (NaN where training refused) and the epochs that it took, fewer if it stopped once the cut had leaked."""
+class Attempt:
+    """One decoder trained at a cut: the epochs it took and its FVU, NaN where training refused.
 
-    fvu: float
-    trained: int
-
-
-Attacked = Callable[[str, int], float | Outcome]
-"""``attacked(cut, epochs)``: a decoder trained at the cut for at most so many epochs. A plain FVU means that it took them all."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One decoder that was trained; ``epochs`` are those it really took."""
+    ``stops``: it would have stopped as soon as it had shown that the cut leaks, so its epochs tell how near the threshold is.
+    """
 
     cut: str
     epochs: int
     fvu: float
+    stops: bool = False
+
+
+Attacked = Callable[[str, int], Attempt]
+"""``attacked(cut, epochs)`` trains a decoder at the cut for at most so many epochs."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +45,20 @@ class Zone:
     recommended: str | None
     bracket: tuple[str | None, str | None]
     threshold: float
-    trials: tuple[Trial, ...]
+    attempts: tuple[Attempt, ...]
     spent: int
     exhaustive: int
 
     def sentence(self) -> str:
         """The result in one sentence, with the effort it rests on."""
-        effort = f"{len({trial.cut for trial in self.trials})} cuts attacked, {self.spent} epochs of {self.exhaustive}"
+        effort = (
+            f"{len({attempt.cut for attempt in self.attempts})} cuts attacked, {self.spent} epochs of {self.exhaustive}"
+        )
         if self.recommended is None:
             return f"No cut keeps an FVU of {self.threshold:g} ({effort})."
-        last = [trial.fvu for trial in self.trials if trial.cut == self.recommended][
-            -1
-        ]  # a cut's full effort comes last
+        *_, last = (
+            attempt.fvu for attempt in self.attempts if attempt.cut == self.recommended
+        )  # the full effort comes last
         return f"Recommended cut: {self.recommended} (FVU {last:.2f}, threshold {self.threshold:g}; {effort})."
 
 
@@ -89,48 +89,37 @@ def find_zone(
     attacked: Attacked,
     *,
     threshold: float = 0.7,
-    rungs: Sequence[int] = (5, 50),
-    ahead: int | None = None,
+    epochs: int = 50,
+    scout: int | None = None,
     confirm: int = 0,
 ) -> Zone:
-    """From the FVU of a cheap attack at every cut (``cheap``, by depth) to the cut that holds against ``rungs[-1]`` epochs.
+    """From the FVU of a cheap attack at every cut (``cheap``, by depth) to the cut that holds against ``epochs`` of a decoder.
 
     A cut below the threshold leaks, whatever attack showed it, and so does every shallower one (data processing): the
     cheap curve rules out all cuts before its crossing without any decoder. The first full effort goes where a decoder is
-    expected to cross the threshold, a little behind that (:func:`aimed`). If the cut holds, the one before it is next, until
-    one breaks. If it breaks, scouts go ahead with the smaller efforts until one holds, and halve the way back, to find where
-    the next full effort is worth its price. The sooner the last decoder had broken its cut, the farther the next scout goes
-    (``FAR``, ``NEAR``); where decoders do not stop early, steps double.
+    expected to cross the threshold, a little deeper (:func:`aimed`). If the cut holds, the one before it is next, until
+    one breaks. If it breaks, scouts (``scout`` epochs, by default a tenth) go ahead until one holds, and halve the way back, to
+    find where the next full effort is worth its price. The sooner the last decoder had broken its cut, the farther the next
+    scout goes (``FAR``, ``NEAR``); where decoders do not stop early, steps double.
     What a scout breaks is broken for good; that it did not break a cut proves nothing. Training refused (NaN) decides
     nothing: the cut stays unproven and is passed over.
 
-    Decoders are not all trained equally well: one behind the cut that held may still break, and then that cut leaks too. With
-    ``confirm``, the full effort is also made at so many cuts behind it before it is recommended.
-
-    With ``ahead``, so many cuts at a time are trained side by side instead, all to the same effort, and those that fall below
-    the threshold are dropped: dearer, but it gives a curve around the crossing, and its length can be told beforehand.
+    Decoders are not all trained equally well: one at a deeper cut may still break, and then the cut that held leaks too. With
+    ``confirm``, the full effort is also made at so many deeper cuts before one is recommended.
 
     Ref: Jamieson and Talwalkar 2016, Figure 1 — successive halving, here with the threshold as the rule that drops
     """
-    if not names or not threshold > 0 or not rungs or list(rungs) != sorted(set(rungs)) or rungs[0] < 1:
-        raise BadInput(
-            f"a search needs cuts, a positive threshold and rising rungs, got {threshold} and {tuple(rungs)}"
-        )
-    if ahead is not None and ahead < 1:
-        raise BadInput(f"a search looks at least 1 cut ahead, got {ahead}")
-    if confirm < 0 or (confirm and ahead is not None):
-        raise BadInput(
-            f"a search by scouts confirms with 0 cuts or more, one by windows has no such option, got {confirm}"
-        )
+    scout = max(1, round(SCOUT * epochs)) if scout is None else scout
+    if not names or not threshold > 0:
+        raise BadInput(f"a search needs cuts and a positive threshold, got {len(names)} cuts and {threshold}")
+    if epochs < 1 or scout < 1:
+        raise BadInput(f"a search needs at least 1 epoch for decoders and scouts, got {epochs} and {scout}")
+    if confirm < 0:
+        raise BadInput(f"a search confirms with 0 cuts or more, got {confirm}")
     first = crossing(names, cheap, threshold=threshold)
-    search = _Search(names, attacked, threshold, rungs, leaking=first - 1)
-    if first == len(names):
-        held = None
-    elif ahead is None:
-        held = search.by_scouts(aimed(cheap, first, threshold=threshold), confirm)
-    else:
-        held = search.by_windows(first, ahead)
-    return _zone(names, held, search.leaking, threshold, search.trials, rungs)
+    search = _Search(names, attacked, threshold, epochs, scout, leaking=first - 1)
+    held = None if first == len(names) else search(aimed(cheap, first, threshold=threshold), confirm)
+    return _zone(names, held, search.leaking, threshold, search.attempts, epochs)
 
 
 @dataclass
@@ -140,18 +129,19 @@ class _Search:
     names: Sequence[str]
     attacked: Attacked
     threshold: float
-    rungs: Sequence[int]
+    epochs: int
+    scout: int
     leaking: int
-    trials: list[Trial] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
     full: dict[int, float] = field(default_factory=dict)
     """FVU of every cut that was given the full effort, in that order."""
     unbroken: set[int] = field(default_factory=set)
     """Cuts that scouts gave up."""
     share: float | None = None
-    """Of the full effort, which the decoder took that broke a cut last; None where decoders do not stop by themselves."""
+    """Of the full effort, which the decoder took that broke a cut last; None where it does not stop by itself."""
 
-    def by_scouts(self, aim: int, confirm: int) -> int | None:
-        """The shallowest cut that holds against the full effort, and ``confirm`` cuts behind it too, or None."""
+    def __call__(self, aim: int, confirm: int) -> int | None:
+        """The shallowest cut that holds against the full effort, and ``confirm`` deeper cuts too, or None."""
         at: int | None = aim
         while at is not None or not self._confirmed(confirm):
             if at is not None:
@@ -185,7 +175,7 @@ class _Search:
     def _fully(self, cut: int) -> None:
         """Makes the full effort, which no cut is given twice."""
         if cut not in self.full:
-            self.full[cut] = self._fvu(cut, self.rungs[-1])
+            self.full[cut] = self._fvu(cut, self.epochs)
 
     def _scout(self) -> None:
         """Small efforts ahead of the cut that was broken last, until the next one is a single cut away."""
@@ -207,45 +197,16 @@ class _Search:
         return 4 if self.share <= FAR else 2 if self.share <= NEAR else 1
 
     def _breaks(self, cut: int) -> bool:
-        """Whether any of the small efforts brings the cut below the threshold."""
-        return any(self._fvu(cut, epochs) < self.threshold for epochs in self.rungs[:-1])
+        """Whether a scout brings the cut below the threshold; one as long as the full effort would be no scout."""
+        return self.scout < self.epochs and self._fvu(cut, self.scout) < self.threshold
 
     def _fvu(self, cut: int, epochs: int) -> float:
-        found = self.attacked(self.names[cut], epochs)
-        trial = _trial(self.names[cut], epochs, found)
-        self.trials.append(trial)
-        if trial.fvu < self.threshold:
+        attempt = self.attacked(self.names[cut], epochs)
+        self.attempts.append(attempt)
+        if attempt.fvu < self.threshold:
             self.leaking = max(self.leaking, cut)
-            self.share = trial.epochs / self.rungs[-1] if isinstance(found, Outcome) else None
-        return trial.fvu
-
-    def by_windows(self, start: int, ahead: int) -> int | None:
-        """The same by ``ahead`` cuts at a time."""
-        while start < len(self.names):
-            held = self._window(range(start, min(start + ahead, len(self.names))))
-            if held is not None:
-                return held
-            start += ahead
-        return None
-
-    def _window(self, window: Sequence[int]) -> int | None:
-        """The shallowest cut of the window that holds after every rung, or None.
-
-        Small rungs go from deep to shallow, since a deep cut that leaks settles all before it. The last, expensive rung goes
-        from shallow to deep and stops at the first that holds.
-        """
-        for epochs in self.rungs[:-1]:
-            for cut in reversed([i for i in window if i > self.leaking]):
-                if self._fvu(cut, epochs) < self.threshold:
-                    break
-        for cut in [i for i in window if i > self.leaking]:
-            if self._fvu(cut, self.rungs[-1]) >= self.threshold:
-                return cut
-        return None
-
-
-def _trial(cut: str, epochs: int, found: float | Outcome) -> Trial:
-    return Trial(cut, found.trained, found.fvu) if isinstance(found, Outcome) else Trial(cut, epochs, found)
+            self.share = attempt.epochs / self.epochs if attempt.stops else None
+        return attempt.fvu
 
 
 def _zone(
@@ -253,32 +214,32 @@ def _zone(
     held: int | None,
     leaking: int,
     threshold: float,
-    trials: list[Trial],
-    rungs: Sequence[int],
+    attempts: list[Attempt],
+    epochs: int,
 ) -> Zone:
     recommended = None if held is None else names[held]
     return Zone(
         recommended=recommended,
         bracket=(None if leaking < 0 else names[leaking], recommended),
         threshold=threshold,
-        trials=tuple(trials),
-        spent=sum(trial.epochs for trial in trials),
-        exhaustive=len(names) * rungs[-1],
+        attempts=tuple(attempts),
+        spent=sum(attempt.epochs for attempt in attempts),
+        exhaustive=len(names) * epochs,
     )
 
 
 def bisect(names: Sequence[str], attacked: Attacked, *, threshold: float = 0.7, epochs: int = 50) -> Zone:
     """The plain alternative: full decoders at cuts chosen by halving the depth; right where the curve rises with depth."""
-    low, high, trials = -1, len(names), list[Trial]()
+    low, high, attempts = -1, len(names), list[Attempt]()
     while high - low > 1:
         middle = (low + high) // 2
-        trials.append(_trial(names[middle], epochs, attacked(names[middle], epochs)))
-        low, high = (low, middle) if trials[-1].fvu >= threshold else (middle, high)
-    return _zone(names, None if high == len(names) else high, low, threshold, trials, (epochs,))
+        attempts.append(attacked(names[middle], epochs))
+        low, high = (low, middle) if attempts[-1].fvu >= threshold else (middle, high)
+    return _zone(names, None if high == len(names) else high, low, threshold, attempts, epochs)
 
 
 def exhaustive(names: Sequence[str], attacked: Attacked, *, threshold: float = 0.7, epochs: int = 50) -> Zone:
     """The reference: a full decoder at every cut, then the crossing of their envelope."""
-    trials = [_trial(name, epochs, attacked(name, epochs)) for name in names]
-    first = crossing(names, [trial.fvu for trial in trials], threshold=threshold)
-    return _zone(names, None if first == len(names) else first, first - 1, threshold, trials, (epochs,))
+    attempts = [attacked(name, epochs) for name in names]
+    first = crossing(names, [attempt.fvu for attempt in attempts], threshold=threshold)
+    return _zone(names, None if first == len(names) else first, first - 1, threshold, attempts, epochs)

@@ -9,8 +9,9 @@ from torch import nn
 
 from leakgauge.errors import BadInput
 from leakgauge.models.seeded import seeded
-from leakgauge.split.smoothing import PaperSmoothing, TorchSmoothing
-from leakgauge.split.training_log import (
+from reproductions.common.networks import IR152, SplitViT
+from reproductions.golden_partition_zone.smoothing import PaperSmoothing, TorchSmoothing
+from reproductions.golden_partition_zone.training_log import (
     deviations,
     logits_along_deviations,
     mean_per_class,
@@ -20,7 +21,6 @@ from leakgauge.split.training_log import (
     smoothing_limit,
     snapshot,
 )
-from reproductions.common.networks import IR152, SplitViT
 
 K, D = 3, 6
 

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakgauge.errors import BadInput
 from leakgauge.measures.radius import class_radii
-from leakgauge.split.smoothing import Smoothing
+from reproductions.golden_partition_zone.smoothing import Smoothing
 
 Cloud = Callable[[Tensor], Tensor]
 

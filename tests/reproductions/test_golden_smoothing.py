@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput
 from leakgauge.models import MLP
-from leakgauge.split.smoothing import CodeSmoothing, PaperSmoothing, TorchSmoothing
 from leakgauge.testing import check_part
+from reproductions.golden_partition_zone.smoothing import CodeSmoothing, PaperSmoothing, TorchSmoothing
 
 ALL = [PaperSmoothing, CodeSmoothing, TorchSmoothing]
 
