@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from leakgauge.audit.verdict import judge
+from leakgauge.audit.wording import rule
 from leakgauge.core import Assumption
 from reproductions.practical_feasibility import detection, large, small
 from reproductions.practical_feasibility.attacking import scores_of
@@ -50,7 +51,7 @@ def verdicts(folder: Path) -> tuple[list[Row], str]:
             best = judge(scores_of(row["oracle"]), null, baseline, assumed, **tables)
             found.append(
                 {"part": part, "case": row["case"], "trained": row["trained"], "paper": row["paper"], "verdict": seen.outcome,
-                 "oracle": best.outcome, "rule": seen.rule, "kind": seen.kind, "ssim": mean(row["attack"]["ssim"])}
+                 "oracle": best.outcome, "rule": rule(seen), "kind": seen.kind, "ssim": mean(row["attack"]["ssim"])}
             )  # fmt: skip
     return found, source
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from leakgauge.audit.verdict import RECONSTRUCTED, SEVERITY, Check, judge
+from leakgauge.audit.verdict import RECONSTRUCTED, Check, judge
 from reproductions.practical_feasibility.attacking import scores_of
 from reproductions.practical_feasibility.ledger import Row, mean
 
@@ -41,7 +41,7 @@ class Beside:
     def level(self, row: Row) -> int:
         """0 where the verdict is infeasible, 1 for partial, 2 for feasible."""
         attack, null, baseline = (scores_of(row[kind]) for kind in ("attack", "null", "baseline"))
-        return SEVERITY[judge(attack, null, baseline, to_reconstruct=self.whole).outcome]
+        return judge(attack, null, baseline, to_reconstruct=self.whole).outcome.severity
 
     def training(self, row: Row) -> list[str]:
         if not row["trained"]:
