@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge import cli
-from leakgauge.audit.case import SALT, Case
+from leakgauge.audit.case import SALT, Case, adds_noise, has_prior, uses_of
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.cli import attack as console
 from leakgauge.core import Buffers, Labels, NoisyCopy, Size
-from leakgauge.defenses import Prune
+from leakgauge.defenses import DEFENSES, Prune
 from leakgauge.errors import BadInput
 
 CHANGES = {
@@ -175,3 +175,24 @@ def test_refusals(options, message):
 def test_unknown_parts(options, build, message):
     with pytest.raises(BadInput, match=message):
         getattr(Case(**options), build)()
+
+
+@pytest.mark.parametrize(
+    ("attack", "used", "prior"),
+    [
+        ("inverting_gradients", set(), False),
+        ("feasibility:steps=3", {"noisy_copy", "statistics"}, False),
+        ("huang", {"noisy_copy", "statistics"}, False),
+        ("generative_prior", {"learned_prior"}, True),
+        ("feature_matching", {"features"}, None),
+        ("linear", set(), None),  # reads an image off, and looks for none
+        ("not_registered", set(), None),
+    ],
+)
+def test_what_an_attack_uses_is_asked_of_the_attack(attack, used, prior):
+    assert (uses_of(attack), has_prior(attack)) == (used, prior)
+
+
+def test_noise_is_known_by_what_it_does():
+    assert {name for name in DEFENSES if adds_noise(name)} == {"gaussian_noise", "laplacian_noise"}
+    assert not adds_noise("dpsgd:noise=1")  # a channel, with an accountant

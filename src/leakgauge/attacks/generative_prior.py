@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from leakgauge.attacks.decoder import FEWEST
 from leakgauge.attacks.generator import Generator, fit_generator
-from leakgauge.core import Observation, Pixels, Reconstruction, Victim
+from leakgauge.core import Observation, Pixels, Reconstruction, Use, Victim
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import (
     Adam,
@@ -40,6 +40,9 @@ class GenerativePrior:
         for name, value in (("latents", self.latents), ("epochs", self.epochs)):
             if not isinstance(value, int) or value < 1:
                 raise BadInput(f"generative_prior takes a whole number of at least 1 as {name}, got {value!r}")
+
+    def uses(self) -> frozenset[Use]:
+        return frozenset({"learned_prior"})
 
     def blind(self) -> GenerativePrior:
         """The same generator without the signal: what it makes of latents near 0."""

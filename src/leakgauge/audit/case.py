@@ -17,7 +17,9 @@ from leakgauge.audit.parse import made_from, options_in
 from leakgauge.channels import CHANNELS, DPSGD, FedAvg, Gradient
 from leakgauge.channels.facts import clients, is_weight_update
 from leakgauge.core import (
+    AddsNoise,
     Attack,
+    Blindable,
     Buffers,
     Channel,
     Defense,
@@ -29,6 +31,8 @@ from leakgauge.core import (
     Protects,
     Reveal,
     Size,
+    Use,
+    uses,
 )
 from leakgauge.defenses import DEFENSES, Withhold
 from leakgauge.errors import BadInput
@@ -327,3 +331,26 @@ def accepted_options(case: Case) -> Mapping[str, object]:
     factory: Callable[..., object] | None = ATTACKS.get(case.attack.partition(":")[0])
     taken = {} if factory is None else inspect.signature(factory).parameters
     return {name: parameter.default for name, parameter in taken.items()}
+
+
+def uses_of(attack: str) -> frozenset[Use]:
+    """What a registered attack uses that others do not; nothing for a name that is not registered."""
+    factory = ATTACKS.get(attack.partition(":")[0])
+    return frozenset() if factory is None else uses(factory())
+
+
+def has_prior(attack: str) -> bool | None:
+    """Whether an attack on updates looks for images with what it learned of other images.
+
+    None for one that looks for none: a closed form, an attack on features.
+    """
+    factory = ATTACKS.get(attack.partition(":")[0])
+    if factory is None or not isinstance(factory(), Blindable) or "features" in uses_of(attack):
+        return None
+    return "learned_prior" in uses_of(attack)
+
+
+def adds_noise(defense: str) -> bool:
+    """Whether a defense, written as in a case, adds noise; DP-SGD, which clips each sample first, is a channel."""
+    found = DEFENSES.get(defense.partition(":")[0])
+    return found is not None and issubclass(found, AddsNoise)

@@ -6,11 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from leakgauge.audit.case import Case, Change, accepted_options
+from leakgauge.attacks import ATTACKS
+from leakgauge.audit.case import Case, Change, accepted_options, uses_of
+from leakgauge.audit.parse import made_from
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Outcome
-from leakgauge.core import SharesBuffers, Victim
+from leakgauge.core import SharesBuffers, Use, Victim
 from leakgauge.errors import BadInput
+from leakgauge.inversion import Guided, Matching
 from leakgauge.inversion.statistics import tracking_layers
 
 Alter = Callable[[Case], Case | None]
@@ -25,15 +28,19 @@ def _with(**changes: Any) -> Alter:
     return change
 
 
-def _revealed(spec: str, *, guided: bool = False) -> Alter:
-    """Reveals one more thing; ``guided`` switches to the attack that can use it, with the same options."""
+GUIDED = "feasibility"
+"""The attack that takes over where the case's own cannot use what is revealed."""
+
+
+def _revealed(spec: str, *, use: Use | None = None) -> Alter:
+    """Reveals one more thing; an attack without that ``use`` of it gives way to :data:`GUIDED`, with the same options."""
 
     def change(case: Case) -> Case | None:
         if spec.partition(":")[0] in {known.partition(":")[0] for known in case.reveal}:
             return None
         changed = replace(case, name="", reveal=(*case.reveal, spec))
-        if guided and case.attack.partition(":")[0] not in ("feasibility", "huang"):
-            changed = replace(changed, name="", attack="feasibility", options={})
+        if use is not None and use not in uses_of(case.attack):
+            changed = replace(changed, name="", attack=GUIDED, options={})
             changed = replace(changed, name="", options=_carried(case, accepted_options(changed)))
         return changed
 
@@ -41,19 +48,25 @@ def _revealed(spec: str, *, guided: bool = False) -> Alter:
 
 
 def _carried(case: Case, taken: Mapping[str, object]) -> dict[str, Any]:
-    """The case's options that an attack takes whose own values are ``taken``.
+    """The case's options for an attack with the defaults ``taken``.
 
-    ``feasibility`` is inverting gradients and a prior more, with another weight of total variation by default. That of the
-    case stays, or the weight would be a second change and could flip a verdict by itself.
+    Where that attack adds to the case's own, such as ``feasibility`` to inverting gradients, the case's defaults stay too: another weight
+    of total variation would be a second change and could flip a verdict by itself.
     """
-    given = dict(case.options)
-    kept = {**accepted_options(case), **given} if case.attack == "inverting_gradients" else given
-    return {option: v for option, v in kept.items() if option in taken and (option in given or v != taken[option])}
+    given, own = dict(case.options), case.build_attack()
+    every = {name: value for name, value in {**accepted_options(case), **given}.items() if name in taken}
+    guided = made_from(GUIDED, ATTACKS, kind="attack", extra=every)
+    adds = (
+        isinstance(own, Matching)
+        and isinstance(guided, Guided)
+        and replace(guided.matching, name=own.name, start=own.start) == own
+    )
+    return {name: v for name, v in every.items() if name in given or (adds and v != taken[name])}
 
 
 def _statistics_shared(case: Case) -> Case | None:
     shared = case.mode == "train" and isinstance(case.build_channel(), SharesBuffers)
-    return _revealed("buffers", guided=True)(case) if shared else None
+    return _revealed("buffers", use="statistics")(case) if shared else None
 
 
 RELAXATIONS: Mapping[str, Alter] = {
@@ -64,7 +77,7 @@ RELAXATIONS: Mapping[str, Alter] = {
     "the plain update of one client": _with(channel=""),
     "true labels given": _revealed("labels"),
     "running statistics shared": _statistics_shared,
-    "half of the pixels given": _revealed("noisy_copy:0.5", guided=True),
+    "half of the pixels given": _revealed("noisy_copy:0.5", use="noisy_copy"),
 }
 """What would make the adversary's work easier, one thing at a time."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, uses_of
 from leakgauge.audit.records import Record
 from leakgauge.core import NoisyCopy
 from leakgauge.errors import BadInput
@@ -27,7 +27,7 @@ def controlled_cases(
     Ref: Valadi et al. 2026, section 5.3 and figure 4 — controlled initialisation
     """
     base = Case(attack="feasibility", options={"steps": 500, "statistics": 0.0}) if base is None else base
-    if base.attack.partition(":")[0] not in ("feasibility", "huang"):
+    if "noisy_copy" not in uses_of(base.attack):
         raise BadInput(f"{base.attack} does not start at a revealed copy; use feasibility or huang")
     return [
         replace(base, name="", model=model, reveal=("size", "labels", f"{_REVEAL}:{p}"))

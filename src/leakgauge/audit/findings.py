@@ -58,7 +58,7 @@ class Update:
 
     ``change`` is the single change that sets it apart from the set-up it explains. ``diagnostic`` lists the assumptions that no ordinary
     server satisfies, ``malicious`` what a server does against the protocol. ``steps`` and ``usual_steps`` (the attack's own default) are
-    None for an attack in closed form, ``has_prior`` is None where the attack does not look for images at all. ``labels`` is the share of
+    None for an attack in closed form. ``labels`` is the share of
     labels that the attack found by itself, None where it was given them. ``first`` is the index of the first private image.
     """
 

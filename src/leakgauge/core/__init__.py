@@ -462,3 +462,20 @@ class Blindable(Protocol):
     """An attack that can run without the signal (the null run): same start, same priors, nothing observed."""
 
     def blind(self) -> Attack: ...
+
+
+Use = Literal["statistics", "noisy_copy", "learned_prior", "features"]
+"""What some attacks use: normalisation statistics that the client shared, a noisy copy of the target, what they learned of images from
+auxiliary ones, the features of a split in place of an update."""
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """An attack that uses something that others do not."""
+
+    def uses(self) -> frozenset[Use]: ...
+
+
+def uses(attack: Attack) -> frozenset[Use]:
+    """What the attack uses that others do not."""
+    return attack.uses() if isinstance(attack, Informed) else frozenset()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from leakgauge.channels.dropout import draws_at_random, dropping_layers, without_dropout
-from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core import Observation, Reconstruction, Use, Victim
 from leakgauge.errors import BadInput
 from leakgauge.inversion.knowledge import StatisticsSource
 from leakgauge.inversion.known_targets import structured, with_known_targets
@@ -31,6 +31,10 @@ class Guided:
     def __post_init__(self) -> None:
         if not self.weight >= 0:
             raise BadInput(f"the weight of the statistics must not be negative, got {self.weight}")
+
+    def uses(self) -> frozenset[Use]:
+        statistics: frozenset[Use] = frozenset({"statistics"})
+        return self.matching.uses() | statistics
 
     def blind(self) -> Matching:
         """Nothing of the signal, and no statistics, which were found from it: the plain priors from the same start."""

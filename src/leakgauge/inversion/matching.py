@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.channels.dropout import dropping_layers
 from leakgauge.channels.twice import explaining_once_only
-from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Victim
+from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Use, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.engine.fused import named, rounds
@@ -20,10 +20,18 @@ from leakgauge.inversion import progress
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.halving import Halving
 from leakgauge.inversion.known_targets import structured, with_known_targets
-from leakgauge.inversion.labels import Joint, LabelRule, batch_size, class_labels, inferred, optimised_classes
+from leakgauge.inversion.labels import (
+    CloudPrediction,
+    Joint,
+    LabelRule,
+    batch_size,
+    class_labels,
+    inferred,
+    optimised_classes,
+)
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
-from leakgauge.inversion.starts import FromSpace, Start
+from leakgauge.inversion.starts import FromSpace, NearTruth, Revealed, Start
 from leakgauge.inversion.terms import Sum, Term, couples_restarts
 from leakgauge.inversion.widening import NOTE, too_narrow, widened
 
@@ -70,6 +78,12 @@ class Matching:
     def _at_least(self) -> int:
         """How many rows may not be parted."""
         return self.restarts if couples_restarts(self.objective) else 1
+
+    def uses(self) -> frozenset[Use]:
+        """What its start and its rule for labels use."""
+        copy: set[Use] = {"noisy_copy"} if isinstance(self.start, NearTruth | Revealed) else set()
+        features: set[Use] = {"features"} if isinstance(self.labels, CloudPrediction) else set()
+        return frozenset(copy | features)
 
     def blind(self) -> Matching:
         """The same attack without the signal: its priors alone, from the same starts (the null run).

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from leakgauge.audit.case import adds_noise, has_prior
 from leakgauge.audit.findings import Defended, Defenses, Findings, Flip, Update
 from leakgauge.audit.phrasing import number, plural
 from leakgauge.audit.verdict import Outcome
@@ -20,12 +21,6 @@ LUCK = 0.01
 """Chance that guessing finds so many labels; above it a handful of right ones proves nothing."""
 FEWEST_IMAGES = 20
 """Below it a clean result still allows that more than one image in seven is reconstructed: 1 - 0.05^(1/20) = 14 %."""
-
-PRIOR = "generative_prior"
-WITHOUT_PRIOR = frozenset(
-    {"inverting_gradients", "dlg", "idlg", "tag", "tag_read_labels", "gradinversion", "feasibility", "huang", "april"}
-)
-"""Attacks by matching gradients that know no more of images than that they are smooth."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +200,8 @@ def more_steps(found: Findings) -> Match | None:
 
 def prior_too(found: Findings) -> Match | None:
     """Images that attacks without a learned prior did not find, in an audit without an attack that has one."""
-    held = [u for u in _realistic(found) if u.outcome is Outcome.INFEASIBLE and u.attack in WITHOUT_PRIOR]
-    if not held or any(u.attack == PRIOR for u in _own(found)):
+    held = [u for u in _realistic(found) if u.outcome is Outcome.INFEASIBLE and has_prior(u.attack) is False]
+    if not held or any(has_prior(u.attack) for u in _own(found)):
         return None
     return Match(_anchors(held), {"count": plural(len(held), "undefended set-up"), "attack": held[0].attack})
 
@@ -376,7 +371,7 @@ def noise_is_not_dp(found: Findings) -> Match | None:
     used = [(u.anchor, spec) for u in _own(found) for spec in u.defenses]
     used += [(row.anchor, spec) for row in (found.defenses.holding if found.defenses else ()) for spec in row.defenses]
     used += [(SPLIT, spec) for spec in (found.split.defenses if found.split else ())]
-    noisy = [(anchor, spec) for anchor, spec in used if "noise" in spec.partition(":")[0]]
+    noisy = [(anchor, spec) for anchor, spec in used if adds_noise(spec)]
     if not noisy:
         return None
     specs = list(dict.fromkeys(spec for _, spec in noisy))
