@@ -15,7 +15,7 @@ from pathlib import Path
 
 from leakgauge.audit import Case, embedded, records, run_all
 from leakgauge.audit.controlled import as_markdown, controlled_cases, controlled_table
-from leakgauge.report import html
+from leakgauge.report import page
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
         controlled_cases(["cnn", "vit"], probabilities=shares, base=base), load=embedded, folder=options.out
     )
     print(as_markdown(controlled_table(found)))
-    print(f"report: {html.write(options.out)}")
+    print(f"report: {page.write(options.out)}")
 
     half = {r.case.model: r for r in found if "noisy_copy:0.5" in r.case.reveal}
     said = (

@@ -16,7 +16,7 @@ from pathlib import Path
 from leakgauge.audit import Case, embedded, records, run_all
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import result
-from leakgauge.report import html
+from leakgauge.report import page
 
 DEFENSES = (
     (),
@@ -51,7 +51,7 @@ def main() -> None:
             else record.reason
         )
         print(f"{record.case.name}: {score}")
-    print(f"report: {html.write(options.out)}")
+    print(f"report: {page.write(options.out)}")
 
     behind = found[1:]
     helped = [f"{r.case.name} ({result(r)})" for r in behind if r.outcome is not Outcome.FEASIBLE]

@@ -19,7 +19,7 @@ from leakgauge.audit import Case, records, run_all
 from leakgauge.audit.wording import result
 from leakgauge.errors import MissingExtra
 from leakgauge.integrations.setups import find
-from leakgauge.report import html
+from leakgauge.report import page
 
 CONFIGURATION = {
     "model_type": "vit",
@@ -65,7 +65,7 @@ def main() -> None:
             else record.reason
         )
         print(f"{record.case.name}: {record.status}: {score}")
-    print(f"report: {html.write(options.out)}")
+    print(f"report: {page.write(options.out)}")
 
     open_, withheld, plain, *_ = found
     psnr = open_.scores.mean("psnr") if open_.scores else float("nan")

@@ -24,7 +24,7 @@ from leakgauge.data import MEAN, STD, fashion
 from leakgauge.errors import MissingExtra
 from leakgauge.integrations.lightning import lightning_monitor
 from leakgauge.models import LeNet
-from leakgauge.report import html
+from leakgauge.report import page
 
 
 def trained(callback: Any, *, steps: int) -> None:
@@ -79,7 +79,7 @@ def main() -> None:
     for report in (*monitor.records(), found.record()):  # of two at one step the later one counts
         monitor_records.append(options.out, "report", report)
     monitor_records.append(options.out, "end", {"how": "finished", "step": monitor.step})
-    print(f"report: {html.write(options.out)}")
+    print(f"report: {page.write(options.out)}")
 
     auc, told = found.whitebox.auc, "never" if found.alarm_at is None else f"at step {found.alarm_at}"
     print(

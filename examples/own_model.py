@@ -19,7 +19,7 @@ from leakgauge.audit import Case, records, run_all
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import result
 from leakgauge.integrations.setups import find
-from leakgauge.report import html
+from leakgauge.report import page
 
 
 def my_model() -> tuple[nn.Module, Pixels]:
@@ -59,7 +59,7 @@ def main() -> None:
         if record.scores and record.null:
             attack, null = record.scores.mean("psnr"), record.null.mean("psnr")
             print(f"{record.case.name}: PSNR {attack:.1f} dB, without the gradient {null:.1f} dB; {result(record)}")
-    print(f"report: {html.write(options.out)}")
+    print(f"report: {page.write(options.out)}")
 
     single, *others = found
     psnr, null = (scores.mean("psnr") if scores else float("nan") for scores in (single.scores, single.null))

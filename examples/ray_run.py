@@ -22,7 +22,7 @@ from leakgauge.audit.records import Record
 from leakgauge.audit.wording import result
 from leakgauge.errors import MissingExtra
 from leakgauge.integrations.ray import OnRay
-from leakgauge.report import html
+from leakgauge.report import page
 
 MEASURED = ("seconds", "peak_bytes", "finished")
 """Fields of a record that no two runs have in common."""
@@ -64,7 +64,7 @@ def main() -> None:
     for record in there:
         psnr = record.scores.mean("psnr") if record.scores else float("nan")
         print(f"image {record.case.first}, {record.case.name}: {psnr:.1f} dB; {result(record)}")
-    print(f"reports: {html.write(options.out / 'here')} and {html.write(options.out / 'ray')}")
+    print(f"reports: {page.write(options.out / 'here')} and {page.write(options.out / 'ray')}")
 
     same = table(here) == table(there)
     outcome = "the same records as here, to the last digit" if same else "OTHER records than here"

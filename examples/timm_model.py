@@ -20,7 +20,7 @@ from leakgauge.data import fashion
 from leakgauge.data.fit import fit
 from leakgauge.errors import MissingExtra
 from leakgauge.integrations import timm
-from leakgauge.report import html
+from leakgauge.report import page
 
 NAME, SIDE = "resnet10t", 32
 QUICK_CUTS = ("maxpool", "layer2.0.act2", "layer3.0.act2", "layer4.0.act2")
@@ -56,7 +56,7 @@ def main() -> None:
     fvu = {row.cut: row.fvu for row in scan_records.read(options.out) if row.attack == scan_records.RIDGE}
     for cut in plan.cuts:
         print(f"{cut['name']}: {cut['bytes']} bytes are sent, ridge regression leaves an FVU of {fvu[cut['name']]:.2f}")
-    print(f"report: {html.write(options.out)}")
+    print(f"report: {page.write(options.out)}")
     first = str(plan.cuts[0]["name"])
     print(f"Finding: after {first} {1 - fvu[first]:.0%} of the images' variance can be read back. {found.sentence}")
 

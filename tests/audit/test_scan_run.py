@@ -18,7 +18,7 @@ from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
-from leakgauge.report import html
+from leakgauge.report.page import write
 from leakgauge.split import RidgeInverter
 
 CASE = Case(model="vgg", seed=3)
@@ -81,7 +81,7 @@ def test_images_without_classes_have_no_accuracy(setup, tmp_path):
     run, found = scanned(same, tmp_path / "run", Asked(threshold=0.4, epochs=0))
     assert all(record.risk["accuracy"] is None for record in run.known.values())
     assert any("no classes" in note for note in found.notes)
-    page = html.write(run.folder).read_text()
+    page = write(run.folder).read_text()
     assert "Exact t-SNE of the features of 18 attacked images. Who" in page
 
 
@@ -119,7 +119,7 @@ def test_a_cut_of_several_tensors_is_scanned_if_it_is_named(setup, tmp_path):
         ("inner", [256], 1024), ("head", [3], 12),
     ]  # fmt: skip
     assert 0 < run.known["inner", RIDGE, 0].fvu < run.known["head", RIDGE, 0].fvu
-    assert "inner" in html.write(run.folder).read_text()
+    assert "inner" in write(run.folder).read_text()
     run, _ = scanned(residual, tmp_path / "all", Asked(threshold=0.5, epochs=0, every=True))
     assert "inner" not in run.names
 

@@ -16,7 +16,7 @@ from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import append
 from leakgauge.errors import BadInput
 from leakgauge.report import contents
-from leakgauge.report.html import write
+from leakgauge.report.page import write
 
 
 def plan(folder: Path, *questions: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from leakgauge.errors import BadInput
 from leakgauge.report import sources
-from leakgauge.report.monitor_section import quoted
+from leakgauge.report.sections.training import quoted
 
 
 def read_back(text: str) -> object:

@@ -33,7 +33,7 @@ def test_the_package_itself_is_in_order():
     [
         ("attacks__new", "from leakgauge.inversion import Matching"),
         ("cli", "from leakgauge import console"),
-        ("console", "from leakgauge.report import html"),
+        ("console", "from leakgauge.report import page"),
         ("report__html", "from leakgauge.audit import records\nfrom leakgauge.audit.records import Record"),
         ("audit__run", "from leakgauge.models import CNN\nimport leakgauge"),
         ("integrations__timm", "def load():\n    import timm\n    return timm"),

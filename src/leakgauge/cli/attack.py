@@ -33,10 +33,10 @@ from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.setups import find
 from leakgauge.inversion import watching
 from leakgauge.models.pretrained import PRETRAINED
-from leakgauge.report import html
+from leakgauge.report import page
 from leakgauge.servers import SERVERS
 
-ATTACKED = (records.FILE, unscored.FILE, unscored.IMAGES, html.FILE, PICTURES)
+ATTACKED = (records.FILE, unscored.FILE, unscored.IMAGES, page.FILE, PICTURES)
 """What an attack writes into its folder."""
 RESULTS = (records.FILE, unscored.FILE)
 """By what an attack is known to have been there: that on a captured update has no records."""
@@ -71,7 +71,7 @@ class Gate:
             if self.junit is not None:
                 write_whole(self.junit, gate.junit(found, limit, findings))
             if self.markdown is not None:
-                report = (folder / html.FILE).as_posix()
+                report = (folder / page.FILE).as_posix()
                 write_whole(self.markdown, gate.run_summary(found, findings, limit=limit, report=report).encode())
         return gate.exit_code(found, limit)
 
@@ -133,7 +133,7 @@ def attack(case: Case, *, folder: Path, quiet: bool, judged_by: Gate) -> int:
 
         with watching(on_step):
             found = run_all([case], load=find, folder=folder)
-    path = html.write(folder)
+    path = page.write(folder)
     screen.print(verdicts(found))
     screen.print(f"report: {path}", soft_wrap=True)
     return judged_by(found, folder=folder)
@@ -168,7 +168,7 @@ def write_report(folder: Path) -> Path:
             f"{folder} holds an attack on a captured update, which cannot be scored and has no report; look at {unscored.FILE} "
             "and the pictures"
         )
-    return html.write(folder)
+    return page.write(folder)
 
 
 def _progress(screen: Console) -> Progress:

@@ -48,7 +48,7 @@ from leakgauge.cli.screen import AuditView
 from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.integrations.ray import OnRay
 from leakgauge.integrations.setups import find, smaller
-from leakgauge.report import html
+from leakgauge.report import page
 
 NOMINAL = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
 """Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
@@ -214,7 +214,7 @@ def _conclude(
     own = {case.key() for case in ready.cases}
     asked = [record for record in found if record.key in own]
     explained = _explained(folder, ready, found)
-    path = html.write(folder)
+    path = page.write(folder)
     if asked:
         screen.print(verdicts(asked))
     if explained is not None:

@@ -24,9 +24,9 @@ from leakgauge.cli.run_folder import ASKED, claimed, remember
 from leakgauge.integrations.plan_file import named
 from leakgauge.integrations.setups import find
 from leakgauge.models.pretrained import PRETRAINED
-from leakgauge.report import html
+from leakgauge.report import page
 
-SCANNED = (store.PLAN, store.FILE, store.CONCLUSION, html.FILE, FEATURES, ASKED)
+SCANNED = (store.PLAN, store.FILE, store.CONCLUSION, page.FILE, FEATURES, ASKED)
 """What a scan writes into its folder, pictures aside."""
 
 
@@ -109,7 +109,7 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
 
         run.on_record = on_record
         found = run()
-    path = html.write(run.folder)
+    path = page.write(run.folder)
     screen.print(_table(run.plan, list(run.known.values()), found))
     screen.print(escape(found.sentence), soft_wrap=True, highlight=False)
     for note in found.notes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.report.monitor_section import section as facts
+from leakgauge.report.sections.training import section as facts
 from leakgauge.report.templating import environment, script
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from leakgauge.audit.records import read
-from leakgauge.report.html import write
+from leakgauge.report.page import write
 
 OPEN_ALL = "document.querySelectorAll('details').forEach(d => d.open = true)"
 SPILLS = """[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, pre, svg') && e.checkVisibility() &&

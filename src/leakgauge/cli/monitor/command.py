@@ -20,9 +20,9 @@ from leakgauge.cli.run_folder import claimed
 from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.monitor import MonitorWarning, View
 from leakgauge.monitor.leakage import VIEWS
-from leakgauge.report import html
+from leakgauge.report import page
 
-WRITTEN = (monitor_records.FILE, html.FILE)
+WRITTEN = (monitor_records.FILE, page.FILE)
 """What a monitored training writes into its folder."""
 
 
@@ -66,9 +66,9 @@ def run(
     with ExitStack() as stack:
         shows: list[Show] = []
         if port is not None:
-            page = stack.enter_context(LivePage(port))
-            shows.append(page.show)
-            screen.print(f"live page: {page.address}", soft_wrap=True)
+            shown = stack.enter_context(LivePage(port))
+            shows.append(shown.show)
+            screen.print(f"live page: {shown.address}", soft_wrap=True)
         refusal = "a monitored training; choose another folder with --out"
         stack.enter_context(claimed(folder, WRITTEN, replace_old=replace_old, refusal=refusal))
         live = stack.enter_context(Screen(screen))
@@ -81,7 +81,7 @@ def run(
             code = _end(recording, lambda: script.run(recording, training, arguments))
     if recording.monitor is not None:
         screen.print(recording.text, soft_wrap=True, highlight=False, markup=False)
-        screen.print(f"report: {folder / html.FILE}", soft_wrap=True)
+        screen.print(f"report: {folder / page.FILE}", soft_wrap=True)
     return code
 
 
@@ -103,7 +103,7 @@ def _end(recording: Recording, train: Callable[[], None]) -> int:
         how, why, mistake = "failed", str(error), error
     recording.finish(how, why)
     if recording.monitor is not None:
-        html.write(recording.folder)
+        page.write(recording.folder)
     if mistake is not None:
         raise mistake
     return code

@@ -14,7 +14,8 @@ from leakgauge.audit.findings import read_findings
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
-from leakgauge.report import cases, contents, defense_section, first_page, monitor_section, scan_section, sources
+from leakgauge.report import contents, sources
+from leakgauge.report.sections import defenses, split, summary, training, updates
 from leakgauge.report.templating import environment, script
 
 FILE = "report.html"
@@ -26,8 +27,8 @@ def write(folder: Path) -> Path:
     A reader never meets a half-written file.
     """
     monitored = monitor_records.read(folder) if monitor_records.exists(folder) else None
-    scan = scan_section.context(folder)
-    defended = defense_section.context(folder)
+    scan = split.context(folder)
+    defended = defenses.context(folder)
     attacked = (monitored is None and scan is None and defended is None) or store.exists(folder)
     kind = "Audit" if attacked or defended is not None else "Monitoring" if scan is None else "Scan"
     page = render(
@@ -37,7 +38,7 @@ def write(folder: Path) -> Path:
         monitored=monitored,
         scan=scan,
         defended=defended,
-        first_page=first_page.context(read_findings(folder)),
+        first_page=summary.context(read_findings(folder)),
     )
     target = folder / FILE
     write_whole(target, page.encode())
@@ -74,8 +75,8 @@ def render(
             appendix=_appendix(
                 latest, monitored, scan, defended, folder
             ),  # first of all, for it refuses what is not a number
-            updates=cases.section(records, folder) if records else None,
-            monitored=None if monitored is None else monitor_section.section(monitored),
+            updates=updates.section(records, folder) if records else None,
+            monitored=None if monitored is None else training.section(monitored),
             scan=scan,
             defended=defended,
             first_page=first_page,
@@ -104,7 +105,7 @@ def _appendix(
 ) -> list[sources.Group]:
     groups = [sources.of_cases(latest)] if latest else []
     if monitored is not None:
-        groups.append(sources.of_training(monitored, monitor_section.quoted(monitored.reports)))
+        groups.append(sources.of_training(monitored, training.quoted(monitored.reports)))
     if scan is not None:
         groups.append(sources.of_scan(folder))
     return groups if defended is None else [*groups, sources.of_defenses(folder)]

@@ -1,10 +1,10 @@
-"""What the report shows of each attacked set-up: sentences, scores beside their controls, pictures, figures."""
+"""The section on updates: what the report shows of each attacked set-up."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit import records as store
-from leakgauge.audit.phrasing import MISSING, duration, memory, plural, thousands
-from leakgauge.audit.phrasing import metric as figure
+from leakgauge.audit.phrasing import MISSING, duration, memory, metric, plural, thousands
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
@@ -29,7 +28,19 @@ from leakgauge.audit.wording import (
     rule,
 )
 from leakgauge.errors import BadInput
-from leakgauge.report.figures import Panel, Picture, bars_svg, curve_svg, pictures
+from leakgauge.report.charts import (
+    Bar,
+    Line,
+    Panel,
+    Picture,
+    Values,
+    bar_chart,
+    between,
+    line_chart,
+    linear,
+    logarithmic,
+    pictures,
+)
 from leakgauge.report.sources import case_anchor
 
 _ROWS = (("scores", "Attack"), ("null", "Null run"), ("baseline", "Trivial baseline"))
@@ -96,8 +107,8 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
     }
 
 
-def _mean(scores: Scores | None, metric: str) -> str:
-    return figure(metric, None if scores is None else scores.mean(metric))
+def _mean(scores: Scores | None, name: str) -> str:
+    return metric(name, None if scores is None else scores.mean(name))
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
@@ -156,7 +167,7 @@ def _groups(record: Record, folder: Path) -> list[dict[str, Any]]:
                         "label": label,
                         "picture": piece,
                         "alt": _alt(label, piece, shown),
-                        "scores": [figure("psnr", v) for v in shown],
+                        "scores": [metric("psnr", v) for v in shown],
                     }
                 )
         first = strips[0]["picture"]
@@ -167,7 +178,7 @@ def _groups(record: Record, folder: Path) -> list[dict[str, Any]]:
 def _alt(label: str, piece: Picture, scores: Sequence[float | None]) -> str:
     start, end = piece.first + 1, piece.first + piece.count
     which = f"image {start}" if start == end else f"images {start} to {end}"
-    each = ", ".join(figure("psnr", v, unit=True) for v in scores)
+    each = ", ".join(metric("psnr", v, unit=True) for v in scores)
     return f"{label}, {which}" + (f"; PSNR {each}" if each else "")
 
 
@@ -186,74 +197,113 @@ def _frames(record: Record, folder: Path) -> dict[str, Any]:
 
 
 def _curve(number: int, record: Record) -> Markup | str | None:
-    """The curve as SVG (our own escaped markup), a sentence why it cannot be drawn, or None for a closed form."""
-    steps, losses = list(record.curve.steps), [list(row) for row in record.curve.losses]
+    """The curve as SVG, a sentence why it cannot be drawn, or None for a closed form."""
+    steps, losses = record.curve.steps, record.curve.losses
     if not steps and not losses:
         return None
     try:
-        return Markup(curve_svg(steps, losses, uid=f"curve-{number}"))
+        return loss_chart(steps, losses, uid=f"curve-{number}")
     except BadInput as problem:
         return f"The curve cannot be drawn: {problem}."
 
 
+def loss_chart(steps: Sequence[int], losses: Sequence[Values], *, uid: str) -> Markup:
+    """Loss over steps, one line per restart (``losses[restart][step]``); the restart that the adversary would choose is thick.
+
+    The vertical axis is logarithmic, or linear where a loss is negative. Zeros are drawn at the bottom edge. Missing and infinite values
+    leave gaps.
+    """
+    if not losses or not steps or any(len(values) != len(steps) for values in losses):
+        sizes = sorted({len(values) for values in losses})
+        raise BadInput(
+            f"a curve needs one loss per step and restart, got {len(steps)} steps and losses of {sizes} steps"
+        )
+    known = [[v if v is not None and math.isfinite(v) else None for v in values] for values in losses]
+    lowest = [min((v for v in values if v is not None), default=math.inf) for values in known]
+    best = lowest.index(min(lowest))
+    if lowest[best] == math.inf:
+        raise BadInput("a curve needs at least one finite loss")
+    each = [v for values in known for v in values if v is not None]
+    log = min(each) >= 0 and max(each) > 0
+    others = [values for restart, values in enumerate(known) if restart != best]
+    lines = [Line("chosen: lowest loss", "chosen", known[best])]
+    lines += [
+        Line("" if i else plural(len(others), "other restart"), "other", values) for i, values in enumerate(others)
+    ]
+    start = next(v for v in known[best] if v is not None)
+    return line_chart(
+        steps,
+        lines,
+        uid=uid,
+        title="Optimisation curve of the attack",
+        desc=f"{plural(len(losses), 'restart')} over steps {steps[0]:g} to {steps[-1]:g}. The chosen restart, number {best + 1}, "
+        f"starts at a loss of {start:.3g} and reaches {lowest[best]:.3g}.",
+        across="optimisation step",
+        up=f"loss ({'log' if log else 'linear'} scale)",
+        x=between(steps[0], max(steps[-1], steps[0] + 1), about=4),
+        y=logarithmic(each) if log else linear(each),
+    )
+
+
 def _bars(number: int, record: Record) -> Markup | None:
+    """Attack, null run and trivial baseline: a bar is the mean over the images, a whisker goes from the lowest to the highest image."""
     panels = []
-    for metric, top, name in (("psnr", 30.0, "PSNR in dB"), ("ssim", 1.0, "SSIM")):
-        rows = [(label, _summary(getattr(record, source), metric)) for source, label in _ROWS]
-        if rows[0][1]:
-            panels.append(Panel(name, top, partial(figure, metric), rows))
-    return Markup(bars_svg(panels, uid=f"bars-{number}")) if panels else None
+    for name, top, title in (("psnr", 30.0, "PSNR in dB"), ("ssim", 1.0, "SSIM")):
+        rows = [_bar(label, name, _summary(getattr(record, source), name)) for source, label in _ROWS]
+        if rows[0].value is not None:
+            panels.append(Panel(title, top, rows))
+    title = "Attack compared with the null run and the trivial baseline"
+    return bar_chart(panels, uid=f"bars-{number}", title=title, left=116) if panels else None
 
 
-def _summary(scores: Scores | None, metric: str) -> Mapping[str, Any] | None:
-    return None if scores is None else scores.summary().get(metric)
+def _bar(label: str, name: str, summary: Mapping[str, Any] | None) -> Bar:
+    mean, low, high = ((summary or {}).get(key) for key in ("mean", "min", "max"))
+    return Bar(label, mean, metric(name, mean), "bar-main" if label == _ROWS[0][1] else "bar-soft", low, high)
+
+
+def _summary(scores: Scores | None, name: str) -> Mapping[str, Any] | None:
+    return None if scores is None else scores.summary().get(name)
 
 
 def _metric_table(record: Record) -> list[dict[str, Any]]:
     rows = []
-    for metric, (name, direction) in METRICS.items():
-        measured = record.scores is not None and record.scores.mean(metric) is not None
-        if not measured and metric in OF_LARGE_IMAGES:
-            continue
-        cells = [_cell(metric, _summary(getattr(record, source), metric)) for source, _ in _ROWS]
-        unit = " (dB)" if metric in ("psnr", "psnr_reduced") else ""
-        rows.append({"name": name + unit, "direction": direction, "cells": cells})
+    for name, (title, direction) in METRICS.items():
+        measured = record.scores is not None and record.scores.mean(name) is not None
+        if measured or name not in OF_LARGE_IMAGES:
+            cells = [_cell(name, _summary(getattr(record, source), name)) for source, _ in _ROWS]
+            rows.append({"name": title + _unit(name), "direction": direction, "cells": cells})
     return rows
 
 
-def _cell(metric: str, summary: Mapping[str, Any] | None) -> tuple[str, str]:
+def _unit(name: str) -> str:
+    return " (dB)" if name in ("psnr", "psnr_reduced") else ""
+
+
+def _cell(name: str, summary: Mapping[str, Any] | None) -> tuple[str, str]:
     """Mean, and the range over the images where there is more than one value."""
     if not summary:
         return MISSING, ""
     low, high = summary["min"], summary["max"]
-    spread = "" if low == high else f"[{figure(metric, low)} .. {figure(metric, high)}]"
-    return figure(metric, summary["mean"]), spread
+    spread = "" if low == high else f"[{metric(name, low)} .. {metric(name, high)}]"
+    return metric(name, summary["mean"]), spread
 
 
 def _restart_table(record: Record) -> list[dict[str, str]]:
     rows = []
-    for metric, values in record.restarts.items():
+    for name, values in record.restarts.items():
         found = [v for v in values if v is not None]
         if len(found) > 1:  # one alone has no spread
-            write = partial(figure, metric)
-            name = METRICS.get(metric, (metric, ""))[0] + (" (dB)" if metric == "psnr" else "")
             with np.errstate(invalid="ignore"):
                 middle = float(np.median(found))
+            interval = record.intervals.get(name)
             rows.append(
                 {
-                    "name": name,
+                    "name": METRICS.get(name, (name, ""))[0] + _unit(name),
                     "count": str(len(found)),
-                    "low": write(min(found)),
-                    "middle": write(middle),
-                    "high": write(max(found)),
-                    "interval": _interval(record, metric),
+                    "low": metric(name, min(found)),
+                    "middle": metric(name, middle),
+                    "high": metric(name, max(found)),
+                    "interval": f"{metric(name, interval.low)} to {metric(name, interval.high)}" if interval else "",
                 }
             )
     return rows
-
-
-def _interval(record: Record, metric: str) -> str:
-    found = record.intervals.get(metric)
-    if not found:
-        return ""
-    return f"{figure(metric, found.low)} to {figure(metric, found.high)}"

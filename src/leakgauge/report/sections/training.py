@@ -6,16 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.audit.phrasing import MISSING, duration, plural
-from leakgauge.report.monitor_figures import Curve, Level, curves_svg, layer_bars_svg, layer_map_svg
+from leakgauge.audit.phrasing import duration, number, plural, thousands
+from leakgauge.report.charts import Bar, Event, Level, Line, Panel, Values, bar_chart, between, heat_map, line_chart
 from leakgauge.report.sources import training_anchor
 
 _NAME = "privacy/"
+_STEPS = "optimizer step"
 _FEW = 8
 """Scored steps below which an estimate of the critic is too rough to be drawn."""
+_MOST_LAYERS = 16
 _ROWS = (
     ("whitebox/auc", "White-box AUC", "who was in the batch, for one with the weights and candidates; 0.5 is guessing"),
     ("whitebox/tpr_at_1pct_fpr", "White-box true positives", "members found while 1 % of the others are accused"),
@@ -154,18 +157,18 @@ def _figures(run: MonitorRun) -> list[dict[str, Any]]:
     reports = run.reports
     steps = [report["step"] for report in reports]
     fired = reports[-1].get("alarm_at")
-    event = None if fired is None else (int(fired), f"alarm, step {fired}")
+    event = None if fired is None else Event(int(fired), f"alarm, step {fired}")
     found = []
     if _any(reports, "whitebox/auc"):
         found.append(_probe_figure(reports, steps))
     if _any(reports, "infonce_nats"):
         found += _critic_figures(reports, steps, event)
     found += [*_paper_figure(run), _alarm_figure(reports, steps, event), *_layer_figures(reports, steps)]
-    return [{"heading": heading, "svg": Markup(svg), "note": note} for heading, svg, note in found]
+    return [{"heading": heading, "svg": svg, "note": note} for heading, svg, note in found]
 
 
-def _probe_figure(reports: Sequence[Mapping[str, Any]], steps: Sequence[int]) -> tuple[str, str, str]:
-    svg = curves_svg(
+def _probe_figure(reports: Sequence[Mapping[str, Any]], steps: Sequence[int]) -> tuple[str, Markup, str]:
+    svg = line_chart(
         steps,
         (
             _line(reports, "whitebox/tpr_at_1pct_fpr", "true positives", "second"),
@@ -173,9 +176,10 @@ def _probe_figure(reports: Sequence[Mapping[str, Any]], steps: Sequence[int]) ->
         ),
         uid="monitor-whitebox",
         title="White-box probe over the training",
-        y_label="share",
+        across=_STEPS,
+        up="share",
         levels=(Level(0.5, "guessing (AUC)"),),
-        limits=(0.0, 1.02),
+        y=between(0.0, 1.02),
     )
     note = (
         "Nothing is trained here: the gradient is regressed on the candidates’ own gradients. True positives: members "
@@ -185,19 +189,20 @@ def _probe_figure(reports: Sequence[Mapping[str, Any]], steps: Sequence[int]) ->
 
 
 def _critic_figures(
-    reports: Sequence[Mapping[str, Any]], steps: Sequence[int], event: tuple[int, str] | None
-) -> list[tuple[str, str, str]]:
+    reports: Sequence[Mapping[str, Any]], steps: Sequence[int], event: Event | None
+) -> list[tuple[str, Markup, str]]:
     """The critic with its interval and the alarm; and the same line beside the controls."""
     value = _critic_line(reports, "infonce_nats", "critic", "main")
     ceiling = _of(reports[-1], "infonce_ceiling")
     levels = () if ceiling is None else (Level(ceiling, "most that can be told"),)
     near = 2 * max(v for v in value.values if v is not None) > (ceiling or math.inf)  # else it would flatten the curve
-    alone = curves_svg(
+    alone = line_chart(
         steps,
         (value,),
         uid="monitor-critic",
         title="Leakage found by the critic",
-        y_label="nats",
+        across=_STEPS,
+        up="nats",
         event=event,
         levels=levels if near else (),
     )
@@ -208,7 +213,9 @@ def _critic_figures(
         _critic_line(reports, "control/noise_1x_nats", "noise 1×", "noise1"),
         _critic_line(reports, "control/noise_10x_nats", "noise 10×", "noise10"),
     )
-    beside = curves_svg(steps, controls, uid="monitor-controls", title="The critic beside its controls", y_label="nats")
+    beside = line_chart(
+        steps, controls, uid="monitor-controls", title="The critic beside its controls", across=_STEPS, up="nats"
+    )
     most = "" if ceiling is None else f" Its most is {ceiling:.2f} nats."
     return [
         (
@@ -225,14 +232,15 @@ def _critic_figures(
 
 
 def _alarm_figure(
-    reports: Sequence[Mapping[str, Any]], steps: Sequence[int], event: tuple[int, str] | None
-) -> tuple[str, str, str]:
-    svg = curves_svg(
+    reports: Sequence[Mapping[str, Any]], steps: Sequence[int], event: Event | None
+) -> tuple[str, Markup, str]:
+    svg = line_chart(
         steps,
         (_line(reports, "log_wealth", "evidence", "main"),),
         uid="monitor-alarm",
         title="Evidence of the alarm",
-        y_label="log of the fortune",
+        across=_STEPS,
+        up="log of the fortune",
         event=event,
         levels=(Level(-math.log(float(reports[-1].get("alpha") or 0.05)), "fires here"),),
     )
@@ -240,26 +248,71 @@ def _alarm_figure(
     return "The alarm stayed silent" if event is None else "When the alarm fired", svg, note
 
 
-def _layer_figures(reports: Sequence[Mapping[str, Any]], steps: Sequence[int]) -> list[tuple[str, str, str]]:
+def _layer_figures(reports: Sequence[Mapping[str, Any]], steps: Sequence[int]) -> list[tuple[str, Markup, str]]:
     newest = reports[-1].get("layers") or {}
     if not newest:
         return []
     over_time = [(str(name), [(report.get("layers") or {}).get(name) for report in reports]) for name in newest]
-    bars = layer_bars_svg(
-        over_time,
-        uid="monitor-layers",
-        title="Leakage by layer at the last report",
-        now="last report",
-        before="highest of the run",
-    )
-    grid = layer_map_svg(steps, over_time, uid="monitor-map", title="Leakage by layer over the training")
     return [
-        ("Which layer tells", bars, "Nats of a critic that sees this layer’s gradient alone. Layers do not add up."),
-        ("Which layer tells, over time", grid, "The stronger a cell, the more this layer told by itself."),
+        (
+            "Which layer tells",
+            layer_chart(over_time, uid="monitor-layers"),
+            "Nats of a critic that sees this layer’s gradient alone. Layers do not add up.",
+        ),
+        (
+            "Which layer tells, over time",
+            layer_map(steps, over_time, uid="monitor-map"),
+            "The stronger a cell, the more this layer told by itself.",
+        ),
     ]
 
 
-def _paper_figure(run: MonitorRun) -> list[tuple[str, str, str]]:
+def layer_chart(layers: Sequence[tuple[str, Values]], *, uid: str) -> Markup:
+    """One row per layer in the order of the network: its newest value, in front of a pale bar up to its highest one.
+
+    A value at or below 0 has no bar, only its number.
+    """
+    chosen, left_out = _loudest(layers)
+    rows = [Bar(name, values[-1], _number(values[-1]), behind=_highest(values)) for name, values in chosen]
+    said = ", ".join(f"{row.label} {row.written} (highest {_number(row.behind)})" for row in rows)
+    return bar_chart(
+        [Panel("", max(row.behind or 0.0 for row in rows) or 1.0, rows, ticks=False)],
+        uid=uid,
+        title="Leakage by layer at the last report",
+        desc=f"In nats: {said}. {left_out}".strip(),
+        keys=(("last report", ("box bar-main",)), ("highest of the run", ("box bar-soft",))),
+    )
+
+
+def layer_map(steps: Sequence[int], layers: Sequence[tuple[str, Values]], *, uid: str) -> Markup:
+    """Layers downwards, steps to the right."""
+    chosen, left_out = _loudest(layers)
+    said = ", ".join(f"{name} {_number(_highest(values))}" for name, values in chosen)
+    return heat_map(
+        steps,
+        chosen,
+        uid=uid,
+        title="Leakage by layer over the training",
+        desc=f"Highest value of each layer in nats: {said}. {left_out}".strip(),
+        across=_STEPS,
+        unit="nats",
+    )
+
+
+def _loudest(layers: Sequence[tuple[str, Values]]) -> tuple[list[tuple[str, Values]], str]:
+    """The layers with the highest values, still in the network's order, and a sentence on those left out."""
+    if len(layers) <= _MOST_LAYERS:
+        return list(layers), ""
+    peaks = [-math.inf if (peak := _highest(values)) is None else peak for _, values in layers]
+    chosen = sorted(np.argsort(peaks, kind="stable")[::-1][:_MOST_LAYERS].tolist())
+    return [layers[i] for i in chosen], f"{len(layers) - _MOST_LAYERS} layers with lower values are not drawn."
+
+
+def _highest(values: Values) -> float | None:
+    return max([v for v in values if v is not None], default=None)
+
+
+def _paper_figure(run: MonitorRun) -> list[tuple[str, Markup, str]]:
     """The privacy-token paper's number beside what the same recipe reads where nothing can have leaked."""
     if len(run.paper) < 2:
         return []
@@ -270,19 +323,21 @@ def _paper_figure(run: MonitorRun) -> list[tuple[str, str, str]]:
         ("held_out", "held out", "noise10"),
     )
     drawn = [float(row[key]) for row in run.paper for key, _, _ in lines if row.get(key) is not None]
-    svg = curves_svg(
+    svg = line_chart(
         [int(row["sub_epoch"]) for row in run.paper],
-        [Curve(label, f"line-{css}", [row.get(key) for row in run.paper]) for key, label, css in lines],
+        [Line(label, f"line-{css}", [row.get(key) for row in run.paper]) for key, label, css in lines],
         uid="monitor-paper",
         title="The published measure beside its controls",
-        y_label="critic gap",
-        x_label="sub-epoch",
-        limits=(min([0.0, *drawn]) - 0.05, max([0.5, *drawn]) + 0.05),  # at least half a nat, so that noise looks small
+        up="critic gap",
+        across="sub-epoch",
+        y=between(
+            min([0.0, *drawn]) - 0.05, max([0.5, *drawn]) + 0.05
+        ),  # at least half a nat, so that noise looks small
     )
     note = (
         "A critic gap, not mutual information. Decoy: features of other data. Where it follows the gap, the critic tells "
         "the time, not the data. "
-        + f"At the last checkpoint the gap is {_tiny(run.paper[-1].get('collected'))}, the decoy {_tiny(run.paper[-1].get('decoy'))}."
+        + f"At the last checkpoint the gap is {number(run.paper[-1].get('collected'))}, the decoy {number(run.paper[-1].get('decoy'))}."
     )
     return [("The privacy-token paper’s gap", svg, note)]
 
@@ -319,7 +374,7 @@ def _facts(run: MonitorRun) -> list[tuple[str, str]]:
     about = run.about
     return [
         ("Training", _title(run)),
-        ("Parameters", f"{about['parameters']:,}".replace(",", "\u202f") if about.get("parameters") else "–"),
+        ("Parameters", thousands(int(about["parameters"])) if about.get("parameters") else "–"),
         ("Loss", str(about.get("loss") or "not seen")),
         (
             "View",
@@ -335,17 +390,17 @@ def _facts(run: MonitorRun) -> list[tuple[str, str]]:
     ]
 
 
-def _critic_line(reports: Sequence[Mapping[str, Any]], key: str, label: str, css: str) -> Curve:
+def _critic_line(reports: Sequence[Mapping[str, Any]], key: str, label: str, css: str) -> Line:
     """The line of a number that rests on scored steps; without those reports that had hardly any."""
     enough = [_of(report, "pairs", 0.0) >= _FEW for report in reports]
     bare = [report if ok else {"scalars": {}} for report, ok in zip(reports, enough, strict=True)]
     return _line(bare if any(enough) else reports, key, label, css)
 
 
-def _line(reports: Sequence[Mapping[str, Any]], key: str, label: str, css: str) -> Curve:
+def _line(reports: Sequence[Mapping[str, Any]], key: str, label: str, css: str) -> Line:
     values, low, high = ([_of(report, f"{key}{end}") for report in reports] for end in ("", "_low", "_high"))
     bounded = any(v is not None for v in low)
-    return Curve(label, f"line-{css}", values, low if bounded else (), high if bounded else ())
+    return Line(label, f"line-{css}", values, low if bounded else (), high if bounded else ())
 
 
 def _of(report: Mapping[str, Any], key: str, default: float | None = None) -> Any:
@@ -357,12 +412,5 @@ def _any(reports: Sequence[Mapping[str, Any]], key: str) -> bool:
     return any(_of(report, key) is not None for report in reports)
 
 
-def _tiny(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.2g}".replace("-", "−")
-
-
 def _number(value: float | None) -> str:
-    if value is None:
-        return MISSING
-    text = f"{value:.3f}"
-    return (text.lstrip("-") if float(text) == 0 else text).replace("-", "−")
+    return number(value, 3)

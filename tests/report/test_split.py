@@ -9,9 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from leakgauge.audit.scan_records import read_plan, save_plan
-from leakgauge.report.html import write
-from leakgauge.report.scan_figures import leakage_svg, pareto_svg
-from leakgauge.report.scan_section import MOST_SHOWN, context
+from leakgauge.report.page import write
+from leakgauge.report.sections.split import MOST_SHOWN, context, cut_chart, cut_cost_chart
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +75,7 @@ def test_figures_are_well_formed_and_tell_what_they_show(scanned):
         assert root.find("title").text
         assert root.find("desc").text
         assert "nan" not in "".join(v for e in root.iter() for k, v in e.attrib.items() if k not in ("class", "id"))
-    assert "Cuts 1 to 2 leak. From cut 4 on the threshold of 0.4 was kept." in str(found["curve"])
+    assert "Cuts 1 to 2 leak. The threshold of 0.4 held from cut 4 on." in str(found["curve"])
     assert "On the Pareto front: 1 stem.relu, 4 stage3.pool." in str(found["pareto"])
 
 
@@ -93,8 +92,8 @@ def test_the_zones_begin_and_end_at_their_cuts(scanned):
 def test_a_single_cut_can_be_drawn(tmp_path, scan_into):
     scan_into(tmp_path, names=["a", "b", "c", "d"], fvu=[0.1, 0.2, 0.3, 0.4])
     points = context(tmp_path)["rows"][:1]
-    one = [points[0]["point"]]
-    drawn = leakage_svg(one, threshold=0.2, class_mean=None, leaking=0, recommended=None, uid="u")
+    one = [points[0]["cut"]]
+    drawn = cut_chart(one, threshold=0.2, class_mean=None, leaking=0, recommended=None, uid="u")
     ElementTree.fromstring(drawn)
-    ElementTree.fromstring(pareto_svg(one, raw=9, jpeg=None, recommended=None, numbers="int8", uid="v"))
+    ElementTree.fromstring(cut_cost_chart(one, raw=9, jpeg=None, recommended=None, numbers="int8", uid="v"))
     assert "No cut held." in drawn

@@ -15,10 +15,10 @@ from PIL import Image
 from leakgauge.audit import defense_records as store
 from leakgauge.audit.defense_records import DefenseRecord, in_words
 from leakgauge.errors import BadInput
-from leakgauge.report import defense_figures
-from leakgauge.report.defense_figures import Tried, pareto_svg
-from leakgauge.report.defense_section import context, headline, membership
-from leakgauge.report.html import write
+from leakgauge.report import charts
+from leakgauge.report.charts import Mark
+from leakgauge.report.page import write
+from leakgauge.report.sections.defenses import context, defense_chart, headline, membership
 
 CASE = {
     "model": "cnn<b>", "mode": "eval", "data": "fashion", "batch_size": 1, "attack": "inverting_gradients",
@@ -200,10 +200,10 @@ def test_the_picture_shows_the_measured_trials_in_their_places(run):
     shapes = {e.get("class").split()[1]: e.tag for e in marks}
     assert shapes == {"feasible": "path", "partial": "path", "infeasible_within_budget": "circle"}
     assert len(marks) == 3 + 5  # the legend, then the trials
-    (stopped,) = [e for e in marks if e.tag == "circle" and float(e.get("cy")) > 20]
+    (stopped,) = [e for e in marks if e.tag == "circle" and float(e.get("cy")) > 40]
     ticks = {e.text: float(e.get("y")) - 4 for e in svg.iter("text") if e.get("text-anchor") == "end"}
     assert float(stopped.get("cy")) == pytest.approx(ticks["0.2"], abs=0.2)
-    across = {e.text: float(e.get("x")) for e in svg.iter("text") if e.get("y") == str(defense_figures.BOTTOM + 18)}
+    across = {e.text: float(e.get("x")) for e in svg.iter("text") if e.get("text-anchor") == "middle"}
     assert float(stopped.get("cx")) == pytest.approx(across["6"], abs=0.2)
     (front,) = [e.get("d") for e in svg.iter("path") if e.get("class") == "front"]
     assert front.count("H") == front.count("V") == 2
@@ -242,22 +242,23 @@ def test_where_the_pieces_tell_it_is_their_lead_that_is_shown(tmp_path):
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_labels_cover_neither_marks_nor_each_other(count):
     rng = np.random.default_rng(count)
-    points = [
-        Tried(i + 1, "pruning 90 %", "partial", cost, cost - 1, cost + 1, ssim, i % 5 == 0)
+    marks = [
+        Mark(i + 1, "pruning 90 %", cost, ssim, "mark partial", low=cost - 1, high=cost + 1, front=i % 5 == 0)
         for i, (cost, ssim) in enumerate(zip(rng.normal(0, 3, count), rng.uniform(-0.1, 1, count), strict=True))
     ]
-    svg = ElementTree.fromstring(pareto_svg(points, uid="u"))
-    labels = [e for e in svg.iter("text") if e.text.split()[0].isdigit() and "better" not in e.text]
-    labels = [e for e in labels if float(e.get("y")) < defense_figures.BOTTOM and e.get("class") != "label"]
-    numbered = [e for e in labels if e.get("x") != str(defense_figures.LEFT - 7) and e.text != "95 % interval"]
-    assert sorted(int(e.text.split()[0]) for e in numbered) == list(range(1, count + 1))
-    boxes = []
-    for e in numbered:
-        width, x, y = len(e.text) * defense_figures.CHARACTER, float(e.get("x")), float(e.get("y"))
+    svg = ElementTree.fromstring(defense_chart(marks, uid="u"))
+    labels = [e for e in svg.iter("text") if "of-mark" in e.get("class")]
+    assert sorted(int(e.text.split()[0]) for e in labels) == list(range(1, count + 1))
+    boxes = [
+        (float(e.get("cx")) - 5, float(e.get("cy")) - 5, float(e.get("cx")) + 5, float(e.get("cy")) + 5)
+        for e in list(svg.iter("circle"))[1:]  # the first one is in the legend
+    ]
+    for e in labels:
+        width, x, y = len(e.text) * charts.LETTER, float(e.get("x")), float(e.get("y"))
         left = x - {"start": 0, "middle": width / 2, "end": width}[e.get("text-anchor")]
-        boxes.append((left, y - 10, left + width, y + 2))
-    met = sum(defense_figures._meet(a, b) for i, a in enumerate(boxes) for b in boxes[:i])
-    assert met == 0
+        box = (left + 0.1, y - 9.9, left + width - 0.1, y + 1.9)  # places are rounded
+        assert not any(charts.meet(box, other) for other in boxes)
+        boxes.append(box)
 
 
 def test_without_costs_there_is_no_picture_and_the_page_says_so(tmp_path):

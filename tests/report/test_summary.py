@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from leakgauge.audit.advice.sentences import LIMITS
+from leakgauge.audit.advice.text import SHOWN
+from leakgauge.audit.summaries import Unanswered
 
 from leakgauge.audit import monitor_records, records
 from leakgauge.audit.advice import advise
-from leakgauge.audit.advice.sentences import LIMITS
-from leakgauge.audit.advice.text import SHOWN
 from leakgauge.audit.findings import Findings, read_findings
-from leakgauge.audit.summaries import Unanswered
-from leakgauge.report.first_page import context
-from leakgauge.report.html import render, write
+from leakgauge.report.page import render, write
+from leakgauge.report.sections.summary import context
 from leakgauge.report.templating import environment
 
 

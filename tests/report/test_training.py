@@ -13,9 +13,8 @@ from leakgauge.audit import monitor_records, records
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.errors import BadInput
 from leakgauge.report import live
-from leakgauge.report.html import render, write
-from leakgauge.report.monitor_figures import Curve, Level, curves_svg, layer_bars_svg, layer_map_svg
-from leakgauge.report.monitor_section import section
+from leakgauge.report.page import render, write
+from leakgauge.report.sections.training import section
 
 EVIL = '<script>alert("1")</script> & "quoted"'
 FIGURES = [
@@ -172,57 +171,3 @@ def test_ids_are_unique_and_references_have_targets(tmp_path, monitored, eight):
     named = {n for group in re.findall(r'aria-labelledby="([^"]+)"', page) for n in group.split()}
     assert named | set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
     assert not re.search(r"https?:|//[a-z]|url\(|@import|javascript:", re.sub(r"base64,[^\"]+", "", page))
-
-
-def test_a_curve_is_where_its_numbers_are():
-    svg = curves_svg(
-        [0, 10], [Curve("a", "line-main", [0.0, 1.0], [0.0, 0.5], [0.5, 1.0])], uid="c", title="t", y_label="y",
-        levels=(Level(0.5, "half"),), event=(5, "here"), limits=(0.0, 1.0),
-    )  # fmt: skip
-    line = re.search(r'<path d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)" class="line-main"/>', svg)
-    assert line
-    left, bottom, right, top = map(float, line.groups())
-    level = re.search(r'<line x1="[\d.]+" y1="([\d.]+)" x2="[\d.]+" y2="[\d.]+" class="level"/>', svg)
-    event = re.search(r'<line x1="([\d.]+)" y1="[\d.]+" x2="[\d.]+" y2="[\d.]+" class="event"/>', svg)
-    assert level
-    assert event
-    assert float(level[1]) == pytest.approx((top + bottom) / 2)
-    assert float(event[1]) == pytest.approx((left + right) / 2)
-    assert f"M{left:.1f} {(top + bottom) / 2:.1f}L{right:.1f} {top:.1f}L{right:.1f} {(top + bottom) / 2:.1f}" in svg
-    assert "<desc" in svg
-    assert "here, marked." in svg
-
-
-def test_a_huge_early_interval_does_not_flatten_the_curve():
-    steps, values = [1, 2, 3], [0.0, 1.0, 0.5]
-    wild = Curve("a", "line-main", values, [-500.0, 0.9, 0.4], [500.0, 1.1, 0.6])
-    svg = curves_svg(steps, [wild], uid="c", title="t", y_label="y")
-    ticks = [float(v.replace("−", "-")) for v in re.findall(r'text-anchor="end" class="tick">([−\d.]+)<', svg)]
-    assert max(ticks) <= 1.6
-    assert min(ticks) >= -0.6
-
-
-def test_the_axis_of_a_curve_begins_at_zero_or_below():
-    svg = curves_svg([1, 2], [Curve("a", "line-main", [5.0, 6.0])], uid="c", title="t", y_label="y")
-    assert 'class="tick">0</text>' in svg.split('class="axis"')[0]
-
-
-def test_layers_darken_with_their_value_and_bars_show_now_and_highest():
-    layers = [("a", [0.5, 1.0]), ("b", [None, -0.2])]
-    svg = layer_map_svg([10, 20], layers, uid="m", title="t")
-    cells = re.findall(r'class="cell" fill-opacity="([\d.]+)"', svg)[:3]
-    assert cells == ["0.50", "1.00", "0.00"]
-    bars = layer_bars_svg([("a", [1.0, 0.25]), ("b", [-0.5, -0.2])], uid="l", title="t", now="now", before="high")
-    widths = [float(w) for w in re.findall(r'width="([\d.]+)" height="14"', bars)]
-    assert widths[1] == pytest.approx(widths[0] / 4, abs=0.1)
-    assert widths[2:] == [0.0, 0.0]
-    assert "b −0.200 (highest −0.200)" in bars
-
-
-def test_of_many_layers_the_loudest_are_drawn_and_the_rest_is_counted():
-    layers = [(f"layer{i}", [float(i)]) for i in range(20)]
-    svg = layer_bars_svg(layers, uid="l", title="t", now="now", before="high")
-    assert "layer19" in svg
-    assert "layer3<" not in svg
-    assert "4 layers that told less are not drawn." in svg
-    assert svg.index("layer4<") < svg.index("layer19<")

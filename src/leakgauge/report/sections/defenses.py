@@ -1,4 +1,4 @@
-"""The part of a report that shows what defenses buy, made from the records of their trials."""
+"""The section on defenses: what each of them buys and costs, made from the records of their trials."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from leakgauge.audit.defense_records import DefenseRecord, evidence, worth_havin
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.phrasing import duration, metric, number, plural
 from leakgauge.audit.scoring import Scores
+from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import ENDINGS, defense_words, statements
-from leakgauge.report.defense_figures import Tried, drawable, pareto_svg
-from leakgauge.report.figures import pictures
+from leakgauge.report.charts import Mark, Plot, between, pictures, scatter_chart
 from leakgauge.report.sources import defense_anchor
 
 _AT_MOST = 4
 NONE = "No defense"
 MEASURES = {"ssim": "SSIM", "layout": "Layout", "pieces_lead": "Patches"}
 """How a column and an axis name what the attack sees."""
+SHAPES = {Outcome.FEASIBLE: "triangle", Outcome.PARTIAL: "diamond", Outcome.INFEASIBLE: "circle"}
+"""Marks in the chart."""
 
 
 def context(folder: Path) -> dict[str, Any] | None:
@@ -46,7 +48,7 @@ def context(folder: Path) -> dict[str, Any] | None:
         "diagnostic": list(first.assumed("diagnostic")),
         "rows": rows,
         "measure": MEASURES[measure],
-        "svg": Markup(pareto_svg(points, uid="defense-pareto", measure=MEASURES[measure])) if points else None,
+        "svg": defense_chart(points, uid="defense-pareto", measure=MEASURES[measure]) if points else None,
         "fronted": bool(best),
         "left_out": len(rows) - len(points),
         "truth": None if truth is None else _picture(folder, truth, first),
@@ -67,8 +69,10 @@ def _row(place: int, record: DefenseRecord, front: bool, measure: str, folder: P
     lost, low, high = (100 * float(cost[k]) if cost else math.nan for k in ("value", "low", "high"))
     seen = _number(getattr(record, measure))
     point = None
-    if record.outcome is not None and drawable(lost, seen, record.outcome):
-        point = Tried(place, _short(named), record.outcome, lost, low, high, seen, front)
+    outcome = record.outcome
+    if outcome is not None and math.isfinite(lost) and math.isfinite(seen):
+        css, shape = f"mark {outcome}", SHAPES[outcome]
+        point = Mark(place, _short(named), lost, seen, css, outcome.label, shape, low=low, high=high, front=front)
     picture = record.pictures.get("reconstruction")
     done = record.status == "done"
     return {
@@ -155,3 +159,36 @@ def _facts(records: Sequence[DefenseRecord]) -> list[tuple[str, str]]:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
+
+
+def defense_chart(marks: Sequence[Mark], *, uid: str, measure: str = "SSIM") -> Markup:
+    """What the attack sees, by ``measure``, over accuracy lost in percentage points; lower left is better.
+
+    Whiskers are the intervals of the cost, cut off where the axis ends. Each verdict has its own shape and colour.
+    """
+    front = ", ".join(f"{one.number} {one.name}" for one in marks if one.front)
+    kinds = {one.kind: f"{one.shape} {one.css}" for shape in SHAPES.values() for one in marks if one.shape == shape}
+    keys = [(kind, (part,)) for kind, part in kinds.items()] + ([("Pareto front", ("line front",))] if front else [])
+    costs = [0.0, *(one.x for one in marks)]
+    span = max(max(costs) - min(costs), 2.0)
+    lowest = min([0.0, *(one.y for one in marks)]) - 0.07  # room for the label of the lowest mark
+    plot = Plot(
+        marks,
+        between(min(costs) - 0.1 * span, max(costs) + 0.12 * span, about=6),
+        between(lowest, 1.0, about=6),
+        "accuracy lost, percentage points",
+        f"{measure} of the attack",
+        front=bool(front),
+        height=244,
+    )
+    said = "; ".join(
+        f"{one.number} {one.name}: {measure} {number(one.y, 2)}, {number(one.x, 1)} points of accuracy lost, {one.kind}"
+        for one in marks
+    )
+    return scatter_chart(
+        [plot],
+        uid=uid,
+        title="What each defense buys and costs",
+        desc=f"{said}. " + (f"On the Pareto front: {front}." if front else "There is no front."),
+        keys=[*keys, ("95 % interval", ("line spread",)), ("↙ better", ())],
+    )
