@@ -1,6 +1,6 @@
-"""Makes docs/advice.md: every rule behind "What to do", with its condition in words, its thresholds and what it excludes.
+"""Makes docs/advice.md: every rule of "What to do", with its condition in words, its thresholds and what it excludes.
 
-The source is ``RULES``, ``EXCLUSIVE`` and the named numbers of ``leakgauge.audit.advice``, so that page and program agree.
+The source is ``RULES``, ``EXCLUSIVE`` and the named numbers of ``leakgauge.audit``, so page and program agree.
 Usage: make_advice_page.py [--check]   (with --check nothing is written; exit code 1 if the page is not up to date)
 """
 
@@ -12,21 +12,20 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from leakgauge.audit import advice
-from leakgauge.audit.advice import EXCLUSIVE, RULES
-from leakgauge.audit.advice.sentences import LIMITS
-from leakgauge.audit.advice.text import SHOWN
+from leakgauge.audit import findings
+from leakgauge.audit.advice import EXCLUSIVE, RULES, SHOWN, conditions
+from leakgauge.audit.wording import LIMITS
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path("docs/advice.md")
 SEVERITIES = {"act": "change something", "check": "look again before you decide", "know": "keep in mind"}
 
 INTRODUCTION = f"""\
-# What to do: the rules behind the advice
+# What to do: the rules for advice
 
-The first page of a report gives the verdict on each question, with what it assumes and what was spent on it, and then a list of what to
-do. The list is not written by hand. Each line follows from the records of the run by one of the rules below, so that the same
-measurements always give the same advice. The first {SHOWN} are shown, most important first; the others are folded away.
+*Reference, made by `make papers` from the code.* The first page of a report gives the verdict on each question and then a list of what to
+do. Each line of that list follows from the records of the run by one of the rules below, so the same measurements always give the same
+advice. The report shows the first {SHOWN}, most important first, and folds the others away.
 
 ```console
 $ leakgauge attack cnn --option steps=3 --out runs/mine
@@ -42,8 +41,8 @@ print(as_text(found))  # the first page of the report as plain text
 print([one.rule for one in advise(found)])
 ```
 
-*Diagnostic* is an assumption that no ordinary server satisfies. The single changes that an audit tries around a set-up are read as warnings
-about a change, not as set-ups of yours.
+A *diagnostic* assumption is one that no ordinary server satisfies. The single changes that an audit tries around a set-up are read as
+warnings about that change, not as set-ups of yours.
 """
 
 
@@ -55,9 +54,9 @@ def page() -> str:
         _rules(),
         "## The thresholds",
         _thresholds(),
-        "## What never stands together",
+        "## What never applies together",
     ]
-    parts += ["These would contradict each other; the tests hold that they never apply at once.", _exclusive()]
+    parts += ["These would contradict each other; the tests check that they never apply at once.", _exclusive()]
     parts += ["## What the page does not say", "\n".join(f"- {limit}" for limit in LIMITS)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -89,7 +88,7 @@ def _blanks(template: str) -> Iterator[str]:
 
 def _thresholds() -> str:
     lines = ["| number | value | why |", "|---|---|---|"]
-    for file in sorted(Path(advice.__file__).parent.glob("on_*.py")):
+    for file in (Path(findings.__file__), Path(conditions.__file__)):
         body = ast.parse(file.read_text(encoding="utf-8")).body
         for node, after in pairwise(body):
             match node, after:
@@ -114,7 +113,7 @@ def main(arguments: list[str]) -> int:
     if path.is_file() and path.read_text(encoding="utf-8") == made:
         print(f"{PAGE}: up to date, {len(RULES)} rules")
         return 0
-    print(f"{PAGE} is not what the rules say; write it anew with: python tools/make_advice_page.py")
+    print(f"{PAGE} is not what the rules say; write it again with: python tools/make_advice_page.py")
     return 1
 
 

@@ -1,6 +1,6 @@
 """Hooks of the documentation site (mkdocs.yml): pages that live elsewhere in the repository, and links that hold in both places.
 
-- ``reproductions/*/README.md`` with its figures, ``CONTRIBUTING.md``, ``CHANGELOG.md`` and ``examples/README.md`` become pages. Their
+- The pages of ``reproductions/`` with their figures, ``CONTRIBUTING.md``, ``CHANGELOG.md`` and ``examples/README.md`` become pages. Their
   text exists once; nothing is copied into ``docs/``.
 - Links are written for the repository (``../src/leakgauge/core/errors.py``). On the site a link to another page leads there, a link to a
   file that is no page becomes its name with the path as a tooltip, and a link that leads nowhere fails the strict build.
@@ -39,7 +39,7 @@ def pages(root: Path = ROOT) -> dict[str, str]:
     """What becomes part of the site: paths in the repository with their paths on the site, pages and figures."""
     found = {path: path.removeprefix("docs/") for path in _below(root / "docs", root, "*.md", "*.svg", "*.png")}
     found |= {path: name for path, name in ALONE.items() if (root / path).is_file()}
-    for path in _below(root / "reproductions", root, "README.md", "*.svg", "*.png"):
+    for path in _below(root / "reproductions", root, "*.md", "*.svg", "*.png"):
         found[path] = path.replace("README.md", "index.md")
     if (root / "docs/adr").is_dir():
         found["docs/adr"] = "adr/index.md"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import verdict
+from leakgauge.audit import verdict, wording
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,8 +175,16 @@ def test_examples_in_the_tools_hold(tool):
     assert not done.failed
 
 
-def test_the_checks_behind_a_verdict_are_told_as_they_are():
-    told = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
+def test_the_checks_of_a_verdict_are_documented_as_they_are():
+    page = " ".join((ROOT / "docs/concepts.md").read_text(encoding="utf-8").split())
     tables = (verdict.RECONSTRUCTED, verdict.REDUCED, verdict.GLIMPSED, verdict.OUTLINED, verdict.SCRAMBLED)
-    missing = [str(check) for table in tables for check in table if str(check) not in told]
+    missing = [one for one in (wording.check(check) for table in tables for check in table) if one not in page]
     assert not missing, "docs/concepts.md names other thresholds than audit/verdict.py"
+
+
+def test_there_are_at_most_twenty_pages():
+    assert len(list((ROOT / "docs").glob("*.md"))) <= 20, "merge a page, or move a log to a section What we measured"
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900

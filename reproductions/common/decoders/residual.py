@@ -17,7 +17,7 @@ class Residual:
 
     Maps start with as many channels as the feature, between ``width`` and 8 · ``width``, and lose half of them with each
     doubling, down to ``width``. The last convolution is 3 × 3 with a sigmoid. Not of the paper. At equal epochs it
-    reconstructs better than :class:`Deconvolution`, at equal time it need not (``docs/decoders.md``).
+    reconstructs better than :class:`Deconvolution`, at equal time it need not (``docs/split.md``).
     """
 
     width: int = 32

@@ -16,7 +16,7 @@ def tag_read_labels(
         ŷ = labels read off ∂W, ∂b of the head,   x̂ = argmin Σ_l ‖g_l − g*_l‖² + alpha · Σ_l w_l ‖g_l − g*_l‖₁
 
     ``alpha`` and ``decay`` as in :func:`~leakgauge.attacks.tag.tag`; Adam with a learning rate that falls from ``lr`` to zero
-    along half a cosine, pixels kept in their range. Measured (docs/april_beyond.md): of the recipes that match gradients it found
+    along half a cosine, pixels kept in their range. Measured (reproductions/april/beyond.md): of the recipes that match gradients it found
     most on an untrained CNN and on untrained vision transformers whose positions are not small; on trained networks it found
     nothing, where :func:`~leakgauge.attacks.inverting_gradients.inverting_gradients` may.
 

@@ -47,7 +47,7 @@ def april_from_closed_form(
 
     On a standard vision transformer, with a normalisation before the first attention and a connection around it, the
     closed form is a guess: it takes ∂l/∂E_pos for the gradient of the attention's input and the normalised tokens for the tokens.
-    Whether such a start helps was measured; see docs/april_beyond.md. Restarts differ by noise of deviation ``spread``.
+    Whether such a start helps was measured; see reproductions/april/beyond.md. Restarts differ by noise of deviation ``spread``.
 
     Deviations: the paper keeps its two attacks apart; joining them is ours, and so are ``ridge`` and ``spread``.
 

@@ -188,7 +188,7 @@ class ByShape:
     A map whose channels come last, as Swin's do, is turned first: (height, width, channels) is told by the image's proportions,
     where only the first two sizes have them. More than three sizes are read as one vector.
 
-    Maps and tokens are deconvolved with PReLU from a calm start, which gave away most for its time in ``docs/decoders.md``.
+    Maps and tokens are deconvolved with PReLU from a calm start, which gave away most for its time in ``docs/split.md``.
     A vector counts as long above 4096 values, such as the tensors of a cut through a residual unit side by side.
     """
 
