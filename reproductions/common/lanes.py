@@ -74,6 +74,20 @@ PLANS: dict[str, tuple[Lane, ...]] = {
     "tokens": TOKENS,
     "control": (Lane((control(),), fills=True),),
     "first": (*TOKENS, Lane((control(),), fills=True)),
+    "second": (
+        Lane((tokens("alexnet"),)),
+        Lane((tokens("lenet_warm_transformer"),)),
+        Lane(
+            (
+                tokens("cnn", "--seed", "2"),
+                tokens("cnn", "--seed", "1"),
+                tokens("batch_sizes_cnn"),
+                tokens("lenet", "--seed", "1"),
+            )
+        ),
+        Lane((tokens("mlp", "--seed", "2"), tokens("mlp", "--seed", "1"), tokens("batch_sizes_mlp"))),
+        Lane((control(),), fills=True),
+    ),
 }
 
 

@@ -133,22 +133,34 @@ class Setting:
 
 
 COARSE, SMOOTH = (8, 4, 2), (5.0, 20.0, 100.0)
-SETTINGS = (
+BY_LAYER = Setting(power="layers")
+UNTRAINED = (
     Setting(),
-    Setting(power="layers"),
-    Setting(power="layers", blocks=COARSE),
-    Setting(power="layers", tv=1e-1),
-    Setting(power="layers", smooth=SMOOTH),
+    BY_LAYER,
+    replace(BY_LAYER, blocks=COARSE),
+    replace(BY_LAYER, tv=1e-1),
+    replace(BY_LAYER, smooth=SMOOTH),
     Setting(tv=1e-4),
-    Setting(power="layers", tv=1e-1, blocks=COARSE),
-    Setting(tv=1e-1),
-    Setting(power="layers", tv=1e-3, blocks=COARSE),
-    Setting(power="layers", tv=3e-2, lr=0.03, decay="cosine"),
-    Setting(power=0.5, blocks=COARSE),
-    Setting(power="layers", blocks=COARSE[:2], smooth=SMOOTH[1:]),
-    Setting(power="layers", tv=1e-3, lr=0.03, signed=False, decay="cosine"),
+    Setting(tv=3e-2),
+    Setting(tv=3e-3),
 )
-TRIAL, FINAL, RESTARTS, FINALISTS = 1000, 6000, 2, 2
+TRAINED = (
+    Setting(),
+    BY_LAYER,
+    replace(BY_LAYER, blocks=COARSE),
+    replace(BY_LAYER, tv=1e-1),
+    replace(BY_LAYER, smooth=SMOOTH),
+    Setting(tv=1e-1),
+    replace(BY_LAYER, tv=3e-1),
+    Setting(tv=3e-2),
+    Setting(power=0.5, tv=1e-1),
+    replace(BY_LAYER, tv=1e-1, lr=0.03, decay="cosine"),
+)
+TRIAL, RESTARTS, FINALISTS = 1000, 2, 2
+FINAL = {"untrained": 3000, "trained": 8000}
+"""Steps that count; half of them at least, where time is short."""
+TRIALS_TAKE = 0.4
+"""Share of the time after which trials stop."""
 LATER = 0.6
 """Factor on the learning rate from one stage to the next."""
 
@@ -318,37 +330,59 @@ def run(options: Options) -> None:
     others = targets(options, 1, 1 if options.quick else TUNED_ON)
     results.keep("truth", images[0])
     victims = {case: victim_of(case, options, results) for case in CASES}
-    trial, final, restarts = (4, 6, 2) if options.quick else (TRIAL, FINAL, RESTARTS)
-    settings = SETTINGS[:3] if options.quick else SETTINGS
-    took = 0.0
-    for setting in settings:  # one setting on all cases, then the next: a stop leaves no case without trials
-        for case, victim in victims.items():
-            unit = f"trial {case} {setting.key}"
-            if results.has(unit):
-                continue
-            if options.left() < 1.2 * took:
-                return
-            began = time.perf_counter()
-            row, kept = measure(victim, others, setting, steps=trial, restarts=1, seed=options.seed)
-            took = max(took, time.perf_counter() - began)
-            results.add(unit, {"kind": "trial", "case": case, **row}, pictures={unit: kept})
-    pace = took / trial * len(images[0]) / len(others[0])  # at most; small batches are bound by launches
+    began = time.time()
+    trials(options, results, victims, others, until=began + TRIALS_TAKE * options.left())
     for place in range(FINALISTS):
         for case, victim in victims.items():
-            tried = sorted(
-                (r for r in results.rows if r.get("kind") == "trial" and r["case"] == case),
-                key=lambda r: -r["mean_psnr"],
-            )
-            setting = next(s for s in SETTINGS if s.key == tried[place]["setting"])
+            setting = chosen(results, case, place)
             unit = f"final {case} {setting.key}"
             if results.has(unit):
                 continue
-            steps = min(final, int(options.left() / (1.2 * restarts * max(pace, 1e-3)))) if not options.quick else final
-            if steps < min(final, 2 * trial):
-                return
+            wanted = 6 if options.quick else FINAL[case.split()[1]]
+            steps = min(wanted, _affordable(options, victim, images, setting))
+            if steps < wanted / 2:
+                continue
+            restarts = 2 if options.quick else RESTARTS
             row, kept = measure(victim, images, setting, steps=steps, restarts=restarts, seed=options.seed)
             check = gates.control(row["psnr"])
             results.add(unit, {"kind": "final", "case": case, **row, "gates": [check.row()]}, pictures={unit: kept})
+
+
+def settings_for(case: str) -> tuple[Setting, ...]:
+    return TRAINED if case.endswith(" trained") else UNTRAINED
+
+
+def chosen(results: Rows, case: str, place: int) -> Setting:
+    """The setting whose trial came out at ``place`` among those of the case."""
+    tried = [row for row in results.rows if row.get("kind") == "trial" and row["case"] == case]
+    key = sorted(tried, key=lambda row: -row["mean_psnr"])[place]["setting"]
+    return next(setting for setting in settings_for(case) if setting.key == key)
+
+
+def trials(
+    options: Options, results: Rows, victims: dict[str, Victim], images: tuple[Tensor, Tensor], *, until: float
+) -> None:
+    """One setting on all cases, then the next: a stop leaves no case without trials."""
+    count = 3 if options.quick else max(len(UNTRAINED), len(TRAINED))
+    for number in range(count):
+        for case, victim in victims.items():
+            setting = next(iter(settings_for(case)[number : number + 1]), None)
+            if setting is None or results.has(f"trial {case} {setting.key}"):
+                continue
+            if time.time() > until:
+                return
+            unit = f"trial {case} {setting.key}"
+            steps = 4 if options.quick else TRIAL
+            row, kept = measure(victim, images, setting, steps=steps, restarts=1, seed=options.seed)
+            results.add(unit, {"kind": "trial", "case": case, **row}, pictures={unit: kept})
+
+
+def _affordable(options: Options, victim: Victim, images: tuple[Tensor, Tensor], setting: Setting) -> int:
+    """Steps that fit into the time left, after a short run to see how long one takes."""
+    if options.left() == float("inf"):
+        return max(FINAL.values())
+    row, _ = measure(victim, images, setting, steps=100, restarts=RESTARTS, seed=options.seed)
+    return int(0.9 * options.left() / (row["seconds"] / 100))
 
 
 def main() -> None:

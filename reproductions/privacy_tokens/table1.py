@@ -154,14 +154,14 @@ def _living_seed(setup: Setup, options: Options, data: tuple[Data, Data], result
     for row in results.rows:
         if row["unit"] == "seed":
             return int(row["chosen"])
-    early = replace(setup.schedule, sub_epochs=min(EARLY, setup.schedule.sub_epochs), evaluation=2)
-    early = replace(early, checkpoints=(early.sub_epochs,))
+    last = min(EARLY, setup.schedule.sub_epochs)
+    early = replace(setup.schedule, sub_epochs=last, checkpoints=(last,), evaluation=2)
     reached: dict[int, float] = {}
     chosen = options.seed
     for seed in range(options.seed, options.seed + TRIED):
         snapshots: dict[int, nn.Module] = {}
         measured(setup, options, data, (), seed=seed, schedule=early, controls=False, snapshots=snapshots)
-        reached[seed], error = gates.balanced_accuracy(snapshots[early.sub_epochs], data[1], setup.classes)
+        reached[seed], error = gates.balanced_accuracy(snapshots[last], data[1], setup.classes)
         if gates.above_chance(reached[seed], error, setup.classes).passed:
             chosen = seed
             break
