@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from leakgauge import cli
 from leakgauge.audit.case import SALT, Case, adds_noise, has_prior, uses_of
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
-from leakgauge.cli import attack as console
 from leakgauge.core import Buffers, Labels, NoisyCopy, Size
 from leakgauge.defenses import DEFENSES, Prune
 from leakgauge.errors import BadInput
@@ -66,7 +65,7 @@ def test_the_name_says_what_it_is():
 def run_command(command: str, monkeypatch, folder) -> Case:
     """The case that the command line would run; nothing is run."""
     ran = []
-    monkeypatch.setattr(console, "attack", lambda case, **_: ran.append(case) or 0)
+    monkeypatch.setattr("leakgauge.cli.attack._attack", lambda options, case: ran.append(case) or 0)
     words = shlex.split(command)
     assert words[0] == "leakgauge"
     monkeypatch.chdir(folder)

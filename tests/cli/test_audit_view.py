@@ -75,7 +75,7 @@ def test_a_terminal_is_drawn_in_place():
     out = io.StringIO()
     story(Console(file=out, force_terminal=True, width=100))
     assert "planned, about" not in out.getvalue()
-    assert "Ctrl-C stops; --resume goes on." in out.getvalue()
+    assert "Ctrl-C stops; --resume continues." in out.getvalue()
 
 
 def test_one_cut_is_not_one_cuts():

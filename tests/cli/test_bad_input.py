@@ -78,7 +78,7 @@ def test_one_sentence(command, words, sentence, leakgauge, model, photos, tmp_pa
         (["--skip", "everything"], "--skip takes a question"),
         (["--only", "split", "--skip", "training"], "either --only or --skip"),
         (["--skip", "updates", "--skip", "training", "--skip", "split", "--skip", "defenses"], "nothing is left to do"),
-        (["--skip", "updates", "--explain"], "--explain tries changes of a set-up"),
+        (["--skip", "updates", "--explain"], "--explain tries changes of a case"),
         (["--skip", "updates", "--fail-over", "partial"], "judge the cases of the question updates"),
         (["--epochs", "-1"], "--epochs must be at least 0, got -1"),
         (["--training-steps", "0"], "--training-steps must be at least 1, got 0"),
@@ -189,14 +189,14 @@ def test_ctrl_c_in_the_middle(leakgauge, model, photos, tmp_path):
     assert said.err.startswith("leakgauge: interrupted; finished cases are kept")
     assert "Traceback" not in said.err
     (kept,) = records.read(tmp_path / "run")
-    assert kept.case["batch_size"] == 1
+    assert kept.case.batch_size == 1
 
 
 def test_ctrl_c_while_the_plan_is_made(leakgauge, model, photos, tmp_path):
     words = ("audit", f"{model}:impatient", "--data", photos, "--skip", "defenses", "--mode", "eval", "--batch-size", 1)
     said = leakgauge(*words, *FAST, "--training-steps", 5, "--epochs", 1, "--out", "run", "-q")
     assert said.code == 130
-    assert said.err.endswith("go on with: leakgauge audit --resume --out run\n")
+    assert said.err.endswith("resume with: leakgauge audit --resume --out run\n")
     (tmp_path / "go_on").touch()
     said = leakgauge("audit", "--resume", "--out", "run")
     assert said.code == 0, said.err
@@ -207,7 +207,7 @@ def test_ctrl_c_while_the_plan_is_made(leakgauge, model, photos, tmp_path):
 
 
 def test_a_mistake_leaves_nothing_to_resume(leakgauge, model, photos, tmp_path):
-    """The same folder serves when the mistake is mended."""
+    """The same folder can be used once the mistake is corrected."""
     words = ("audit", "--data", photos, "--only", "updates", *FAST, "--out", "run", "-q")
     assert "must return a torch.nn.Module" in leakgauge(*words, f"{model}:number").sentence
     assert "does not take images" in leakgauge(*words, "--resize", f"{model}:liar").sentence

@@ -21,14 +21,14 @@ def test_a_captured_update(leakgauge, tmp_path):
     captured = ("attack", "cnn", "--update", "client.safetensors", "--weights", "global.safetensors")
     said = leakgauge(*captured, "--mode", "train", "--batch-size", 2, "--local-steps", 2, *FAST, "--out", "run")
     assert said.code == 0, said.err
-    assert "no verdict, for the true data is not known here" in said.out
+    assert "no verdict, because the true images are unknown" in said.out
     found = json.loads((tmp_path / "run/result.json").read_text())
     assert found["channel"].startswith("FedAvg(steps=2")
     assert found["verdict"] is None
-    assert "taken for granted: batch size known (2)" in said.out
+    assert "assumed: batch size known (2)" in said.out
     assert "run already holds a run" in leakgauge(*captured, "--local-steps", 2, *FAST, "--out", "run").sentence
     assert "run already holds a run" in leakgauge("attack", *FAST, "--out", "run").sentence
-    assert "an attack on a captured update, which cannot be scored" in leakgauge("report", "run").sentence
+    assert "an attack on a captured update, which has no true images to score" in leakgauge("report", "run").sentence
     assert "belong to --reveal auxiliary:64; give both or none" in leakgauge(*captured, "--data", "x").sentence
     server = ("--data", "fashion", "--reveal", "auxiliary:16", "--attack", "feasibility", "--batch-size", 2)
     epochs = ("--channel", "shuffled_fedavg:epochs=2,lr=0.01,minibatch=1")

@@ -18,7 +18,7 @@ FAST = ("--option", "steps=2")
 
 def table(folder) -> list[dict]:
     """The records of a run without what may differ between two runs of one case."""
-    lines = [json.loads(records.to_line(r)) for r in records.read(folder)]
+    lines = [records.to_json(r) for r in records.read(folder)]
     return [{k: v for k, v in line.items() if k not in ("seconds", "peak_bytes", "finished")} for line in lines]
 
 
@@ -32,12 +32,12 @@ def test_attack_with_ones_own_model_and_pictures(leakgauge, model, photos, tmp_p
     assert "dB" in said.out
     (record,) = records.read(tmp_path / "run")
     assert record.status == "done"
-    assert record.case["model"] == "my_model.py:make"
-    assert record.case["first"] == 2
+    assert record.case.model == "my_model.py:make"
+    assert record.case.first == 2
     assert record.defenses == ("Prune(fraction=0.1)", "Clip(norm=10)")
-    assert record.victim["classes"] == 3
-    assert record.victim["shape"] == [3, 8, 8]
-    assert record.metrics["labels"]["mean"] == 1.0
+    assert record.victim.classes == 3
+    assert record.victim.shape == (3, 8, 8)
+    assert record.scores.mean("labels") == 1.0
     assert (tmp_path / "run/report.html").stat().st_size > 1000
 
 
@@ -45,8 +45,8 @@ def test_the_closed_form_recovers_a_rearranged_transformer_and_says_so_before(le
     said = leakgauge("attack", "attention_first:vit", "--attack", "april_closed_form", "--out", "run")
     assert said.code == 0, said.err
     (record,) = records.read(tmp_path / "run")
-    assert record.case["data"] == "fashion"
-    assert record.metrics["psnr"]["mean"] > 50
+    assert record.case.data == "fashion"
+    assert record.scores.mean("psnr") > 50
     assert dict(record.stated)["unknown tokens against width"] == "49 against 64: enough"
     assert dict(record.stated)["predicted"] == "everything is recovered"
     page = (tmp_path / "run/report.html").read_text("utf-8")
@@ -59,9 +59,9 @@ def test_a_declared_noise_is_among_what_the_adversary_is_taken_to_know(leakgauge
     said = leakgauge("attack", "attention_first:vit", "--attack", "april_closed_form", *words, "--out", "run")
     assert said.code == 0, said.err
     (record,) = records.read(tmp_path / "run")
-    known = {"what": "deviation of the noise on each shared entry known (0.0001)", "kind": "deployable"}
-    assert known in record.assumptions
-    assert known["what"] in (tmp_path / "run/report.html").read_text("utf-8")
+    known = "deviation of the noise on each shared entry known (0.0001)"
+    assert known in record.assumed("deployable")
+    assert known in (tmp_path / "run/report.html").read_text("utf-8")
 
 
 def test_the_closed_form_refuses_a_standard_transformer_with_the_reason(leakgauge, tmp_path):
@@ -81,8 +81,8 @@ def test_attack_by_default_replaces_its_last_run(leakgauge, tmp_path):
     for seed in (1, 2):
         assert leakgauge("attack", *FAST, "--seed", seed, "-q").code == 0
     (record,) = records.read(tmp_path / "leakgauge-runs/attack")
-    assert record.seed == 2
-    shown = {record.pictures["truth"], *(p["picture"] for p in record.progress)}
+    assert record.case.seed == 2
+    shown = {record.pictures["truth"], *(frame.picture for frame in record.progress)}
     assert all((tmp_path / "leakgauge-runs/attack" / name).is_file() for name in shown)
 
 
@@ -105,15 +105,12 @@ def test_a_resumed_audit_gives_the_same_table(leakgauge, tmp_path):
     words = ("audit", "cnn", "--only", "updates", "--defense", "prune:0.5", "--batch-size", 1, *FAST, "--seed", 7, "-q")
     assert leakgauge(*words, "--out", "whole").code == 0
     found = records.read(tmp_path / "whole")
-    assert [(r.case["mode"], r.case["defenses"]) for r in found[:4]] == [
-        (mode, guard) for mode in ("eval", "train") for guard in ([], ["prune:0.5"])
+    assert [(r.case.mode, r.case.defenses) for r in found[:4]] == [
+        (mode, guard) for mode in ("eval", "train") for guard in ((), ("prune:0.5",))
     ]
-    changed = [
-        r.case["name"] for r in found[4:]
-    ]  # the ladder of train mode with the defense, but for what the grid holds
-    assert changed
-    assert all("(relaxation: " in name or "(restriction: " in name for name in changed)
-    assert not any("no defense" in name or "eval mode" in name.split("(")[-1] for name in changed)
+    assert found[4:]  # the ladder of train mode with the defense, but for what the grid holds
+    assert all(r.change is not None for r in found[4:])
+    assert not {"no defense", "eval mode"} & {r.change.name for r in found[4:]}
     assert leakgauge(*words, "--out", "cut").code == 0
     path = tmp_path / "cut" / records.FILE
     lines = path.read_bytes().splitlines(keepends=True)
@@ -127,9 +124,7 @@ def test_a_resumed_audit_refuses_what_it_would_pass_over(leakgauge):
     small = ("audit", "cnn", "--only", "updates", "--mode", "eval", "--batch-size", 1, *FAST, "--out", "run")
     assert leakgauge(*small, "-q").code == 0
     said = leakgauge("audit", "vit", "--resume", "--out", "run", "--seed", 5, "--option", "steps=9").sentence
-    assert (
-        "goes on with the audit as it was planned (MODEL was cnn, --option was steps=2, --seed was not given)" in said
-    )
+    assert "continues the audit as it was planned (MODEL was cnn, --option was steps=2, --seed was not given)" in said
     assert leakgauge("audit", "cnn", "--mode", "eval", "--resume", "--out", "run", "-q").code == 0
     assert leakgauge("audit", "--resume", "--out", "run", "--json", "gate.json", "--workers", 1, "-q").code == 0
 
@@ -145,18 +140,23 @@ def test_the_default_audit(leakgauge, tmp_path, monkeypatch):
     assert {r.status for r in found} == {"done"}
     assert "What an honest-but-curious server could reconstruct" in said.out
     explained = json.loads((tmp_path / "leakgauge-runs/audit/explanation.json").read_text())
-    assert {step["change"] for step in explained["steps"]} == {
-        "train mode", "batch four times as large", "noise ten times as long as the gradient"
+    assert {step["name"] for step in explained["steps"]} == {
+        "train mode", "batch four times as large", "Gaussian noise with 10× the gradient's norm"
     }  # fmt: skip
 
 
 @pytest.fixture
 def asked(leakgauge, monkeypatch):
     """What a command line asks for, without doing it."""
-    from leakgauge.cli import audit as console_audit
+    from leakgauge.cli.audit import request_of
 
     found = []
-    monkeypatch.setattr(console_audit, "fresh", lambda folder, request, shown, **_: found.append(request) or 0)
+
+    def stop_after(*options, **more):
+        found.append(request_of(*options, **more))
+        raise SystemExit(0)
+
+    monkeypatch.setattr("leakgauge.cli.audit.request_of", stop_after)
 
     def ask(*words):
         said = leakgauge("audit", *words)
@@ -243,14 +243,14 @@ def test_local_steps_share_a_weight_update(leakgauge, tmp_path):
 def test_other_data_for_an_embedded_model(leakgauge, photos, tmp_path):
     assert leakgauge("attack", "cnn", "--data", photos, "--resize", *FAST, "--out", "run", "-q").code == 0
     assert leakgauge("attack", "cnn", "--data", "photographs", *FAST, "--out", "more", "-q").code == 0
-    assert records.read(tmp_path / "more")[0].victim["shape"] == [1, 28, 28]
+    assert records.read(tmp_path / "more")[0].victim.shape == (1, 28, 28)
 
 
 def test_embedded_data_for_ones_own_model(leakgauge, model, tmp_path):
     assert leakgauge("attack", f"{model}:sized", *FAST, "--out", "run", "-q").code == 0
     (record,) = records.read(tmp_path / "run")
-    assert record.case["data"] == "photographs"
-    assert record.victim["shape"] == [3, 8, 8]
+    assert record.case.data == "photographs"
+    assert record.victim.shape == (3, 8, 8)
     assert (
         leakgauge("attack", f"{model}:sized", "--data", "fashion", "--resize", *FAST, "--first", 0, "-q").code == 2
     )  # 10 classes
@@ -260,11 +260,11 @@ def test_a_model_of_timm(leakgauge, tmp_path):
     said = leakgauge("attack", "timm:test_vit", "--classes", 5, *FAST, "--out", "run")
     assert said.code == 0, said.err
     (record,) = records.read(tmp_path / "run")
-    assert record.victim["classes"] == 5
+    assert record.victim.classes == 5
     assert record.status == "done"
 
 
-def test_report_anew(leakgauge, tmp_path):
+def test_the_report_is_written_again(leakgauge, tmp_path):
     assert leakgauge("attack", *FAST, "--out", "run", "-q").code == 0
     page = tmp_path / "run/report.html"
     page.unlink()
@@ -336,7 +336,7 @@ def test_a_real_interrupt(tmp_path):
         run.kill()
     assert run.returncode == 130, said
     assert said.strip().splitlines()[-1] == (
-        "leakgauge: interrupted; finished cases are kept, go on with: leakgauge audit --resume --out run"
+        "leakgauge: interrupted; finished cases are kept, resume with: leakgauge audit --resume --out run"
     )
     assert "Traceback" not in said
     assert len(records.read(tmp_path / "run")) == 1
@@ -348,7 +348,7 @@ def test_explain_walks_the_ladder(leakgauge, tmp_path):
     assert said.code == 0, said.err
     found = json.loads((tmp_path / "run/explanation.json").read_text())
     assert found["case"]["mode"] == "train"
-    assert {"eval mode", "batch of 1", "running statistics shared"} <= {s["change"] for s in found["steps"]}
+    assert {"eval mode", "batch of 1", "running statistics shared"} <= {s["name"] for s in found["steps"]}
     assert "changes that flip the verdict:" in said.out
     (tmp_path / "run/explanation.json").unlink()
     assert leakgauge("audit", "--explain", "--resume", "--out", "run", "-q").code == 0

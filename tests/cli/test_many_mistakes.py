@@ -1,7 +1,7 @@
 """Mistakes by the dozen, in every command: one sentence on stderr that says what was wrong, exit code 2, and no file left.
 
-Each line of a table is one mistake: the words after ``leakgauge``, and what the sentence must say. What the words name lies in a
-folder that the fixture ``desk`` fills: a model file, photos, files that are damaged or hold the wrong thing.
+Each line of a table is one mistake: the words after ``leakgauge``, and what the sentence must say. The fixture ``desk`` fills a
+folder with what the words name: a model file, photos, files that are damaged or hold the wrong thing.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ MISTAKES = {
         ([*PART, "--update-holds", "gradients"], "an update holds gradient, delta, weights, got 'gradients'"),
         ([*PART, "--weights", "part.safetensors"], "part.safetensors lacks"),
         ([*PART, "--update-holds", "gradient", "--local-steps", "3"], "a gradient comes from one step"),
-        ([*PART, "--fail-over", "partial"], "have no place there"),
+        ([*PART, "--fail-over", "partial"], "it cannot be combined with --first, --server, --defense"),
         ([*PART, "--reveal", "labels"], "labels cannot be revealed, auxiliary:64 can"),
         ([*PART, "--reveal", "auxiliary:8"], "belong to --reveal auxiliary:64; give both or none"),
         ([*PART, "--reveal", "auxiliary:999", "--data", "photos"], "wants 999 auxiliary images, but the data holds"),
@@ -292,19 +292,19 @@ MISTAKES = {
         (["nowhere"], "nowhere is not a run folder"),
         (["a_file"], "a_file"),
         (["empty"], "empty is not a run folder"),
-        (["torn_records"], "line 1 of torn_records/records.jsonl is not a record"),
-        (["binary_records"], "line 1 of binary_records/records.jsonl is not a record"),
+        (["torn_records"], "line 1 of torn_records/records.jsonl is not a line that this version can read"),
+        (["binary_records"], "line 1 of binary_records/records.jsonl is not a line that this version can read"),
         (["torn_monitor"], "line 1 of torn_monitor/monitor.jsonl"),
         (["torn_scan"], "torn_scan"),
     ],
     "compare": [
         (["empty", "nowhere"], "there is no run folder nowhere"),
         (["empty", "a_file"], "a_file"),
-        (["torn_records", "empty"], "line 1 of torn_records/records.jsonl is not a record"),
+        (["torn_records", "empty"], "line 1 of torn_records/records.jsonl is not a line that this version can read"),
     ],
     "init": [
         (["--for", "kears"], "--for takes pytorch"),
-        (["--out", "my_model.py"], "my_model.py is there already and is kept"),
+        (["--out", "my_model.py"], "my_model.py already exists and was not changed"),
         (["--out", "empty"], "empty"),
     ],
 }  # fmt: skip

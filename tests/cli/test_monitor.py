@@ -47,13 +47,13 @@ def test_the_embedded_training(leakgauge, tmp_path):
     found = monitor_records.read(tmp_path / "run")
     assert [report["step"] for report in found.reports] == [20, 40, 60, 80, 100, 120]
     assert found.reports[-1]["alarm_at"] is not None  # from its initialisation on, LeNet leaks
-    assert found.about["command"] == "leakgauge monitor --every 20 --view released --seed 0 --steps 120"
+    assert found.about["command"] == "leakgauge monitor --every 20 --steps 120"
     page = (tmp_path / "run/report.html").read_text("utf-8")
     assert "Embedded training, LeNet, Adam" in page
     assert f"The alarm fired at step {found.reports[-1]['alarm_at']}" in page
 
 
-def test_the_page_can_be_written_anew(leakgauge, tmp_path):
+def test_the_page_can_be_written_again(leakgauge, tmp_path):
     assert leakgauge("monitor", "--steps", 5, "--out", "run", "-q").out == ""
     (tmp_path / "run/report.html").unlink()
     assert leakgauge("report", "run").code == 0
@@ -140,7 +140,7 @@ def test_a_script_that_breaks_off_keeps_what_was_seen(leakgauge, script, tmp_pat
 def test_ctrl_c_ends_with_what_was_measured(leakgauge, script, tmp_path):
     said = leakgauge("monitor", "--every", 10, "--out", "run", script("if step == 33: raise KeyboardInterrupt"))
     assert said.code == 130
-    assert said.err == "leakgauge: interrupted; what was measured until then lies in run\n"
+    assert said.err == "leakgauge: interrupted; the measurements so far are in run\n"
     assert "InfoNCE" in said.out
     assert monitor_records.read(tmp_path / "run").end["how"] == "interrupted"
     assert "interrupted after 34 steps" in (tmp_path / "run/report.html").read_text("utf-8")

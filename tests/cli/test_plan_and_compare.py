@@ -43,17 +43,17 @@ def test_each_template_runs_as_it_is(kind, leakgauge, tmp_path):
     assert "{" not in text.replace("{}", "")  # every place was filled in
     assert leakgauge("attack", "plan.py", "--option", "steps=1", "--out", "run", "--quiet").code == 0
     found = records.read(tmp_path / "run")
-    assert [(r.status, r.case["data"], r.victim["classes"]) for r in found] == [("done", "plan.py:data", 10)]
+    assert [(r.status, r.case.data, r.victim.classes) for r in found] == [("done", "plan.py:data", 10)]
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--for", "keras"], "--for takes pytorch, timm, huggingface, lightning, got 'keras'"),
-        (["--out", "audit.txt"], "a plan file ends in .py"),
+        (["--out", "audit.txt"], "a plan file is Python and must end in .py"),
         (["--out", "nowhere/audit.py"], "there is no folder nowhere"),
         (["--for", "timm", "--out", "timm.py"], "timm.py would hide the package timm"),
-        (["--out", "mine.py"], "mine.py is there already and is kept"),
+        (["--out", "mine.py"], "mine.py already exists and was not changed"),
     ],
 )
 def test_mistakes_of_init(words, sentence, leakgauge, tmp_path):
@@ -72,10 +72,10 @@ def test_a_plan_says_everything(leakgauge, plan, tmp_path):
     said = leakgauge("audit", plan, "--out", "run", "--markdown", "pr.md", "--json", "pr.json", "--junit", "pr.xml")
     assert said.code in (0, 3)
     found = records.read(tmp_path / "run")
-    own = [r for r in found if "relaxation" not in r.case["name"] and "restriction" not in r.case["name"]]
-    assert [r.case["name"] for r in own] == ["audit.py:victim, eval mode, batch 1, inverting_gradients", "closed form"]
-    assert own[0].case["options"] == {"steps": 2}  # its own steps hold, though no budget was given
-    leaks = own[1].verdict in ("feasible", "partial")
+    own = [r for r in found if r.change is None]
+    assert [r.case.name for r in own] == ["audit.py:victim, eval mode, batch 1, inverting_gradients", "closed form"]
+    assert own[0].case.options == {"steps": 2}  # its own steps hold, though no budget was given
+    leaks = own[1].outcome in ("feasible", "partial")
     assert (said.code == 3) == leaks  # FAIL_OVER of the file is the gate
     told = json.loads((tmp_path / "pr.json").read_text())
     assert told["fail_over"] == "infeasible_within_budget"
@@ -149,4 +149,7 @@ def test_mistakes_of_compare(leakgauge, plan, tmp_path):
     assert "there is no run folder b" in leakgauge("compare", "a", "b").sentence
     assert "are the same run" in leakgauge("compare", "a", "a").sentence
     assert "neither empty nor void holds a result" in leakgauge("compare", "empty", "void").sentence
-    assert "cannot write nowhere/x.html" in leakgauge("compare", "a", "empty", "--out", "nowhere/x.html").sentence
+    assert (
+        "there is no folder nowhere to write x.html into"
+        in leakgauge("compare", "a", "empty", "--out", "nowhere/x.html").sentence
+    )

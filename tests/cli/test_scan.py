@@ -54,7 +54,7 @@ def test_ones_own_model_and_data(leakgauge, model, data, tmp_path):
     assert "Recommended cut: " in said.out
     assert "report: run/report.html" in said.out
     plan, found = store.read_plan(tmp_path / "run"), store.read_conclusion(tmp_path / "run")
-    assert plan.command == "leakgauge scan my_model.py:make --seed 0 --data data.npz --threshold 0.05 --epochs 2"
+    assert plan.command == "leakgauge scan my_model.py:make --data data.npz --threshold 0.05 --epochs 2"
     assert (plan.auxiliary, plan.tested) == (65, 15)
     assert found is not None
     assert found.sentence in said.out
@@ -65,6 +65,8 @@ def test_an_own_model_gets_a_time_budget(leakgauge, model, data, tmp_path, monke
     monkeypatch.setattr(ScanRun, "__call__", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
     said = leakgauge("scan", f"{model}:make", "--data", data, "--out", "run")
     assert said.code == 130
+    resume = "leakgauge scan --resume --out run"
+    assert said.err == f"leakgauge: interrupted; finished cuts are kept, resume with: {resume}\n"
     plan = store.read_plan(tmp_path / "run")
     assert (plan.epochs, plan.budget) == (None, 600.0)
 
@@ -180,4 +182,4 @@ def test_a_scan_is_resumed_by_the_same_command_and_not_by_another(leakgauge, mod
     assert leakgauge(*words, "--resume").code == 0
     said = leakgauge(*words, "--resume", "--seed", "3")
     assert said.code == 2
-    assert "goes on with the scan as it was planned (--seed was not given); leave that out" in said.sentence
+    assert "continues the scan as it was planned (--seed was not given); leave that out" in said.sentence

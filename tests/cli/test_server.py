@@ -15,17 +15,15 @@ def test_a_malicious_server_is_read_by_its_own_attack_and_named_everywhere(leakg
     assert said.code == 0, said.err
     assert "What a malicious server could reconstruct" in said.out
     (record,) = records.read(tmp_path / "run")
-    assert (record.case["attack"], record.case["server"]) == ("imprint", "imprint:bins=64")
-    assert record.verdict == "feasible"
-    assert {
-        "kind": "malicious",
-        "what": "server sends another model than the agreed one: ImprintServer(bins=64, change=0.01)",
-    } in [dict(a) for a in record.assumptions]
+    assert (record.case.attack, record.case.server) == ("imprint", "imprint:bins=64")
+    assert record.outcome == "feasible"
+    sent = "server sends another model than the agreed one: ImprintServer(bins=64, change=0.01)"
+    assert sent in record.assumed("malicious")
     assert "--server imprint:bins=64" in record.command
     page = (tmp_path / "run/report.html").read_text("utf-8")
     assert "malicious: imprint:bins=" in page
     assert 'class="kind malicious"' in page
-    assert "Check the model that the server sends" in page
+    assert "Check the model the server sends" in page
     assert "a malicious server could reconstruct private images" in page
     assert "an honest-but-curious server" not in page
 
@@ -36,7 +34,7 @@ def test_the_recorded_command_runs_the_same_case(leakgauge, tmp_path):
     words = record.command.split()[1:]
     assert leakgauge(*words, "--out", "again").code == 0
     (again,) = records.read(tmp_path / "again")
-    assert (again.key, again.metrics, again.notes) == (record.key, record.metrics, record.notes)
+    assert (again.key, again.scores, again.notes) == (record.key, record.scores, record.notes)
 
 
 def test_any_attack_may_be_tried_on_what_was_sent(leakgauge, tmp_path):
@@ -45,7 +43,7 @@ def test_any_attack_may_be_tried_on_what_was_sent(leakgauge, tmp_path):
     )
     assert said.code == 0, said.err
     (record,) = records.read(tmp_path / "run")
-    assert record.case["attack"] == "inverting_gradients"
+    assert record.case.attack == "inverting_gradients"
     assert record.status == "done"
 
 
@@ -99,10 +97,10 @@ def test_findings_keep_malicious_set_ups_apart(leakgauge, tmp_path):
 def test_inspect_tells_a_malicious_model_from_the_agreed_one(leakgauge):
     honest = leakgauge("inspect", "cnn", "--batch-size", 8)
     assert honest.code == 0, honest.err
-    assert "None of 8 samples stands alone" in honest.out
+    assert "None of the 8 samples is isolated" in honest.out
     sent = leakgauge("inspect", "cnn", "--batch-size", 8, "--server", "imprint", "--first", 16)
     assert sent.code == 3, sent.err
-    assert "samples stand alone" in sent.out
+    assert "samples are isolated" in sent.out
     assert "imprint.measure.weight" in sent.out
     assert leakgauge("inspect", "cnn", "--server", "imprint", "--quiet").out == ""
 

@@ -27,7 +27,7 @@ for words in (["--help"], ["--version"], *([name, "--help"] for name in commands
             assert left.code == 0, (words, left.code)
     assert "leakgauge" in said.getvalue(), words
     if words == ["audit", "--help"]:
-        assert "Examples: leakgauge audit" in " ".join(said.getvalue().split())
+        assert "Examples: • leakgauge audit" in " ".join(said.getvalue().split())
 """
 
 

@@ -1,123 +1,158 @@
-"""What ``leakgauge audit`` does: from options to a request, the four questions under a progress view, what they came to."""
+"""``leakgauge audit``: the four questions about a model, from options to a report."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
-import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 from rich.markup import escape
 
-from leakgauge.audit import (
-    answers,
-    defense_records,
-    monitor_records,
-    records,
-    scan_records,
-    step_time,
-    usual_cases,
-    whole,
-    whole_plan,
-)
-from leakgauge.audit.advice import to_do_as_text
-from leakgauge.audit.answers import Answer
-from leakgauge.audit.case import Case
-from leakgauge.audit.changes import Explanation, explain, ladder, pointless
-from leakgauge.audit.files import DRAFTS, write_whole
-from leakgauge.audit.findings import Findings, read_findings
-from leakgauge.audit.pictures import FOLDER as PICTURES
-from leakgauge.audit.planning import make_plan
-from leakgauge.audit.processes import Processes
-from leakgauge.audit.questions import Question, chosen
-from leakgauge.audit.records import Record
-from leakgauge.audit.run import CaseMap
-from leakgauge.audit.scan_run import FEATURES
-from leakgauge.audit.session import Load, Session
-from leakgauge.audit.whole_plan import Effort, Request, WholePlan
-from leakgauge.audit.wording import explanation, flipping, statements
-from leakgauge.cli.attack import Gate, verdicts
-from leakgauge.cli.options import DEFAULT_BUDGET, INTERRUPTED
-from leakgauge.cli.run_folder import ASKED, make_folder, remember
-from leakgauge.cli.screen import AuditView
+from leakgauge.cli.options import CI, DEFAULT_BUDGET, Recorded, Threat, opt, within
 from leakgauge.errors import BadInput, LeakgaugeError
-from leakgauge.integrations.ray import OnRay
-from leakgauge.integrations.setups import find, smaller
-from leakgauge.report import page
+
+if TYPE_CHECKING:
+    from leakgauge.audit.answers import Answer
+    from leakgauge.audit.case import Case
+    from leakgauge.audit.changes import Explanation
+    from leakgauge.audit.findings import Findings
+    from leakgauge.audit.questions import Question
+    from leakgauge.audit.records import Record
+    from leakgauge.audit.run import CaseMap
+    from leakgauge.audit.session import Load
+    from leakgauge.audit.whole_plan import Request, WholePlan
+    from leakgauge.cli.screen import AuditView
+    from leakgauge.integrations.plan_file import PlanFile
 
 NOMINAL = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
 """Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
-MEASURED = (
-    records.FILE, answers.FILE, monitor_records.FILE, scan_records.PLAN, scan_records.FILE, scan_records.CONCLUSION,
-    defense_records.FILE,
-)  # fmt: skip
 EXPLANATION = "explanation.json"
 
 
-@dataclass(frozen=True)
-class Shown:
-    """How the run is shown, judged and spread over processes."""
-
-    gate: Gate
-    quiet: bool = False
-    explain: bool = False
-    workers: int = 1
-    ray: bool = False
-
-    def __post_init__(self) -> None:
-        if self.ray:
-            OnRay().check()
-
-    def map(self) -> CaseMap | None:
-        return OnRay() if self.ray else Processes(self.workers) if self.workers != 1 else None
-
-
-def request_of(
-    base: Case,
-    *,
-    load: Load,
-    plain: bool,
-    mode: str | None,
-    batch_size: int | None,
-    defenses: Sequence[str],
-    only: Sequence[str],
-    skip: Sequence[str],
-    explain: bool,
-    effort: Effort,
-    budget: str | None,
-    cases: Sequence[Case] | None = None,
-) -> Request:
-    """What the options ask for. ``plain``: no model, no data, nothing of the set-up was named, so the embedded models are audited.
-
-    ``cases`` are those of a plan file, which take the place of the usual ones; the first of them is the set-up that counts.
-    """
-    questions = ("updates",) if explain and not only and not skip else chosen(only, skip)
-    if explain and "updates" not in questions:
-        raise BadInput("--explain tries changes of a set-up, which the question updates does; it is skipped")
-    split = replace(
-        base,
-        name="",
-        attack=Case.attack,
-        options={},
-        reveal=Case.reveal,
-        local_steps=1,
-        local_lr=Case.local_lr,
-        channel="",
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(Threat, CI, Recorded):
+    PANEL: ClassVar[str] = "Effort"
+    EXAMPLES: ClassVar[Sequence[str]] = (
+        "leakgauge audit",
+        "leakgauge audit my_model.py:make --data photos/ --mode train --batch-size 8 --budget 5m",
+        "leakgauge audit timm:resnet18 --classes 10 --skip training",
+        "leakgauge audit --resume --out leakgauge-runs/audit",
     )
-    seconds = None if budget is None else step_time.seconds_of(budget)
-    common: dict[str, Any] = {"questions": questions, "effort": effort, "command": _command()}
-    if plain:
+
+    only: Sequence[str] = opt((), "Answer this question: updates, training, split or defenses. Repeatable.")
+    skip: Sequence[str] = opt((), "Leave this question out. Repeatable.")
+    budget: str | None = opt(
+        None,
+        f"Time for the whole audit, such as 5m; it decides the number of steps. Default for your model: {DEFAULT_BUDGET}.",
+    )
+    training_steps: int | None = opt(None, "Steps of every training, instead of what the budget allows.")
+    epochs: int | None = opt(
+        None, "Epochs of the longest decoder training at a cut, instead of what the budget allows."
+    )
+    explain: bool = opt(
+        False, "Only try single changes of one case (train mode, batch of 4) and show which flip its verdict."
+    )
+    workers: int = opt(1, "Processes that run cases side by side.", panel="Run", check=within(1))
+    ray: bool = opt(False, "Run the cases as tasks of a Ray cluster.", panel="Run")
+    resume: bool = opt(False, "Resume the run in --out where it stopped.", panel="Run")
+
+    def interrupted(self) -> str:
+        from leakgauge.audit import whole_plan
+
+        if not (self.folder / whole_plan.FILE).is_file():
+            return super().interrupted()
+        return f"interrupted; finished cases are kept, resume with: leakgauge audit --resume --out {self.folder}"
+
+
+def audit(options: AuditOptions) -> int:
+    """Answer four questions about a model and write one report.
+
+    **updates**: what could be reconstructed from updates, and what would change that? **training**: how does leakage change
+    while the model learns? **split**: where can it be cut safely? **defenses**: what does each one buy? Choose with --only and
+    --skip.
+
+    Without MODEL: the embedded models. With MODEL: eval and train mode, batches of 1 and 4, with and without each given
+    defense, and single changes of one case (train mode, batch of 4); --mode and --batch-size fix one of them. With a plan file
+    (audit.py, see leakgauge init): its cases on its victim and data; options given here override the file.
+    """
+    began = time.perf_counter()
+    from leakgauge.audit import whole_plan
+    from leakgauge.audit.session import Session
+    from leakgauge.cli.run_folder import refuse_changes, remember
+    from leakgauge.integrations import plan_file
+    from leakgauge.integrations.setups import find
+
+    folder, asked, command = options.folder, options.asked(), options.command()
+    plan = None
+    if options.model is not None and plan_file.is_plan(options.model):
+        plan = plan_file.read(options.model, seed=options.seed)
+        options = replace(options, fail_over=options.fail_over or plan.fail_over, budget=options.budget or plan.budget)
+        if not (options.only or options.skip):
+            options = replace(options, only=plan.only, skip=plan.skip)
+    spread, load = _map(options), Session(find)
+    if options.resume:
+        if plan is not None:
+            asked.pop("model", None)  # a plan file says which verdicts pass
+        refuse_changes(folder, asked, kind="audit")
+        return _run(options, whole_plan.read(folder), spread, load=load, began=began)
+    request = request_of(options, plan, load=load, command=command)
+    _prepare(folder)
+    whole_plan.save_request(folder, request)
+    remember(folder, asked)
+    return _run(options, request, spread, load=load, began=began)
+
+
+def request_of(options: AuditOptions, plan: PlanFile | None, *, load: Load, command: str) -> Request:
+    """What the options ask for. Without a model, data and a named case the embedded models are audited.
+
+    The cases of a plan file replace the usual ones; its first is the one that counts.
+    """
+    from leakgauge.audit import step_time, usual_cases
+    from leakgauge.audit.case import Case
+    from leakgauge.audit.changes import ladder, pointless
+    from leakgauge.audit.questions import chosen
+    from leakgauge.audit.whole_plan import Effort, Request
+    from leakgauge.integrations import plan_file
+    from leakgauge.integrations.setups import smaller
+
+    mode, batch_size, defenses = options.mode, options.batch_size, options.defense
+    base = options.case()
+    cases, steps = None, base.options.get("steps")
+    if plan is not None and plan.cases is not None:
+        given = options.given & {
+            "local_steps",
+            "local_lr",
+            "channel",
+            "attack",
+            "reveal",
+            "classes",
+            "resize",
+            "device",
+            "seed",
+        }
+        cases = plan_file.settled(plan, base, given=given, mode=mode, batch_size=batch_size, defenses=defenses)
+        steps = steps or plan_file.steps_of(cases)
+    effort = Effort(steps, options.training_steps, options.epochs)
+    only, skip = options.only, options.skip
+    questions = ("updates",) if options.explain and not only and not skip else chosen(only, skip)
+    if options.explain and "updates" not in questions:
+        raise BadInput("--explain tries changes of a case for the question updates, which is skipped")
+    split = Case(
+        model=base.model, data=base.data, classes=base.classes, resize=base.resize, device=base.device, seed=base.seed
+    )
+    seconds = None if options.budget is None else step_time.seconds_of(options.budget)
+    common: dict[str, Any] = {"questions": questions, "effort": effort, "command": command}
+    named = options.model or options.data or mode or batch_size is not None or defenses or options.explain
+    if not named and base == Case(seed=base.seed, device=base.device):
         eight = tuple(usual_cases.default_cases(seed=base.seed, device=base.device))
         nominal = NOMINAL if effort == Effort() else {}
-        split = replace(split, model="vgg")
-        return Request(
-            main=eight[0], cases=eight, ladder=(), split=split, budget=seconds, nominal=nominal, **common
-        )  # fmt: skip
+        split = replace(split, model="vgg", name="")
+        return Request(main=eight[0], cases=eight, ladder=(), split=split, budget=seconds, nominal=nominal, **common)
     if cases is not None:
         main, grid = cases[0], tuple(cases)
     else:
@@ -133,7 +168,7 @@ def request_of(
         changes = tuple(
             ladder(main, images=len(setup.images), models=smaller(main.model), without=pointless(setup.victim))
         )
-    if explain:
+    if options.explain:
         grid, changes = changes, ()
     undecided = {"updates": effort.steps, "training": effort.training, "split": effort.epochs}
     undecided["defenses"] = effort.steps if effort.training is None else effort.training
@@ -142,46 +177,66 @@ def request_of(
     return Request(main=main, cases=grid, ladder=changes, split=split, budget=seconds, **common)
 
 
-def fresh(folder: Path, request: Request, shown: Shown, *, load: Load, asked: Mapping[str, str], began: float) -> int:
-    """Plans and runs what is asked for, by the command line ``asked``. Returns the exit code."""
-    _prepare(folder)
-    whole_plan.save_request(folder, request)
-    remember(folder, asked)
-    return _run(folder, request, shown, load=load, began=began)
+def _map(options: AuditOptions) -> CaseMap | None:
+    """How the cases are spread over processes or a cluster; a missing package is reported before anything is planned."""
+    if options.ray:
+        from leakgauge.integrations.ray import OnRay
+
+        cluster = OnRay()
+        cluster.check()
+        return cluster
+    if options.workers == 1:
+        return None
+    from leakgauge.audit.processes import Processes
+
+    return Processes(options.workers)
 
 
-def resumed(folder: Path, shown: Shown, *, began: float) -> int:
-    """Goes on with the run in ``folder``, wherever it was stopped; its own plan decides everything."""
-    return _run(folder, whole_plan.read(folder), shown, load=Session(find), began=began)
+def _measured() -> tuple[str, ...]:
+    """Files that an audit writes its measurements into."""
+    from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records
+
+    scanned = (scan_records.PLAN, scan_records.FILE, scan_records.CONCLUSION)
+    return (records.FILE, answers.FILE, monitor_records.FILE, *scanned, defense_records.FILE)
 
 
 def _prepare(folder: Path) -> None:
+    from leakgauge.audit import whole_plan
+    from leakgauge.cli.run_folder import make_folder
+
     make_folder(folder)
-    if any((folder / name).exists() for name in (whole_plan.FILE, *MEASURED)):
-        raise BadInput(f"{folder} already holds a run; go on with it by --resume, or choose another folder with --out")
+    if any((folder / name).exists() for name in (whole_plan.FILE, *_measured())):
+        raise BadInput(f"{folder} already holds a run; resume it with --resume, or choose another folder with --out")
 
 
-def _run(folder: Path, found: WholePlan | Request, shown: Shown, *, load: Load, began: float) -> int:
-    questions = found.questions
-    if "updates" not in questions and shown.gate != Gate():
+def _run(options: AuditOptions, found: WholePlan | Request, spread: CaseMap | None, *, load: Load, began: float) -> int:
+    from leakgauge.audit import whole
+    from leakgauge.audit.files import DRAFTS
+    from leakgauge.audit.pictures import FOLDER as PICTURES
+    from leakgauge.audit.whole_plan import WholePlan
+    from leakgauge.cli.screen import AuditView
+
+    folder, questions = options.folder, found.questions
+    if "updates" not in questions and options.judges:
         raise BadInput(
             "--fail-over, --json, --junit and --markdown judge the cases of the question updates, which is skipped"
         )
-    screen = Console(quiet=shown.quiet)
-    _sweep(folder)
-    try:
-        with AuditView(screen, questions) as view:
-            ready = found if isinstance(found, WholePlan) else _planned(folder, found, view, load=load, began=began)
-            view.planned(ready.estimates)
-            ended = whole.run(ready, folder=folder, load=load, watcher=view, map=shown.map())
-        return _conclude(folder, ready, ended, shown, screen)
-    except KeyboardInterrupt:
-        _interrupted(folder)
-        sys.exit(INTERRUPTED)
+    for left in (*folder.glob(DRAFTS), *folder.glob(f"{PICTURES}/{DRAFTS}")):
+        left.unlink(missing_ok=True)  # half-written by a process that was killed
+    screen = Console(quiet=options.quiet)
+    with AuditView(screen, questions) as view:
+        ready = found if isinstance(found, WholePlan) else _planned(folder, found, view, load=load, began=began)
+        view.planned(ready.estimates)
+        ended = whole.run(ready, folder=folder, load=load, watcher=view, map=spread)
+    return _conclude(options, ready, ended, screen)
 
 
 def _planned(folder: Path, request: Request, view: AuditView, *, load: Load, began: float) -> WholePlan:
-    """Makes the plan. What an earlier attempt to make it had measured goes; a mistake of the user's leaves nothing behind."""
+    """Makes the plan, without what an earlier attempt had measured; a user's mistake leaves nothing in the folder."""
+    from leakgauge.audit import whole_plan
+    from leakgauge.audit.planning import make_plan
+    from leakgauge.cli.run_folder import ASKED
+
     _forget(folder)
     try:
         ready = make_plan(request, load=load, folder=folder, began=began, on_question=view.planning)
@@ -195,30 +250,33 @@ def _planned(folder: Path, request: Request, view: AuditView, *, load: Load, beg
 
 
 def _forget(folder: Path) -> None:
-    for name in MEASURED:
+    from leakgauge.audit.pictures import FOLDER as PICTURES
+    from leakgauge.audit.scan_run import FEATURES
+
+    for name in _measured():
         (folder / name).unlink(missing_ok=True)
     for name in (PICTURES, FEATURES):
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def _sweep(folder: Path) -> None:
-    """Removes what a killed process left half-written; it never counted."""
-    for left in (*folder.glob(DRAFTS), *folder.glob(f"{PICTURES}/{DRAFTS}")):
-        left.unlink(missing_ok=True)
+def _conclude(options: AuditOptions, ready: WholePlan, ended: dict[Question, Answer], screen: Console) -> int:
+    from leakgauge.audit import records
+    from leakgauge.audit.advice import to_do_as_text
+    from leakgauge.audit.findings import read_findings
+    from leakgauge.audit.wording import explanation, flipping
+    from leakgauge.cli.screen import verdict_table
+    from leakgauge.report import page
 
-
-def _conclude(
-    folder: Path, ready: WholePlan, ended: dict[Question, Answer], shown: Shown, screen: Console
-) -> int:  # fmt: skip
+    folder = options.folder
     found = records.read(folder) if "updates" in ended else []
     own = {case.key() for case in ready.cases}
     asked = [record for record in found if record.key in own]
     explained = _explained(folder, ready, found)
     path = page.write(folder)
     if asked:
-        screen.print(verdicts(asked))
+        screen.print(verdict_table(asked))
     if explained is not None:
-        text = explanation(explained) if shown.explain else flipping(explained)
+        text = explanation(explained) if options.explain else flipping(explained)
         screen.print(escape(text), soft_wrap=True, highlight=False)
     findings = read_findings(folder)
     for note in (*ready.notes, *_sentences(findings, ended)):
@@ -226,13 +284,17 @@ def _conclude(
     to_do = to_do_as_text(findings, width=min(100, screen.width))
     screen.print(f"\n{escape(to_do)}\n", soft_wrap=True, highlight=False)
     screen.print(f"report: {path}", soft_wrap=True)
-    code = shown.gate(asked, folder=folder) if "updates" in ended else 0
+    code = options.judge(asked, folder=folder) if "updates" in ended else 0
     broken = any(answer.status == "failed" for answer in ended.values()) or any(r.status == "error" for r in found)
     return code or int(broken)
 
 
 def _explained(folder: Path, ready: WholePlan, found: Sequence[Record]) -> Explanation | None:
-    """Which single changes flip the verdict of the set-up that counts; kept with the run."""
+    """Which single changes flip the verdict of the case that counts; kept with the run."""
+    from leakgauge.audit.changes import explain
+    from leakgauge.audit.files import write_whole
+    from leakgauge.integrations.setups import smaller
+
     main = next((case for case in ready.every_case if _same(case, ready.request.main)), None)
     if not found or main is None:
         return None
@@ -243,29 +305,17 @@ def _explained(folder: Path, ready: WholePlan, found: Sequence[Record]) -> Expla
 
 def _same(case: Case, other: Case) -> bool:
     """Whether they differ in nothing but the steps, which a budget may have planned."""
-    return replace(case, options={**case.options, "steps": 0}).content_key() == replace(
-        other, options={**other.options, "steps": 0}
-    ).content_key()  # fmt: skip
+    bare, other = (replace(one, options={**one.options, "steps": 0}) for one in (case, other))
+    return bare.content_key() == other.content_key()
 
 
 def _sentences(found: Findings, ended: dict[Question, Answer]) -> list[str]:
-    """What the first page of the report says of each question but updates, which has a table; or why it says nothing."""
-    answers = {one.question: one.text for one in statements(found)}
+    """What the report says first about each question except updates, which has a table; or why it says nothing."""
+    from leakgauge.audit.wording import statements
+
+    said = {one.question: one.text for one in statements(found)}
     return [
-        f"{question}: {answers[question] if answer.status == 'answered' else f'{answer.status}: {answer.reason}'}"
+        f"{question}: {said[question] if answer.status == 'answered' else f'{answer.status}: {answer.reason}'}"
         for question, answer in ended.items()
         if answer.status != "answered" or question != "updates"
     ]
-
-
-def _interrupted(folder: Path) -> None:
-    sys.stderr.write(
-        f"leakgauge: interrupted; finished cases are kept, go on with: leakgauge audit --resume --out {folder}\n"
-    )
-
-
-def _command() -> str:
-    return shlex.join(["leakgauge", *sys.argv[1:]])
-
-
-__all__ = ["Shown", "fresh", "request_of", "resumed"]

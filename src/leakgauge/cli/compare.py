@@ -1,70 +1,83 @@
-"""What ``leakgauge compare`` does and shows: two runs side by side, what got worse first."""
+"""``leakgauge compare``: two runs side by side, what got worse first."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from leakgauge.audit.compare import FAILING, ORDER, CasePair, Comparison, Difference, compare, summary
-from leakgauge.audit.files import write_whole
-from leakgauge.audit.gate import EXIT_CODE, comparison_summary
-from leakgauge.errors import BadInput
-from leakgauge.report import compare_page
+from leakgauge.cli.options import Quiet, arg, opt, refuse_places
+
+if TYPE_CHECKING:
+    from leakgauge.audit.compare import CasePair, Comparison, Difference
 
 STYLES: Mapping[str, str] = {"worse": "bold red", "lost": "red", "better": "green", "same": "dim", "untold": "dim"}
 
 
-def show(
-    before: Path,
-    after: Path,
-    *,
-    page: Path | None,
-    json_to: Path | None,
-    markdown_to: Path | None,
-    fail_if_worse: bool,
-    quiet: bool,
-) -> int:
-    """Compares two run folders, prints the result and writes what was asked for. Returns the exit code."""
-    for path in (page, json_to, markdown_to):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise BadInput(f"cannot write {path}: it must be a file in a folder that exists")
-    found = compare(before, after)
-    screen = Console(quiet=quiet)
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(Quiet):
+    PANEL: ClassVar[str] = "Options"
+    EXAMPLES: ClassVar[Sequence[str]] = (
+        "leakgauge compare runs/main runs/branch --fail-if-worse",
+        "leakgauge compare runs/v1 runs/v2 --out changes.html --markdown changes.md",
+    )
+
+    before: Path = arg("RUN_A", "Folder of the earlier run.")
+    after: Path = arg("RUN_B", "Folder of the later run.")
+    out: Path | None = opt(None, "Write the comparison as a page to this .html file.")
+    json: Path | None = opt(None, "Write the comparison as JSON to this file.", panel="CI")
+    markdown: Path | None = opt(None, "Write a short summary for a pull request to this file.", panel="CI")
+    fail_if_worse: bool = opt(
+        False, "Exit with 3 if a verdict is worse or missing, or if nothing could be compared.", panel="CI"
+    )
+
+
+def compare(options: CompareOptions) -> int:
+    """Show what changed between two runs, for example of two versions of a model: verdicts first, then figures with their spread.
+
+    Cases are paired by mode, batch size, local steps, attack, defenses and knowledge, whatever the models are called.
+    """
+    from leakgauge.audit import compare as runs
+    from leakgauge.audit.files import write_whole
+    from leakgauge.audit.gate import EXIT_CODE, comparison_summary
+    from leakgauge.report import compare_page
+
+    refuse_places(options.out, options.json, options.markdown)
+    found = runs.compare(options.before, options.after)
+    screen = Console(quiet=options.quiet)
     _print(found, screen)
-    if page is not None:
-        write_whole(page, compare_page.render(found).encode())
-        screen.print(f"page: {page}", soft_wrap=True)
-    if json_to is not None:
-        write_whole(json_to, json.dumps(summary(found), indent=1, ensure_ascii=False, allow_nan=False).encode())
-    if markdown_to is not None:
-        write_whole(markdown_to, comparison_summary(found).encode())
-    return EXIT_CODE if fail_if_worse and found.is_worse else 0
+    if options.out is not None:
+        write_whole(options.out, compare_page.render(found).encode())
+        screen.print(f"page: {options.out}", soft_wrap=True)
+    if options.json is not None:
+        summary = runs.summary(found)
+        write_whole(options.json, json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False).encode())
+    if options.markdown is not None:
+        write_whole(options.markdown, comparison_summary(found).encode())
+    return EXIT_CODE if options.fail_if_worse and found.is_worse else 0
 
 
 def _print(found: Comparison, screen: Console) -> None:
     if found.cases:
-        table = Table(
-            title=f"What changed from {escape(found.before)} to {escape(found.after)}",
-            caption="~ within the spread over restarts, ? a single restart: spread not known; higher figures leak more",
-        )
-        for column in ("change", "set-up", "verdict", "SSIM", "PSNR in dB"):
-            table.add_column(column, overflow="fold")
+        table = _table("change", "set-up", "verdict", "SSIM", "PSNR in dB")
+        table.title = f"What changed from {escape(found.before)} to {escape(found.after)}"
+        table.caption = "~ within the spread of restarts, ? a single restart: spread unknown; higher figures leak more"
         for pair in found.cases:
             figures = [_moved(difference) for difference in pair.differences]
             table.add_row(_word(pair.direction), escape(pair.name), _verdicts(pair), *figures)
         screen.print(table)
     if found.changes:
-        table = Table(title="Training, split and defenses")
-        for column in ("change", "what", "before", "after", "note"):
-            table.add_column(column, overflow="fold")
+        table = _table("change", "what", "before", "after", "note")
+        table.title = "Training, split and defenses"
         for change in found.changes:
-            told = [escape(text) for text in (change.what, change.before, change.after)]
-            table.add_row(_word(change.direction), *told, escape(change.note))
+            texts = (change.what, change.before, change.after, change.note)
+            table.add_row(_word(change.direction), *map(escape, texts))
         screen.print(table)
     lines = [f"differs: {name}: {a} → {b}" for name, a, b in found.settings]
     lines += [f"only in {found.before}: {name}" for name in found.only_before]
@@ -73,9 +86,15 @@ def _print(found: Comparison, screen: Console) -> None:
         screen.print(escape(line), soft_wrap=True, highlight=False)
     for warning in found.warnings:
         screen.print(f"[yellow]warning: {escape(warning)}[/]", soft_wrap=True, highlight=False)
-    screen.print(
-        escape(found.sentence), soft_wrap=True, highlight=False, style="bold red" if found.count(*FAILING) else None
-    )
+    style = "bold red" if found.is_worse else None
+    screen.print(escape(found.sentence), soft_wrap=True, highlight=False, style=style)
+
+
+def _table(*columns: str) -> Table:
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def _verdicts(pair: CasePair) -> str:
@@ -84,18 +103,17 @@ def _verdicts(pair: CasePair) -> str:
 
 
 def _word(direction: str) -> str:
+    from leakgauge.audit.compare import ORDER
+
     style = STYLES.get(direction)
     word = ORDER[direction]  # type: ignore[index]  # a Direction
     return word if style is None else f"[{style}]{word}[/]"
 
 
 def _moved(difference: Difference) -> str:
-    """What it was and is, and a mark where restarts differ as much, or where nobody knows."""
+    """The values before and after, with a mark where restarts differ as much, or where the spread is unknown."""
     if difference.before is None or difference.after is None:
         return ""
     places = 3 if difference.metric == "ssim" else 1
     before, after = (f"{v:.{places}f}".replace("inf", "∞") for v in (difference.before, difference.after))
     return f"{before} → {after}{ {True: '', False: ' ~', None: ' ?'}[difference.beyond] }"
-
-
-__all__ = ["show"]

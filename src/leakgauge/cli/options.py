@@ -1,101 +1,272 @@
-"""What several commands share: arguments and options, how they are written and what their help says; an exit code."""
+"""Options are fields of a dataclass, each written once: parser, help, ``--resume`` and the recorded command all read them here.
+
+The groups that several commands share are below. A command adds its own options and receives one object with all of them.
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+from leakgauge.errors import BadInput
+
+if TYPE_CHECKING:
+    from leakgauge.audit.case import Case
+    from leakgauge.audit.records import Record
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
-
-ModelArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[MODEL]",
-        help="cnn | vit | vgg (embedded), file.py:factory, package:factory, timm:NAME, timm32:NAME or hf:NAME; "
-        "or a plan file (audit.py). "
-        "attention_first: before it rearranges a vision transformer.",
-        show_default=False,
-    ),
-]
-DataOption = Annotated[
-    str | None, typer.Option("--data", help="Folder of images, .npz, idx or CIFAR-10 .bin file. Default: embedded.")
-]
-ModeOption = Annotated[str | None, typer.Option("--mode", help="eval or train: how the client runs the model.")]
-SizeOption = Annotated[int | None, typer.Option("--batch-size", help="Private images in one update.")]
-LocalOption = Annotated[int, typer.Option("--local-steps", help="Local SGD steps; more than 1 shares a weight update.")]
-LocalLrOption = Annotated[float, typer.Option("--local-lr", help="Learning rate of the local steps.")]
-ChannelOption = Annotated[
-    str,
-    typer.Option(
-        "--channel",
-        help="How the update is made: dpsgd:clip=1,noise=1, aggregate:clients=4, shuffled_fedavg:epochs=2, features:CUT. "
-        "Default: gradient, or weight update of several local steps.",
-        show_default=False,
-    ),
-]
-DefenseOption = Annotated[
-    list[str] | None,
-    typer.Option("--defense", help="e.g. gaussian_noise:relative=1, prune:0.9, withhold:head. Repeatable."),
-]
-AttackOption = Annotated[str, typer.Option("--attack", help="See `leakgauge list`.")]
-OptionOption = Annotated[
-    list[str] | None, typer.Option("--option", help="Option of the attack, e.g. steps=1000 or restarts=4. Repeatable.")
-]
-RevealOption = Annotated[
-    list[str] | None,
-    typer.Option("--reveal", help="Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable."),
-]
-ServerOption = Annotated[
-    str,
-    typer.Option(
-        "--server",
-        help="A malicious server, which sends another model than the agreed one: imprint:bins=256, trap_weights, fishing:target=3. "
-        "Read by its own attack unless --attack names one. Default: honest but curious.",
-        show_default=False,
-    ),
-]
-ExplainOption = Annotated[
-    bool,
-    typer.Option(
-        "--explain", help="Only try single changes of one set-up (train mode, batch of 4) that flip its verdict."
-    ),
-]
 DEFAULT_BUDGET = "10m"
 """For a user's own model, where nobody knows yet how long a step takes."""
-BudgetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--budget", help=f"Time for the whole audit, e.g. 5m; planned into steps. Own model: {DEFAULT_BUDGET}."
-    ),
-]
-OnlyOption = Annotated[
-    list[str] | None,
-    typer.Option("--only", help="Answer this question: updates, training, split or defenses. Repeatable."),
-]
-SkipOption = Annotated[list[str] | None, typer.Option("--skip", help="Leave this question out. Repeatable.")]
-TrainingOption = Annotated[
-    int | None, typer.Option("--training-steps", help="Steps of every training, instead of what the budget allows.")
-]
-EpochsOption = Annotated[
-    int | None, typer.Option("--epochs", help="Full effort of a decoder at a cut, instead of what the budget allows.")
-]
-ClassesOption = Annotated[
-    int | None, typer.Option("--classes", help="Number of classes to build a timm or hf model for.")
-]
-ResizeOption = Annotated[bool, typer.Option("--resize", help="Resize the data to what the model takes.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run. Default: leakgauge-runs/COMMAND.")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Fixes every random number of the run.")]
-FailOption = Annotated[
-    str | None,
-    typer.Option("--fail-over", help="Exit with 3 if a verdict is worse than this: infeasible or partial."),
-]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the verdicts as JSON to this file.")]
-JunitOption = Annotated[Path | None, typer.Option("--junit", help="Write the verdicts as JUnit XML to this file.")]
-MarkdownOption = Annotated[
-    Path | None, typer.Option("--markdown", help="Write a short summary for a pull request to this file.")
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+NOT_MEASURED = frozenset(
+    {"out", "resume", "quiet", "explain", "workers", "ray", "fail_over", "json", "junit", "markdown", "watch", "port"}
+)
+"""Options that change how a run is done, shown and judged, but not what it measures."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """How an option is written, and what the help says about it. An argument has a ``metavar`` and no flags."""
+
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str = ""
+    panel: str = ""
+    check: Callable[[Any], Any] | None = None
+
+
+def opt(default: Any, help: str, *flags: str, panel: str = "", check: Callable[[Any], Any] | None = None) -> Any:
+    """A field that is an option. Without ``flags`` it is written as the field is called, without ``panel`` as its class says."""
+    return field(default=default, metadata={"declared": Declared(help, flags, panel=panel, check=check)})
+
+
+def arg(metavar: str, help: str, *, default: Any = MISSING) -> Any:
+    """A field that is an argument; without a ``default`` it must be given."""
+    return field(default=default, metadata={"declared": Declared(help, metavar=metavar)})
+
+
+def within(low: int, high: int | None = None) -> Callable[[int], int]:
+    """Checks a number. The parser would spell its own ranges out in the help, at the cost of half the width."""
+
+    def check(value: int) -> int:
+        if value < low or (high is not None and value > high):
+            raise typer.BadParameter(f"{value} is not {f'at least {low}' if high is None else f'from {low} to {high}'}")
+        return value
+
+    return check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a command line says. ``given`` names the options it holds, also those set to their default."""
+
+    PANEL: ClassVar[str] = "Options"
+    """Heading in the help for the options that a class adds."""
+    EXAMPLES: ClassVar[Sequence[str]] = ()
+    INTERSPERSED: ClassVar[bool] = True
+    """Whether options may follow the arguments."""
+
+    given: frozenset[str] = frozenset()
+
+    @classmethod
+    def name(cls) -> str:
+        """The command that takes these options."""
+        return cls.__name__.removesuffix("Options").lower()
+
+    @classmethod
+    def declared(cls) -> dict[str, Declared]:
+        """Every option and argument by its name, with flags and panel."""
+        found = dict[str, Declared]()
+        for one in fields(cls):
+            if (said := one.metadata.get("declared")) is not None:
+                owner: Any = next(base for base in cls.__mro__ if one.name in inspect.get_annotations(base))
+                flags = () if said.metavar else said.flags or (f"--{one.name.replace('_', '-')}",)
+                found[one.name] = replace(said, flags=flags, panel=said.panel or owner.PANEL)
+        return found
+
+    def asked(self) -> dict[str, str]:
+        """What the command line says about the measurement, as text by the name of the option."""
+        values = {name: getattr(self, name) for name in self.declared() if name in self.given - NOT_MEASURED}
+        return {name: ", ".join(v) if isinstance(v, tuple) else str(v) for name, v in values.items()}
+
+    def command(self) -> str:
+        """The command line that measures the same again."""
+        arguments, words, declared = list[str](), list[str](), self.declared()
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name not in declared.keys() - NOT_MEASURED or value == one.default:
+                continue
+            values, flags = map(str, value if isinstance(value, tuple) else (value,)), declared[one.name].flags
+            if not flags:
+                arguments += values
+            else:
+                words += [flags[0]] if value is True else [word for text in values for word in (flags[0], text)]
+        both = [*arguments, *words] if self.INTERSPERSED else [*words, *arguments]
+        return shlex.join(["leakgauge", self.name(), *both])
+
+    def interrupted(self) -> str:
+        """What to say after Ctrl-C."""
+        return "interrupted; nothing to resume, run the command again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quiet(Options):
+    PANEL: ClassVar[str] = "Run"
+
+    quiet: bool = opt(False, "Print nothing but errors.", "--quiet", "-q")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Quiet):
+    seed: int = opt(0, "Fixes every random number of the run.", check=within(0, 2**32 - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Run):
+    """A run that leaves a folder."""
+
+    out: Path | None = opt(None, "Folder of the run. Default: leakgauge-runs/COMMAND.")
+
+    @property
+    def folder(self) -> Path:
+        return self.out or Path("leakgauge-runs") / self.name()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAndData(Run):
+    PANEL: ClassVar[str] = "Model and data"
+
+    model: str | None = arg(
+        "[MODEL]",
+        "Embedded: cnn, vit or vgg. Yours: file.py:factory, package:factory, timm:NAME, timm32:NAME, hf:NAME, or a plan file "
+        "(audit.py, see leakgauge init). Prefix with attention_first: to rearrange a vision transformer (architecture A of "
+        "APRIL).",
+        default=None,
+    )
+    data: str | None = opt(None, "Folder of images, .npz, idx or CIFAR-10 .bin file. Default: embedded images.")
+    classes: int | None = opt(None, "Number of classes to build a timm or hf model for.")
+    resize: bool = opt(False, "Resize the images to what the model takes.")
+    device: str = opt("cpu", "cpu or cuda.")
+
+    def case(self, *, default: str = "cnn", **more: Any) -> Case:
+        """The case on this model and data, with ``more`` of its fields."""
+        from leakgauge.audit.case import Case
+        from leakgauge.integrations.plan_file import named
+
+        model, data = named(self.model, self.data, default=default)
+        return Case(
+            model=model, data=data, classes=self.classes, resize=self.resize, device=self.device, seed=self.seed, **more
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defended(Options):
+    PANEL: ClassVar[str] = "Threat"
+
+    defense: Sequence[str] = opt((), "For example gaussian_noise:relative=1, prune:0.9 or withhold:head. Repeatable.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served(Options):
+    PANEL: ClassVar[str] = "Threat"
+
+    server: str = opt(
+        "",
+        "A malicious server, which sends a modified model: imprint:bins=256, trap_weights or fishing:target=3. Default: honest but "
+        "curious.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threat(ModelAndData, Defended):
+    PANEL: ClassVar[str] = "Threat"
+
+    mode: str | None = opt(None, "How the client runs the model: eval or train.")
+    batch_size: int | None = opt(None, "Private images in one update.")
+    local_steps: int = opt(1, "Local SGD steps; with more than 1 a weight update is shared.")
+    local_lr: float = opt(0.01, "Learning rate of the local steps.")
+    channel: str = opt(
+        "",
+        "How the update is made: dpsgd:clip=1,noise=1, aggregate:clients=4, shuffled_fedavg:epochs=2 or features:CUT. "
+        "Default: the gradient, or the weight update of several local steps.",
+    )
+    attack: str = opt("inverting_gradients", "Name of the attack; see leakgauge list.")
+    option: Sequence[str] = opt((), "Option of the attack, such as steps=1000 or restarts=4. Repeatable.")
+    reveal: Sequence[str] = opt((), "Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable.")
+
+    def case(self, *, default: str = "cnn", **more: Any) -> Case:
+        """The case that the options describe; its parts are built once, to refuse a wrong option before anything runs."""
+        from leakgauge.audit.parse import option_of
+
+        chosen: dict[str, Any] = {
+            "attack": self.attack,
+            "options": dict(map(option_of, self.option)),
+            "reveal": ("size", *self.reveal),
+            "local_steps": self.local_steps,
+            "local_lr": self.local_lr,
+            "channel": self.channel,
+        }
+        case = super().case(default=default, **{**chosen, **more})
+        for build in (case.build_attack, case.build_reveal, case.build_channel, case.build_server):
+            build()
+        return case
+
+
+@dataclass(frozen=True, kw_only=True)
+class CI(Options):
+    """What continuous integration asks for: the worst verdict that passes, and files for machines."""
+
+    PANEL: ClassVar[str] = "CI"
+
+    fail_over: str | None = opt(None, "Exit with 3 if a verdict is worse than this: infeasible or partial.")
+    json: Path | None = opt(None, "Write the verdicts as JSON to this file.")
+    junit: Path | None = opt(None, "Write the verdicts as JUnit XML to this file.")
+    markdown: Path | None = opt(None, "Write a short summary for a pull request to this file.")
+
+    def __post_init__(self) -> None:
+        """Finds mistakes before the first case runs, not after the last."""
+        if self.fail_over is not None:
+            from leakgauge.audit import gate
+
+            gate.limit_of(self.fail_over)
+        refuse_places(self.json, self.junit, self.markdown)
+
+    @property
+    def judges(self) -> bool:
+        """Whether anything of this is asked for."""
+        return any((self.fail_over, self.json, self.junit, self.markdown))
+
+    def judge(self, found: Sequence[Record], *, folder: Path) -> int:
+        """Writes the files for machines, with the answers to all questions of the run in ``folder``. Returns the exit code."""
+        from leakgauge.audit import gate
+        from leakgauge.audit.files import write_whole
+        from leakgauge.audit.findings import read_findings
+        from leakgauge.report import page
+
+        limit = None if self.fail_over is None else gate.limit_of(self.fail_over)
+        if self.json or self.junit or self.markdown:
+            findings = read_findings(folder)
+            if self.json is not None:
+                write_whole(self.json, json.dumps(gate.summary(found, limit, findings), indent=1).encode())
+            if self.junit is not None:
+                write_whole(self.junit, gate.junit(found, limit, findings))
+            if self.markdown is not None:
+                report = (folder / page.FILE).as_posix()
+                write_whole(self.markdown, gate.run_summary(found, findings, limit=limit, report=report).encode())
+        return gate.exit_code(found, limit)
+
+
+def refuse_places(*files: Path | None) -> None:
+    """Refuses files that cannot be written."""
+    for path in files:
+        if path is not None and not path.parent.is_dir():
+            raise BadInput(f"there is no folder {path.parent} to write {path.name} into")
+        if path is not None and path.is_dir():
+            raise BadInput(f"{path} is a folder; name the file to write")

@@ -1,4 +1,4 @@
-"""The folder of a run: made, checked, and freed of an old run in a way that a mistake undoes."""
+"""The folder of a run. A new run replaces an old one only when it has results; a mistake brings the old one back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakgauge.audit.files import write_whole
 from leakgauge.errors import BadInput
 
 ASIDE = ".replaced"
-"""Where an old run lies until the new one has brought something about."""
+"""Where an old run is kept until the new one has results."""
 ASKED = "asked.json"
 """What the command line of the run asked for."""
 
@@ -34,11 +34,10 @@ def make_folder(folder: Path) -> None:
 def claimed(
     folder: Path, names: Sequence[str], *, replace_old: bool, refusal: str, marks: Sequence[str] = ()
 ) -> Iterator[None]:
-    """Inside, ``folder`` is there and free for a new run, which writes the files and folders ``names``.
+    """Inside, ``folder`` exists and is free for a new run, which writes the files and folders ``names``.
 
-    It holds an old run if one of ``marks`` is there, by default the first of the names. That is refused, or with
-    ``replace_old`` replaced. If the block fails before a file of the new run was written, the old one is put back, and folders
-    that were made for nothing go.
+    One of ``marks`` (default: the first name) shows that an old run is there; it is refused, or replaced with ``replace_old``.
+    If the block fails before the new run wrote a file, the old run is put back and empty new folders are removed.
     """
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     make_folder(folder)
@@ -75,16 +74,15 @@ def _remove(path: Path) -> None:
 
 
 def remember(folder: Path, asked: Mapping[str, str]) -> None:
-    """Keeps what the command line of a new run asked for, by the names of its options."""
+    """Keeps what the command line of a new run asked for, by the name of the option."""
     write_whole(folder / ASKED, json.dumps(asked, ensure_ascii=False, indent=1).encode())
 
 
 def refuse_changes(folder: Path, asked: Mapping[str, str], *, kind: str) -> None:
-    """A run that goes on does what it was planned to do: the same command with --resume is welcome, options that would change
-    the run are refused, not passed over."""
+    """Refuses options that differ from those the run was started with; repeating the same command with --resume is fine."""
     path = folder / ASKED
     if not path.is_file():
-        return  # no run of a command line, which going on with it finds out
+        return  # no run of the command line; reading its plan says so
     try:
         before: dict[str, str] = json.loads(path.read_bytes())
     except ValueError as error:
@@ -97,7 +95,7 @@ def refuse_changes(folder: Path, asked: Mapping[str, str], *, kind: str) -> None
             for word, name in zip(words, changed, strict=True)
         )
         raise BadInput(
-            f"--resume goes on with the {kind} as it was planned ({was}); leave that out, or begin another {kind} with another --out"
+            f"--resume continues the {kind} as it was planned ({was}); leave that out, or start another {kind} with another --out"
         )
 
 

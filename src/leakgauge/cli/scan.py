@@ -1,95 +1,110 @@
-"""What ``leakgauge scan`` does and shows: progress while cuts are attacked, a table by depth, the recommendation."""
+"""``leakgauge scan``: attacks the features at every cut of a model and recommends one."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from leakgauge.audit import scan_records as store
-from leakgauge.audit.case import Case, restored
-from leakgauge.audit.gate import EXIT_CODE
-from leakgauge.audit.scan_conclusion import strongest
-from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
-from leakgauge.audit.step_time import seconds_of
-from leakgauge.cli.options import DEFAULT_BUDGET
-from leakgauge.cli.run_folder import ASKED, claimed, remember
-from leakgauge.integrations.plan_file import named
-from leakgauge.integrations.setups import find
-from leakgauge.models.pretrained import PRETRAINED
-from leakgauge.report import page
+from leakgauge.cli.options import DEFAULT_BUDGET, Defended, ModelAndData, Recorded, opt
 
-SCANNED = (store.PLAN, store.FILE, store.CONCLUSION, page.FILE, FEATURES, ASKED)
-"""What a scan writes into its folder, pictures aside."""
+if TYPE_CHECKING:
+    from leakgauge.audit.scan_records import Conclusion, CutRecord, ScanPlan
+    from leakgauge.audit.scan_run import ScanRun
 
 
-def fresh(
-    folder: Path,
-    *,
-    model: str | None,
-    data: str | None,
-    cut: Sequence[str],
-    every_cut: bool,
-    require: Sequence[str],
-    threshold: float | None,
-    epochs: int | None,
-    attack_budget: str | None,
-    numbers: str,
-    defense: Sequence[str],
-    classes: int | None,
-    resize: bool,
-    device: str,
-    seed: int,
-    replace_old: bool,
-    quiet: bool,
-    command_line: Mapping[str, str],
-) -> int:
-    """Plans a scan from options, runs it and shows what it found. Returns the exit code."""
-    name, data = named(model, data, default="vgg")
-    case = Case(
-        model=name,
-        data=data,
-        defenses=tuple(defense),
-        classes=classes,
-        resize=resize,
-        device=device,
-        seed=seed,
+@dataclass(frozen=True, kw_only=True)
+class ScanOptions(ModelAndData, Defended, Recorded):
+    PANEL: ClassVar[str] = "Cuts"
+    EXAMPLES: ClassVar[Sequence[str]] = (
+        "leakgauge scan",
+        "leakgauge scan my_model.py:make --data photos/ --require 'fvu>=0.5' --require 'bytes<=64KiB' --require 'flops<=1G'",
+        "leakgauge scan --resume --out leakgauge-runs/scan",
     )
+
+    cut: Sequence[str] = opt((), "Scan only this cut. Repeatable.")
+    every_cut: bool = opt(False, "Also scan cuts that are never better than a neighbour.")
+    require: Sequence[str] = opt(
+        (), "fvu>=0.5, bytes<=64KiB, flops<=1G or share<=10%. Repeatable. Exit with 3 if no cut meets all of them."
+    )
+    threshold: float | None = opt(
+        None, "FVU that a safe cut keeps: 0 is a perfect copy, 1 is nothing learned. Default: 0.25."
+    )
+    numbers: str = opt("fp32", "How numbers are sent: fp32, fp16 or int8.")
+    epochs: int | None = opt(
+        None,
+        "Epochs of the longest decoder training; 0 runs ridge regression alone. Default for the embedded models: 24.",
+        panel="Effort",
+    )
+    attack_budget: str | None = opt(
+        None,
+        "Time for all decoders, such as 5m, instead of --epochs; ridge regression takes up to half as much before them. "
+        f"Default for your model: {DEFAULT_BUDGET}.",
+        panel="Effort",
+    )
+    resume: bool = opt(False, "Resume the scan in --out where it stopped.", panel="Run")
+
+    def interrupted(self) -> str:
+        from leakgauge.audit import scan_records
+
+        if not (self.folder / scan_records.PLAN).is_file():
+            return super().interrupted()
+        return f"interrupted; finished cuts are kept, resume with: leakgauge scan --resume --out {self.folder}"
+
+
+def scan(options: ScanOptions) -> int:
+    """Find where to cut a model between device and cloud: attack the features at every cut, then recommend one.
+
+    Without MODEL: the embedded vgg. The adversary learns from four fifths of the data; the rest is attacked.
+    """
+    from leakgauge.audit import scan_records as store
+    from leakgauge.audit.case import restored
+    from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
+    from leakgauge.audit.step_time import seconds_of
+    from leakgauge.cli.run_folder import ASKED, claimed, refuse_changes, remember
+    from leakgauge.integrations.setups import find
+    from leakgauge.models.pretrained import PRETRAINED
+    from leakgauge.report import page
+
+    folder = options.folder
+    if options.resume:
+        refuse_changes(folder, options.asked(), kind="scan")
+        plan = store.read_plan(folder)
+        return _run(ScanRun(find(restored(dict(plan.case))), plan, folder), quiet=options.quiet)
+    case = options.case(default="vgg", defenses=options.defense)
     case.build_defenses()
-    budget = None if attack_budget is None else seconds_of(attack_budget)
+    epochs, budget = options.epochs, options.attack_budget
     if epochs is None and budget is None:
-        epochs, budget = (EPOCHS, None) if name in PRETRAINED else (None, seconds_of(DEFAULT_BUDGET))
+        epochs, budget = (EPOCHS, None) if case.model in PRETRAINED else (None, DEFAULT_BUDGET)
     asked = Asked(
-        threshold=threshold,
+        threshold=options.threshold,
         epochs=epochs,
-        budget=budget,
-        require=", ".join(require),
-        numbers=numbers,
-        names=tuple(cut),
-        every=every_cut,
+        budget=None if budget is None else seconds_of(budget),
+        require=", ".join(options.require),
+        numbers=options.numbers,
+        names=tuple(options.cut),
+        every=options.every_cut,
     )
-    refusal = "a scan; go on with it by --resume, or choose another folder with --out"
-    with claimed(folder, SCANNED, replace_old=replace_old, refusal=refusal):
+    command = replace(options, model=case.model, epochs=epochs, attack_budget=budget).command()
+    files = (store.PLAN, store.FILE, store.CONCLUSION, page.FILE, FEATURES, ASKED)
+    refusal = "a scan; resume it with --resume, or choose another folder with --out"
+    with claimed(folder, files, replace_old=options.out is None, refusal=refusal):
         setup = find(replace(case, mode="eval"))
-        plan = plan_scan(setup, case, asked, folder, command=_command(case, asked))
-        remember(folder, command_line)
-        return _run(ScanRun(setup, plan, folder), quiet=quiet)
-
-
-def resumed(folder: Path, *, quiet: bool) -> int:
-    """Goes on with the scan in ``folder``; its own plan decides everything."""
-    plan = store.read_plan(folder)
-    return _run(ScanRun(find(restored(dict(plan.case))), plan, folder), quiet=quiet)
+        plan = plan_scan(setup, case, asked, folder, command=command)
+        remember(folder, options.asked())
+        return _run(ScanRun(setup, plan, folder), quiet=options.quiet)
 
 
 def _run(run: ScanRun, *, quiet: bool) -> int:
+    from leakgauge.audit.gate import EXIT_CODE
+    from leakgauge.audit.scan_records import RIDGE
+    from leakgauge.report import page
+
     screen = Console(quiet=quiet)
     with Progress(
         TextColumn("{task.description}"),
@@ -119,9 +134,13 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
 
 
 def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> Table:
+    from leakgauge.audit.scan_conclusion import strongest
+    from leakgauge.audit.scan_records import DECODER, RIDGE
+
     table = Table(
         title="What the cloud could reconstruct at each cut",
-        caption=f"FVU: 0 is a copy, 1 is nothing learned; bytes as {plan.numbers}, * more than the raw image; edge: share of parameters",
+        caption=f"FVU: 0 is a perfect copy, 1 is nothing learned; bytes as {plan.numbers}, * more than the raw image; "
+        "edge: share of parameters on the device",
     )
     table.add_column("cut", overflow="fold")
     for column in ("bytes", "MFLOPs", "edge", "ridge FVU", "decoder FVU", "re-id", "accuracy"):
@@ -147,22 +166,3 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
             style="bold green" if name == found.recommended else None,
         )
     return table
-
-
-def _command(case: Case, asked: Asked) -> str:
-    """The command line that runs this scan again."""
-    words = ["leakgauge", "scan", case.model, "--seed", str(case.seed), *case.options_of_setup()]
-    words += [] if asked.threshold is None else ["--threshold", f"{asked.threshold:g}"]
-    words += [] if asked.epochs is None else ["--epochs", str(asked.epochs)]
-    words += [] if asked.budget is None else ["--attack-budget", f"{asked.budget:g}s"]
-    words += [] if not asked.require else ["--require", asked.require]
-    words += [] if asked.numbers == Asked.numbers else ["--numbers", asked.numbers]
-    words += ["--every-cut"] if asked.every else []
-    for name in asked.names:
-        words += ["--cut", name]
-    for spec in case.defenses:
-        words += ["--defense", spec]
-    return shlex.join(words)
-
-
-__all__ = ["fresh", "resumed"]

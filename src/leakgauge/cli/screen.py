@@ -1,4 +1,4 @@
-"""What a whole audit shows while it runs: what is done, what runs now, what follows, and how long it may take."""
+"""What the terminal shows: the progress of an attack or an audit, and the verdicts at the end."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from types import TracebackType
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from leakgauge.audit.answers import Answer
-from leakgauge.audit.phrasing import duration, plural
+from leakgauge.audit.phrasing import duration, metric, plural
 from leakgauge.audit.questions import QUESTIONS, Question
+from leakgauge.audit.records import Record
+from leakgauge.audit.wording import result, server_of
 
 MARKS = {"answered": "[green]✓[/]", "refused": "[yellow]–[/]", "failed": "[red]✗[/]"}
 UNITS: Mapping[Question, str] = {"updates": "case", "training": "step", "split": "cut", "defenses": "trial"}
-TOLD = ("updates", "split", "defenses")
-"""Questions whose parts get a line each where there is no terminal; a training has too many steps for that."""
+LISTED = ("updates", "split", "defenses")
+"""Questions with a line for each part where there is no terminal; a training has too many steps for that."""
 
 
 class AuditView:
@@ -48,7 +51,7 @@ class AuditView:
         if self._live is not None:
             self._live.stop()
 
-    # what it is told
+    # what happens
 
     def planning(self, question: Question) -> None:
         """The time of a question is being measured."""
@@ -73,7 +76,7 @@ class AuditView:
         self._done = done
         if said:
             self._said = said
-            if question in TOLD:
+            if question in LISTED:
                 self._print(f"  {said}")
 
     def ended(self, answer: Answer) -> None:
@@ -92,7 +95,7 @@ class AuditView:
         spent = f"{duration(self._clock() - self._began)} so far"
         left = self._left()
         follows = "" if left is None else f", about {duration(left)} to go"
-        return Group(table, Text(f"{spent}{follows}. Ctrl-C stops; --resume goes on.", style="dim"))
+        return Group(table, Text(f"{spent}{follows}. Ctrl-C stops; --resume continues.", style="dim"))
 
     def _row(self, question: Question) -> tuple[str, str, str, str]:
         answer, about = self._answers.get(question), self._estimates.get(question)
@@ -117,3 +120,35 @@ class AuditView:
     def _print(self, line: str) -> None:
         if self._live is None:
             self._console.print(escape(line), soft_wrap=True, highlight=False)
+
+
+def attack_progress(screen: Console) -> Progress:
+    """A bar for one attack, on a terminal only."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=screen.quiet or not screen.is_terminal,
+    )
+
+
+def verdict_table(found: Sequence[Record]) -> Table:
+    """The verdicts of cases, each with its PSNR beside that of the null run."""
+    table = Table(title=f"What {server_of(found)} could reconstruct")
+    for column in ("case", "PSNR", "null", "SSIM", "verdict"):
+        table.add_column(column, overflow="fold")
+    for record in found:
+        name = escape(record.case.name)
+        if record.outcome is None or record.scores is None or record.null is None:
+            table.add_row(name, "", "", "", escape(result(record)))
+            continue
+        psnr, null = (metric("psnr", scores.mean("psnr"), unit=True) for scores in (record.scores, record.null))
+        spread = record.intervals.get("ssim")
+        restarts = "" if spread is None else f" ({spread.n} restarts: {spread.low:.3f} to {spread.high:.3f})"
+        verdict = f"[{record.outcome.colour}]{record.outcome.label}[/]"
+        table.add_row(name, psnr, null, f"{metric('ssim', record.scores.mean('ssim'))}{restarts}", verdict)
+    return table

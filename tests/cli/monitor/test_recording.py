@@ -10,7 +10,7 @@ from torch import nn
 
 from leakgauge.audit import monitor_records
 from leakgauge.audit import recording as module
-from leakgauge.cli.monitor.embedded import read_paper, train
+from leakgauge.cli.monitor.training import read_paper, train
 from leakgauge.monitor.paper import Schedule
 
 

@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.cli.monitor.embedded import train
-from leakgauge.cli.monitor.screen import Screen, sparkline, view
+from leakgauge.cli.monitor.live import Screen, sparkline, view
+from leakgauge.cli.monitor.training import train
 
 
 def printed(thing) -> str:

@@ -10,7 +10,7 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from leakgauge.audit import monitor_records
-from leakgauge.cli.monitor.script import run
+from leakgauge.cli.monitor.training import run_script
 from leakgauge.errors import BadInput
 
 
@@ -27,7 +27,7 @@ def _nothing_stays_behind():
 
 def test_model_optimizer_and_loss_are_found(write, recording):
     made, seen = recording()
-    run(made, write(), ["3"])
+    run_script(made, write(), ["3"])
     made.finish("finished")
     found = monitor_records.read(made.folder)
     assert (found.about["model"], found.about["optimizer"], found.about["loss"]) == (
@@ -46,7 +46,7 @@ def test_model_optimizer_and_loss_are_found(write, recording):
 def test_the_script_trains_as_it_does_without_us(write, recording, capfd):
     made, _ = recording()
     script = write()
-    run(made, script, [])
+    run_script(made, script, [])
     watched = capfd.readouterr().out
     alone = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
     assert watched == alone
@@ -56,21 +56,21 @@ def test_the_script_trains_as_it_does_without_us(write, recording, capfd):
 def test_the_outermost_model_is_watched(write, recording):
     made, _ = recording()
     wrapped = "torch.optim.SGD((model := nn.Sequential(nn.Sequential(model), nn.Identity())).parameters(), lr=0.1)"
-    run(made, write(optimizer=wrapped), ["5"])
+    run_script(made, write(optimizer=wrapped), ["5"])
     made.finish("finished")
     assert set(monitor_records.read(made.folder).reports[-1]["layers"]) >= {"0.0.0.weight", "0.0.2.weight"}
 
 
 def test_a_closure_is_read_after_it_ran(write, recording):
     made, _ = recording()
-    run(made, write(step="optimizer.step(lambda: criterion(model(a), b))"), [])
+    run_script(made, write(step="optimizer.step(lambda: criterion(model(a), b))"), [])
     made.finish("finished")
     assert monitor_records.read(made.folder).reports[-1]["step"] == 40
 
 
 def test_without_a_loss_module_the_probe_is_off_and_says_so(write, recording):
     made, _ = recording()
-    run(made, write(loss="nn.functional.cross_entropy"), [])
+    run_script(made, write(loss="nn.functional.cross_entropy"), [])
     made.finish("finished")
     newest = monitor_records.read(made.folder).reports[-1]
     assert "white-box probe off: loss was not given" in newest["notes"]
@@ -82,21 +82,21 @@ def test_several_optimizers_are_refused_with_a_hint(write, recording):
     two = "torch.optim.SGD(model[0].parameters(), lr=0.1); other = torch.optim.Adam(model[2].parameters())"
     caught = "\n        try:\n            optimizer.step(); other.step()\n        except Exception: pass"
     with pytest.raises(BadInput, match=r"several optimizers \(Adam, SGD\); call leakgauge.monitor.watch\(model"):
-        run(made, write(optimizer=two, step=caught), [])
+        run_script(made, write(optimizer=two, step=caught), [])
 
 
 def test_parameters_of_no_module_are_refused(write, recording):
     made, _ = recording()
     loose = "torch.optim.SGD([*model.parameters(), torch.zeros(2, requires_grad=True)], lr=0.1)"
-    with pytest.raises(BadInput, match="parameters of no single module"):
-        run(made, write(optimizer=loose), [])
+    with pytest.raises(BadInput, match="no single module that the script called"):
+        run_script(made, write(optimizer=loose), [])
 
 
 def test_what_the_monitor_refuses_is_said(write, recording):
     made, _ = recording()
     lbfgs = "torch.optim.LBFGS(model.parameters())"
     with pytest.raises(BadInput, match="LBFGS evaluates many gradients"):
-        run(made, write(optimizer=lbfgs, step="optimizer.step(lambda: criterion(model(a), b))"), [])
+        run_script(made, write(optimizer=lbfgs, step="optimizer.step(lambda: criterion(model(a), b))"), [])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_the_monitor_refuses_is_said(write, recording):
 def test_compiled_models_are_refused_before_they_are_compiled(write, recording, compiled):
     made, _ = recording()
     with pytest.raises(BadInput, match=r"torch\.compile traces through the monitor's hooks"):
-        run(made, write(optimizer=f"torch.optim.SGD((model := {compiled}).parameters(), lr=0.1)"), [])
+        run_script(made, write(optimizer=f"torch.optim.SGD((model := {compiled}).parameters(), lr=0.1)"), [])
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_mistakes_are_one_sentence(recording, tmp_path, text, sentence):
     made, _ = recording()
     (tmp_path / "bad.py").write_text(text)
     with pytest.raises(BadInput, match=sentence) as mistake:
-        run(made, tmp_path / "bad.py", [])
+        run_script(made, tmp_path / "bad.py", [])
     assert "\n" not in str(mistake.value)
     assert not monitor_records.exists(made.folder)
 
@@ -131,20 +131,20 @@ def test_mistakes_are_one_sentence(recording, tmp_path, text, sentence):
 def test_a_missing_script(recording, tmp_path):
     made, _ = recording()
     with pytest.raises(BadInput, match="there is no file"):
-        run(made, tmp_path / "nope.py", [])
+        run_script(made, tmp_path / "nope.py", [])
 
 
 def test_neighbours_of_the_script_can_be_imported(write, recording, tmp_path):
     made, _ = recording()
     (tmp_path / "my_neighbour.py").write_text("RATE = 0.1\n")
-    run(made, write(optimizer="torch.optim.SGD(model.parameters(), lr=__import__('my_neighbour').RATE)"), [])
+    run_script(made, write(optimizer="torch.optim.SGD(model.parameters(), lr=__import__('my_neighbour').RATE)"), [])
     assert sys.modules.pop("my_neighbour").RATE == 0.1
 
 
 def test_an_interrupted_script_keeps_what_was_seen(write, recording):
     made, _ = recording()
     with pytest.raises(KeyboardInterrupt):
-        run(made, write(end="raise KeyboardInterrupt"), [])
+        run_script(made, write(end="raise KeyboardInterrupt"), [])
     made.finish("interrupted")
     found = monitor_records.read(made.folder)
     assert [report["step"] for report in found.reports] == [10, 20]

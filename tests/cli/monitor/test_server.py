@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.cli.monitor.server import LivePage
+from leakgauge.cli.monitor.live import LivePage
 from leakgauge.errors import BadInput
 
 

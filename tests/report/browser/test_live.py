@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.cli.monitor.server import LivePage
+from leakgauge.cli.monitor.live import LivePage
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])

@@ -1,4 +1,4 @@
-"""Runs a user's training script as ``python script.py ARGS`` would, and attaches to the first optimizer that steps."""
+"""What the monitor watches: the embedded training, or the user's script, run as ``python script.py ARGS`` would run it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,94 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from leakgauge.audit.recording import Recording
+from leakgauge.core import Signal
+from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.integrations.user_code import one_line
+from leakgauge.models.lenet import LeNet
+from leakgauge.monitor import SignBucket
+from leakgauge.monitor.paper import Schedule, paper_mode
+from leakgauge.monitor.token_critic import Gap
 from leakgauge.monitor.views import COMPILED
 
-HINT = "call leakgauge.monitor.watch(model, optimizer) in the script for the one that counts"
+HINT = "call leakgauge.monitor.watch(model, optimizer) in the script for the one to measure"
+BATCH = 20
+RATE = 9e-4
+"""Batch size and Adam's learning rate of the privacy-token paper."""
+STEPS = 1500
+PAPER = Schedule(sub_epochs=10, checkpoints=(0, 1, 2, 4, 6, 8, 10), evaluation=20)
+
+
+def train(recording: Recording, *, steps: int, seed: int) -> None:
+    """Trains LeNet from its initialisation for ``steps`` of Adam on 3000 images of Fashion-MNIST."""
+    x, labels = _data()
+    model, criterion = _model(seed), nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    monitor = recording.attach(model, optimizer, criterion)
+    order = torch.Generator().manual_seed(seed)
+    done = 0
+    while done < steps:
+        for index in torch.randperm(len(x), generator=order).split(BATCH)[: steps - done]:
+            optimizer.zero_grad()
+            criterion(model(x[index]), labels[index]).backward()
+            optimizer.step()
+            done += 1
+        monitor.flush()
+
+
+def read_paper(recording: Recording, *, seed: int, schedule: Schedule = PAPER) -> None:
+    """The privacy-token paper's recipe on the same network and images; only the gradients are sketched, to save memory."""
+    model = _model(seed)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if name.startswith("body.")}
+    plan = SignBucket(total=384, layers=3).plan(shapes, device=torch.device("cpu"), seed=seed)
+
+    def sketch(signal: Signal) -> Tensor:
+        return plan({name: signal[name] for name in shapes})
+
+    found = paper_mode(
+        model, nn.CrossEntropyLoss(), _data(), feature_layer="body.5", gradient_layers=("body.0", "body.2", "body.4"),
+        schedule=schedule, sketch=sketch, seed=seed,
+    )  # fmt: skip
+    for checkpoint in found.checkpoints:
+        recording.add_paper(
+            {
+                "sub_epoch": checkpoint.sub_epoch,
+                "accuracy": checkpoint.accuracy,
+                "reading": found.reading,
+                "paper": checkpoint.paper.gap,
+                "collected": _gap(checkpoint.collected),
+                "decoy": _gap(checkpoint.controls.decoy),
+                "null": _gap(checkpoint.controls.null),
+                "held_out": checkpoint.controls.held_out.gap,
+            }
+        )
+
+
+def _gap(found: Gap | None) -> float | None:
+    return None if found is None else found.gap
+
+
+def _data() -> tuple[Tensor, Tensor]:
+    images, labels = fashion()
+    return (images - MEAN[0]) / STD[0], labels
+
+
+def _model(seed: int) -> nn.Module:
+    return LeNet(in_channels=1, side=28, seed=seed)
 
 
 class Refused(BaseException):
-    """Ends the script from within a hook; no ``except Exception`` of the script's own may hold it up."""
+    """Ends the script from within a hook; a script's own ``except Exception`` must not catch it."""
 
 
-def run(recording: Recording, script: Path, arguments: Sequence[str]) -> None:
-    """Runs ``script`` to its end under the monitor. Its mistakes come back as one sentence each."""
+def run_script(recording: Recording, script: Path, arguments: Sequence[str]) -> None:
+    """Runs ``script`` to its end under the monitor. Its mistakes are raised as one sentence each."""
     if not script.is_file():
         raise BadInput(f"there is no file {script}; give a training script, or nothing for the embedded training")
     with _Finder(recording) as finder, _as_main(script, arguments):
@@ -42,14 +111,14 @@ def run(recording: Recording, script: Path, arguments: Sequence[str]) -> None:
                 raise BadInput(f"{script} ended with exit code {left.code}") from left
         except LeakgaugeError:
             raise
-        except Exception as error:  # the user's own code may raise anything; it is told, with its place
+        except Exception as error:  # the user's own code may raise anything
             raise BadInput(f"{script} raised {one_line(error)}{_place(error, script)}") from error
     if not finder.stepped:
         raise BadInput(f"{script} ended without a step of a torch optimizer, so nothing was measured")
 
 
 class _Finder:
-    """Hooks on all modules and all optimizers until the first step says which of them make up the training."""
+    """Hooks all modules and optimizers until the first step shows which of them belong to the training."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -89,7 +158,7 @@ class _Finder:
             raise Refused(f"the script steps several optimizers ({', '.join(names)}); {HINT}")
 
     def _after(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        """Attaches once the first step is done: its batch has passed, so it counts as a step that was not looked at."""
+        """Attaches once the first step is done: its batch is gone, so the step counts as not measured."""
         if self._first is not None:
             return
         self._first = optimizer
@@ -103,13 +172,13 @@ class _Finder:
         self._called, self._losses = {}, {}
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> nn.Module:
-        """The first module called whose parameters are all that the optimizer holds: outer ones are called before inner."""
+        """The first module called that holds all parameters of the optimizer: outer modules are called before inner ones."""
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for module in self._called.values():
             if held <= {id(p) for p in module.parameters()}:
                 return module
         raise Refused(
-            "the script's optimizer trains parameters of no single module that was called; "
+            "no single module that the script called holds all parameters of its optimizer; "
             "call leakgauge.monitor.watch(model, optimizer) in the script"
         )
 
