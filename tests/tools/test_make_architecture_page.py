@@ -25,8 +25,8 @@ def package(tmp_path):
         "channels/__init__.py": '"""What leaves."""\n',
         "channels/one.py": "from leakgauge import errors\nfrom ..core import x\n",
         "audit/__init__.py": '"""Verdicts."""\ndef f():\n    import leakgauge.channels.one\n',
-        "cli.py": '"""Commands."""\nfrom leakgauge.cli.attack import show\n',
-        "console.py": '"""Shows."""\nfrom leakgauge.audit import f\n',
+        "cli/__init__.py": '"""Commands."""\nfrom leakgauge.cli.attack import show\n',
+        "cli/attack.py": '"""Shows."""\nfrom leakgauge.audit import f\n',
         "data/__init__.py": '"""Samples."""\n',
     }
     for name, text in files.items():
