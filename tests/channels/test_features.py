@@ -10,7 +10,7 @@ from leakgauge.channels import Features
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.testing import tiny_case
-from reproductions.common.networks.resnet import ResNet18
+from tests.zoo import SmallResNet
 
 
 @pytest.mark.parametrize("layers", [1, 3, 6])
@@ -31,7 +31,7 @@ def test_the_cloud_goes_on():
 
 
 def test_several_tensors_are_named_one_by_one():
-    victim = Victim(ResNet18(classes=3), Pixels((3, 16, 16)))
+    victim = Victim(SmallResNet(), Pixels((3, 16, 16)))
     x, y = torch.rand(2, 3, 16, 16), torch.zeros(2, dtype=torch.long)
     channel = Features("layer1.0.conv1")
     sent = channel(victim, x, y)

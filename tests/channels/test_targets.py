@@ -15,7 +15,7 @@ from leakgauge.engine import Observed
 from leakgauge.engine.reference import Reference
 from leakgauge.errors import BadInput
 from leakgauge.inversion import Cosine, Descent, Matching, NearTruth
-from reproductions.common.networks import YOLO, DetectionLoss
+from tests.zoo import SmallDetector, box_loss
 
 BOXES = {  # five boxes on two images, not sorted by image
     "boxes": torch.tensor([[5.0, 5, 40, 50], [10, 10, 60, 60], [1, 1, 20, 20], [2, 30, 30, 60], [8, 8, 24, 40]]),
@@ -37,7 +37,7 @@ def images() -> torch.Tensor:
 
 
 def detector(mode="eval") -> Victim:
-    return Victim(YOLO(classes=3, width=4), Pixels((3, 64, 64)), loss=DetectionLoss(64), mode=mode)
+    return Victim(SmallDetector(), Pixels((3, 64, 64)), loss=box_loss, mode=mode)
 
 
 def far(a, b) -> float:

@@ -13,7 +13,7 @@ from leakgauge.graphs import trace_of
 from leakgauge.models.seeded import seeded
 from leakgauge.split import cache
 from leakgauge.split.cache import cache_features, feature_bytes, sent_shape
-from reproductions.common.networks.resnet import ResNet18
+from tests.zoo import SmallResNet
 
 CUTS = ["features.relu1_1", "features.pool2"]
 
@@ -107,11 +107,11 @@ def test_the_defended_tensor_is_kept(victim, some):
 
 
 def test_several_tensors_lie_side_by_side():
-    victim = Victim(ResNet18(classes=3), Pixels((3, 16, 16)))
+    victim = Victim(SmallResNet(), Pixels((3, 16, 16)))
     images = torch.rand(3, 3, 16, 16)
     found = cache_features(victim, images, ["layer1.0.conv1"], dtype=torch.float32)["layer1.0.conv1"]
     sent = Features("layer1.0.conv1")(victim, images, torch.zeros(3))
-    assert sent_shape(victim, "layer1.0.conv1") == (2 * 64 * 256,)
+    assert sent_shape(victim, "layer1.0.conv1") == (2 * 4 * 256,)
     torch.testing.assert_close(found, torch.cat([value.flatten(1) for value in sent.values()], 1))
 
 

@@ -14,7 +14,7 @@ from leakgauge.integrations import huggingface, timm
 from leakgauge.models.vgg import VGG
 from leakgauge.split import cuts, halves
 from leakgauge.split.cuts import as_victim, cut_named, jpeg_bytes
-from reproductions.common.networks.resnet import ResNet18
+from tests.zoo import SmallResNet
 
 PLAN = (64, 64, "M", 128, 128, "M", 256, 256, 256, 256, "M", 512, 512, 512, 512, "M", 512, 512, 512, 512, "M")
 TABLE = {  # block: channels, side, KiB in fp32, edge parameters in millions; shares in % by head (2048-4096-4096, pooled)
@@ -101,13 +101,13 @@ def test_depth_and_flops_grow(vgg19):
 
 
 def test_multi_tensor_cuts_are_hidden_by_default():
-    victim = Victim(ResNet18(), Pixels((3, 32, 32)))
+    victim = Victim(SmallResNet(), Pixels((3, 32, 32)))
     plain, every = cuts(victim), cuts(victim, multi_tensor=True)
     assert all(cut.single for cut in plain)
     assert {cut.name for cut in plain} < {cut.name for cut in every}
     inside = cut_named(every, "layer1.0.conv1", victim)
     assert len(inside.tensors) == 2
-    assert inside.bytes("int8") == 2 * 64 * 32 * 32
+    assert inside.bytes("int8") == 2 * 4 * 32 * 32
     with pytest.raises(BadInput, match="sends 2 tensors"):
         cut_named(plain, "layer1.0.conv1", victim)
     with pytest.raises(BadInput, match=r"there is no cut 'layer1.0.conv3'; did you mean"):

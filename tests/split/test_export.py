@@ -15,7 +15,7 @@ from leakgauge.errors import BadInput, Inapplicable, MissingExtra
 from leakgauge.models.vit import ViT
 from leakgauge.split import export
 from leakgauge.split.export import export_halves
-from reproductions.common.networks.resnet import ResNet18
+from tests.zoo import SmallResNet
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ class TakesLength(ViT):
 
 
 def test_several_tensors_and_a_fixed_batch(tmp_path):
-    inside = Victim(ResNet18(classes=3), Pixels((3, 16, 16)))
+    inside = Victim(SmallResNet(), Pixels((3, 16, 16)))
     found = export_halves(inside, "layer1.0.conv1", tmp_path / "two", formats=["pt2"])
     assert found.errors["pt2"] < 1e-5
     assert len(json.loads((tmp_path / "two" / "split.json").read_text())["tensors"]) == 2
