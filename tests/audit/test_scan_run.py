@@ -11,7 +11,7 @@ from torch import nn
 
 from leakgauge.audit import scan_records as store
 from leakgauge.audit.case import Case
-from leakgauge.audit.scan_conclusion import straight
+from leakgauge.audit.scan_conclusion import conclude, straight
 from leakgauge.audit.scan_records import DECODER, RIDGE
 from leakgauge.audit.scan_run import Asked, ScanRun, parted, placed, plan_scan
 from leakgauge.audit.session import Setup
@@ -230,6 +230,14 @@ def test_a_decoder_that_stops_early_is_recorded_with_the_epochs_it_took(setup, t
     assert "and 7 epochs of decoders at 1 of them, at this cut 7" in found.sentence
     again = ScanRun(setup, run.plan, tmp_path / "run", inverter=Blunt(diverges_at=1))  # nothing is left to train
     assert again() == found
+    assert not any("stopped" in note for note in found.notes)
+
+
+def test_cuts_whose_leak_was_only_shown_are_named(setup, tmp_path):
+    run, _ = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=6))
+    shown = store.CutRecord("3", DECODER, 2, {"fvu": 0.39}, allowed=6)
+    found = conclude(run.plan, [*run.known.values(), shown], None)
+    assert "decoders at 3 stopped once they had shown the leak; with more epochs more leaks" in found.notes
 
 
 def test_requirements_decide_behind_the_zone(setup, tmp_path):

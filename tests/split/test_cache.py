@@ -89,7 +89,7 @@ def test_nothing_is_left_of_an_interrupted_run(victim, some, tmp_path, monkeypat
     def stop(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cache, "defended", stop)
+    monkeypatch.setattr(cache, "apply_defenses", stop)
     with pytest.raises(KeyboardInterrupt):
         cache_features(victim, some(10).images, CUTS, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -123,6 +123,11 @@ def _notes(
     weak = kinks([n for n, _ in usable], [b for _, b in usable])
     if weak:
         notes.append(f"the attack was too weak at {few(weak)}: one on a deeper cut did better, and counts here too")
+    stopped = [r.cut for r in records if r.allowed is not None and r.epochs < r.allowed and r.fvu < plan.threshold]
+    if stopped:
+        notes.append(
+            f"decoders at {few([*dict.fromkeys(stopped)])} stopped once they had shown the leak; with more epochs more leaks"
+        )
     refused = (f"{r.attack} at {r.cut}: {r.risk['refusal']}" for r in records if r.risk.get("refusal"))
     return [*notes, *dict.fromkeys(refused)]  # an attack of several efforts refuses with the same words
 
