@@ -279,7 +279,7 @@ def _check_public(victim: Victim, images: Tensor, labels: Tensor | None) -> None
             f"got {tuple(images.shape)}; resize them first"
         )
     if images.is_floating_point() and len(images) and not (images.min() >= 0 and images.max() <= 1):
-        raise BadInput("public images must lie in [0, 1]; give them before mean and standard deviation are taken off")
+        raise BadInput("public images must be in [0, 1]; give them before mean and standard deviation are taken off")
     if labels is not None and len(labels) != len(images):
         raise BadInput(f"every public image needs its label, got {len(images)} images and {len(labels)} labels")
 
