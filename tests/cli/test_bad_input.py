@@ -157,7 +157,7 @@ def test_a_full_disk(leakgauge, monkeypatch, tmp_path):
     monkeypatch.setattr(os, "write", short)
     said = leakgauge("audit", "--only", "updates", "--batch-size", 1, *FAST, "--out", "run", "-q")
     assert "No space left on device" in said.sentence
-    assert "finished cases are kept" in said.sentence
+    assert "finished work is kept" in said.sentence
     monkeypatch.setattr(os, "write", write)
     (kept,) = records.read(tmp_path / "run")
     assert kept.status == "done"
@@ -186,7 +186,7 @@ def test_ctrl_c_in_the_middle(leakgauge, model, photos, tmp_path):
     words = ("audit", f"{model}:interrupted", "--data", photos, "--only", "updates", "--mode", "eval")
     said = leakgauge(*words, *FAST, "--out", "run", "-q")
     assert said.code == 130
-    assert said.err.startswith("leakgauge: interrupted; finished cases are kept")
+    assert said.err.startswith("leakgauge: interrupted; finished work is kept")
     assert "Traceback" not in said.err
     (kept,) = records.read(tmp_path / "run")
     assert kept.case.batch_size == 1

@@ -336,7 +336,7 @@ def test_a_real_interrupt(tmp_path):
         run.kill()
     assert run.returncode == 130, said
     assert said.strip().splitlines()[-1] == (
-        "leakgauge: interrupted; finished cases are kept, resume with: leakgauge audit --resume --out run"
+        "leakgauge: interrupted; finished work is kept, resume with: leakgauge audit --resume --out run"
     )
     assert "Traceback" not in said
     assert len(records.read(tmp_path / "run")) == 1

@@ -126,7 +126,7 @@ def test_list_shows_options_and_defaults_on_request(leakgauge):
         ("attack", "interrupted; nothing to resume, run the command again"),
         ("scan", "interrupted; nothing to resume, run the command again"),
         ("audit", "interrupted; nothing to resume, run the command again"),
-        ("monitor", "interrupted; nothing was measured"),
+        ("monitor", "interrupted; nothing to resume, run the command again"),
     ],
 )
 def test_ctrl_c_before_the_first_result(leakgauge, monkeypatch, tmp_path, command, sentence):

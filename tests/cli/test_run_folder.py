@@ -2,7 +2,8 @@
 
 import pytest
 
-from leakgauge.cli.run_folder import ASKED, claimed, refuse_changes, remember
+from leakgauge.cli.options import ASKED
+from leakgauge.cli.run_folder import claimed, refuse_changes, remember
 from leakgauge.errors import BadInput
 
 NAMES = ("records", "page", "pictures")

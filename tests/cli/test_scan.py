@@ -66,7 +66,7 @@ def test_an_own_model_gets_a_time_budget(leakgauge, model, data, tmp_path, monke
     said = leakgauge("scan", f"{model}:make", "--data", data, "--out", "run")
     assert said.code == 130
     resume = "leakgauge scan --resume --out run"
-    assert said.err == f"leakgauge: interrupted; finished cuts are kept, resume with: {resume}\n"
+    assert said.err == f"leakgauge: interrupted; finished work is kept, resume with: {resume}\n"
     plan = store.read_plan(tmp_path / "run")
     assert (plan.epochs, plan.budget) == (None, 600.0)
 

@@ -19,7 +19,7 @@ from leakgauge.cli.init import init
 from leakgauge.cli.inspect import inspect as inspect_
 from leakgauge.cli.list import list_
 from leakgauge.cli.monitor import monitor
-from leakgauge.cli.options import INTERRUPTED, Options
+from leakgauge.cli.options import Options
 from leakgauge.cli.report import report
 from leakgauge.cli.scan import scan
 from leakgauge.errors import LeakgaugeError
@@ -32,6 +32,8 @@ COMMANDS: Mapping[str, Sequence[Callable[[Any], int]]] = {
 """What each command does, a function of its options, by the heading in ``--help``."""
 PANELS = ("Model and data", "Threat", "Captured update", "Cuts", "Effort", "Options", "CI", "Run")
 """Headings in the help of a command, in this order."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 UsageError: Any = typer.BadParameter.__base__
 """What the parser raises: click's own class, or that of the copy of click inside newer versions of typer."""
 SUGGESTS = not UsageError.__module__.startswith("typer.")
@@ -96,29 +98,12 @@ def _add(function: Callable[[Any], int], panel: str) -> None:
         plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         options = kind(given=frozenset(given), **plain)
         try:
-            code = function(options)
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        if code == INTERRUPTED:
-            complain(options.interrupted())
-        raise typer.Exit(code)
+            raise typer.Exit(function(options))
+        except KeyboardInterrupt as stop:
+            complain(f"interrupted; {str(stop) or options.interrupted()}")
+            raise typer.Exit(INTERRUPTED) from None
 
-    parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    types, defaults = get_type_hints(kind), {one.name: one.default for one in fields(kind)}
-    for name, one in sorted(kind.declared().items(), key=lambda item: PANELS.index(item[1].panel)):
-        taken, default = list[str] if types[name] == Sequence[str] else types[name], defaults[name]
-        if one.metavar:
-            mark = typer.Argument(metavar=one.metavar, help=one.help, show_default=False)
-        else:
-            shown = default not in ("", ())
-            mark = typer.Option(
-                *one.flags, help=one.help, callback=one.check, show_default=shown, rich_help_panel=one.panel
-            )
-        default = inspect.Parameter.empty if default is MISSING else default
-        annotation = Annotated[taken, mark]
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        )
+    parameters = _parameters(kind)
     call: Any = run
     call.__signature__ = inspect.Signature(parameters)
     call.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -130,6 +115,23 @@ def _add(function: Callable[[Any], int], panel: str) -> None:
         context_settings={"allow_interspersed_args": kind.INTERSPERSED},
         rich_help_panel=panel,
     )(call)
+
+
+def _parameters(kind: type[Options]) -> list[inspect.Parameter]:
+    """The parameters of a typer command with these options."""
+    made = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    types, defaults = get_type_hints(kind), {one.name: one.default for one in fields(kind)}
+    for name, one in sorted(kind.declared().items(), key=lambda item: PANELS.index(item[1].panel)):
+        taken = list[str] if types[name] == Sequence[str] else types[name]
+        default = inspect.Parameter.empty if defaults[name] is MISSING else defaults[name]
+        shown: dict[str, Any] = {"help": one.help, "show_default": not one.metavar and default not in ("", ())}
+        if one.metavar:
+            mark = typer.Argument(metavar=one.metavar, **shown)
+        else:
+            mark = typer.Option(*one.flags, callback=one.check, rich_help_panel=one.panel, **shown)
+        kept: dict[str, Any] = {"default": default, "annotation": Annotated[taken, mark]}
+        made.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **kept))
+    return made
 
 
 for _panel, _functions in COMMANDS.items():
@@ -150,7 +152,7 @@ def main() -> NoReturn:
         sys.exit(2)
     except OSError as trouble:
         complain(
-            f"{trouble.strerror or trouble}: {trouble.filename or 'output'}; finished cases are kept, free some space or "
+            f"{trouble.strerror or trouble}: {trouble.filename or 'output'}; finished work is kept, free some space or "
             "choose another --out"
         )
         sys.exit(2)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rich.console import Console
 from rich.markup import escape
 
-from leakgauge.cli.options import CI, DEFAULT_BUDGET, Recorded, Threat, opt, within
+from leakgauge.cli.options import ASKED, CI, DEFAULT_BUDGET, Resumable, Threat, opt, within
 from leakgauge.errors import BadInput, LeakgaugeError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ EXPLANATION = "explanation.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditOptions(Threat, CI, Recorded):
+class AuditOptions(Threat, CI, Resumable):
     PANEL: ClassVar[str] = "Effort"
     EXAMPLES: ClassVar[Sequence[str]] = (
         "leakgauge audit",
@@ -59,14 +59,6 @@ class AuditOptions(Threat, CI, Recorded):
     )
     workers: int = opt(1, "Processes that run cases side by side.", panel="Run", check=within(1))
     ray: bool = opt(False, "Run the cases as tasks of a Ray cluster.", panel="Run")
-    resume: bool = opt(False, "Resume the run in --out where it stopped.", panel="Run")
-
-    def interrupted(self) -> str:
-        from leakgauge.audit import whole_plan
-
-        if not (self.folder / whole_plan.FILE).is_file():
-            return super().interrupted()
-        return f"interrupted; finished cases are kept, resume with: leakgauge audit --resume --out {self.folder}"
 
 
 def audit(options: AuditOptions) -> int:
@@ -235,7 +227,6 @@ def _planned(folder: Path, request: Request, view: AuditView, *, load: Load, beg
     """Makes the plan, without what an earlier attempt had measured; a user's mistake leaves nothing in the folder."""
     from leakgauge.audit import whole_plan
     from leakgauge.audit.planning import make_plan
-    from leakgauge.cli.run_folder import ASKED
 
     _forget(folder)
     try:

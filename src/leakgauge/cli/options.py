@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from leakgauge.audit.case import Case
     from leakgauge.audit.records import Record
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+ASKED = "asked.json"
+"""File of a run that can be resumed: what its command line asked for."""
 DEFAULT_BUDGET = "10m"
 """For a user's own model, where nobody knows yet how long a step takes."""
 NOT_MEASURED = frozenset(
@@ -112,8 +112,8 @@ class Options:
         return shlex.join(["leakgauge", self.name(), *both])
 
     def interrupted(self) -> str:
-        """What to say after Ctrl-C."""
-        return "interrupted; nothing to resume, run the command again"
+        """What to do after Ctrl-C. It may come at any time, so nothing is imported here."""
+        return "nothing to resume, run the command again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +137,17 @@ class Recorded(Run):
     @property
     def folder(self) -> Path:
         return self.out or Path("leakgauge-runs") / self.name()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumable(Recorded):
+    resume: bool = opt(False, "Resume the run in --out where it stopped.")
+
+    def interrupted(self) -> str:
+        if not self.resume and not (self.folder / ASKED).is_file():
+            return super().interrupted()
+        again = shlex.join(["leakgauge", self.name(), "--resume", "--out", str(self.folder)])
+        return f"finished work is kept, resume with: {again}"
 
 
 @dataclass(frozen=True, kw_only=True)

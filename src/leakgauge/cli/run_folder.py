@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from leakgauge.audit.files import write_whole
+from leakgauge.cli.options import ASKED
 from leakgauge.errors import BadInput
 
 ASIDE = ".replaced"
 """Where an old run is kept until the new one has results."""
-ASKED = "asked.json"
-"""What the command line of the run asked for."""
 
 
 def make_folder(folder: Path) -> None:
@@ -99,4 +98,4 @@ def refuse_changes(folder: Path, asked: Mapping[str, str], *, kind: str) -> None
         )
 
 
-__all__ = ["ASKED", "claimed", "make_folder", "refuse_changes", "remember"]
+__all__ = ["claimed", "make_folder", "refuse_changes", "remember"]

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from leakgauge.cli.options import DEFAULT_BUDGET, Defended, ModelAndData, Recorded, opt
+from leakgauge.cli.options import ASKED, DEFAULT_BUDGET, Defended, ModelAndData, Resumable, opt
 
 if TYPE_CHECKING:
     from leakgauge.audit.scan_records import Conclusion, CutRecord, ScanPlan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScanOptions(ModelAndData, Defended, Recorded):
+class ScanOptions(ModelAndData, Defended, Resumable):
     PANEL: ClassVar[str] = "Cuts"
     EXAMPLES: ClassVar[Sequence[str]] = (
         "leakgauge scan",
@@ -47,14 +47,6 @@ class ScanOptions(ModelAndData, Defended, Recorded):
         f"Default for your model: {DEFAULT_BUDGET}.",
         panel="Effort",
     )
-    resume: bool = opt(False, "Resume the scan in --out where it stopped.", panel="Run")
-
-    def interrupted(self) -> str:
-        from leakgauge.audit import scan_records
-
-        if not (self.folder / scan_records.PLAN).is_file():
-            return super().interrupted()
-        return f"interrupted; finished cuts are kept, resume with: leakgauge scan --resume --out {self.folder}"
 
 
 def scan(options: ScanOptions) -> int:
@@ -66,7 +58,7 @@ def scan(options: ScanOptions) -> int:
     from leakgauge.audit.case import restored
     from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
     from leakgauge.audit.step_time import seconds_of
-    from leakgauge.cli.run_folder import ASKED, claimed, refuse_changes, remember
+    from leakgauge.cli.run_folder import claimed, refuse_changes, remember
     from leakgauge.integrations.setups import find
     from leakgauge.models.pretrained import PRETRAINED
     from leakgauge.report import page

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
 
-from leakgauge.cli.options import INTERRUPTED, Recorded, arg, opt
+from leakgauge.cli.options import Recorded, arg, opt
 from leakgauge.errors import BadInput, LeakgaugeError
 
 if TYPE_CHECKING:
@@ -38,12 +38,6 @@ class MonitorOptions(Recorded):
     paper: bool = opt(False, "Also run the privacy-token paper's measure with its controls; takes a minute more.")
     watch: bool = opt(False, "Serve a live page to browsers on this machine.")
     port: int = opt(8673, "Port of the live page; 0 takes any free one.")
-
-    def interrupted(self) -> str:
-        from leakgauge.audit import monitor_records
-
-        kept = monitor_records.exists(self.folder)
-        return f"interrupted; {f'the measurements so far are in {self.folder}' if kept else 'nothing was measured'}"
 
 
 def monitor(options: MonitorOptions) -> int:
@@ -97,23 +91,26 @@ def monitor(options: MonitorOptions) -> int:
         recording = Recording(folder, settings, shows=(terminal.show, *shows))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", MonitorWarning)  # the notes of every report say the same
-        code = _end(recording, train)
+        stopped = _train(recording, train)
     if recording.monitor is not None:
         screen.print(recording.text, soft_wrap=True, highlight=False, markup=False)
         screen.print(f"report: {folder / page.FILE}", soft_wrap=True)
-    return code
+    if stopped:
+        kept = monitor_records.exists(folder)
+        raise KeyboardInterrupt(f"the measurements so far are in {folder}" if kept else "nothing was measured")
+    return 0
 
 
-def _end(recording: Recording, train: Callable[[], None]) -> int:
-    """Trains. However that ends, what was measured is kept and shown in a report."""
+def _train(recording: Recording, train: Callable[[], None]) -> bool:
+    """Trains. However that ends, what was measured is kept and shown in a report. Returns whether Ctrl-C ended it."""
     from leakgauge.report import page
 
-    code, mistake = 0, None
+    mistake = None
     try:
         train()
         how, why = "finished", ""
     except KeyboardInterrupt:
-        how, why, code = "interrupted", "Ctrl-C", INTERRUPTED
+        how, why = "interrupted", "Ctrl-C"
     except LeakgaugeError as error:
         how, why, mistake = "failed", str(error), error
     recording.finish(how, why)
@@ -121,4 +118,4 @@ def _end(recording: Recording, train: Callable[[], None]) -> int:
         page.write(recording.folder)
     if mistake is not None:
         raise mistake
-    return code
+    return how == "interrupted"
