@@ -17,7 +17,7 @@ BENCH := $(VENV)/.stamp-bench
 REQUIREMENTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports docs site papers architecture contents wheel unit mutants bench slow clean chromium
+.PHONY: help demo test check lint types imports docs site pages contents wheel unit mutants bench slow clean chromium
 # One thing after another: targets share one environment and few cores.
 .NOTPARALLEL:
 
@@ -80,11 +80,9 @@ site: $(DEV)  ## build the documentation into site/ (open site/index.html)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python tools/check_site.py
 
-papers: $(DEV)  ## write docs/papers.md and docs/advice.md anew from the docstrings and the rules
+pages: $(DEV)  ## write docs/papers.md, docs/advice.md and docs/architecture.md from the code
 	$(BIN)/python tools/make_papers_page.py
 	$(BIN)/python tools/make_advice_page.py
-
-architecture: $(DEV)  ## write docs/architecture.md and its picture anew from the code
 	$(BIN)/python tools/make_architecture_page.py
 
 unit: $(DEV) chromium

@@ -23,7 +23,7 @@ SEVERITIES = {"act": "change something", "check": "look again before you decide"
 INTRODUCTION = f"""\
 # What to do: the rules for advice
 
-*Reference, made by `make papers` from the code.* The first page of a report gives the verdict on each question and then a list of what to
+*Reference, made by `make pages` from the code.* The first page of a report gives the verdict on each question and then a list of what to
 do. Each line of that list follows from the records of the run by one of the rules below, so the same measurements always give the same
 advice. The report shows the first {SHOWN}, most important first, and folds the others away.
 

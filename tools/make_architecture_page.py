@@ -27,7 +27,7 @@ TOLERANCE = 0.2
 
 TEXT = """# Architecture
 
-Made by `make architecture` from the code; do not edit by hand. `make check` fails when it is out of date (sizes may drift by a fifth).
+Made by `make pages` from the code; do not edit by hand. `make check` fails when it is out of date (sizes may drift by a fifth).
 
 ## Who imports whom
 
@@ -165,7 +165,7 @@ def main(arguments: list[str]) -> int:
         path: (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).is_file() else "" for path in (PAGE, PICTURE)
     }
     if stale(old[PAGE], text) or old[PICTURE] != drawn:
-        print(f"{PAGE} is not up to date; run: make architecture")
+        print(f"{PAGE} is not up to date; run: make pages")
         return 1
     print(f"{PAGE}: up to date")
     return 0

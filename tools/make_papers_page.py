@@ -110,7 +110,7 @@ ALIASES = {"Zhu, Liu, Han 2019": "Zhu et al. 2019"}
 KEY = re.compile(r"(?P<key>.+?\b\d{4}\b\)?)(?:,\s*)?(?P<rest>.*)")
 HEAD = """# Papers: equation, function, test
 
-Made by `make papers` from the `Ref:` lines of the docstrings; do not edit by hand. A test is listed when it imports the
+Made by `make pages` from the `Ref:` lines of the docstrings; do not edit by hand. A test is listed when it imports the
 package and names the function. Tests that run over all attacks, defenses or channels at once are not listed again here.
 """
 
@@ -204,7 +204,7 @@ def main(arguments: list[str]) -> int:
         print(f"written: {PAGE}")
         return 0
     if not target.is_file() or target.read_text(encoding="utf-8") != made:
-        print(f"{PAGE} is not up to date; run: make papers")
+        print(f"{PAGE} is not up to date; run: make pages")
         return 1
     print(f"{PAGE}: up to date")
     return 0

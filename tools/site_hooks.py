@@ -4,11 +4,13 @@
   text exists once; nothing is copied into ``docs/``.
 - Links are written for the repository (``../src/leakgauge/core/errors.py``). On the site a link to another page leads there, a link to a
   file that is no page becomes its name with the path as a tooltip, and a link that leads nowhere fails the strict build.
+- A page of the reference shows also what its package exports and its text does not name.
 - A page that mkdocs.yml does not name stands at the end of the section ``MORE``, so that a new page needs no other file.
 """
 
 from __future__ import annotations
 
+import ast
 import html
 import logging
 import os
@@ -97,6 +99,21 @@ def more_figures(markdown: str, source: str, where: dict[str, str]) -> str:
     return "\n## More figures\n\n" + "\n\n".join(shown) + "\n" if shown else ""
 
 
+def more_names(markdown: str, source: str, root: Path = ROOT) -> str:
+    """A section with what the package of the reference page ``source`` exports and its text does not show; empty where it shows all.
+
+    So a new attack, defense or channel is in the reference without a line there. Exported is what is written ``import name as name``.
+    """
+    package = root / "src/leakgauge" / Path(source).stem / "__init__.py"
+    if not source.startswith("docs/api/") or not package.is_file():
+        return ""
+    imports = [node for node in ast.parse(package.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
+    names = [f"{node.module}.{alias.name}" for node in imports for alias in node.names if alias.asname == alias.name]
+    shown = set(re.findall(r"^::: (\S+)$", markdown, re.MULTILINE))
+    missing = [f"::: {name}\n" for name in names if name not in shown]
+    return "\n## More\n\n" + "\n".join(missing) if missing else ""
+
+
 def decisions(root: Path = ROOT) -> str:
     """The page that lists the decisions, from their titles."""
     rows = []
@@ -144,7 +161,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     source = next(path for path, name in where.items() if name == page.file.src_uri)
     if (ROOT / source).is_dir():
         return markdown  # made here, for the site
-    text, broken = for_site(markdown + more_figures(markdown, source, where), source, where)
+    text, broken = for_site(
+        markdown + more_figures(markdown, source, where) + more_names(markdown, source), source, where
+    )
     for target in broken:
         log.warning("%s links to %s, which does not exist", source, target)
     return text

@@ -13,6 +13,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +24,12 @@ from leakgauge.audit.text_scoring import score_text
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import (
     Attack,
+    Auxiliary,
     Channel,
     Defense,
     Mode,
     NeedsVictim,
+    Observation,
     PerSample,
     Pixels,
     Reconstruction,
@@ -36,6 +39,7 @@ from leakgauge.core import (
     Victim,
     share,
 )
+from leakgauge.core.examples import Example, examples_of
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.measures.mutual_information import Estimate, Estimator
 from leakgauge.models.cnn import CNN
@@ -94,6 +98,39 @@ def tiny_case(name: str, *, count: int = 1, mode: Mode = "eval") -> tuple[Victim
     victim = tiny_victim(name, mode=mode)
     samples, labels = tiny_sentences(count) if name in TINY_TEXT else tiny_images(count)
     return victim, victim.space.encode(samples), labels
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """The small case that an attack's example names."""
+
+    victim: Victim
+    x: Tensor
+    y: Tensor
+    channel: Channel
+    reveal: tuple[Reveal, ...]
+
+    def seen(self) -> Observation:
+        """What the attack is given."""
+        return share(self.victim, self.channel, self.x, self.y, reveal=self.reveal)
+
+
+def home(example: Example, *, victim: str = "") -> Home:
+    """The case of an example, or the same on another tiny ``victim``."""
+    made, x, y = tiny_case(victim or example.victim or "cnn")
+    sent = made if example.server is None else example.server(made)
+    own = (Auxiliary(made.space.encode(tiny_images(60)[0][10:])),) if example.auxiliary else ()
+    return Home(sent, x, y, example.channel or Gradient(), (Size(), *own))
+
+
+def check_examples(make: Callable[..., Attack]) -> None:
+    """The laws of an attack on every example that it declares (:func:`leakgauge.core.examples.example`)."""
+    examples = examples_of(make)
+    assert examples, f"{make.__name__} declares no example; put @example(…) above it"
+    for example in examples:
+        case = home(example)
+        attack = make(**example.options)
+        check_attack(attack, case.victim, case.x, case.y, channel=case.channel, reveal=case.reveal)
 
 
 @contextmanager

@@ -1,116 +1,50 @@
 """Every registered attack, defense, channel and estimator obeys the laws that the package ships for third parties."""
 
+import inspect
+
 import pytest
 
 from leakgauge import testing
 from leakgauge.attacks import ATTACKS
-from leakgauge.channels import CHANNELS, DPSGD, Aggregate, Features, FedAvg, Gradient, ShuffledFedAvg
-from leakgauge.core import Auxiliary, Size, share
-from leakgauge.defenses import (
-    DEFENSES,
-    Clip,
-    GaussianNoise,
-    LaplacianNoise,
-    MaskChannels,
-    Prune,
-    PruneChannels,
-    Quantize,
-    Withhold,
-)
-from leakgauge.errors import Inapplicable
+from leakgauge.channels import CHANNELS, Gradient
+from leakgauge.core import PerSample, share
+from leakgauge.core.examples import examples_of
+from leakgauge.defenses import DEFENSES
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.measures.mutual_information import ESTIMATORS, CriticFit, Estimate
-from leakgauge.servers import FishingServer, ImprintServer
 
-HOME = {
-    "dlg": ("lenet", {"steps": 20, "restarts": 2}),
-    "idlg": ("lenet", {"steps": 20, "restarts": 2}),
-    "inverting_gradients": ("cnn", {"steps": 150, "tv": 0.01}),
-    "tag": ("lenet", {"steps": 250}),
-    "tag_read_labels": ("vit_a", {"steps": 150}),
-    "linear": ("mlp", {}),
-    "r_gap": ("lenet", {}),
-    "gradinversion": ("cnn", {"steps": 150, "restarts": 3}),
-    "generative_prior": ("cnn", {"latents": 8, "epochs": 20, "steps": 100, "pixels": 0.2, "restarts": 2}),
-    "april": ("vit_a", {"steps": 300, "restarts": 2}),
-    "april_closed_form": ("vit_a", {}),
-    "april_from_closed_form": ("vit", {"steps": 300, "restarts": 2}),
-    "april_text": ("text_a", {}),
-    "bag_of_tokens": ("text", {}),
-    "token_positions": ("text", {}),
-    "feature_matching": ("cnn", {"steps": 100}),
-    "feasibility": ("cnn", {"steps": 150}),
-    "huang": ("cnn", {"steps": 150, "statistics": 0.01}),
-    "federated_averaging": ("cnn", {"steps": 150}),
-    "linear_rows": ("mlp", {}),
-    "imprint": ("cnn", {}),
-    "fishing": ("lenet", {"steps": 150, "tv": 0.01}),
-}
-SENT = {"imprint": ImprintServer, "fishing": FishingServer}
-"""Malicious servers whose model an attack reads."""
-HOLDS_IMAGES = {"generative_prior"}
-"""Attacks that learn from images of the adversary's own."""
-SEEN_THROUGH = {"feature_matching": Features("features.5")}
-DEFENSE_SETTINGS = {
-    "gaussian_noise": (GaussianNoise(relative=0.5), GaussianNoise(std=0.0)),
-    "laplacian_noise": (LaplacianNoise(std=0.1), LaplacianNoise(relative=0.0)),
-    "clip": (Clip(0.1), Clip(float("inf"))),
-    "prune": (Prune(0.9), Prune(0.0)),
-    "quantize": (Quantize(4), Quantize(32)),
-    "mask_channels": (MaskChannels(0.5, seed=1), MaskChannels(0.0)),
-    "prune_channels": (PruneChannels(0.5), PruneChannels(0.0)),
-    "withhold": (Withhold(("head",)), Withhold()),
-}
-CHANNEL_SETTINGS = {
-    "gradient": (Gradient(),),
-    "features": (),  # a cut is a place in one model: FEATURES
-    "fedavg": (FedAvg(), FedAvg(steps=3, lr=0.05, minibatch=1, order=(1, 0), momentum=0.9)),
-    "shuffled_fedavg": (ShuffledFedAvg(epochs=2, lr=0.05, minibatch=1, seed=3),),
-    "dpsgd": (DPSGD(clip=0.5, noise=0.3),),
-    "aggregate": (Aggregate(clients=2, of=FedAvg(steps=2)),),
-}
 ALL_TINY = (*testing.TINY, *testing.TINY_TEXT)
-SHORT = CriticFit(batch=32, steps=200, shifts=31)
-ESTIMATOR_SETTINGS = {
-    "dv": {"training": SHORT},
-    "mine": {"training": SHORT},
-    "nwj": {"training": SHORT},
-    "infonce": {"candidates": 32, "training": SHORT},
-    "smile": {"training": SHORT},
-    "club": {"training": SHORT},
-    "ksg": {},
-    "cca": {},
-}
-
-FEATURES = {"mlp": "body.1", "lenet": "body.1", "cnn": "features.2", "vit": "blocks.0", "vit_a": "blocks.1"}
 
 
-def test_every_registered_thing_has_its_laws():
-    assert set(HOME) == set(ATTACKS)
-    assert set(DEFENSE_SETTINGS) == set(DEFENSES)
-    assert set(CHANNEL_SETTINGS) == set(CHANNELS)
-    assert set(ESTIMATOR_SETTINGS) == set(ESTIMATORS)
+def on_victims(registry):
+    """Every example of the registered parts with each victim that it is for."""
+    return [
+        pytest.param(make, example, victim, id=f"{name}-{number}-{victim}")
+        for name, make in registry.items()
+        for number, example in enumerate(examples_of(make))
+        for victim in ((example.victim,) if example.victim else ALL_TINY)
+    ]
+
+
+@pytest.mark.parametrize("registry", [ATTACKS, DEFENSES, CHANNELS], ids=["attacks", "defenses", "channels"])
+def test_every_registered_thing_has_an_example_that_the_laws_try(registry):
+    without = [name for name, part in registry.items() if not examples_of(part)]
+    assert not without, f"put @example(…) above {without[0]}"
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack(name):
-    home, options = HOME[name]
-    victim, x, y = testing.tiny_case(home)
-    if name in SENT:
-        victim = SENT[name](*([int(y[0])] if name == "fishing" else []))(victim)
-    told = (
-        (Size(), Auxiliary(victim.space.encode(testing.tiny_images(60)[0][10:]))) if name in HOLDS_IMAGES else (Size(),)
-    )
-    testing.check_attack(ATTACKS[name](**options), victim, x, y, channel=SEEN_THROUGH.get(name), reveal=told)
+    testing.check_examples(ATTACKS[name])
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack_refuses_the_other_kind_of_data(name):
     """Attacks on images refuse text and the other way round; none crashes."""
-    home, options = HOME[name]
-    victim, x, y = testing.tiny_case("vit_a" if home in testing.TINY_TEXT else "text_a")
+    example, *_ = examples_of(ATTACKS[name])
+    victim, x, y = testing.tiny_case("vit_a" if example.victim in testing.TINY_TEXT else "text_a")
     seen = share(victim, Gradient(), x, y)
     with testing.untouched(victim), pytest.raises(Inapplicable):
-        ATTACKS[name](**options)(victim, seen)
+        ATTACKS[name](**example.options)(victim, seen)
 
 
 def test_an_attack_that_ignores_the_signal_breaks_the_law():
@@ -119,30 +53,25 @@ def test_an_attack_that_ignores_the_signal_breaks_the_law():
         testing.check_attack(blind, *testing.tiny_case("cnn"))
 
 
-@pytest.mark.parametrize("name", DEFENSES)
-@pytest.mark.parametrize("victim", ALL_TINY)
-def test_defense(name, victim):
-    if name == "withhold" and victim == "lenet":
-        testing.check_defense(Withhold(("first_layer",)), Withhold(), *testing.tiny_case(victim, count=2))
-    testing.check_defense(*DEFENSE_SETTINGS[name], *testing.tiny_case(victim, count=2))
+@pytest.mark.parametrize(("make", "example", "victim"), on_victims(DEFENSES))
+def test_defense(make, example, victim):
+    testing.check_defense(make(**example.options), make(**example.neutral), *testing.tiny_case(victim, count=2))
 
 
-@pytest.mark.parametrize("channel", [c for cs in CHANNEL_SETTINGS.values() for c in cs], ids=repr)
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize("victim", ALL_TINY)
-def test_channel(channel, mode, victim):
-    if isinstance(channel, DPSGD) and mode == "train" and victim == "cnn":  # the one with batch normalisation
-        with pytest.raises(Inapplicable, match="normalises over the batch"):
-            testing.check_channel(channel, *testing.tiny_case(victim, count=2, mode=mode))
+@pytest.mark.parametrize(("make", "example", "victim"), on_victims(CHANNELS))
+def test_channel(make, example, victim, mode):
+    channel, case = make(**example.options), testing.tiny_case(victim, count=2, mode=mode)
+    if isinstance(channel, PerSample) and mode == "train":
+        with pytest.raises(BadInput, match="eval mode"):
+            channel(*case)
         return
-    testing.check_channel(channel, *testing.tiny_case(victim, count=2, mode=mode))
-
-
-@pytest.mark.parametrize("victim", testing.TINY)
-def test_features(victim):
-    case, channel = testing.tiny_case(victim, count=3), Features(FEATURES[victim])
-    testing.check_channel(channel, *case)
-    testing.check_rows(channel, *case)
+    try:
+        testing.check_channel(channel, *case)
+    except Inapplicable:
+        assert (victim, mode) == ("cnn", "train")  # the one that normalises over the batch
+    if isinstance(channel, PerSample):
+        testing.check_rows(channel, *case)
 
 
 def test_the_row_law_fails_for_a_gradient():
@@ -181,7 +110,9 @@ def test_untouched_holds_when_an_attack_refuses():
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_estimator(name):
-    testing.check_estimator(ESTIMATORS[name](**ESTIMATOR_SETTINGS[name]))
+    short = {"training": CriticFit(batch=32, steps=200, shifts=31), "candidates": 32}
+    taken = inspect.signature(ESTIMATORS[name]).parameters
+    testing.check_estimator(ESTIMATORS[name](**{option: short[option] for option in short if option in taken}))
 
 
 def test_an_estimator_of_nothing_breaks_the_law():

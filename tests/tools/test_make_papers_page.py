@@ -59,7 +59,7 @@ def test_check_passes_on_a_page_just_made(tool, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     (tmp_path / "docs").mkdir()
     assert tool.main(["--check"]) == 1
-    assert "make papers" in capsys.readouterr().out
+    assert "make pages" in capsys.readouterr().out
     assert tool.main([]) == 0
     assert tool.main(["--check"]) == 0
 

@@ -5,29 +5,33 @@ A decoder is an attack that has to be trained first: :func:`fit_decoder` makes o
 
 from collections.abc import Callable
 
-from leakgauge.attacks.april import april
-from leakgauge.attacks.april.closed_form import april_closed_form
-from leakgauge.attacks.april.from_closed_form import april_from_closed_form
-from leakgauge.attacks.april.text import april_text
-from leakgauge.attacks.bag_of_tokens import bag_of_tokens
-from leakgauge.attacks.decoder import DecoderInverter, FittedDecoder, fit_decoder, fit_on
-from leakgauge.attacks.dlg import dlg
-from leakgauge.attacks.feasibility import feasibility, huang
-from leakgauge.attacks.feature_matching import feature_matching
-from leakgauge.attacks.federated_averaging import federated_averaging
-from leakgauge.attacks.fishing import fishing
-from leakgauge.attacks.generative_prior import generative_prior
-from leakgauge.attacks.generator import fit_generator
-from leakgauge.attacks.gradinversion import gradinversion
-from leakgauge.attacks.idlg import idlg
-from leakgauge.attacks.imprint import imprint
-from leakgauge.attacks.inverting_gradients import inverting_gradients
-from leakgauge.attacks.linear import linear
-from leakgauge.attacks.linear_rows import linear_rows
-from leakgauge.attacks.r_gap import r_gap
-from leakgauge.attacks.tag import tag
-from leakgauge.attacks.tag_read_labels import tag_read_labels
-from leakgauge.attacks.token_positions import token_positions
+from leakgauge.attacks.april import april as april
+from leakgauge.attacks.april.closed_form import april_closed_form as april_closed_form
+from leakgauge.attacks.april.from_closed_form import april_from_closed_form as april_from_closed_form
+from leakgauge.attacks.april.text import april_text as april_text
+from leakgauge.attacks.bag_of_tokens import bag_of_tokens as bag_of_tokens
+from leakgauge.attacks.decoder import DecoderInverter as DecoderInverter
+from leakgauge.attacks.decoder import FittedDecoder as FittedDecoder
+from leakgauge.attacks.decoder import fit_decoder as fit_decoder
+from leakgauge.attacks.decoder import fit_on as fit_on
+from leakgauge.attacks.dlg import dlg as dlg
+from leakgauge.attacks.feasibility import feasibility as feasibility
+from leakgauge.attacks.feasibility import huang as huang
+from leakgauge.attacks.feature_matching import feature_matching as feature_matching
+from leakgauge.attacks.federated_averaging import federated_averaging as federated_averaging
+from leakgauge.attacks.fishing import fishing as fishing
+from leakgauge.attacks.generative_prior import generative_prior as generative_prior
+from leakgauge.attacks.generator import fit_generator as fit_generator
+from leakgauge.attacks.gradinversion import gradinversion as gradinversion
+from leakgauge.attacks.idlg import idlg as idlg
+from leakgauge.attacks.imprint import imprint as imprint
+from leakgauge.attacks.inverting_gradients import inverting_gradients as inverting_gradients
+from leakgauge.attacks.linear import linear as linear
+from leakgauge.attacks.linear_rows import linear_rows as linear_rows
+from leakgauge.attacks.r_gap import r_gap as r_gap
+from leakgauge.attacks.tag import tag as tag
+from leakgauge.attacks.tag_read_labels import tag_read_labels as tag_read_labels
+from leakgauge.attacks.token_positions import token_positions as token_positions
 from leakgauge.core import Attack
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
@@ -54,34 +58,3 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "imprint": imprint,
     "fishing": fishing,
 }
-
-__all__ = [
-    "ATTACKS",
-    "DecoderInverter",
-    "FittedDecoder",
-    "april",
-    "april_closed_form",
-    "april_from_closed_form",
-    "april_text",
-    "bag_of_tokens",
-    "dlg",
-    "feasibility",
-    "feature_matching",
-    "federated_averaging",
-    "fishing",
-    "fit_decoder",
-    "fit_generator",
-    "fit_on",
-    "generative_prior",
-    "gradinversion",
-    "huang",
-    "idlg",
-    "imprint",
-    "inverting_gradients",
-    "linear",
-    "linear_rows",
-    "r_gap",
-    "tag",
-    "tag_read_labels",
-    "token_positions",
-]

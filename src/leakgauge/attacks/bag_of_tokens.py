@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
@@ -70,6 +71,7 @@ def filled(sizes: Tensor, slots: int) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), counts)
 
 
+@example("text")
 def bag_of_tokens() -> BagOfTokens:
     """Melis et al. 2019: the gradient of a look-up table has rows for the tokens that were looked up, and zeros elsewhere.
 

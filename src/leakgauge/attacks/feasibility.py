@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leakgauge.core.examples import example
 from leakgauge.inversion import (
     Adam,
     Cosine,
@@ -18,6 +19,7 @@ from leakgauge.inversion import (
 )
 
 
+@example("cnn", steps=150)
 def feasibility(
     *, tv: float = 0.01, statistics: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:
@@ -39,6 +41,7 @@ def feasibility(
     return Guided(_matching("feasibility", tv, lr, steps, restarts), statistics=Strongest(), weight=statistics)
 
 
+@example("cnn", steps=150, statistics=0.01)
 def huang(
     *, tv: float = 0.01, statistics: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from leakgauge.core.examples import example
 from leakgauge.inversion import Adam, Cosine, Descent, FromSpace, Matching, TotalVariation, inferred
 from leakgauge.inversion.epochs import OverEpochs
 
 
+@example("cnn", steps=150)
 def federated_averaging(
     *, tv: float = 0.001, agreement: float = 0.1, lr: float = 0.1, steps: int = 1000, restarts: int = 1
 ) -> OverEpochs:

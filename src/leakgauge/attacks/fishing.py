@@ -10,11 +10,12 @@ from leakgauge.attacks.found_images import batch_of
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.channels.facts import is_weight_update
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.examples import example
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
 from leakgauge.inversion import Matching
 from leakgauge.inversion.labels import batch_size
-from leakgauge.servers.fishing import fished_class
+from leakgauge.servers.fishing import FishingServer, fished_class
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def caught(victim: Victim, seen: Observation, target: int, size: int) -> int:
     return min(count, size)
 
 
+@example("lenet", server=FishingServer(0), steps=150, tv=0.01)
 def fishing(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1) -> Fishing:
     """Wen et al. 2022: inverting gradients, on the part of the update that :class:`leakgauge.servers.FishingServer` left to one class.
 

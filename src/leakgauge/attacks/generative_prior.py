@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from leakgauge.attacks.decoder import FEWEST
 from leakgauge.attacks.generator import Generator, fit_generator
 from leakgauge.core import Observation, Pixels, Reconstruction, Use, Victim
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import (
     Adam,
@@ -68,6 +69,7 @@ class GenerativePrior:
         return fit_generator(images, latents=self.latents, epochs=self.epochs, seed=seed)
 
 
+@example("cnn", auxiliary=True, latents=8, epochs=20, steps=100, pixels=0.2, restarts=2)
 def generative_prior(
     *,
     latents: int = 64,

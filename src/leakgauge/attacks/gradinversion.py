@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 from leakgauge.inversion import (
     Adam,
@@ -23,6 +24,7 @@ from leakgauge.inversion import (
 )
 
 
+@example("cnn", steps=150, restarts=3)
 def gradinversion(
     *,
     tv: float = 0.01,

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from leakgauge.attacks.found_images import batch_of
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.labels import batch_size
-from leakgauge.servers.imprint import ImprintBlock
+from leakgauge.servers.imprint import ImprintBlock, ImprintServer
 
 ROUNDING = 64.0
 """Units of rounding, relative to the largest row, below which a bin counts as empty."""
@@ -63,6 +64,7 @@ def images_in_bins(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return own[held] / alone[held, None], alone[held]
 
 
+@example("cnn", server=ImprintServer())
 def imprint() -> Imprint:
     """Fowl et al. 2022: what the client sends back of the model that :class:`leakgauge.servers.ImprintServer` made, image by image.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from leakgauge.core.examples import example
 from leakgauge.inversion import Adam, Cosine, Descent, FromSpace, Matching, Sign, StepDecay, TotalVariation, inferred
 
 
+@example("cnn", steps=150, tv=0.01)
 def inverting_gradients(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1) -> Matching:
     """Geiping et al. 2020: direction of the gradient, smooth images, signed Adam.
 

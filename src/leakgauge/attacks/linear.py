@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.examples import example
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
@@ -97,6 +98,7 @@ def _require_raw_input(victim: Victim, name: str, *, seed: int) -> None:
         )
 
 
+@example("mlp")
 def linear() -> Linear:
     """Phong et al. 2018: for y = W x + b, row i of ∂W is ∂b_i · x, so x is read off exactly.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from leakgauge.attacks.found_images import batch_of, valid_range
 from leakgauge.attacks.linear import first_layer_gradients
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.examples import example
 from leakgauge.inversion.labels import batch_size
 
 SAME = 1e-3
@@ -73,6 +74,7 @@ def told_apart(rows: Tensor, victim: Victim, *, seed: int) -> tuple[Tensor, int]
     return rows[kept], sum(int(count[j]) > 1 for j in kept)
 
 
+@example("mlp")
 def linear_rows() -> LinearRows:
     """Boenisch et al. 2023: single images of a batch, from units of a fully connected first layer that only one of them reached.
 

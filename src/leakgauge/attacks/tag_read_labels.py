@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leakgauge.attacks.tag import tag
+from leakgauge.core.examples import example
 from leakgauge.inversion import Adam, CosineDecay, Descent, Matching, read_off
 
 
+@example("vit_a", steps=150)
 def tag_read_labels(
     *, alpha: float = 0.1, decay: float = 1.0, lr: float = 0.1, steps: int = 1000, restarts: int = 1
 ) -> Matching:

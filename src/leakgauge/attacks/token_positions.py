@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
@@ -107,6 +108,7 @@ def equal_rows(parts: Tensor) -> int:
     return int(counts[counts > 1].sum())
 
 
+@example("text")
 def token_positions() -> TokenPositions:
     """Where a position embedding is added to the token embedding, both gradients are made of the same rows.
 

@@ -1,12 +1,12 @@
 """What leaves the device."""
 
-from leakgauge.channels.aggregate import Aggregate
-from leakgauge.channels.dpsgd import DPSGD
-from leakgauge.channels.epochs import ShuffledFedAvg
-from leakgauge.channels.features import Features
-from leakgauge.channels.fedavg import FedAvg
-from leakgauge.channels.gradient import Gradient
-from leakgauge.channels.twice import twice_differentiable
+from leakgauge.channels.aggregate import Aggregate as Aggregate
+from leakgauge.channels.dpsgd import DPSGD as DPSGD
+from leakgauge.channels.epochs import ShuffledFedAvg as ShuffledFedAvg
+from leakgauge.channels.features import Features as Features
+from leakgauge.channels.fedavg import FedAvg as FedAvg
+from leakgauge.channels.gradient import Gradient as Gradient
+from leakgauge.channels.twice import twice_differentiable as twice_differentiable
 from leakgauge.core import Channel
 
 CHANNELS: dict[str, type[Channel]] = {
@@ -17,14 +17,3 @@ CHANNELS: dict[str, type[Channel]] = {
     "dpsgd": DPSGD,
     "aggregate": Aggregate,
 }
-
-__all__ = [
-    "CHANNELS",
-    "DPSGD",
-    "Aggregate",
-    "Features",
-    "FedAvg",
-    "Gradient",
-    "ShuffledFedAvg",
-    "twice_differentiable",
-]

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.facts import is_gradient, public, reseed
+from leakgauge.channels.fedavg import FedAvg
 from leakgauge.channels.gradient import Gradient
 from leakgauge.channels.targets import of_samples
 from leakgauge.core import Channel, Mode, PerSample, SharesBuffers, Signal, Targets, Victim
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 
 
+@example(clients=2, of=FedAvg(steps=2))
 @dataclass(frozen=True)
 class Aggregate:
     """Σ_k n_k/n · u_k, with u_k the update (channel ``of``) of client k on its n_k of the n samples.

@@ -11,9 +11,11 @@ from torch import Tensor
 from leakgauge.channels.fedavg import FedAvg
 from leakgauge.channels.targets import of_samples
 from leakgauge.core import Signal, Targets, Victim
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 
 
+@example(epochs=2, lr=0.05, minibatch=1, seed=3)
 @dataclass(frozen=True)
 class ShuffledFedAvg:
     """``epochs`` passes over the client's samples in minibatches of ``minibatch``, in a new order each time.

@@ -8,10 +8,16 @@ from typing import Any
 from torch import Tensor
 
 from leakgauge.core import Signal, Targets, Victim
+from leakgauge.core.examples import example
 from leakgauge.errors import Inapplicable
 from leakgauge.graphs import example_of, find_point, trace_of
 
 
+@example("mlp", cut="body.1")
+@example("lenet", cut="body.1")
+@example("cnn", cut="features.2")
+@example("vit", cut="blocks.0")
+@example("vit_a", cut="blocks.1")
 @dataclass(frozen=True)
 class Features:
     """z = M1(x): the tensors that cross ``cut``, by name. If a single tensor crosses, it has the name of the cut.

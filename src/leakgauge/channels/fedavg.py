@@ -10,9 +10,12 @@ from torch import Tensor
 from leakgauge.channels.gradient import gradient
 from leakgauge.channels.targets import of_samples
 from leakgauge.core import Signal, Targets, Victim
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 
 
+@example()
+@example(steps=3, lr=0.05, minibatch=1, order=(1, 0), momentum=0.9)
 @dataclass(frozen=True)
 class FedAvg:
     """Δ = θ_K − θ_0 with θ_{k+1} = θ_k − η·v_{k+1}, v_{k+1} = μ·v_k + ∇loss(θ_k; minibatch k).

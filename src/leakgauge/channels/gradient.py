@@ -14,9 +14,11 @@ from torch import Tensor
 from leakgauge.channels.targets import IMAGE, of_samples
 from leakgauge.channels.twice import ScaleApart, twice_differentiable
 from leakgauge.core import Mode, Signal, Targets, Victim
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 
 
+@example()
 @dataclass(frozen=True)
 class Gradient:
     """g = ∂/∂θ loss(model_θ(x), y), by parameter name, in the victim's mode.

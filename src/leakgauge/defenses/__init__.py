@@ -1,12 +1,15 @@
 """Changes to what leaves the device, one file each; ``DEFENSES`` names them all."""
 
 from leakgauge.core import Defense
-from leakgauge.defenses.channels import MaskChannels, PruneChannels
-from leakgauge.defenses.clip import Clip
-from leakgauge.defenses.noise import GaussianNoise, LaplacianNoise
-from leakgauge.defenses.prune import Prune
-from leakgauge.defenses.quantize import Quantize
-from leakgauge.defenses.withhold import Withhold, WithholdNames
+from leakgauge.defenses.channels import MaskChannels as MaskChannels
+from leakgauge.defenses.channels import PruneChannels as PruneChannels
+from leakgauge.defenses.clip import Clip as Clip
+from leakgauge.defenses.noise import GaussianNoise as GaussianNoise
+from leakgauge.defenses.noise import LaplacianNoise as LaplacianNoise
+from leakgauge.defenses.prune import Prune as Prune
+from leakgauge.defenses.quantize import Quantize as Quantize
+from leakgauge.defenses.withhold import Withhold as Withhold
+from leakgauge.defenses.withhold import WithholdNames as WithholdNames
 
 DEFENSES: dict[str, type[Defense]] = {
     "gaussian_noise": GaussianNoise,
@@ -18,16 +21,3 @@ DEFENSES: dict[str, type[Defense]] = {
     "prune_channels": PruneChannels,
     "withhold": Withhold,
 }
-
-__all__ = [
-    "DEFENSES",
-    "Clip",
-    "GaussianNoise",
-    "LaplacianNoise",
-    "MaskChannels",
-    "Prune",
-    "PruneChannels",
-    "Quantize",
-    "Withhold",
-    "WithholdNames",
-]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Signal
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 
 
@@ -56,6 +57,7 @@ class _OfChannels(ABC):
         """Which ``count`` channels of each of the rows (samples, channels, ...) go, shape (samples, count)."""
 
 
+@example(fraction=0.5, seed=1, neutral={"fraction": 0.0})
 @dataclass(frozen=True)
 class MaskChannels(_OfChannels):
     """Never sends a ``fraction`` of the channels, drawn once by ``seed``: the same for every sample."""
@@ -67,6 +69,7 @@ class MaskChannels(_OfChannels):
         return order[:count].to(rows.device).expand(len(rows), count)
 
 
+@example(fraction=0.5, neutral={"fraction": 0.0})
 @dataclass(frozen=True)
 class PruneChannels(_OfChannels):
     """Does not send the ``fraction`` of channels with the smallest sum of squares, chosen for each sample anew."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from leakgauge.channels.rows import clip_rows
 from leakgauge.core import Signal
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 
 
+@example(norm=0.1, neutral={"norm": math.inf})
 @dataclass(frozen=True)
 class Clip:
     """g · min(1, norm / ‖g‖) over all tensors together: :func:`leakgauge.channels.rows.clip_rows` of one row.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from leakgauge.channels.rows import column, row_norms
 from leakgauge.core import Signal
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 
 
@@ -65,6 +66,7 @@ class _Noise(ABC):
         """Noise of deviation 1."""
 
 
+@example(relative=0.5, neutral={"std": 0.0})
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(_Noise):
     """g + N(0, σ²) on every entry."""
@@ -73,6 +75,7 @@ class GaussianNoise(_Noise):
         return torch.randn(like.shape, generator=rng).to(like)
 
 
+@example(std=0.1, neutral={"relative": 0.0})
 @dataclass(frozen=True, kw_only=True)
 class LaplacianNoise(_Noise):
     """g + Laplace(0, b) on every entry, with b = σ/√2 so that σ is its standard deviation."""

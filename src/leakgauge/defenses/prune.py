@@ -9,9 +9,11 @@ from torch import Tensor
 
 from leakgauge.channels.rows import as_rows
 from leakgauge.core import Signal
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 
 
+@example(fraction=0.9, neutral={"fraction": 0.0})
 @dataclass(frozen=True)
 class Prune:
     """Sets the ``fraction`` of smallest entries (by magnitude, within each tensor) to zero; the top k stay.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from leakgauge.core import Defense, Signal, Victim
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
 
@@ -25,6 +26,8 @@ class WithholdNames:
         raise BadInput("withholding keeps parameters on the device, but features are sent; mask channels instead")
 
 
+@example(roles=("head",))
+@example("lenet", roles=("first_layer",))
 @dataclass(frozen=True)
 class Withhold:
     """Keeps every parameter of the given roles (``head``, ``position_embedding``, …) on the device.

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from leakgauge.core import Victim
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
 from leakgauge.inversion import L2, Adam, Cosine, Descent, Matching, Normal, inferred
@@ -45,6 +46,7 @@ class PositionEmbedding:
         return {role: 1.0}
 
 
+@example("vit_a", steps=300, restarts=2)
 def april(*, alpha: float = 1.0, lr: float = 0.1, steps: int = 1500, restarts: int = 1) -> Matching:
     """Lu et al. 2022: squared distance of all gradients plus ``alpha`` times the angle of the position embedding's.
 

@@ -24,6 +24,7 @@ from leakgauge.channels.facts import local_steps
 from leakgauge.channels.gradient import gradient, gradient_at
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Assumption, Observation, Reconstruction, Signal, Tokens, Victim
+from leakgauge.core.examples import example
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
@@ -338,6 +339,7 @@ def close(a: Tensor, b: Tensor) -> bool:
     return bool((a - b).norm() <= AGREEMENT * b.norm())
 
 
+@example("vit_a")
 def april_closed_form(
     *, ridge: float | Literal["auto"] | None = None, noise: float | None = None, force: bool = False
 ) -> AprilClosedForm:

@@ -9,6 +9,7 @@ from typing import Literal
 from leakgauge.attacks.april import april
 from leakgauge.attacks.april.closed_form import AprilClosedForm, april_closed_form
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 from leakgauge.inversion import Given, Matching
 
@@ -34,6 +35,7 @@ class AprilFromClosedForm:
         return replace(result, made_by=repr(self), seconds=time.perf_counter() - began, notes=notes)
 
 
+@example("vit", steps=300, restarts=2)
 def april_from_closed_form(
     *,
     alpha: float = 1.0,

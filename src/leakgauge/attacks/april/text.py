@@ -17,6 +17,7 @@ from leakgauge.attacks.april.closed_form import (
 )
 from leakgauge.attacks.april.identifiability import identifiability
 from leakgauge.core import Observation, Reconstruction, Signal, Victim
+from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.families import Attention
@@ -123,6 +124,7 @@ def _candidates(model: TextModel, signal: Signal) -> tuple[Tensor, str]:
     return found, f"nearest of {len(found)} tokens, those with a gradient in {model.token}"
 
 
+@example("text_a")
 def april_text() -> AprilText:
     """Lu et al. 2022 on text: the gradient of the positions gives the attention's input, its rows give the tokens.
 

@@ -15,6 +15,7 @@ from leakgauge.attacks.r_gap.head import Start, starts
 from leakgauge.attacks.r_gap.system import Judged, RankAnalysis, system_of_convolution, system_of_linear
 from leakgauge.channels.facts import local_steps
 from leakgauge.core import Observation, Reconstruction, Signal, Victim
+from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
@@ -121,6 +122,7 @@ def _box(victim: Victim) -> Tensor:
     return torch.cat(valid_range(victim, torch.empty(0, dtype=torch.float64)))
 
 
+@example("lenet")
 def r_gap(*, unknowns: int = 4096) -> RGap:
     """Zhu and Blaschko 2021: the image of one sample in closed form, through a plain chain of layers from the head backwards.
 
