@@ -8,15 +8,12 @@ from itertools import combinations, product
 
 import pytest
 
-from leakgauge.audit.advice import EXCLUSIVE, RULES, Rule, advise, as_text
-from leakgauge.audit.advice.on_updates import FEWEST_IMAGES
-from leakgauge.audit.advice.text import SHOWN
-from leakgauge.audit.findings import Findings
-from leakgauge.audit.questions import QUESTIONS
-from leakgauge.audit.summaries import (
-    HELD,
-    Defended,
+from leakgauge.audit.advice import EXCLUSIVE, RULES, SHOWN, Rule, advise, as_text
+from leakgauge.audit.advice.conditions import FEWEST_IMAGES
+from leakgauge.audit.case import Change
+from leakgauge.audit.findings import (
     Defenses,
+    Findings,
     Flip,
     Measured,
     Split,
@@ -25,18 +22,19 @@ from leakgauge.audit.summaries import (
     Update,
     Updates,
 )
+from leakgauge.audit.questions import QUESTIONS
+from tests.made import FEASIBLE, defended, ended, update
+from tests.made import INFEASIBLE as HELD
 
 EVAL = ("client computes its update in eval mode",)
-PLAIN = Update(
-    "case-1", "cnn, train mode, batch 4", HELD, batch=4, ssim=0.12, psnr=8.5, null_ssim=0.11, null_psnr=8.25,
+PLAIN = update(
+    1, "cnn, train mode, batch 4", HELD, batch=4, ssim=0.12, psnr=8.5, null_ssim=0.11, null_psnr=8.25,
     steps=4800, usual_steps=4800, classes=10, labels=0.25, deployable=("batch size known (4)",), seconds=30.0,
 )  # fmt: skip
-LEAK = replace(
-    PLAIN, anchor="case-2", name="cnn, train mode, batch 1", batch=1, outcome="feasible", ssim=0.91, psnr=19.5
-)
-PARTLY = replace(PLAIN, anchor="case-3", name="cnn in part", outcome="partial", ssim=0.41, psnr=11.25)
-HELPED = replace(LEAK, anchor="case-4", name="cnn, eval mode", mode="eval", batch=4, diagnostic=EVAL, ssim=0.83)
-GUARDED = replace(LEAK, anchor="case-5", name="cnn, pruned", batch=4, defenses=("prune:0.5",), ssim=0.77)
+LEAK = ended(PLAIN, "feasible", number=2, name="cnn, train mode, batch 1", batch=1, ssim=0.91, psnr=19.5)
+PARTLY = ended(PLAIN, "partial", number=3, name="cnn in part", ssim=0.41, psnr=11.25)
+HELPED = replace(LEAK, number=4, name="cnn, eval mode", mode="eval", batch=4, diagnostic=EVAL, ssim=0.83)
+GUARDED = replace(LEAK, number=5, name="cnn, pruned", batch=4, defenses=("prune:0.5",), ssim=0.77)
 MANY = replace(PLAIN, batch=FEWEST_IMAGES)
 
 WATCHED = Training(
@@ -47,8 +45,8 @@ SCANNED = Split(
     threshold=0.25, cuts=7, recommended="features.pool3", fvu=0.31, bytes=2304, raw_bytes=784, edge_share=0.93, decoder_epochs=12,
     safest="head", safest_fvu=0.56, threat="a curious cloud", budget="ridge regression at 7 cuts",
 )  # fmt: skip
-BASE = Defended("none", "feasible", ssim=0.88, auc=1.0, cost=0.0)
-ROW = Defended("prune:0.99", HELD, ssim=0.13, auc=0.71, cost=1.25, cost_low=-0.5, cost_high=3.0, front=True)
+BASE = defended(1, "", "feasible", ssim=0.88, auc=1.0, cost=0.0)
+ROW = defended(2, "prune:0.99", HELD, ssim=0.13, auc=0.71, cost=1.25, cost_low=-0.5, cost_high=3.0, front=True)
 TRIED = Defenses(BASE, (ROW,), setting="cnn, train mode, batch 1", steps=100, train_steps=60, seconds=80.0)
 
 
@@ -57,7 +55,8 @@ def updates(*every: Update, flips: tuple[Flip, ...] = ()) -> Findings:
 
 
 def flipped(leaking: Update, holding: Update, change: str = "a change") -> Findings:
-    return updates(holding, replace(leaking, change=change), flips=(Flip(change, leaking, holding, "feasible"),))
+    change_of = Change(change, "relaxation")
+    return updates(holding, replace(leaking, change=change_of), flips=(Flip(change, leaking, holding, FEASIBLE),))
 
 
 def training(**changes: object) -> Findings:
@@ -84,9 +83,9 @@ FIRES: dict[str, Findings] = {
     "keep_it_whole": split(recommended="head", edge_share=1.0),
     "cut_here": split(),
     "keep_buffers": flipped(replace(LEAK, batch=4), PLAIN, "running statistics shared"),
-    "gradients_tell": training(),
-    "members_told": training(),
-    "labels_told": updates(replace(PLAIN, labels=1.0)),
+    "gradients_reveal": training(),
+    "members_recognised": training(),
+    "labels_read": updates(replace(PLAIN, labels=1.0)),
     "controls_failed": training(controls=(("null", 0.06), ("decoy", 0.0), ("noise 10×", 0.0))),
     "larger_batches": flipped(LEAK, PLAIN),
     "keep_train_mode": flipped(HELPED, PLAIN),
@@ -94,14 +93,12 @@ FIRES: dict[str, Findings] = {
     "only_upper_bound": updates(PLAIN, HELPED),
     "only_diagnostic_run": updates(HELPED),
     "early_steps_leak_most": training(),
-    "noise_is_not_dp": updates(PLAIN, replace(PLAIN, anchor="case-6", defenses=("gaussian_noise:relative=1.0",))),
-    "nothing_to_defend": defenses(undefended=replace(BASE, outcome=HELD)),
+    "noise_is_not_dp": updates(PLAIN, replace(PLAIN, number=6, defenses=("gaussian_noise:relative=1.0",))),
+    "nothing_to_defend": defenses(undefended=ended(BASE, HELD)),
     "decoders_too": split(decoder_epochs=0),
     "longer_monitoring": training(scored=7, peak=None, last=None),
-    "repair_errors": updates(
-        PLAIN, replace(PLAIN, anchor="case-7", outcome=None, status="error", reason="out of memory")
-    ),
-    "go_on": split(finished=False, recommended=None),
+    "repair_errors": updates(PLAIN, replace(PLAIN, number=7, status="error", reason="out of memory", verdict=None)),
+    "resume": split(finished=False, recommended=None),
     "more_steps": updates(replace(PLAIN, steps=150)),
     "prior_too": updates(PLAIN, LEAK),
     "more_images": updates(PLAIN),
@@ -116,32 +113,32 @@ SILENT: dict[str, Findings] = {
     "use_defense": defenses(rows=(replace(ROW, cost=2.01),)),
     "no_cheap_defense": defenses(rows=(replace(ROW, cost=2.5),), clients=2),
     "more_clients": defenses(rows=(replace(ROW, cost=1.99),), clients=4),
-    "defense_did_not_hold": updates(PLAIN, replace(GUARDED, outcome=HELD)),
-    "malicious_server_leaks": updates(LEAK, replace(PLAIN, anchor="case-9", malicious=("another model",))),
+    "defense_did_not_hold": updates(PLAIN, ended(GUARDED, HELD)),
+    "malicious_server_leaks": updates(LEAK, replace(PLAIN, number=9, malicious=("another model",))),
     "no_safe_cut": split(recommended=None, fvu=None, bytes=None, finished=False),
     "keep_it_whole": split(recommended="head", edge_share=0.999),
     "cut_here": split(recommended="head", edge_share=1.0),
     "keep_buffers": flipped(replace(LEAK, batch=4), PLAIN, "true labels given"),
-    "gradients_tell": training(alarm_at=None),
-    "members_told": training(auc=Measured(400, 0.97, 0.79, 1.0)),
-    "labels_told": updates(replace(PLAIN, labels=1.0, classes=2)),  # four of four by guessing: 6 %
+    "gradients_reveal": training(alarm_at=None),
+    "members_recognised": training(auc=Measured(400, 0.97, 0.79, 1.0)),
+    "labels_read": updates(replace(PLAIN, labels=1.0, classes=2)),  # four of four by guessing: 6 %
     "controls_failed": training(controls=(("null", 0.04), ("decoy", 0.0), ("noise 10×", 0.09))),
     "larger_batches": updates(
-        PLAIN, LEAK, replace(LEAK, anchor="case-8", batch=16), flips=(Flip("a change", LEAK, PLAIN),)
+        PLAIN, LEAK, replace(LEAK, number=8, batch=16), flips=(Flip("a change", LEAK, PLAIN, FEASIBLE),)
     ),
     "keep_train_mode": flipped(replace(HELPED, mode="train"), PLAIN),
     "more_local_steps": flipped(replace(LEAK, batch=4), PLAIN),
     "only_upper_bound": updates(PARTLY, HELPED),
     "only_diagnostic_run": updates(HELPED, PLAIN),
     "early_steps_leak_most": training(peak=Measured(101, 1.25, 1.0, 1.5)),
-    "noise_is_not_dp": updates(PLAIN, replace(PLAIN, anchor="case-6", defenses=("dpsgd:clip=1,noise=1", "prune:0.9"))),
-    "nothing_to_defend": defenses(undefended=replace(BASE, outcome="partial")),
+    "noise_is_not_dp": updates(PLAIN, replace(PLAIN, number=6, defenses=("dpsgd:clip=1,noise=1", "prune:0.9"))),
+    "nothing_to_defend": defenses(undefended=ended(BASE, "partial")),
     "decoders_too": split(decoder_epochs=1),
     "longer_monitoring": training(scored=8),
-    "repair_errors": updates(PLAIN, replace(PLAIN, anchor="case-7", outcome=None, status="refused", reason="no head")),
-    "go_on": split(finished=True),
+    "repair_errors": updates(PLAIN, replace(PLAIN, number=7, status="refused", reason="no head", verdict=None)),
+    "resume": split(finished=True),
     "more_steps": updates(replace(PLAIN, steps=4800)),
-    "prior_too": updates(PLAIN, replace(PLAIN, anchor="case-8", attack="generative_prior")),
+    "prior_too": updates(PLAIN, replace(PLAIN, number=8, attack="generative_prior")),
     "more_images": updates(MANY),
     "no_proof": updates(PLAIN, PARTLY),
     "not_answered": Findings(unanswered=(Unanswered("split", "RuntimeError", failed=True),)),
@@ -189,15 +186,15 @@ def test_the_words_are_filled_with_what_was_measured(rule: Rule):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("plain_updates_leak", "a batch of 1. An ordinary server|SSIM 0.91 and PSNR 19.5 dB; null run 0.11 and 8.2 dB"),
-        ("use_defense", "prune:0.99|within 100 steps|SSIM 0.13 instead of SSIM 0.88|1.2 points of accuracy (95 % -0.5 to 3.0)|AUC of 0.71"),
-        ("no_cheap_defense", "Plan for secure aggregation|Of 1 defense|prune:0.99, for 2.5 points"),
+        ("plain_updates_leak", "a batch of 1. An ordinary server|SSIM 0.91, PSNR 19.5 dB; null run: SSIM 0.11, PSNR 8.2 dB"),
+        ("use_defense", "prune:0.99|within 100 steps|SSIM 0.13 instead of SSIM 0.88|1.2 points of accuracy (95 % CI −0.5 to 3.0)|0.71"),
+        ("no_cheap_defense", "Plan for secure aggregation|1 defense tried|prune:0.99, for 2.5 points"),
         ("more_clients", "more than 4 clients|on the sum|prune:0.99, for 2.5 points|aggregate:clients=16 and a batch of at least 16"),
-        ("cut_here", "features.pool3|FVU of 0.31|threshold 0.25|2304 bytes|more than the raw image of 784"),
+        ("cut_here", "features.pool3|leaves 31 % of the image variance|FVU 0.31, threshold 0.25|2304 bytes|more than the raw image of 784"),
         ("no_safe_cut", "None of 7 cuts keeps an FVU of 0.25 and bytes<=64; head keeps most, 0.56"),
-        ("gradients_tell", "step 60 of 400|at most 5 %|1.25 (95 % 1.00 to 1.50) nats of at most 2.77"),
-        ("labels_told", "batch of 4|4 of 4 labels (10 classes)"),
-        ("more_images", "Of 4 images attacked none|allows 53 % of all images"),  # 1 - 0.05^(1/4)
+        ("gradients_reveal", "step 60 of 400|at most 5 %|1.25 (95 % CI 1.00 to 1.50) nats; the most it can show is 2.77"),
+        ("labels_read", "batch of 4|4 of 4 labels (10 classes)"),
+        ("more_images", "None of 4 images was reconstructed|up to 53 % of all images"),  # 1 - 0.05^(1/4)
         ("more_steps", "at least 4800|after 150 steps"),
         ("repair_errors", "cnn, train mode, batch 4 (out of memory)"),
         ("larger_batches", "smaller than 4|From a batch of 1 the verdict is feasible|from 4 it is infeasible within budget"),
@@ -251,7 +248,7 @@ def test_what_to_act_on_comes_before_what_to_know():
 
 
 def test_the_worst_of_several_is_told_first_and_all_are_evidence():
-    worse = replace(LEAK, anchor="case-9", batch=2, ssim=0.95, name="cnn, batch 2")
+    worse = replace(LEAK, number=9, batch=2, ssim=0.95, name="cnn, batch 2")
     (one, *_) = advise(updates(LEAK, worse))
     assert one.title == "Do not share plain updates from batches of 1 and 2."
     assert one.because == ("case-9", "case-2")
@@ -260,7 +257,7 @@ def test_the_worst_of_several_is_told_first_and_all_are_evidence():
 
 def test_a_defended_set_up_that_leaks_in_part_is_not_passed_over():
     """It had no advice at all where nothing undefended was attacked beside it."""
-    partly = replace(GUARDED, anchor="case-6", outcome="partial", defenses=("quantize:4",))
+    partly = ended(GUARDED, "partial", number=6, defenses=("quantize:4",))
     (one,) = [one for one in advise(updates(partly)) if one.rule == "defense_did_not_hold"]
     assert one.title == "Do not rely on quantize:4 at this strength."
     assert one.why.startswith("Some images or some of their content were seen in spite of it: cnn, pruned")
@@ -271,7 +268,11 @@ def test_a_defended_set_up_that_leaks_in_part_is_not_passed_over():
 
 def test_a_flip_of_the_ladder_is_no_set_up_of_its_own():
     """A batch of 1 that was only tried as a single change is a warning about batches, not about the user's own setting."""
-    found = updates(PLAIN, replace(LEAK, change="batch of 1"), flips=(Flip("batch of 1", LEAK, PLAIN, "feasible"),))
+    found = updates(
+        PLAIN,
+        replace(LEAK, change=Change("batch of 1", "relaxation")),
+        flips=(Flip("batch of 1", LEAK, PLAIN, FEASIBLE),),
+    )
     assert "plain_updates_leak" not in fired(found)
     assert "larger_batches" in fired(found)
 
@@ -279,7 +280,7 @@ def test_a_flip_of_the_ladder_is_no_set_up_of_its_own():
 def test_a_change_that_only_helps_an_upper_bound_is_no_advice():
     """Both set-ups in eval mode: what a larger batch does there says little about clients in train mode."""
     small, large = replace(LEAK, diagnostic=EVAL, mode="eval"), replace(PLAIN, diagnostic=EVAL, mode="eval")
-    assert "larger_batches" not in fired(updates(small, large, flips=(Flip("a change", small, large),)))
+    assert "larger_batches" not in fired(updates(small, large, flips=(Flip("a change", small, large, FEASIBLE),)))
 
 
 def test_a_peak_within_the_noise_of_the_end_is_no_early_leak():
@@ -303,14 +304,14 @@ def test_text_for_the_console_counts_what_it_leaves_out():
         assert one.why in flat
     assert advice[SHOWN].title not in flat
     assert max(len(line) for line in text.splitlines()) <= 80
-    assert "no proof of safety" in flat
+    assert "does not prove safety" in flat
 
 
 def test_questions_without_an_answer_are_named_with_the_reason():
     (one,) = advise(
         Findings(unanswered=(Unanswered("split"), Unanswered("training", "too few images"), Unanswered("defenses")))
     )
-    assert one.title == "Decide nothing on what was not measured: split, defenses, training (too few images)."
+    assert one.title == "Draw no conclusions about what was not measured: split, defenses, training (too few images)."
 
 
 def test_every_field_of_findings_is_a_question_or_what_is_missing():
@@ -319,29 +320,27 @@ def test_every_field_of_findings_is_a_question_or_what_is_missing():
 
 def test_what_leaks_under_a_defense_alone_is_a_leak_too():
     """An attack near its limit can fail without a defense and succeed under one."""
-    held = replace(TRIED, undefended=replace(BASE, outcome=HELD))
+    held = replace(TRIED, undefended=ended(BASE, HELD))
     assert "no_proof" in fired(Findings(updates=Updates((PLAIN,)), defenses=held))
-    leaking = replace(held, rows=(replace(ROW, outcome="partial"),))
+    leaking = replace(held, rows=(ended(ROW, "partial"),))
     assert "no_proof" not in fired(Findings(updates=Updates((PLAIN,)), defenses=leaking))
 
 
 def test_a_defense_that_leaks_in_a_set_up_is_not_recommended():
     tried = replace(TRIED, model="cnn")
-    leak = replace(
-        GUARDED, defenses=("prune:fraction=0.990",), outcome="partial", model="cnn"
-    )  # the row's, written otherwise
+    leak = ended(GUARDED, "partial", defenses=("prune:fraction=0.990",), model="cnn")  # the row's, written otherwise
     both = Findings(updates=Updates((LEAK, leak)), defenses=tried)
     assert "use_defense" not in fired(both)
     (plan,) = [one for one in advise(both) if one.rule == "no_cheap_defense"]
     assert "made the attack infeasible wherever it was tried" in plan.why
-    for other in (replace(leak, model="vit"), replace(leak, outcome=HELD), replace(leak, defenses=("prune:0.9",))):
+    for other in (replace(leak, model="vit"), ended(leak, HELD), replace(leak, defenses=("prune:0.9",))):
         assert "use_defense" in fired(replace(both, updates=Updates((LEAK, other))))
 
 
 def test_counts_of_one_and_a_range_of_steps():
     (one,) = [a for a in advise(updates(replace(PLAIN, steps=1))) if a.rule == "more_steps"]
     assert "after 1 step; the default" in one.why
-    both = updates(replace(PLAIN, steps=10), replace(PLAIN, anchor="case-9", steps=150))
+    both = updates(replace(PLAIN, steps=10), replace(PLAIN, number=9, steps=150))
     (some,) = [a for a in advise(both) if a.rule == "more_steps"]
     assert "2 set-ups ended short of feasible after 10 to 150 steps;" in some.why
     (cut,) = [a for a in advise(split(cuts=1, recommended=None, fvu=None, bytes=None)) if a.rule == "no_safe_cut"]
@@ -357,6 +356,6 @@ def test_counts_of_one_and_a_range_of_steps():
         (training(ended="failed", audited=False), "watch the training again"),
     ],
 )
-def test_how_to_go_on_fits_the_command_that_was_stopped(found: Findings, how: str):
-    (one,) = [a for a in advise(found) if a.rule == "go_on"]
-    assert one.title == f"Let what was begun come to its end ({how})."
+def test_how_to_resume_fits_the_command_that_was_stopped(found: Findings, how: str):
+    (one,) = [a for a in advise(found) if a.rule == "resume"]
+    assert one.title == f"Finish the interrupted run ({how})."

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leakgauge.audit.advice import advise
-from leakgauge.audit.findings import Findings
-from leakgauge.audit.summaries import HELD, Defended, Defenses
+from leakgauge.audit.findings import Defended, Defenses, Findings
+from leakgauge.audit.verdict import Way
+from tests.made import INFEASIBLE as HELD
+from tests.made import defended, ended
 
-BASE = Defended("none", "feasible", ssim=0.88, auc=1.0, cost=0.0)
-ROW = Defended("prune:0.99", HELD, ssim=0.13, auc=0.71, cost=1.25, cost_low=-0.5, cost_high=3.0, front=True)
+BASE = defended(1, "", "feasible", ssim=0.88, auc=1.0, cost=0.0)
+ROW = defended(2, "prune:0.99", HELD, ssim=0.13, auc=0.71, cost=1.25, cost_low=-0.5, cost_high=3.0, front=True)
 TRIED = Defenses(BASE, (ROW,), setting="cnn, train mode, batch 1", steps=100, train_steps=60, seconds=80.0)
 
 
@@ -32,37 +34,35 @@ def test_a_verdict_that_turns_on_a_hair_recommends_no_defense():
 
 def test_a_price_that_was_not_measured_is_neither_cheap_nor_dear():
     """It read "the cheapest … for an accuracy that was not measured", and named the first row."""
-    free, dear = (replace(ROW, defense="quantize:2", cost=None), replace(ROW, cost=6.0, cost_low=None))
+    free, dear = (replace(ROW, defenses=("quantize:2",), cost=None), replace(ROW, cost=6.0, cost_low=None))
 
     def best(*rows: Defended) -> str:
         (one,) = [one for one in advise(defenses(rows=rows)) if one.rule == "no_cheap_defense"]
         return one.why
 
-    both = (free, replace(free, defense="prune:0.9"))
-    assert "quantize:2, prune:0.9 made the attack infeasible, at a cost in accuracy that was not measured." in best(
-        *both
-    )
-    assert "is prune:0.99, for 6.0 points of accuracy; what quantize:2 would cost was not measured." in best(free, dear)
+    both = (free, replace(free, defenses=("prune:0.9",)))
+    assert "quantize:2, prune:0.9 made the attack infeasible, at an accuracy cost that was not measured." in best(*both)
+    assert "is prune:0.99, for 6.0 points of accuracy; the cost of quantize:2 was not measured." in best(free, dear)
 
 
 def test_where_a_layout_alone_was_seen_the_layout_says_what_a_defense_bought():
     """Flat grey has the higher SSIM there, so that a defense that leaves nothing to see does not lower it."""
-    base = replace(BASE, outcome="partial", ssim=0.32, layout=0.71, told_by="layout")
+    base = ended(BASE, "partial", ssim=0.32, layout=0.71, seen=Way.LAYOUT)
     row = replace(ROW, ssim=0.55, layout=0.12)
     (use,) = [one for one in advise(defenses(undefended=base, rows=(row,))) if one.rule == "use_defense"]
-    assert "(correlation of the layout 0.12 instead of correlation of the layout 0.71)" in use.why
+    assert "(layout correlation 0.12 instead of layout correlation 0.71)" in use.why
     (none,) = [
         one
         for one in advise(defenses(undefended=base, rows=(replace(row, ssim=0.1, layout=0.55),)))
         if one.rule == "no_cheap_defense"
     ]
-    assert "none lowered the correlation of the layout by 0.2" in none.why
+    assert "none lowered the layout correlation by 0.2" in none.why
 
 
 def test_where_the_pieces_alone_were_seen_their_lead_says_what_a_defense_bought():
-    base = replace(BASE, outcome="partial", ssim=0.1, pieces_lead=0.12, told_by="pieces_lead")
+    base = ended(BASE, "partial", ssim=0.1, pieces_lead=0.12, seen=Way.PIECES)
     row = replace(ROW, ssim=0.3, pieces_lead=-0.02)
     (use,) = [one for one in advise(defenses(undefended=base, rows=(row,))) if one.rule == "use_defense"]
-    assert "(lead of the pieces -0.02 instead of lead of the pieces 0.12)" in use.why
+    assert "(patch lead −0.02 instead of patch lead 0.12)" in use.why
     kept = defenses(undefended=base, rows=(replace(row, pieces_lead=0.1),))
     assert not [one for one in advise(kept) if one.rule == "use_defense"]

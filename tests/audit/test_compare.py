@@ -9,26 +9,23 @@ import pytest
 
 from leakgauge.audit import monitor_records, records, scan_records
 from leakgauge.audit.case import Case
-from leakgauge.audit.compare import OTHER_RULE, compare_cases, setup_of, verdict_direction
-from leakgauge.audit.compare_runs import compare, summary
-from leakgauge.audit.defense_records import DefenseRecord
+from leakgauge.audit.compare import OTHER_RULE, compare, compare_cases, setup_of, summary, verdict_direction
 from leakgauge.audit.defense_records import append as append_trial
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import Conclusion, ScanPlan
+from leakgauge.audit.verdict import Outcome, Way
 from leakgauge.errors import BadInput
+from tests.made import FEASIBLE, INFEASIBLE, PARTIAL, scores, tried, verdict
+from tests.made import record as made_record
 
-INFEASIBLE, PARTIAL, FEASIBLE = "infeasible_within_budget", "partial", "feasible"
 
-
-def record(verdict: str | None = PARTIAL, *, restarts=(0.4,), seed: int = 0, versions=None, **case) -> Record:
+def record(outcome: Outcome | None = PARTIAL, *, restarts=(0.4,), seed: int = 0, versions=None, **case) -> Record:
     """A record as a run writes it; ``restarts`` are the SSIMs, of which the first was chosen."""
     made = Case(seed=seed, **{"options": {"steps": 10}, **case})
-    found = {"ssim": {"mean": restarts[0]}, "psnr": {"mean": 10.0}} if verdict else {}
-    return Record(
-        key=made.key(), status="done" if verdict else "error", case={**vars(made)}, victim={}, attack=made.attack,
-        channel="Gradient()", defenses=made.defenses, assumptions=(), versions=versions or {"leakgauge": "1"}, seed=seed,
-        seconds=1.0, peak_bytes=0, metrics=found, restarts={"ssim": list(restarts)}, verdict=verdict,
-        rule="a rule" if verdict else "", reason="" if verdict else "boom",
+    found = {} if outcome is None else {"scores": scores(restarts[0], 10.0, images=made.batch_size)}
+    return made_record(
+        outcome, case=made, status="done" if outcome else "error", versions=versions or {"leakgauge": "1"}, seconds=1.0,
+        restarts={"ssim": list(restarts)}, reason="" if outcome else "boom", **found,
     )  # fmt: skip
 
 
@@ -58,7 +55,7 @@ def test_set_ups_are_paired_whatever_the_model_is_called(run):
         ("train mode, batch 1, inverting_gradients", "worse"),  # what got worse comes first
         ("eval mode, batch 1, inverting_gradients", "same"),
     ]
-    assert [(pair.before.verdict, pair.after.verdict) for pair in found.cases] == [
+    assert [(pair.before.outcome, pair.after.outcome) for pair in found.cases] == [
         (INFEASIBLE, FEASIBLE),
         (PARTIAL, PARTIAL),
     ]
@@ -76,11 +73,6 @@ def test_another_set_up_is_not_paired(run, change):
     assert not found.cases
     assert (len(found.only_before), len(found.only_after)) == (1, 1)
     assert found.is_worse  # nothing was compared, so nothing vouches for the new run
-
-
-def test_a_record_from_before_there_were_channels_is_paired():
-    old = record()
-    assert setup_of(replace(old, case={k: v for k, v in old.case.items() if k != "channel"})) == setup_of(old)
 
 
 def test_steps_seed_and_model_do_not_part_a_pair():
@@ -110,7 +102,7 @@ def test_a_case_that_was_run_again_counts_as_it_ended_last(run):
         (PARTIAL, PARTIAL, "same", False),
         (PARTIAL, None, "lost", True),
         (None, PARTIAL, "new", False),
-        (None, None, "untold", False),
+        (None, None, "unclear", False),
     ],
 )
 def test_directions(run, before, after, direction, held_back):
@@ -137,9 +129,8 @@ def test_a_difference_beside_the_spread_over_restarts(run, before, after, beyond
 
 
 def test_a_verdict_that_may_have_changed_by_chance(run):
-    flat = {"psnr": {"mean": 10.0}}
     old, new = (
-        replace(record(v, restarts=ssim), metrics={**flat, "ssim": {"mean": ssim[0]}}, restarts={"ssim": list(ssim), "psnr": [9.0, 11.0]})
+        replace(record(v, restarts=ssim), restarts={"ssim": list(ssim), "psnr": [9.0, 11.0]})
         for v, ssim in ((PARTIAL, (0.4, 0.6)), (FEASIBLE, (0.5, 0.45)))
     )  # fmt: skip
     found = compare(run("a", old), run("b", new))
@@ -151,32 +142,31 @@ def test_a_verdict_that_may_have_changed_by_chance(run):
     assert not single.cases[0].notes
 
 
-LAYOUT = {"layout": {"mean": 0.7}, "layout_rank": {"mean": 1.0}}
+BY_LAYOUT = verdict(PARTIAL, glimpsed={Way.LAYOUT: 1})
 
 
 def test_a_verdict_that_rests_on_the_layout(run):
     """SSIM and PSNR within the spread do not make it chance; a run that compared no layouts could not have said it."""
     old = record(INFEASIBLE, restarts=(0.3, 0.4), options={"steps": 10, "restarts": 2})
     old = replace(old, restarts={"ssim": [0.3, 0.4], "psnr": [10.0, 11.0]})
-    new = replace(old, verdict=PARTIAL, rule="1 of 1 images beat the null run (1 by the layout alone)")
-    new = replace(new, metrics={**new.metrics, **LAYOUT})
+    new = replace(old, verdict=BY_LAYOUT, scores=scores(0.3, 10.0, layout=0.7, layout_rank=1))
     found = compare(run("a", old), run("b", new))
     assert found.cases[0].notes == (OTHER_RULE,)
-    assert "may be one of the rule" in found.warnings[0]
-    measured = replace(old, metrics={**old.metrics, **LAYOUT, "layout": {"mean": 0.1}})
+    assert "so the rule may have changed" in found.warnings[0]
+    measured = replace(old, scores=scores(0.3, 10.0, layout=0.1, layout_rank=1))
     found = compare(run("c", measured), run("d", new))
-    assert found.cases[0].notes == ("seen by the layout, whose correlation is 0.10 before and 0.70 after",)
+    assert found.cases[0].notes == ("seen by the layout: correlation 0.10 before and 0.70 after",)
     assert found.warnings == ()
 
 
 def test_a_verdict_that_rests_on_the_pieces(run):
     old = record(INFEASIBLE, restarts=(0.3, 0.4))
-    new = replace(old, verdict=PARTIAL, rule="1 of 1 images beat the null run (1 by their pieces alone)")
-    new = replace(new, metrics={**new.metrics, "pieces_lead": {"mean": 0.12}})
+    by_pieces = verdict(PARTIAL, glimpsed={Way.PIECES: 1})
+    new = replace(old, verdict=by_pieces, scores=scores(0.3, 10.0, pieces_lead=0.12))
     assert OTHER_RULE in compare(run("a", old), run("b", new)).cases[0].notes
-    measured = replace(old, metrics={**old.metrics, "pieces_lead": {"mean": -0.03}})
+    measured = replace(old, scores=scores(0.3, 10.0, pieces_lead=-0.03))
     (note,) = compare(run("c", measured), run("d", new)).cases[0].notes
-    assert note == "seen by the pieces, which fit the original better than other images by -0.03 before and 0.12 after"
+    assert note == "seen by the patches: they fit the original better than other images by -0.03 before and 0.12 after"
 
 
 def test_other_budgets_are_warned_of(run):
@@ -204,7 +194,7 @@ def test_versions_that_differ(run):
 
 
 def test_the_summary_is_json(run):
-    endless = replace(record(), metrics={"ssim": {"mean": 1.0}, "psnr": {"mean": float("inf")}})
+    endless = replace(record(), scores=scores(1.0, float("inf")))
     found = summary(compare(run("a", record(FEASIBLE)), run("b", endless)))
     again = json.loads(json.dumps(found, allow_nan=False))
     assert again["cases"][0]["verdict"] == [FEASIBLE, PARTIAL]
@@ -278,21 +268,17 @@ def test_another_threshold_is_warned_of(run):
     assert "threshold differ (0.25 and 0.4)" in found.warnings[0]
 
 
-def tried(folder, defense: tuple[str, ...], verdict: str, cost: tuple[float, float, float], rule: str = "", **metrics):
+def add_trial(folder, defense: str, outcome: Outcome, cost: tuple[float, float, float], **more):
     low, value, high = cost
-    append_trial(folder, DefenseRecord(
-        key="+".join(defense) or "none", status="done", trial={"case": {}, "train_steps": 5}, defenses=defense, attack="",
-        channel="", versions={}, command="", seconds=1.0, metrics={"ssim": {"mean": 0.5}, **metrics}, verdict=verdict, rule=rule,
-        accuracy={"cost": {"low": low, "value": value, "high": high}},
-    ))  # fmt: skip
+    append_trial(folder, tried(defense, outcome, accuracy={"cost": {"low": low, "value": value, "high": high}}, **more))
 
 
 def test_defenses(run):
     old, new = run("a"), run("b")
-    for folder, verdict, cost in ((old, INFEASIBLE, (0.0, 0.01, 0.02)), (new, FEASIBLE, (0.1, 0.2, 0.3))):
-        tried(folder, (), FEASIBLE, (0.0, 0.0, 0.0))
-        tried(folder, ("prune:0.9",), verdict, cost)
-    tried(new, ("clip:1",), FEASIBLE, (0.0, 0.0, 0.0))
+    for folder, outcome, cost in ((old, INFEASIBLE, (0.0, 0.01, 0.02)), (new, FEASIBLE, (0.1, 0.2, 0.3))):
+        add_trial(folder, "", FEASIBLE, (0.0, 0.0, 0.0))
+        add_trial(folder, "prune:0.9", outcome, cost)
+    add_trial(new, "clip:1", FEASIBLE, (0.0, 0.0, 0.0))
     found = compare(old, new)
     assert [(c.what, c.direction) for c in found.changes] == [("Defense prune:0.9", "worse"), ("No defense", "same")]
     assert "accuracy cost higher" in found.changes[0].note
@@ -301,15 +287,8 @@ def test_defenses(run):
 
 def test_a_defense_judged_by_a_layout_that_the_other_run_did_not_measure(run):
     old, new = run("a"), run("b")
-    tried(old, (), INFEASIBLE, (0.0, 0.0, 0.0))
-    tried(
-        new,
-        (),
-        PARTIAL,
-        (0.0, 0.0, 0.0),
-        "1 of 1 images beat the null run (1 by the layout alone)",
-        layout={"max": 0.8},
-    )
+    add_trial(old, "", INFEASIBLE, (0.0, 0.0, 0.0))
+    add_trial(new, "", PARTIAL, (0.0, 0.0, 0.0), verdict=BY_LAYOUT, scores=scores(0.5, layout=0.8))
     (change,) = compare(old, new).changes
     assert (change.direction, change.note.startswith(OTHER_RULE)) == ("worse", True)
 

@@ -13,30 +13,37 @@ from leakgauge.audit import answers, defense_records, monitor_records, records, 
 from leakgauge.audit.advice import advise
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
+from leakgauge.audit.changes import explain, ladder
 from leakgauge.audit.defense_records import DefenseRecord
-from leakgauge.audit.explain import change_in, explain, ladder
-from leakgauge.audit.findings import Findings, defenses_of, read_findings, training_of, updates_of
-from leakgauge.audit.flips import case_of
+from leakgauge.audit.findings import (
+    Defenses,
+    Findings,
+    Measured,
+    Training,
+    Unanswered,
+    Updates,
+    defenses_of,
+    read_findings,
+    training_of,
+    updates_of,
+)
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.scoring import Scores
-from leakgauge.audit.summaries import HELD, Defenses, Measured, Training, Unanswered, Updates
 from leakgauge.audit.usual_cases import default_cases
-from leakgauge.audit.verdict import judge
+from leakgauge.audit.verdict import Outcome, Way, judge
+from tests.made import EVAL_MODE, INFEASIBLE, SIZE_KNOWN, scores, tried
+from tests.made import record as made_record
 
-KNOWN = {"what": "batch size known (4)", "kind": "deployable"}
-EVAL = {"what": "client computes its update in eval mode", "kind": "diagnostic"}
+HELD = INFEASIBLE
 
 
-def record(case: Case, verdict: str | None = HELD) -> Record:
-    return Record(
-        key=case.key(), status="done" if verdict else "refused", case=asdict(case), victim={"classes": 10, "mode": case.mode},
-        attack="", channel="", defenses=(), assumptions=(KNOWN, EVAL) if case.mode == "eval" else (KNOWN,), versions={},
-        seed=0, seconds=3.0, peak_bytes=0, verdict=verdict, reason="" if verdict else "no such role",
-        metrics={"ssim": {"mean": 0.5}, "psnr": {"mean": math.inf}, "labels": {"mean": 0.75}} if verdict else {},
-        null={"ssim": {"mean": 0.1}, "psnr": None} if verdict else {},
-    )  # fmt: skip
+def record(case: Case, outcome: Outcome | str | None = HELD) -> Record:
+    if outcome is None:
+        return made_record(None, case=case)
+    found = scores(0.5, math.inf, images=case.batch_size, labels=0.75)
+    return made_record(outcome, case=case, scores=found, null=scores(0.1, 8.0, images=case.batch_size))
 
 
 def answered(found: Updates | Unanswered) -> Updates:
@@ -56,9 +63,9 @@ def test_an_update_is_read_with_numbers_assumptions_and_budget(tmp_path: Path):
     (one,) = answered(read_findings(tmp_path).updates or Unanswered("updates")).every
     assert (one.anchor, one.outcome, one.mode, one.batch, one.first) == ("case-1", "feasible", "eval", 4, 7)
     assert (one.steps, one.usual_steps, one.restarts, one.seconds) == (30, 4800, 3, 3.0)
-    assert (one.ssim, one.psnr, one.null_ssim, one.null_psnr) == (0.5, math.inf, 0.1, None)
+    assert (one.ssim, one.psnr, one.null_ssim, one.null_psnr) == (0.5, math.inf, 0.1, 8.0)
     assert (one.labels, one.classes, one.defenses) == (0.75, 10, ("prune:0.9",))
-    assert (one.deployable, one.diagnostic) == ((KNOWN["what"],), (EVAL["what"],))
+    assert (one.deployable, one.diagnostic) == ((SIZE_KNOWN.what,), (EVAL_MODE.what,))
 
 
 def test_labels_that_were_given_are_not_found(tmp_path: Path):
@@ -84,23 +91,16 @@ def test_no_judged_set_up_is_no_answer_and_says_why():
     assert updates_of([]) == Unanswered("updates", "no set-up was judged")
 
 
-def test_a_record_of_another_version_has_no_flips_but_counts():
-    odd = replace(record(Case(), "feasible"), key="odd", case={"name": "by hand", "unknown_option": 1})
-    assert case_of(odd) is None
-    found = answered(updates_of([odd, record(Case(), "partial")]))
-    assert [u.name for u in found.judged] == ["by hand", Case().name]
-    assert found.flips == ()
-
-
 @pytest.mark.parametrize("base", ["partial", "feasible", HELD])
 def test_flips_of_a_ladder_are_those_of_its_explanation(base: str):
     cases = ladder(Case(mode="train", batch_size=4), images=99, models={"smaller stem": "small.py:make"})
     outcomes = [base, *(("feasible", HELD, "partial")[i % 3] for i in range(len(cases) - 1))]
     run = [record(case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
-    expected = {(s.change, s.outcome) for s in explain(run, models={"smaller stem": "small.py:make"}).steps if s.flips}
+    steps = explain(run, models={"smaller stem": "small.py:make"}).steps
+    expected = {(step.change.name, step.record.outcome) for step in steps if step.flips}
     found = answered(updates_of(run))
     assert {(flip.change, flip.makes) for flip in found.flips} == expected
-    assert [u.change for u in found.every] == ["", *[change_in(c.name) for c in cases[1:]]]
+    assert [u.change for u in found.every] == [None, *[case.change for case in cases[1:]]]
     assert len(found.own) == 1
 
 
@@ -194,70 +194,62 @@ def test_a_scan_that_was_refused_at_every_cut_is_no_answer(tmp_path: Path):
 
 
 def trial(
-    *defenses: str,
-    verdict: str | None = HELD,
-    ssim: float = 0.2,
-    cost: float | None = 0.01,
-    channel: str = "",
-    **more: object,
+    *defenses: str, outcome: Outcome | str | None = HELD, ssim: float = 0.2, cost: float | None = 0.01, **more
 ) -> DefenseRecord:
-    case = asdict(Case(mode="train", defenses=defenses, channel=channel, options={"steps": 40}))
-    found = {"key": "-".join(defenses) or "none", "status": "done" if verdict else "error", "trial": {"case": case, "train_steps": 60},
-             "defenses": defenses, "attack": "", "channel": "", "versions": {}, "command": "", "seconds": 2.0, "assumptions": (KNOWN,),
-             "verdict": verdict, "metrics": {"ssim": {"mean": ssim}}, "leakage": {"auc": {"value": 0.9, "low": 0.8, "high": 1.0}},
-             "accuracy": {} if cost is None else {"cost": {"value": cost, "low": cost - 0.01, "high": cost + 0.01}}}  # fmt: skip
-    return DefenseRecord(**{**found, **more})
+    case = Case(mode="train", defenses=defenses, channel=more.pop("channel", ""), options={"steps": 40})
+    price = {} if cost is None else {"cost": {"value": cost, "low": cost - 0.01, "high": cost + 0.01}}
+    usual = {"assumptions": (SIZE_KNOWN,), "accuracy": price, "auc": 0.9, "status": "done" if outcome else "error"}
+    return tried("-".join(defenses), outcome, ssim, case=case, cost=cost, **{"defenses": defenses, **usual, **more})
 
 
 def test_defenses_are_compared_with_the_trial_without_any(tmp_path: Path):
     every = [
-        trial(verdict="feasible", ssim=0.9, cost=0.0),
+        trial(outcome="feasible", ssim=0.9, cost=0.0),
         trial("prune:0.99", cost=0.015),
         trial("quantize:2", ssim=0.3, cost=0.03),
-        trial("withhold:head", verdict=None, cost=None, reason="no head"),
+        trial("withhold:head", outcome=None, cost=None, reason="no head"),
     ]
     for one in every:
         defense_records.append(tmp_path, one)
     found = read_findings(tmp_path).defenses
     assert found is not None
-    assert (found.undefended.defense, found.undefended.outcome) == ("none", "feasible")
+    assert (found.undefended.name, found.undefended.outcome) == ("none", "feasible")
     pruned, quantized, withheld = found.rows
-    assert (pruned.defense, pruned.outcome, pruned.front, pruned.auc) == ("prune:0.99", HELD, True, 0.9)
+    assert (pruned.name, pruned.outcome, pruned.front, pruned.auc) == ("prune:0.99", HELD, True, 0.9)
     assert [pruned.cost_low, pruned.cost, pruned.cost_high] == pytest.approx([0.5, 1.5, 2.5])  # in points
     assert not quantized.front  # dearer and less safe than pruning
     assert (withheld.outcome, withheld.status, withheld.reason, withheld.cost) == (None, "error", "no head", None)
     assert (found.steps, found.train_steps, found.seconds) == (40, 60, 8.0)
-    assert (found.setting, found.deployable) == ("cnn, train mode, batch 1", (KNOWN["what"],))
+    assert (found.setting, found.deployable) == ("cnn, train mode, batch 1", (SIZE_KNOWN.what,))
     assert found.clients == 1
 
 
-def test_what_was_seen_by_its_layout_alone_is_read_from_the_rule_that_the_verdict_writes():
+def test_what_was_seen_by_its_layout_alone_shows_by_the_layout():
     values = {"ssim": (0.3, 0.3), "psnr": (11.0, 11.0), "layout": (0.8, 0.2), "layout_rank": (1.0, 9.0)}
     seen = Scores(mse=(0.0, 0.0), **values)
     nothing = Scores(mse=(0.0, 0.0), ssim=(0.6, 0.6), psnr=(14.0, 14.0), layout=(0.0, 0.1))
     judged = judge(seen, nothing, nothing)
-    found = {"metrics": seen.summary(), "null": nothing.summary(), "rule": judged.rule}
+    found = {"scores": seen, "null": nothing, "verdict": judged}
     (update,) = answered(updates_of([replace(record(Case(), judged.outcome), **found)])).every
-    assert (update.told_by, update.layout, update.null_layout) == ("layout", 0.5, 0.05)
-    glimpsed = replace(record(Case(), "partial"), rule="1 of 1 images beat the null run; not reconstructed, missed: x")
-    assert answered(updates_of([glimpsed])).every[0].told_by == "ssim"
-    compared = defenses_of([trial(verdict=judged.outcome, **found), trial("prune:0.99")])
+    assert (update.evidence, update.layout, update.null_layout) == ("layout", 0.5, 0.05)
+    assert answered(updates_of([record(Case(), "partial")])).every[0].evidence == "ssim"
+    compared = defenses_of([trial(**found), trial("prune:0.99")])
     assert isinstance(compared, Defenses)
-    assert (compared.undefended.told_by, compared.undefended.layout) == ("layout", 0.8)
-    assert (compared.rows[0].told_by, compared.rows[0].layout) == ("ssim", None)
+    assert (compared.undefended.evidence, compared.undefended.layout) == ("layout", 0.8)
+    assert (compared.rows[0].evidence, compared.rows[0].layout) == ("ssim", None)
 
 
 def test_what_was_seen_by_its_pieces_alone_is_read_too():
     seen = Scores(mse=(0.0, 0.0), ssim=(0.1, 0.1), psnr=(11.0, 11.0), pieces=(0.8, 0.4), pieces_lead=(0.2, -0.1))
     nothing = Scores(mse=(0.0, 0.0), ssim=(0.6, 0.6), psnr=(14.0, 14.0), pieces=(0.0, 0.0), pieces_lead=(0.0, -0.1))
     judged = judge(seen, nothing, nothing)
-    found = {"metrics": seen.summary(), "null": nothing.summary(), "rule": judged.rule}
+    found = {"scores": seen, "null": nothing, "verdict": judged}
     (update,) = answered(updates_of([replace(record(Case(), judged.outcome), **found)])).every
-    assert update.which == "1 of 2 images beat the null run (1 by their pieces alone)"
-    assert (update.told_by, update.pieces_lead, update.null_pieces_lead) == ("pieces_lead", 0.05, -0.05)
-    compared = defenses_of([trial(verdict=judged.outcome, **found), trial("prune:0.99")])
+    assert judged.glimpsed == {Way.PIECES: 1}
+    assert (update.evidence, update.pieces_lead, update.null_pieces_lead) == ("pieces_lead", 0.05, -0.05)
+    compared = defenses_of([trial(**found), trial("prune:0.99")])
     assert isinstance(compared, Defenses)
-    assert (compared.undefended.told_by, compared.undefended.pieces_lead) == ("pieces_lead", 0.2)
+    assert (compared.undefended.evidence, compared.undefended.pieces_lead) == ("pieces_lead", 0.2)
 
 
 @pytest.mark.parametrize(
@@ -268,9 +260,11 @@ def test_what_was_seen_by_its_pieces_alone_is_read_too():
         ("aggregate:clients=4", 4, "more_clients"),
     ],
 )
-def test_nobody_who_adds_up_clients_is_told_to_do_so(tmp_path: Path, channel: str, clients: int, advised: str):
+def test_clients_that_are_added_up_already_are_not_advised_to_be(
+    tmp_path: Path, channel: str, clients: int, advised: str
+):
     for one in [
-        trial(verdict="feasible", ssim=0.9, cost=0.0, channel=channel),
+        trial(outcome="feasible", ssim=0.9, cost=0.0, channel=channel),
         trial("prune:0.99", cost=0.5, channel=channel),
     ]:
         defense_records.append(tmp_path, one)
@@ -306,13 +300,8 @@ def test_a_question_without_records_has_the_reason_that_the_audit_wrote_down(tmp
     )
 
 
-def test_whether_an_audit_or_a_command_of_its_own_watched_the_training():
-    reports = ({"step": 1, "scalars": {}},)
-    for command, audited in (
-        ("leakgauge audit cnn --only training", True),
-        ("leakgauge monitor train.py", False),
-        ("", False),
-    ):
-        found = training_of(MonitorRun({"command": command}, reports=reports))
-        assert isinstance(found, Training)
-        assert found.audited is audited
+@pytest.mark.parametrize("audited", [True, False])
+def test_whether_an_audit_or_a_command_of_its_own_watched_the_training(audited: bool):
+    found = training_of(MonitorRun({"audited": audited}, reports=({"step": 1, "scalars": {}},)))
+    assert isinstance(found, Training)
+    assert found.audited is audited

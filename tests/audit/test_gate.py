@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
 from leakgauge.audit import gate
-from leakgauge.audit.findings import Findings
+from leakgauge.audit.case import Case, Change
+from leakgauge.audit.findings import Findings, Split
 from leakgauge.audit.records import Record
-from leakgauge.audit.summaries import Split
+from leakgauge.audit.verdict import Outcome
 from leakgauge.errors import BadInput
+from tests.made import FEASIBLE, INFEASIBLE, PARTIAL, scores
+from tests.made import record as made_record
 
-INFEASIBLE, PARTIAL, FEASIBLE = "infeasible_within_budget", "partial", "feasible"
 
-
-def record(verdict: str | None, *, status: str = "done", number: int = 0) -> Record:
-    return Record(
-        key=f"k{number}", status=status, case={"name": f"case {number} <&>", "model": "cnn"}, victim={}, attack="",
-        channel="", defenses=(), assumptions=(), versions={}, seed=0, seconds=1.5, peak_bytes=0, verdict=verdict,
-        rule="why", reason="" if verdict else "boom", command="leakgauge attack", notes=("Traceback …",),
-        metrics={"psnr": {"mean": float("inf")}, "ssim": {"mean": 0.5}} if verdict else {},
-    )  # fmt: skip
+def record(outcome: Outcome | None, *, status: str = "done", number: int = 0) -> Record:
+    case = Case(name=f"case {number} <&>", seed=number)
+    reason = "" if outcome else "boom"
+    found = {} if outcome is None else {"scores": scores(0.5, math.inf)}
+    return made_record(
+        outcome, case=case, key=f"k{number}", status=status, seconds=1.5, reason=reason, notes=("Traceback …",), **found
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,8 @@ def test_errors_and_refusals():
 def test_single_changes_explain_a_verdict_and_are_not_judged():
     """Half of the pixels given is help that no server has: it says why, but must not fail a build."""
     change = record(FEASIBLE, number=1)
-    change = replace(change, case={**change.case, "name": "cnn (relaxation: half of the pixels given)"})
+    help_ = Change("half of the pixels given", "relaxation")
+    change = replace(change, case=replace(change.case, change=help_))
     assert gate.exit_code([record(INFEASIBLE), change], INFEASIBLE) == 0
     assert [c["over_limit"] for c in gate.summary([record(PARTIAL), change], INFEASIBLE)["cases"]] == [True, False]
     assert gate.exit_code([change], PARTIAL) == 3  # the set-up itself was not judged
@@ -64,7 +67,7 @@ def test_single_changes_explain_a_verdict_and_are_not_judged():
 
 def test_a_message_with_colours_of_a_terminal_is_still_xml():
     shout = replace(record(None, status="error"), reason="\x1b[31mboom\x00", notes=("\x1b[0m",))
-    suite = ElementTree.fromstring(gate.junit([replace(shout, case={"name": "a\x07", "model": "m\ud800"})], None))
+    suite = ElementTree.fromstring(gate.junit([replace(shout, case=Case(name="a\x07", model="m\ud800"))], None))
     assert suite.find("testcase/error").get("message") == "\ufffd[31mboom\ufffd"
 
 
@@ -103,7 +106,7 @@ def test_junit():
         ("case 2 <&>", ["error"]),
         ("case 3 <&>", ["skipped"]),
     ]
-    assert suite[0][0].get("message") == "feasible: why"
+    assert suite[0][0].get("message") == "feasible: 1 of 1 image passes every check (deployable)"
     assert ElementTree.fromstring(gate.junit(RUN, None)).get("failures") == "0"
 
 
@@ -116,17 +119,17 @@ def test_a_gate_that_judged_nothing_fails_in_every_file():
         "failures": "1",
         "skipped": "1",
     }
-    assert "no set-up was judged" in suite[1][0].get("message")
+    assert suite[1][0].get("message") == "no case produced a verdict"
     assert ElementTree.fromstring(gate.junit(refused, None)).get("failures") == "0"
 
 
-def test_the_layout_stands_beside_the_other_figures():
-    seen = replace(record(PARTIAL), metrics={"ssim": {"mean": 0.3}, "layout": {"mean": 0.7}})
+def test_the_layout_is_beside_the_other_figures():
+    seen = replace(record(PARTIAL), scores=scores(0.3, layout=0.7))
     assert [c["pieces_lead"] for c in gate.summary([seen], PARTIAL)["cases"]] == [None]
     assert [c["layout"] for c in gate.summary([seen, record(PARTIAL)], PARTIAL)["cases"]] == [0.7, None]
 
 
-def test_other_questions_are_told_too():
+def test_other_questions_are_in_the_files_too():
     found = Findings(split=Split(threshold=0.25, cuts=3, recommended="block <2>", fvu=0.5, bytes=64))
     told = gate.summary(RUN, PARTIAL, found)["questions"]
     assert list(told) == ["updates", "training", "split", "defenses"]

@@ -8,22 +8,17 @@ import pytest
 from markdown_it import MarkdownIt
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.compare import CasePair, Change, Comparison, Difference
+from leakgauge.audit.compare import CasePair, Comparison, Difference, OtherChange
 from leakgauge.audit.findings import Findings, updates_of
-from leakgauge.audit.markdown import ROWS, code, comparison_summary, plain, run_summary
+from leakgauge.audit.gate import ROWS, code, comparison_summary, plain, run_summary
 from leakgauge.audit.records import Record
+from leakgauge.audit.verdict import Outcome
+from tests.made import FEASIBLE, INFEASIBLE, PARTIAL
+from tests.made import record as made_record
 
-INFEASIBLE, PARTIAL, FEASIBLE = "infeasible_within_budget", "partial", "feasible"
 
-
-def record(verdict: str | None, **case) -> Record:
-    made = Case(**case)
-    return Record(
-        key=made.key(), status="done" if verdict else "error", case={**vars(made)}, victim={}, attack=made.attack,
-        channel="Gradient()", defenses=made.defenses, assumptions=(), versions={"leakgauge": "1"}, seed=0, seconds=1.0,
-        peak_bytes=0, metrics={"ssim": {"mean": 0.4}, "psnr": {"mean": 10.0}} if verdict else {}, verdict=verdict,
-        rule="a rule" if verdict else "", reason="" if verdict else "boom",
-    )  # fmt: skip
+def record(outcome: Outcome | None, **case) -> Record:
+    return made_record(outcome, case=Case(**case), status="done" if outcome else "error", assumptions=())
 
 
 HOSTILE = [
@@ -129,7 +124,7 @@ def test_a_comparison_says_what_got_worse_in_words():
         cases=(
             CasePair("set-up |", record(PARTIAL), record(FEASIBLE), "worse", (Difference("ssim", 0.4, 0.6, False, "why"),)),
         ),
-        changes=(Change("split", "Recommended cut", "1", "none", "worse", "<b>"),),
+        changes=(OtherChange("split", "Recommended cut", "1", "none", "worse", "<b>"),),
         only_after=("x",), settings=(("seed", "0", "1"),), warnings=("different budgets",),
     )  # fmt: skip
     text = comparison_summary(found)

@@ -20,7 +20,7 @@ def test_what_is_appended_is_read_again(tmp_path):
     append(tmp_path, "end", {"how": "finished"})
     assert exists(tmp_path)
     found = read(tmp_path)
-    assert found.about == {"model": "LeNet"}
+    assert found.about == {"model": "LeNet", "audited": False}
     assert found.reports == ({"step": 1, "scalars": {"privacy/top1": 0.5}},)
     assert found.paper == ({"sub_epoch": 0},)
     assert found.end == {"how": "finished"}
@@ -45,7 +45,7 @@ def test_half_a_line_never_counted(tmp_path):
     append(tmp_path, "run", {"model": "A"})
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"kind": "report", "st')
-    assert read(tmp_path) == monitor_records.MonitorRun(about={"model": "A"})
+    assert read(tmp_path) == monitor_records.MonitorRun(about={"model": "A", "audited": False})
     append(tmp_path, "end", {"how": "finished"})
     assert read(tmp_path).end == {"how": "finished"}
 
@@ -55,7 +55,7 @@ def test_a_foreign_line_is_named(tmp_path, line):
     append(tmp_path, "run", {})
     with (tmp_path / FILE).open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(BadInput, match=r"line 2 of .*monitor\.jsonl is not a line of a monitored training"):
+    with pytest.raises(BadInput, match=r"line 2 of .*monitor\.jsonl is not a line that this version can read"):
         read(tmp_path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -57,7 +56,7 @@ def asks_the_environment(case):
 
 def table(found) -> list[dict]:
     """Records without what may differ between two runs of one case."""
-    lines = [json.loads(records.to_line(r)) for r in found]
+    lines = [records.to_json(r) for r in found]
     return [{k: v for k, v in line.items() if k not in ("seconds", "peak_bytes", "finished")} for line in lines]
 
 
@@ -98,7 +97,7 @@ def test_a_case_that_always_kills_its_worker_is_an_error_record(here, loads, tmp
     found = run_all(CASES, load=loads.dies_always, folder=tmp_path / "there", map=Processes(1))
     assert [r.status for r in found] == ["done", "error", "done"]
     assert found[1].reason == "its process died 2 times (exit code -9)"
-    assert (found[1].verdict, found[1].metrics) == (None, {})
+    assert (found[1].verdict, found[1].scores) == (None, None)
     assert table([found[0], found[2]]) == table([here[0], here[2]])
 
 

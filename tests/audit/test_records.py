@@ -12,27 +12,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge.audit import records
-from leakgauge.audit.files import write_whole
-from leakgauge.audit.records import Record
+from leakgauge.audit.case import Case, Change
+from leakgauge.audit.files import line_of, write_whole
+from leakgauge.audit.intervals import Interval
+from leakgauge.audit.records import Curve, Frame, Record
+from leakgauge.audit.verdict import Way
 from leakgauge.errors import BadInput
+from tests.made import record as made_record
+from tests.made import scores, verdict
 
 
 def record(key: str = "a", **fields) -> Record:
-    plain = {
-        "key": key, "status": "done", "case": {"name": key}, "victim": {}, "attack": "dlg", "channel": "Gradient()",
-        "defenses": ("Prune(fraction=0.9)",), "assumptions": ({"what": "size", "kind": "deployable"},), "versions": {},
-        "seed": 0, "seconds": 1.5, "peak_bytes": 10,
-    }  # fmt: skip
-    return Record(**{**plain, **fields})
+    return made_record(None, key=key, case=fields.pop("case", Case(name=key)), **fields)
 
 
 def test_round_trip_keeps_everything(tmp_path):
-    whole = record(
-        metrics={"psnr": {"mean": math.inf, "min": -math.inf, "per_image": [math.inf, 12.5]}, "lpips": None},
-        curve={"steps": [0, 1], "losses": [[0.5, None]]},
+    change = Change("batch of 1", "relaxation")
+    whole = made_record(
+        "partial",
+        case=Case(batch_size=2, change=change, options={"steps": 3}),
+        scores=scores(psnr=(math.inf, 12.5), images=2),
+        start=scores(images=2),
+        verdict=verdict("partial", images=2, glimpsed={Way.LAYOUT: 1}),
+        intervals={"ssim": Interval(0.5, 0.4, 0.6, 3, 0.95)},
+        curve=Curve((0, 1), ((0.5, None),)),
         notes=("a note", "zwei\nZeilen"),
-        progress=({"step": 0, "picture": "pictures/x.png"},),
-        verdict="feasible",
+        stated=(("rank", "full"),),
+        progress=(Frame(0, "pictures/x.png"),),
     )
     records.append(tmp_path, whole)
     records.append(tmp_path, record("b"))
@@ -45,10 +51,10 @@ def test_round_trip_keeps_everything(tmp_path):
 def test_any_text_stays_one_line(tmp_path_factory, text):
     """Unicode has more line ends than files have: a next-line or a paragraph sign is no end of a record."""
     folder = tmp_path_factory.mktemp("run")
-    records.append(folder, record(case={"name": f"[{text}]"}, reason=f"[{text}]"))
+    records.append(folder, record(case=Case(name=f"[{text}]"), reason=f"[{text}]"))
     records.append(folder, record("b"))
     first, second = records.read(folder)
-    assert first.reason == first.case["name"] == f"[{text}]"
+    assert first.reason == first.case.name == f"[{text}]"
     assert second.key == "b"
 
 
@@ -70,7 +76,7 @@ def test_a_half_line_never_counted(tmp_path):
     records.append(tmp_path, record())
     path = tmp_path / records.FILE
     with path.open("ab") as file:
-        file.write(records.to_line(record("half")).encode()[:40])
+        file.write(line_of(records.to_json(record("half"))).encode()[:40])
     assert [r.key for r in records.read(tmp_path)] == ["a"]
     records.append(tmp_path, record("b"))
     assert [r.key for r in records.read(tmp_path)] == ["a", "b"]
@@ -120,15 +126,16 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
         b'{"key": "a"}\n',
         b"\xff\xfe\n",
         b"\n",
-        json.dumps({**vars(record()), "new": 1}).encode() + b"\n",
+        json.dumps({**records.to_json(record()), "new": 1}).encode() + b"\n",
+        json.dumps({**records.to_json(record()), "format": 99}).encode() + b"\n",
     ],
-    ids=["no json", "a list", "fields missing", "no text", "empty", "unknown field"],
+    ids=["no json", "a list", "fields missing", "no text", "empty", "unknown field", "a later format"],
 )
 def test_a_damaged_line_is_named(line, tmp_path):
     records.append(tmp_path, record())
     with (tmp_path / records.FILE).open("ab") as file:
         file.write(line)
-    with pytest.raises(BadInput, match=r"line 2 of .*records\.jsonl is not a record"):
+    with pytest.raises(BadInput, match=r"line 2 of .*records\.jsonl is not a line that this version can read"):
         records.read(tmp_path)
 
 

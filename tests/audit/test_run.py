@@ -15,6 +15,7 @@ from leakgauge.audit import pictures, records
 from leakgauge.audit import run as running
 from leakgauge.audit.case import Case
 from leakgauge.audit.pictures import save_strip
+from leakgauge.audit.records import Curve, VictimFacts
 from leakgauge.audit.run import null_run, run_all, run_case
 from leakgauge.audit.session import Setup
 from leakgauge.channels import FedAvg, Gradient
@@ -28,31 +29,29 @@ def test_a_record_holds_everything(quick, load, tmp_path):
     record = run_case(case, load=load, folder=tmp_path)
     assert record.status == "done"
     assert record.key == case.key()
-    assert record.victim == {
-        "name": "Sequential", "mode": "eval", "parameters": 3 * 10 + 4 * 109, "classes": 4, "shape": [1, 6, 6], "device": "cpu",
-    }  # fmt: skip
-    assert (record.channel, record.defenses, record.seed) == ("Gradient()", ("Prune(fraction=0.1)",), 0)
+    assert record.victim == VictimFacts("Sequential", "eval", 3 * 10 + 4 * 109, 4, (1, 6, 6), "cpu")
+    assert (record.channel, record.defenses, record.case) == ("Gradient()", ("Prune(fraction=0.1)",), case)
     assert "steps=4" in record.attack
-    assert [a["kind"] for a in record.assumptions] == ["diagnostic", "deployable", "diagnostic"]
-    assert record.rule.endswith("(diagnostic)")
-    for scores in (record.metrics, record.null, record.baseline):
-        assert len(scores["psnr"]["per_image"]) == 2
-    assert record.metrics["labels"]["mean"] == 1.0  # they were given away
+    assert [a.kind for a in record.assumptions] == ["diagnostic", "deployable", "diagnostic"]
+    assert record.verdict.kind == "diagnostic"
+    for scores in (record.scores, record.null, record.baseline):
+        assert len(scores.psnr) == 2
+    assert record.scores.mean("labels") == 1.0  # they were given away
     assert len(record.restarts["ssim"]) == 3
-    chosen = record.metrics["mse"]["mean"]
+    chosen = record.scores.mean("mse")
     assert any(value == pytest.approx(chosen) for value in record.restarts["mse"])
-    assert record.curve["steps"] == [0, 1, 2, 3, 4]
-    assert len(record.curve["losses"]) == 3
+    assert record.curve.steps == (0, 1, 2, 3, 4)
+    assert len(record.curve.losses) == 3
     assert {*record.versions} == {"leakgauge", "python", "torch", "numpy"}
     assert record.seconds > 0
     assert record.peak_bytes > 10**7
     assert record.command == case.command()
     for name in ("truth", "reconstruction", "null", "baseline"):
         assert np.asarray(Image.open(tmp_path / record.pictures[name])).shape == (6, 13)
-    assert [p["step"] for p in record.progress][-1] == 4
-    assert all((tmp_path / p["picture"]).is_file() for p in record.progress)
+    assert [frame.step for frame in record.progress][-1] == 4
+    assert all((tmp_path / frame.picture).is_file() for frame in record.progress)
     records.append(tmp_path, record)
-    assert [records.to_line(r) for r in records.read(tmp_path)] == [records.to_line(record)]
+    assert records.read(tmp_path) == [record]
 
 
 def test_the_strip_shows_the_truth(quick, load, tmp_path):
@@ -67,7 +66,7 @@ def test_the_strip_shows_the_truth(quick, load, tmp_path):
 def test_frames_lie_in_the_order_of_the_reconstruction(quick, load, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "_paired", lambda guesses, truths: torch.arange(len(truths)).flip(0))
     record = run_case(quick(batch_size=3), load=load, folder=tmp_path)
-    last = np.asarray(Image.open(tmp_path / record.progress[-1]["picture"]))
+    last = np.asarray(Image.open(tmp_path / record.progress[-1].picture))
     reconstruction = np.asarray(Image.open(tmp_path / record.pictures["reconstruction"]))
     np.testing.assert_array_equal(last, reconstruction)
     assert (last[:, :6] != last[:, 14:20]).any()  # so that the order can be seen
@@ -81,13 +80,13 @@ def test_colour_strips(tmp_path):
 
 def test_the_same_case_gives_the_same_record(quick, load, tmp_path):
     first, again = (run_case(quick(), load=load, folder=tmp_path) for _ in range(2))
-    for name in ("metrics", "null", "baseline", "restarts", "verdict", "rule", "curve"):
+    for name in ("scores", "null", "baseline", "restarts", "verdict", "curve"):
         assert getattr(first, name) == getattr(again, name)
 
 
 def test_an_attack_that_lacks_something_is_refused_not_scored(quick, load, tmp_path):
     record = run_case(quick(attack="idlg", batch_size=2), load=load, folder=tmp_path)
-    assert (record.status, record.verdict, record.metrics) == ("refused", None, {})
+    assert (record.status, record.verdict, record.scores) == ("refused", None, None)
     assert "reads one label" in record.reason
 
 
@@ -98,10 +97,10 @@ def test_a_crash_is_an_error_not_a_score(quick, load, tmp_path, monkeypatch):
 
     monkeypatch.setitem(ATTACKS, "crashes", Crashes)
     record = run_case(quick(attack="crashes", options={}), load=load, folder=tmp_path)
-    assert (record.status, record.verdict, record.metrics) == ("error", None, {})
+    assert (record.status, record.verdict, record.scores) == ("error", None, None)
     assert record.reason == "ZeroDivisionError: division by zero"
     assert "Traceback" in record.notes[0]
-    assert record.victim["classes"] == 4
+    assert record.victim.classes == 4
 
 
 def test_a_users_mistake_is_raised(quick, load, tmp_path):
@@ -139,7 +138,7 @@ def test_resume_runs_only_what_is_missing(quick, load, tmp_path):
     heard = []
     every = run_all(cases, load=counting, folder=tmp_path, resume=True, on_record=heard.append)
     assert loaded == cases
-    assert [records.to_line(r) for r in every[:2]] == [records.to_line(r) for r in first]
+    assert every[:2] == first
     assert heard == every[2:]
     assert [r.key for r in records.read(tmp_path)] == [r.key for r in every]
     run_all(cases, load=counting, folder=tmp_path, resume=True)
@@ -217,21 +216,21 @@ def test_a_closed_form_is_judged_against_its_null_run(tmp_path, quick):
     images = torch.rand(4, 1, 12, 12, generator=torch.Generator().manual_seed(0))
     setup = Setup(Victim(MLP(shape=(1, 12, 12)), Pixels((1, 12, 12))), images, torch.arange(4))
     record = run_case(quick(attack="linear", options={}), load=lambda _: setup, folder=tmp_path)
-    assert record.verdict == "feasible"
-    assert record.metrics["psnr"]["mean"] > 60
-    assert record.null["psnr"]["mean"] < 15
-    assert record.curve == {"steps": [], "losses": []}
+    assert record.outcome == "feasible"
+    assert record.scores.mean("psnr") > 60
+    assert record.null.mean("psnr") < 15
+    assert record.curve == Curve()
 
 
 def test_the_null_run_of_matching_does_not_know_the_labels(quick, load, tmp_path):
     """Over many cases its labels are right no more often than by chance, while the attack's are always right."""
     found = [run_case(quick(first=i, seed=i, options={"steps": 1}), load=load, folder=tmp_path) for i in range(16)]
-    assert all(r.metrics["labels"]["mean"] == 1 for r in found)
-    assert sum(r.null["labels"]["mean"] for r in found) <= 10
+    assert all(r.scores.mean("labels") == 1 for r in found)
+    assert sum(r.null.mean("labels") for r in found) <= 10
 
 
 def test_values_without_a_number_are_written_as_nothing():
-    assert running._finite(torch.tensor([1.0, math.inf, math.nan])) == [1.0, None, None]
+    assert running._finite(torch.tensor([1.0, math.inf, math.nan])) == (1.0, None, None)
 
 
 def test_a_batch_that_is_all_the_data_is_judged_without_re_identification(quick, victim_of, tmp_path):
@@ -239,8 +238,8 @@ def test_a_batch_that_is_all_the_data_is_judged_without_re_identification(quick,
     setup = Setup(victim_of(), images, labels)
     record = run_case(quick(batch_size=4, options={"steps": 2}), load=lambda case: setup, folder=tmp_path)
     assert record.status == "done"
-    assert record.metrics.get("reid") is None
-    assert run_case(quick(batch_size=3, options={"steps": 2}), load=lambda case: setup, folder=tmp_path).metrics["reid"]
+    assert record.scores.reid is None
+    assert run_case(quick(batch_size=3, options={"steps": 2}), load=lambda case: setup, folder=tmp_path).scores.reid
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from leakgauge.audit import answers, defense_records, records, stopped, whole_plan
 from leakgauge.audit.advice import advise
-from leakgauge.audit.advice.sentences import verdicts
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
-from leakgauge.audit.defend import Trial
-from leakgauge.audit.defense_records import DefenseRecord
-from leakgauge.audit.findings import read_findings
-from leakgauge.audit.records import Record
-from leakgauge.audit.summaries import HELD, Unanswered, Waiting
+from leakgauge.audit.defense_records import Trial
+from leakgauge.audit.findings import Unanswered, read_findings
+from leakgauge.audit.stopped import Waiting
 from leakgauge.audit.whole_plan import Effort, Request, WholePlan
+from leakgauge.audit.wording import statements
 from leakgauge.errors import BadInput
+from tests.made import INFEASIBLE, record, tried
 
 CASES = tuple(Case(batch_size=size) for size in (1, 2, 3))
 RENAMED = Case(name="a change", batch_size=3)  # does what the third case does
@@ -31,10 +29,7 @@ def planned(folder: Path) -> None:
 
 
 def attacked(folder: Path, case: Case) -> None:
-    scores = {name: {"mean": 0.1} for name in ("ssim", "psnr")}
-    one = Record(case.key(), "done", asdict(case), victim={}, attack=case.attack, channel="Gradient()", defenses=(), assumptions=(),
-                 versions={}, seed=0, seconds=1.0, peak_bytes=0, verdict=HELD, metrics=scores, null=scores)  # fmt: skip
-    records.append(folder, one)
+    records.append(folder, record(INFEASIBLE, case=case))
 
 
 def test_without_a_plan_nothing_is_late(tmp_path):
@@ -56,10 +51,7 @@ def test_what_has_no_record_is_counted_once(tmp_path):
 def test_trials_are_counted_too(tmp_path):
     planned(tmp_path)
     first = TRIALS[0]
-    one = DefenseRecord(
-        first.key(), "done", asdict(first), (), "dlg", "Gradient()", versions={}, command="", seconds=1.0
-    )
-    defense_records.append(tmp_path, one)
+    defense_records.append(tmp_path, tried("", None, key=first.key(), trial=first))
     assert stopped.waiting(tmp_path) == (Waiting("defenses", 1, 2),)
 
 
@@ -72,12 +64,12 @@ def test_a_stopped_audit_does_not_read_like_one_that_was_not_asked(tmp_path):
         Unanswered("split", reached=False),
         Unanswered("defenses", reached=False),
     )
-    said = {verdict.question: verdict for verdict in verdicts(found)}
-    assert said["updates"].sentences[-1] == "2 of 3 planned set-ups were not attacked: the run was stopped before."
-    assert [said[q].word for q in ("training", "split", "defenses")] == ["Not asked", "Not reached", "Not reached"]
-    go_on = next(one for one in advise(found) if one.rule == "go_on")
-    assert go_on.why.endswith("2 of 3 planned set-ups were not attacked; not reached: split, defenses.")
-    assert go_on.because == ("updates",)
+    said = {one.question: one for one in statements(found)}
+    assert said["updates"].sentences[-1] == "The run was stopped: 2 of 3 planned set-ups were not attacked."
+    assert [said[q].badge for q in ("training", "split", "defenses")] == ["Not asked", "Not reached", "Not reached"]
+    resume = next(one for one in advise(found) if one.rule == "resume")
+    assert resume.why.endswith("2 of 3 planned set-ups were not attacked; not reached: split, defenses.")
+    assert resume.because == ("updates",)
 
 
 @pytest.mark.parametrize("content", ["{", '{"request": {"questions": ["updates"]}, "cases": [{"model": "cnn"}]}'])

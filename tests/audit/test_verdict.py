@@ -14,12 +14,13 @@ from leakgauge.audit.verdict import (
     OUTLINED,
     RECONSTRUCTED,
     SCRAMBLED,
-    SEVERITY,
     SHARE_FOR_FEASIBLE,
     STRUCTURE,
     Check,
+    Outcome,
+    Verdict,
+    Way,
     judge,
-    told_by,
 )
 from leakgauge.core import Assumption
 
@@ -60,10 +61,10 @@ def test_both_sides_of_every_check_of_reconstructed(check):
     attack, null, base = sides(check)
     above, below = ({**attack, check.metric: attack[check.metric] + better(check) * d} for d in (STEP, -STEP))
     verdict = judge(scores(above), scores(null), scores(base))
-    assert (verdict.outcome, verdict.rule) == ("feasible", "1 of 1 images pass every check")
+    assert (verdict.outcome, verdict.reconstructed, verdict.missed) == ("feasible", 1, None)
     verdict = judge(scores(below), scores(null), scores(base))
     assert verdict.outcome == "partial"
-    assert verdict.rule.endswith(f"missed: {check}")
+    assert verdict.missed == check
 
 
 @pytest.mark.parametrize("check", GLIMPSED, ids=str)
@@ -75,10 +76,10 @@ def test_both_sides_of_every_check_of_glimpsed(check):
     above, below = ({**attack, check.metric: attack[check.metric] + d} for d in (STEP, -STEP))
     verdict = judge(scores(above), scores(null), scores(GOOD))
     assert verdict.outcome == "partial"
-    assert verdict.rule.startswith("1 of 1 images beat the null run; not reconstructed, missed:")
+    assert (verdict.reconstructed, verdict.glimpsed) == (0, {Way.CLOSENESS: 1})
     verdict = judge(scores(below), scores(null), scores(GOOD))
     assert verdict.outcome == "infeasible_within_budget"
-    assert verdict.rule == f"no image of 1 beats the null run; missed: {check}"
+    assert (verdict.glimpsed, verdict.missed) == ({}, check)
 
 
 @pytest.mark.parametrize("check", OUTLINED, ids=str)
@@ -90,9 +91,7 @@ def test_both_sides_of_every_check_of_outlined(check):
     above, below = ({**attack, check.metric: attack[check.metric] + better(check) * d} for d in (STEP, -STEP))
     verdict = judge(scores(above), scores(null), scores(GOOD))
     assert verdict.outcome == "partial"
-    assert verdict.rule.startswith(
-        "1 of 1 images beat the null run (1 by the layout alone); not reconstructed, missed:"
-    )
+    assert verdict.glimpsed == {Way.LAYOUT: 1}
     assert judge(scores(below), scores(null), scores(GOOD)).outcome == "infeasible_within_budget"
 
 
@@ -105,7 +104,7 @@ def test_right_parts_in_the_wrong_place_are_a_glimpse(check):
     above, below = ({**attack, check.metric: attack[check.metric] + better(check) * d} for d in (STEP, -STEP))
     verdict = judge(scores(above), scores(null), scores(base))
     assert verdict.outcome == "partial"
-    assert verdict.rule.startswith("1 of 1 images beat the null run (1 by SSIM alone); not reconstructed, missed: PSNR")
+    assert (verdict.glimpsed, verdict.missed.metric) == ({Way.STRUCTURE: 1}, "psnr")
     assert judge(scores(below), scores(null), scores(base)).outcome == "infeasible_within_budget"
 
 
@@ -113,8 +112,8 @@ def test_an_image_is_counted_once_by_the_first_way_it_shows():
     attack = {"ssim": (0.9, 0.9, 0.2, 0.0), "psnr": (9.0, 8.0, 7.0, 7.0), "reid": (1.0, 1.0, 9.0, 9.0)}
     seen = Scores(mse=(0.1,) * 4, **attack, layout=(0.9, 0.9, 0.9, 0.0), layout_rank=(1.0, 1.0, 1.0, 9.0))
     null = scores({"ssim": 0.3, "psnr": 8.0, "layout": 0.0}, 4)
-    rule = judge(seen, null, scores({"ssim": 0.3, "psnr": 20.0}, 4)).rule
-    assert rule.startswith("3 of 4 images beat the null run (1 by SSIM alone, 1 by the layout alone);")
+    verdict = judge(seen, null, scores({"ssim": 0.3, "psnr": 20.0}, 4))
+    assert verdict.glimpsed == {Way.CLOSENESS: 1, Way.STRUCTURE: 1, Way.LAYOUT: 1}
 
 
 def test_a_table_without_ssim_shows_nothing_by_it():
@@ -132,8 +131,7 @@ def test_both_sides_of_every_check_of_scrambled(check):
     above, below = ({**attack, check.metric: attack[check.metric] + d} for d in (STEP, -STEP))
     verdict = judge(scores(above), scores(null), scores(GOOD))
     assert verdict.outcome == "partial"
-    assert verdict.rule.startswith("1 of 1 images beat the null run (1 by their pieces alone); not reconstructed")
-    assert told_by(verdict.rule) == "pieces_lead"
+    assert (verdict.glimpsed, verdict.evidence) == ({Way.PIECES: 1}, "pieces_lead")
     assert judge(scores(below), scores(null), scores(GOOD)).outcome == "infeasible_within_budget"
     unmeasured = {name: value for name, value in above.items() if name != "pieces_lead"}
     assert judge(scores(unmeasured), scores(null), scores(GOOD)).outcome == "infeasible_within_budget"
@@ -141,10 +139,28 @@ def test_both_sides_of_every_check_of_scrambled(check):
     assert judge(scores(above), scores(bare), scores(GOOD)).outcome == "infeasible_within_budget"
 
 
-def test_what_says_what_was_seen():
-    assert told_by("1 of 1 images pass every check") == "ssim"
-    assert told_by("2 of 4 images beat the null run (2 by SSIM alone)") == "ssim"
-    assert told_by("2 of 4 images beat the null run (1 by the layout alone, 1 by their pieces alone)") == "layout"
+@pytest.mark.parametrize(
+    ("reconstructed", "glimpsed", "evidence"),
+    [
+        (1, {Way.LAYOUT: 1}, "ssim"),
+        (0, {Way.STRUCTURE: 2}, "ssim"),
+        (0, {Way.CLOSENESS: 1, Way.PIECES: 1}, "pieces_lead"),
+        (0, {Way.LAYOUT: 1, Way.PIECES: 1}, "layout"),
+    ],
+)
+def test_the_evidence_is_what_shows_the_images(reconstructed, glimpsed, evidence):
+    verdict = Verdict(Outcome.PARTIAL, "deployable", 4, reconstructed, glimpsed=glimpsed)
+    assert verdict.evidence == evidence
+
+
+def test_outcomes_are_ordered_by_what_leaks():
+    assert sorted(Outcome, key=lambda outcome: outcome.severity) == [
+        Outcome.INFEASIBLE,
+        Outcome.PARTIAL,
+        Outcome.FEASIBLE,
+    ]
+    assert [outcome.leaks for outcome in Outcome] == [True, True, False]
+    assert len({outcome.colour for outcome in Outcome}) == len({outcome.meaning for outcome in Outcome}) == 3
 
 
 @pytest.mark.parametrize("missing", [{"layout"}, {"layout_rank"}, {"null"}])
@@ -188,15 +204,6 @@ def test_the_tables_are_what_the_documents_say():
         ("pieces_lead", 0.05, "null"),
     ]
     assert SHARE_FOR_FEASIBLE == 0.5
-    assert str(RECONSTRUCTED[0]) == "SSIM at least 0.38"
-    assert str(RECONSTRUCTED[2]) == "PSNR at least 2.6 dB above the null run"
-    assert str(RECONSTRUCTED[4]) == "PSNR at least 0.5 dB above the trivial baseline"
-    assert str(RECONSTRUCTED[5]) == "LPIPS at least 0.02 below the trivial baseline"
-    assert str(OUTLINED[1]) == "correlation of the layout at least 0.2 above the null run"
-    assert str(OUTLINED[2]) == "re-identified by its layout at rank 1 or better"
-    assert str(SCRAMBLED[0]) == "its pieces fit the original better than any other image, by 0.05"
-    assert str(SCRAMBLED[1]) == "its pieces fit the original better than the null run's, by 0.05"
-    assert str(RECONSTRUCTED[6]) == "re-identified at rank 1 or better"
 
 
 @pytest.mark.parametrize("missing", ["lpips", "reid"])
@@ -210,7 +217,7 @@ def test_what_was_not_measured_decides_nothing(missing):
 def test_another_image_that_looks_more_alike_makes_it_partial():
     """Colours alone can raise SSIM; if the true image is not the closest of the pool it is not reconstructed."""
     verdict = judge(scores({**GOOD, "reid": 2.0}), scores(NULL), scores(BASELINE))
-    assert (verdict.outcome, verdict.rule.rpartition("missed: ")[2]) == ("partial", "re-identified at rank 1 or better")
+    assert (verdict.outcome, verdict.missed) == ("partial", Check("reid", 1, above="zero"))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +241,11 @@ def test_the_share_of_a_batch(whole, count, outcome):
     verdict = judge(batch, scores(NULL, count), scores(BASELINE, count))
     assert verdict.outcome == outcome
     if 0 < whole < count and outcome == "partial":
-        assert verdict.rule == f"{whole} of {count} images pass every check; another misses: SSIM at least 0.38"
+        assert (verdict.reconstructed, verdict.images, verdict.missed) == (
+            whole,
+            count,
+            Check("ssim", 0.38, above="zero"),
+        )
 
 
 def test_a_perfect_image_beats_everything_but_a_perfect_bar():
@@ -257,6 +268,6 @@ def test_the_verdict_does_not_rise_with_noise_on_a_fixed_victim(tmp_path):
     cases = [
         Case(options={"steps": 200, "tv": 0.01}, defenses=(f"gaussian_noise:relative={noise}",)) for noise in noises
     ]
-    found = [SEVERITY[record.verdict] for record in run_all(cases, load=embedded, folder=tmp_path)]
+    found = [record.outcome.severity for record in run_all(cases, load=embedded, folder=tmp_path)]
     assert found == sorted(found, reverse=True)
-    assert (found[0], found[-1]) == (SEVERITY["feasible"], SEVERITY["infeasible_within_budget"])
+    assert (found[0], found[-1]) == (Outcome.FEASIBLE.severity, Outcome.INFEASIBLE.severity)

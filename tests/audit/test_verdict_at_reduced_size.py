@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.audit.scoring import Scores, score_images, trivial_baseline
-from leakgauge.audit.verdict import REDUCED, judge
+from leakgauge.audit.verdict import REDUCED, Way, judge
 from leakgauge.data.embedded import photographs
 from leakgauge.measures.image import downscale
 
@@ -36,7 +36,7 @@ def test_images_are_averaged_down_to_at_most_64_pixels_a_side(shape, expected):
 
 def test_a_grainy_picture_is_reconstructed_at_reduced_size():
     verdict = judge(scores(GOOD), scores(NULL), scores(BASELINE))
-    assert (verdict.outcome, verdict.rule) == ("feasible", "1 of 1 images pass every check (1 at reduced size)")
+    assert (verdict.outcome, verdict.reconstructed, verdict.at_reduced_size) == ("feasible", 1, 1)
 
 
 @pytest.mark.parametrize("check", REDUCED, ids=str)
@@ -50,7 +50,7 @@ def test_every_check_at_reduced_size_counts(check):
         {"null": null, "baseline": base}[check.above][check.metric] = attack[check.metric] - check.margin + 1e-6
     verdict = judge(scores(attack), scores(null), scores(base))
     assert verdict.outcome == "partial"
-    assert "at reduced size" not in verdict.rule
+    assert verdict.at_reduced_size == 0
 
 
 def test_what_was_not_measured_at_reduced_size_is_judged_as_before():
@@ -70,7 +70,7 @@ def test_structure_alone_at_reduced_size_is_a_glimpse():
     dim = {**GOOD, "psnr": 7.0, "psnr_reduced": 7.0}
     verdict = judge(scores(dim), scores(NULL), scores(BASELINE))
     assert verdict.outcome == "partial"
-    assert "1 by SSIM alone" in verdict.rule
+    assert verdict.glimpsed == {Way.STRUCTURE: 1}
 
 
 def grainy(images: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from leakgauge.audit.explain import ladder
 
 from leakgauge.audit import usual_cases, whole_plan
 from leakgauge.audit.case import Case
+from leakgauge.audit.changes import ladder
 from leakgauge.audit.defend import Trial
 from leakgauge.audit.training import TrainingPlan
 from leakgauge.audit.whole_plan import Effort, Request, WholePlan

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -390,19 +390,23 @@ class Findings:
     split: Split | None = None
     defenses: Defenses | None = None
     unanswered: tuple[Unanswered, ...] = ()
-    waiting: tuple[Waiting, ...] = field(default_factory=tuple)
+    waiting: tuple[Waiting, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Whether a defense held depends on the set-ups too: one that leaks under the same defense breaks it."""
+        if self.defenses is not None and self.updates is not None:
+            broken = _broken(self.defenses.rows, self.defenses.model, self.updates.own)
+            object.__setattr__(self, "defenses", replace(self.defenses, broken=broken))
 
 
 def read_findings(folder: Path) -> Findings:
     """Everything that the files in ``folder`` say. A question without records was not asked, or the audit says why."""
     said, late = answers.read(folder), stopped.not_reached(folder)
-    updates = _read_updates(folder)
-    known = updates if isinstance(updates, Updates) else None
     found = {
-        "updates": updates,
+        "updates": _read_updates(folder),
         "training": _read_training(folder),
         "split": _read_split(folder),
-        "defenses": _read_defenses(folder, known),
+        "defenses": _read_defenses(folder),
     }
     missing: list[Unanswered] = []
     for question in QUESTIONS:
@@ -431,10 +435,8 @@ def _read_split(folder: Path) -> Split | Unanswered:
     return split_of(scan_records.read_plan(folder), scan_records.read(folder), scan_records.read_conclusion(folder))
 
 
-def _read_defenses(folder: Path, updates: Updates | None) -> Defenses | Unanswered:
-    if not defense_records.exists(folder):
-        return Unanswered("defenses")
-    return defenses_of(defense_records.read(folder), updates)
+def _read_defenses(folder: Path) -> Defenses | Unanswered:
+    return defenses_of(defense_records.read(folder)) if defense_records.exists(folder) else Unanswered("defenses")
 
 
 def updates_of(found: Sequence[Record]) -> Updates | Unanswered:
@@ -582,7 +584,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
     )
 
 
-def defenses_of(found: Sequence[DefenseRecord], updates: Updates | None = None) -> Defenses | Unanswered:
+def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
     """The trials of one set-up: the first one without a defense, and all that are compared with it."""
     base = next((record for record in found if not record.defenses), None)
     if base is None:
@@ -605,7 +607,6 @@ def defenses_of(found: Sequence[DefenseRecord], updates: Updates | None = None) 
         diagnostic=base.assumed("diagnostic"),
         deployable=base.assumed("deployable"),
         model=case.model,
-        broken=_broken(rows, case.model, () if updates is None else updates.own),
     )
 
 

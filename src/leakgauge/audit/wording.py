@@ -64,15 +64,18 @@ LIMITS = (
 """What no audit says, whatever it found."""
 
 
-def interval(measured: Measured) -> str:
+def interval(measured: Measured, *, brackets: bool = True) -> str:
     """
     >>> interval(Measured(5, 0.346, 0.2, 0.487)), interval(Measured(5, 1.0))
     ('0.35 (95 % CI 0.20 to 0.49)', '1.00')
+    >>> interval(Measured(5, 0.346, 0.2, 0.487), brackets=False)
+    '0.35, 95 % CI 0.20 to 0.49'
     """
     value = number(measured.value, 2)
     if measured.low is None or measured.high is None:
         return value
-    return f"{value} (95 % CI {number(measured.low, 2)} to {number(measured.high, 2)})"
+    spread = f"95 % CI {number(measured.low, 2)} to {number(measured.high, 2)}"
+    return f"{value} ({spread})" if brackets else f"{value}, {spread}"
 
 
 # One verdict
@@ -565,7 +568,7 @@ def members(training: Training) -> list[str]:
     """What an adversary with the weights and candidates recognises; nothing where it was not measured."""
     if training.auc is None:
         return []
-    who, how = "An attacker with the weights and a list of candidate images", interval(training.auc)
+    who, how = "An attacker with the weights and a list of candidate images", interval(training.auc, brackets=False)
     if training.beats_guessing:
         return [f"{who} can tell which were in the batch (AUC {how}; 0.5 is guessing)."]
     return [f"{who} was not shown to do better than guessing (AUC {how})."]
@@ -632,7 +635,7 @@ def on_defenses(defenses: Defenses) -> Statement:
         low, high = number(aucs[0], 2), number(aucs[-1], 2)
         span = low if low == high else f"{low} to {high}"
         said.append(
-            f"Even with these defenses, batch membership can be inferred with an AUC of {span} (0.5 is guessing)."
+            f"With these defenses an attacker infers batch membership with an AUC of {span} (0.5 is guessing)."
         )
     spent = [(defenses.steps, "attack"), (defenses.train_steps, "training")]
     parts = [f"{plural(count, 'step')} of {what} each" for count, what in spent if count is not None]

@@ -10,7 +10,8 @@ import torch
 
 from leakgauge.audit import defend, defense_records
 from leakgauge.audit.case import Case
-from leakgauge.audit.defend import GRID, Trial, plan_trials, run_trials, trial_from
+from leakgauge.audit.defend import GRID, plan_trials, run_trials
+from leakgauge.audit.defense_records import Trial, trial_from
 from leakgauge.audit.run import run_case
 from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels, Victim
@@ -99,9 +100,9 @@ def test_a_trial_scores_as_the_case_itself_does(setup, load, tmp_path):
     assert [r.status for r in records] == ["done"] * 4
     for trial, record in zip(trials, records, strict=True):
         alone = run_case(trial.case, load=load, folder=tmp_path)
-        assert record.metrics == alone.metrics
+        assert record.scores == alone.scores
         assert record.null == alone.null
-        assert (record.verdict, record.rule) == (alone.verdict, alone.rule)
+        assert record.verdict == alone.verdict
         assert (tmp_path / record.pictures["reconstruction"]).is_file()
     assert records[0].cost == 0.0
     assert records[0].auc == 1.0
@@ -160,7 +161,7 @@ def test_a_refused_attack_leaves_the_other_measurements(setup, load, tmp_path):
         assert record.status == "refused"
         assert record.reason
         assert record.verdict is None
-        assert record.metrics == {}
+        assert record.scores is None
         assert record.leakage["auc"]["value"] > 0.5
         assert record.cost is not None
 

@@ -11,26 +11,21 @@ from hypothesis import strategies as st
 
 from leakgauge.audit import defense_records as store
 from leakgauge.audit.defense_records import DefenseRecord, front, worth_having
+from leakgauge.audit.verdict import Way
 from leakgauge.errors import BadInput
+from tests.made import scores, tried, verdict
 
 
 def record(key: str = "a", *, ssim: float | None = 0.5, cost: float | None = 0.1, **changes) -> DefenseRecord:
-    fields = {
+    price = None if cost is None else {"value": cost, "low": 0.0, "high": 1.0}
+    known = {
         "key": key,
-        "status": "done",
-        "trial": {"train_steps": 3},
-        "defenses": ("prune:0.9",),
-        "attack": "A",
-        "channel": "C",
-        "versions": {"torch": "2"},
-        "command": "leakgauge attack",
-        "seconds": 1.0,
-        "metrics": {} if ssim is None else {"ssim": {"mean": ssim}, "psnr": {"mean": math.inf}},
-        "accuracy": {"cost": None if cost is None else {"value": cost, "low": 0.0, "high": 1.0}, "unknown": ""},
+        "scores": None if ssim is None else scores(ssim, math.inf),
+        "accuracy": {"cost": price, "unknown": ""},
         "leakage": {"auc": {"value": 0.75, "low": 0.5, "high": 1.0}, "notes": ["n"], "unknown": ""},
         "notes": ("x",),
     }
-    return DefenseRecord(**{**fields, **changes})
+    return tried("prune:0.9", changes.pop("outcome", None), **{**known, **changes})
 
 
 def test_everything_is_read_back(tmp_path):
@@ -61,7 +56,7 @@ def test_lines_are_put_into_order(tmp_path):
     store.sort(tmp_path / "nowhere", ["a"])
 
 
-def test_damage_is_told(tmp_path):
+def test_damage_is_named(tmp_path):
     with pytest.raises(BadInput, match="holds no trials"):
         store.read(tmp_path)
     for line in ("{\n", '{"key": "a"}\n', "[]\n"):
@@ -95,16 +90,16 @@ def test_what_is_worth_having_needs_both_measurements():
         record("no accuracy", ssim=0.0, cost=None),
     ]
     assert worth_having(records) == ("none", "good")
-    failing = record("none", ssim=0.1, cost=0.0, defenses=(), verdict="infeasible_within_budget")
+    failing = record("none", ssim=0.1, cost=0.0, defenses=(), outcome="infeasible_within_budget")
     assert worth_having([failing, *records[1:]]) == ()
 
 
 def test_where_the_attack_sees_the_layout_alone_that_is_what_a_defense_must_hide():
     def seen(key, layout, ssim, cost, **more):
-        one = record(key, ssim=ssim, cost=cost, **more)
-        return replace(one, metrics={**one.metrics, "layout": {"max": layout}})
+        return record(key, cost=cost, **{"scores": scores(ssim, layout=layout), **more})
 
-    plain = seen("none", 0.8, 0.05, 0.0, defenses=(), verdict="partial", rule="1 of 1 images (1 by the layout alone)")
+    by_layout = verdict("partial", glimpsed={Way.LAYOUT: 1})
+    plain = seen("none", 0.8, 0.05, 0.0, defenses=(), verdict=by_layout)
     hides, blurs = seen("hides", 0.1, 0.3, 0.02), seen("blurs", 0.7, 0.01, 0.02)
     assert worth_having([plain, hides, blurs]) == ("none", "hides")
-    assert worth_having([replace(plain, rule=""), hides, blurs]) == ("none", "blurs")
+    assert worth_having([replace(plain, verdict=verdict("partial")), hides, blurs]) == ("none", "blurs")

@@ -9,30 +9,35 @@ from torch import nn
 
 from leakgauge.audit import run_all
 from leakgauge.audit.case import Case
-from leakgauge.audit.explain import RELAXATIONS, RESTRICTIONS, as_text, changes, explain, ladder, pointless
-from leakgauge.audit.records import Record
+from leakgauge.audit.changes import RELAXATIONS, RESTRICTIONS, changes, explain, ladder, pointless
+from leakgauge.audit.wording import described, explanation
 from leakgauge.channels import Aggregate, FedAvg
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput
+from tests.made import record
 
 HARD = Case(mode="train", batch_size=4, local_steps=2, defenses=("prune:0.9",), options={"steps": 7, "tv": 0.2})
+
+
+def names_of(cases) -> set[str]:
+    return {case.change.name for case in cases}
 
 
 def test_every_change_is_one_thing():
     cases = ladder(HARD, images=99)
     found = changes(HARD)
-    assert cases == [HARD, *[c.case for c in found]]
-    assert {c.name for c in found} == {*RELAXATIONS, *RESTRICTIONS} - {
+    assert cases == [HARD, *found]
+    assert names_of(found) == {*RELAXATIONS, *RESTRICTIONS} - {
         "train mode", "the plain update of one client",
     }  # fmt: skip  # which it is already
     for changed in found:
-        before, after = asdict(HARD), asdict(changed.case)
-        different = {name for name in before if before[name] != after[name]} - {"name"}
-        if changed.name in ("running statistics shared", "half of the pixels given"):
+        before, after = asdict(HARD), asdict(changed)
+        different = {name for name in before if before[name] != after[name]} - {"name", "change"}
+        if changed.change.name in ("running statistics shared", "half of the pixels given"):
             assert different == {"reveal", "attack"}  # with the attack that can use what is revealed
         else:
             assert len(different) == 1, changed
-        assert changed.case.name.endswith(f"({changed.kind}: {changed.name})")
+        assert changed.name.endswith(f"({changed.change.kind}: {changed.change.name})")
     assert RELAXATIONS["eval mode"](HARD).mode == "eval"
     assert RELAXATIONS["no defense"](HARD).defenses == ()
     guided = RELAXATIONS["running statistics shared"](HARD)
@@ -58,13 +63,13 @@ def test_the_attack_that_can_use_more_is_otherwise_the_same(attack, options, exp
 
 @pytest.mark.parametrize("steps", [4, 8])
 def test_fewer_local_steps_are_no_restriction(steps):
-    assert "four local steps" not in {c.name for c in changes(replace(HARD, name="", local_steps=steps))}
+    assert "four local steps" not in names_of(changes(replace(HARD, name="", local_steps=steps)))
 
 
 def test_noise_comes_to_the_defenses_that_are_there():
     """In place of more noise it would be a relaxation, in place of another defense a second change."""
     defended = replace(HARD, name="", defenses=("gaussian_noise:relative=100.0",))
-    noised = RESTRICTIONS["noise ten times as long as the gradient"]
+    noised = RESTRICTIONS["Gaussian noise with 10× the gradient's norm"]
     assert noised(defended).defenses == (*defended.defenses, "gaussian_noise:relative=10.0")
     assert noised(noised(HARD)) is None
 
@@ -79,11 +84,8 @@ def test_noise_comes_to_the_defenses_that_are_there():
 )
 def test_the_budget_that_was_spent(case, spent):
     """Not "default": the number counts, wherever it was written, and an attack without steps spends none."""
-    record = Record(
-        key=case.key(), status="done", case=asdict(case), victim={}, attack="", channel="", defenses=(), assumptions=(),
-        versions={}, seed=0, seconds=2.0, peak_bytes=0, verdict="partial",
-    )  # fmt: skip
-    assert explain([record]).described.endswith(spent)
+    found = record("partial", case=case, seconds=2.0, assumptions=())
+    assert described(explain([found]).base).endswith(spent)
 
 
 def test_changes_that_change_nothing_for_a_model_are_left_out():
@@ -101,11 +103,11 @@ def test_changes_that_change_nothing_for_a_model_are_left_out():
 
 def test_changes_go_together_with_the_channel():
     summed = Case(mode="train", batch_size=4, channel="aggregate:clients=3")
-    names = {c.name: c.case for c in changes(summed)}
+    names = {c.change.name: c for c in changes(summed)}
     assert names["the plain update of one client"].channel == ""
     assert "batch of 1" not in names  # three clients hold at least three images
     assert names["four local steps"].build_channel() == Aggregate(3, FedAvg(steps=4, lr=0.01))
-    private = {c.name for c in changes(replace(summed, name="", channel="dpsgd:clip=1,noise=1"))}
+    private = names_of(changes(replace(summed, name="", channel="dpsgd:clip=1,noise=1")))
     assert "the plain update of one client" in private
     assert "batch of 1" in private
     assert not private & {"four local steps", "running statistics shared"}  # it has neither
@@ -113,7 +115,7 @@ def test_changes_go_together_with_the_channel():
 
 def test_an_easy_set_up_has_little_to_relax():
     easy = Case(reveal=("size", "labels", "noisy_copy:0.1"))
-    assert [c.name for c in changes(easy)] == list(RESTRICTIONS)
+    assert [c.change.name for c in changes(easy)] == list(RESTRICTIONS)
 
 
 def test_no_more_images_than_there_are():
@@ -122,16 +124,8 @@ def test_no_more_images_than_there_are():
 
 
 def test_other_models_are_relaxations_too():
-    (stem,) = [c for c in changes(HARD, models={"smaller stem": "my.py:small"}) if c.name == "smaller stem"]
-    assert (stem.kind, stem.case.model) == ("relaxation", "my.py:small")
-
-
-def record(case: Case, verdict: str | None) -> Record:
-    return Record(
-        key=case.key(), status="done" if verdict else "refused", case=asdict(case), victim={}, attack="", channel="",
-        defenses=(), assumptions=({"what": "size", "kind": "deployable"},), versions={}, seed=0, seconds=3.0, peak_bytes=0,
-        verdict=verdict, rule="rule" if verdict else "", reason="" if verdict else "no such role",
-    )  # fmt: skip
+    (stem,) = [c for c in changes(HARD, models={"smaller stem": "my.py:small"}) if c.change.name == "smaller stem"]
+    assert (stem.change.kind, stem.model) == ("relaxation", "my.py:small")
 
 
 def test_flips_are_those_that_leak_more_or_stop_the_leak():
@@ -142,42 +136,42 @@ def test_flips_are_those_that_leak_more_or_stop_the_leak():
         "no defense": None,
         "four local steps": "infeasible_within_budget",
     }
-    run = [record(HARD, "partial")]
-    run += [record(c.case, outcomes.get(c.name, "partial")) for c in changes(HARD, models=models)]
+    run = [record("partial", case=HARD)]
+    run += [record(outcomes.get(c.change.name, "partial"), case=c) for c in changes(HARD, models=models)]
     found = explain(run, models=models)
-    assert found.outcome == "partial"
-    assert [s.change for s in found.steps if s.flips] == ["eval mode", "four local steps"]
-    assert "stem" in [s.change for s in found.steps]
-    refused = next(s for s in found.steps if s.change == "no defense")
-    assert (refused.outcome, refused.reason) == (None, "refused: no such role")
-    lines = as_text(found).splitlines()
+    assert found.base.outcome == "partial"
+    assert [s.change.name for s in found.steps if s.flips] == ["eval mode", "four local steps"]
+    assert "stem" in [s.change.name for s in found.steps]
+    lines = explanation(found).splitlines()
+    assert "         relaxation no defense: refused (no such role)" in lines
     assert lines[0] == (
-        "partial: cnn in train mode, batch of 4, 2 local step(s), behind prune:0.9, known to the adversary: size; deployable; "
+        "partial: cnn in train mode, batch of 4, 2 local step(s), with prune:0.9, known to the adversary: size; deployable; "
         "7 steps, 1 restart(s), 3 s"
     )
-    assert "  flips  relaxation eval mode: feasible (rule)" in lines
+    assert "  flips  relaxation eval mode: feasible (4 of 4 images pass every check (deployable))" in lines
     assert lines[-1] == "changes that flip the verdict: eval mode, four local steps"
 
 
 def test_a_real_ladder(quick, load, tmp_path):
     base = quick(batch_size=2, mode="train", options={"steps": 2})
     found = explain(run_all(ladder(base, images=20), load=load, folder=tmp_path))
-    tried = {step.change for step in found.steps}
+    tried = {step.change.name for step in found.steps}
     assert tried == {
         "eval mode", "batch of 1", "true labels given", "running statistics shared", "half of the pixels given",
-        "batch four times as large", "four local steps", "noise ten times as long as the gradient",
+        "batch four times as large", "four local steps", "Gaussian noise with 10× the gradient's norm",
     }  # fmt: skip
-    assert found.case["mode"] == "train"
+    assert found.base.case.mode == "train"
 
 
 def test_the_defenses_of_a_set_up_are_named(quick, load, tmp_path):
     case = quick(defenses=("prune:0.5", "quantize:4"))
-    assert ", behind prune:0.5, quantize:4, known to" in explain(run_all([case], load=load, folder=tmp_path)).described
+    (found,) = run_all([case], load=load, folder=tmp_path)
+    assert ", with prune:0.5, quantize:4, known to" in described(found)
 
 
 def test_a_set_up_alone_says_that_nothing_was_tried(quick, load, tmp_path):
     found = explain(run_all([quick()], load=load, folder=tmp_path))
-    assert as_text(found).splitlines()[-1] == "changes that flip the verdict: none was tried"
+    assert explanation(found).splitlines()[-1] == "changes that flip the verdict: none was tried"
 
 
 def test_nothing_to_explain():
