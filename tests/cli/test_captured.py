@@ -60,6 +60,6 @@ def test_the_closed_form_on_a_captured_update_says_what_it_can_identify(leakgaug
     assert said.code == 0, said.err
     assert "predicted: everything is recovered" in said.out
     assert "expected error of a pixel" in json.loads((tmp_path / "run/result.json").read_text())["stated"]
-    told = ("--option", "ridge=auto", "--option", "noise=1e-6")
-    said = leakgauge("attack", "attention_first:vit", *words, "--attack", "april_closed_form", *told, "--out", "told")
+    noise = ("--option", "ridge=auto", "--option", "noise=1e-6")
+    said = leakgauge("attack", "attention_first:vit", *words, "--attack", "april_closed_form", *noise, "--out", "noise")
     assert "deviation of the noise on each shared entry known (1e-06)" in said.out

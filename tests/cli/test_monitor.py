@@ -93,7 +93,7 @@ def test_what_follows_the_script_is_its_own(leakgauge, tmp_path, script):
         (["--steps", "9", "train.py"], "--steps and --paper belong to the embedded training"),
         (["--every", "0"], "--every counts optimizer steps between reports, at least 1; got 0"),
         (["--view", "seen"], "--view must be one of raw, clipped, released; got 'seen'"),
-        (["--watch", "--port", "70000"], "--port must lie between 0 and 65535"),
+        (["--watch", "--port", "70000"], "--port must be from 0 to 65535"),
         (["--out", "a_file"], "cannot make the output folder a_file"),
         (["none.py"], "none.py ended without a step of a torch optimizer"),
         (["raises.py"], "raises.py raised KeyError: 'x' in line 1"),

@@ -77,9 +77,9 @@ def test_a_plan_says_everything(leakgauge, plan, tmp_path):
     assert own[0].case.options == {"steps": 2}  # its own steps hold, though no budget was given
     leaks = own[1].outcome in ("feasible", "partial")
     assert (said.code == 3) == leaks  # FAIL_OVER of the file is the gate
-    told = json.loads((tmp_path / "pr.json").read_text())
-    assert told["fail_over"] == "infeasible_within_budget"
-    assert told["questions"]["training"]["word"] == "Not asked"  # ONLY of the file
+    summary = json.loads((tmp_path / "pr.json").read_text())
+    assert summary["fail_over"] == "infeasible_within_budget"
+    assert summary["questions"]["training"]["word"] == "Not asked"  # ONLY of the file
     markdown = (tmp_path / "pr.md").read_text()
     assert markdown.startswith("### leakgauge: ")
     assert "`closed form`" in markdown
@@ -124,8 +124,8 @@ def test_compare(leakgauge, plan, tmp_path):
     said = leakgauge("compare", "a", "b", "--out", "changes.html", "--json", "c.json", "--markdown", "c.md")
     assert said.code == 0
     assert "What changed from a to b" in said.out
-    told = json.loads((tmp_path / "c.json").read_text())
-    assert told["cases"][0]["verdict"][0] == "feasible"  # one linear layer tells everything
+    summary = json.loads((tmp_path / "c.json").read_text())
+    assert summary["cases"][0]["verdict"][0] == "feasible"  # one linear layer tells everything
     assert "<title>a and b" in (tmp_path / "changes.html").read_text()
     assert (tmp_path / "c.md").read_text().startswith("### leakgauge: Of 1 set-up ")
     assert leakgauge("compare", "a", "b", "--quiet").out == ""

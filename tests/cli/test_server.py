@@ -64,7 +64,7 @@ def test_a_refusal_is_recorded(leakgauge, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "sentence"),
     [
         ("imprnt", "unknown server 'imprnt'; did you mean imprint?"),
         ("imprint:bin=3", "server imprint has no option 'bin'; it takes bins, change"),
@@ -72,10 +72,10 @@ def test_a_refusal_is_recorded(leakgauge, tmp_path):
         ("fishing:target=99", "the model has classes 0 to 9, but fishing asks for 99"),
     ],
 )
-def test_mistakes_end_with_one_sentence(leakgauge, tmp_path, spec, told):
+def test_mistakes_end_with_one_sentence(leakgauge, tmp_path, spec, sentence):
     said = leakgauge("attack", "cnn", "--server", spec, "--out", "run")
     assert said.code == 2
-    assert told in said.err
+    assert sentence in said.err
     assert not Path(tmp_path / "run" / "report.html").exists()
 
 

@@ -65,7 +65,7 @@ def compare(options: CompareOptions) -> int:
 
 def _print(found: Comparison, screen: Console) -> None:
     if found.cases:
-        table = _table("change", "set-up", "verdict", "SSIM", "PSNR in dB")
+        table = _table("change", "case", "verdict", "SSIM", "PSNR in dB")
         table.title = f"What changed from {escape(found.before)} to {escape(found.after)}"
         table.caption = "~ within the spread of restarts, ? a single restart: spread unknown; higher figures leak more"
         for pair in found.cases:

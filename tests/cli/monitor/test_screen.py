@@ -6,7 +6,9 @@ import io
 
 from rich.console import Console
 
+from leakgauge.audit.findings import training_of
 from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.wording import alarm
 from leakgauge.cli.monitor.live import Screen, sparkline, view
 from leakgauge.cli.monitor.training import train
 
@@ -17,15 +19,15 @@ def printed(thing) -> str:
     return console.file.getvalue()
 
 
-def test_the_newest_numbers_stand_beside_their_controls(recording):
+def test_the_newest_numbers_are_beside_their_controls(recording):
     made, seen = recording()
     train(made, steps=100, seed=0)
     shown = printed(view(seen[-1]))
     assert "LeNet, Adam, view released, step 100" in shown
     for line in ("white-box AUC        1.000", "control null", "control decoy", "control noise 10x", "fc.weight"):
         assert line in shown
-    assert "A value near 0 does not say that nothing leaks." in shown
-    assert ("ALARM" in shown) == (seen[-1].reports[-1]["alarm_at"] is not None)
+    assert "A value near 0 does not mean that nothing leaks." in shown
+    assert alarm(training_of(seen[-1])) in shown  # as the report says it
 
 
 def test_before_the_first_report():

@@ -76,7 +76,7 @@ def test_a_port_that_is_taken():
 
 
 def test_a_port_that_does_not_exist():
-    with pytest.raises(BadInput, match="between 0 and 65535, got 70000"):
+    with pytest.raises(BadInput, match="from 0 to 65535, got 70000"):
         LivePage(70000)
 
 

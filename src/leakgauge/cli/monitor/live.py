@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -15,21 +14,23 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from leakgauge.audit.findings import Training, Unanswered, training_of
 from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.wording import alarm
 from leakgauge.errors import BadInput
 from leakgauge.report import live
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 LAYERS = 6
 PAUSE = 0.2
-"""Seconds between two drawings at least; the training has better things to do."""
+"""Fewest seconds between two drawings, to leave the processor to the training."""
 HOST = "127.0.0.1"
 LAST_LOOK = 3.0
-"""Seconds that an open page is given to fetch the end of the run before the server goes away."""
+"""Seconds that an open page has to fetch the end of the run before the server stops."""
 
 
 class Screen:
-    """Draws the run in place while it goes on. Where there is no terminal, or in quiet, it draws nothing."""
+    """Draws the run in place. Without a terminal, or with --quiet, it draws nothing."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -56,15 +57,18 @@ def view(run: MonitorRun) -> RenderableType:
     """What a terminal shows of the run."""
     about = run.about
     title = f"{about.get('model', '?')}, {about.get('optimizer', '?')}, view {about.get('view', '?')}"
-    if not run.reports:
+    found = training_of(run)
+    if isinstance(found, Unanswered):
         return Text(f"leakgauge monitor: {title}: waiting for the first report")
-    newest = run.reports[-1]
     return Group(
-        Text(f"leakgauge monitor: {title}, step {newest['step']}", style="bold"),
+        Text(f"leakgauge monitor: {title}, step {found.steps}", style="bold"),
         _numbers(run),
-        _alarm(newest),
-        _layers(newest),
-        Text("A value near 0 does not say that nothing leaks. Ctrl-C ends with what was measured.", style="dim"),
+        Text(
+            f"{alarm(found)} (false alarms at most {found.alpha:g} over any length)",
+            "bold red" if found.alarmed else "",
+        ),
+        _layers(found),
+        Text("A value near 0 does not mean that nothing leaks. Ctrl-C stops and keeps what was measured.", style="dim"),
     )
 
 
@@ -74,9 +78,9 @@ def _numbers(run: MonitorRun) -> Table:
     for heading in ("", "now", "95 % interval", "over the run", "read it as"):
         table.add_column(heading, no_wrap=True)
     read = [v for report in run.reports if (v := report["scalars"].get("privacy/infonce_nats")) is not None]
-    nats = (0.0, max([0.1, *read]))  # one scale for the critic and its controls, so that they can be compared
+    nats = (0.0, max([0.1, *read]))  # one scale for the critic and its controls, to compare them
     rows = (
-        ("white-box AUC", "whitebox/auc", (0.5, 1.0), "0.5 is guessing, 1 tells every member"),
+        ("white-box AUC", "whitebox/auc", (0.5, 1.0), "0.5 is guessing, 1 recognises every member"),
         ("InfoNCE, nats", "infonce_nats", nats, "counts above its controls"),
         ("  control null", "control/null_nats", nats, "must be about 0"),
         ("  control decoy", "control/decoy_nats", nats, "must not be above 0"),
@@ -90,22 +94,11 @@ def _numbers(run: MonitorRun) -> Table:
     return table
 
 
-def _alarm(newest: Mapping[str, Any]) -> Text:
-    rate = f"false alarms at most {newest['alpha']:g} over any length"
-    if newest.get("alarm_at") is not None:
-        return Text(
-            f"ALARM: the gradients tell about their batches, since step {newest['alarm_at']} ({rate})", "bold red"
-        )
-    wealth = newest["scalars"].get("privacy/log_wealth") or 0.0
-    return Text(f"alarm silent, log wealth {wealth:+.2f} ({rate})")
-
-
-def _layers(newest: Mapping[str, Any]) -> Table:
+def _layers(found: Training) -> Table:
     table = Table(box=None, padding=(0, 1), show_header=False)
-    ranked = sorted(newest["layers"].items(), key=lambda item: -(item[1] or 0.0))[:LAYERS]
-    top = max([value or 0.0 for _, value in ranked], default=0.0)
-    for name, value in ranked:
-        share = 0 if top <= 0 else round(24 * max(value or 0.0, 0.0) / top)
+    top = found.layers[0][1] if found.layers else 0.0
+    for name, value in found.layers[:LAYERS]:
+        share = 0 if top <= 0 else round(24 * max(value, 0.0) / top)
         table.add_row(escape(name), _number(value), "█" * share)
     return table
 
@@ -126,14 +119,14 @@ def sparkline(values: list[float | None], low: float, high: float, width: int = 
 
 
 class LivePage:
-    """Serves the run on ``http://127.0.0.1:port``. Port 0 takes any that is free.
+    """Serves the run on ``http://127.0.0.1:port``. Port 0 takes any free one.
 
     Figures are drawn when a page asks, in the server's thread: nobody looking costs the training nothing.
     """
 
     def __init__(self, port: int) -> None:
         if not 0 <= port < 65536:
-            raise BadInput(f"--port must lie between 0 and 65535, got {port}")
+            raise BadInput(f"--port must be from 0 to 65535, got {port}")
         self._run = MonitorRun(about={})
         self._changed, self._asked_at, self._served = 0, 0.0, -1
         self._drawn: tuple[int, bytes] = (-1, b"")
