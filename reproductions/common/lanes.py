@@ -74,6 +74,11 @@ PLANS: dict[str, tuple[Lane, ...]] = {
     "tokens": TOKENS,
     "control": (Lane((control(),), fills=True),),
     "first": (*TOKENS, Lane((control(),), fills=True)),
+    "third": (
+        Lane((control(),)),
+        Lane((Job("practical_feasibility.train_mode"),)),
+        Lane((Job("practical_feasibility.starts"),)),
+    ),
     "second": (
         Lane((tokens("alexnet"),)),
         Lane((tokens("lenet_warm_transformer"),)),

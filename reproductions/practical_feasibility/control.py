@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.channels import Gradient
-from leakgauge.core import Labels, Observation, Pixels, Reconstruction, Size, Space, Victim, share
+from leakgauge.core import Labels, Mode, Observation, Pixels, Reconstruction, Size, Space, Victim, share
 from leakgauge.data.embedded import photographs
 from leakgauge.engine import TF32
 from leakgauge.inversion import Adam, CosineDecay, Descent, FromSpace, Matching, Sign, StepDecay, TotalVariation
@@ -156,9 +156,9 @@ TRAINED = (
     Setting(power=0.5, tv=1e-1),
     replace(BY_LAYER, tv=1e-1, lr=0.03, decay="cosine"),
 )
-TRIAL, RESTARTS, FINALISTS = 1000, 2, 2
-FINAL = {"untrained": 3000, "trained": 8000}
-"""Steps that count; half of them at least, where time is short."""
+TRIAL, FINALISTS = 1000, 2
+FINAL = {"untrained": (3000, 2), "trained": (5000, 3)}
+"""Steps, at least half of them where time is short, and restarts."""
 TRIALS_TAKE = 0.4
 """Share of the time after which trials stop."""
 LATER = 0.6
@@ -222,21 +222,31 @@ def mismatch(victim: Victim, seen: Observation, x: Tensor, y: Tensor) -> float:
 
 
 def measure(
-    victim: Victim, images: tuple[Tensor, Tensor], setting: Setting, *, steps: int, restarts: int, seed: int
+    victim: Victim,
+    images: tuple[Tensor, Tensor],
+    setting: Setting,
+    *,
+    steps: int,
+    restarts: int,
+    seed: int,
+    batch: int = 1,
 ) -> tuple[Row, Tensor]:
-    """One setting on all images: scores of the candidate with the lowest objective, and of the best by the truth."""
+    """One setting on all images, ``batch`` to a gradient: the candidate with the lowest objective, and the best by the truth.
+
+    The labels of a batch are known and all different, so its images are compared in order.
+    """
     began = time.perf_counter()
     x, y = victim.space.encode(images[0]).to(victim.device), images[1].to(victim.device)
-    rows = [(x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
+    rows = list(zip(x.split(batch), y.split(batch), strict=True))
     seen = [share(victim, Gradient(), one, label, reveal=[Size(), Labels()], seed=seed) for one, label in rows]
     found = attacked(victim, seen, setting, steps=steps, restarts=restarts, seed=seed)
     truths = victim.space.decode(x)
-    shown = [victim.space.decode(each[:, 0]) for each in found]
-    psnr = [[_psnr(one, truths[i]) for one in each] for i, each in enumerate(shown)]
-    kept = torch.stack([each[0] for each in shown])
-    off = [mismatch(victim, seen[i], found[i][0], rows[i][1]) for i in range(len(x))]
+    shown = torch.cat([victim.space.decode(each) for each in found], 1)  # (restarts, images, C, H, W)
+    psnr = [[_psnr(one, truth) for one in each] for each, truth in zip(shown.transpose(0, 1), truths, strict=True)]
+    kept = shown[0]
+    off = [mismatch(victim, one, each[0], label) for one, each, (_, label) in zip(seen, found, rows, strict=True)]
     row: Row = {
-        **asdict(setting), "setting": setting.key, "steps": steps, "restarts": restarts,
+        **asdict(setting), "setting": setting.key, "steps": steps, "restarts": restarts, "batch": batch, "mode": victim.mode,
         "psnr": rounded([each[0] for each in psnr]), "best_psnr": rounded([max(each) for each in psnr]),
         "ssim": rounded(ssim(kept.cpu(), truths.cpu()).tolist()), "mismatch": rounded(off),
         "alive": [gates.gradients_alive(one.signal).row() for one in seen],
@@ -263,12 +273,12 @@ class Options:
         return self.until - time.time()
 
 
-def victim_of(case: str, options: Options, results: Rows) -> Victim:
+def victim_of(case: str, options: Options, results: Rows, *, mode: Mode = "eval") -> Victim:
     form, kind = case.split()
     model = ResNet18(width=8 if options.quick else 64, pre_activation=form == "pre", seed=options.seed)
     if kind == "trained":
         _trained(form, model, options, results)
-    return Victim(model.eval().to(options.device), Pixels((3, 32, 32), **CIFAR), mode="eval", name=f"resnet18_{form}")
+    return Victim(model.eval().to(options.device), Pixels((3, 32, 32), **CIFAR), mode=mode, name=f"resnet18_{form}")
 
 
 def _trained(form: str, model: ResNet18, options: Options, results: Rows) -> None:
@@ -338,11 +348,10 @@ def run(options: Options) -> None:
             unit = f"final {case} {setting.key}"
             if results.has(unit):
                 continue
-            wanted = 6 if options.quick else FINAL[case.split()[1]]
-            steps = min(wanted, _affordable(options, victim, images, setting))
+            wanted, restarts = (6, 2) if options.quick else FINAL[case.split()[1]]
+            steps = min(wanted, affordable(options, victim, images, setting, restarts=restarts))
             if steps < wanted / 2:
                 continue
-            restarts = 2 if options.quick else RESTARTS
             row, kept = measure(victim, images, setting, steps=steps, restarts=restarts, seed=options.seed)
             check = gates.control(row["psnr"])
             results.add(unit, {"kind": "final", "case": case, **row, "gates": [check.row()]}, pictures={unit: kept})
@@ -377,25 +386,33 @@ def trials(
             results.add(unit, {"kind": "trial", "case": case, **row}, pictures={unit: kept})
 
 
-def _affordable(options: Options, victim: Victim, images: tuple[Tensor, Tensor], setting: Setting) -> int:
+def affordable(
+    options: Options,
+    victim: Victim,
+    images: tuple[Tensor, Tensor],
+    setting: Setting,
+    *,
+    restarts: int,
+    batch: int = 1,
+) -> int:
     """Steps that fit into the time left, after a short run to see how long one takes."""
     if options.left() == float("inf"):
-        return max(FINAL.values())
-    row, _ = measure(victim, images, setting, steps=100, restarts=RESTARTS, seed=options.seed)
+        return 10**6
+    row, _ = measure(victim, images, setting, steps=100, restarts=restarts, seed=options.seed, batch=batch)
     return int(0.9 * options.left() / (row["seconds"] / 100))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a narrow network, two images and a few steps")
+def options_from(about: str | None) -> Options:
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="narrow networks, two images and a few steps")
     parser.add_argument("--data", type=Path, help="folder with cifar10_train.zip and cifar10_test.zip")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     until = float(os.environ.get("REPRODUCTION_UNTIL", "inf"))
-    run(Options(given.quick, torch.device(given.device), given.data, given.out, given.seed, until))
+    return Options(given.quick, torch.device(given.device), given.data, given.out, given.seed, until)
 
 
 if __name__ == "__main__":
-    main()
+    run(options_from(__doc__))

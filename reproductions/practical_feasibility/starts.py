@@ -1,0 +1,136 @@
+"""Fig. 4: how much of the image must be given? Searches start from the target with a share p of its pixels replaced by noise.
+
+    python -m reproductions.practical_feasibility.starts --data FOLDER --out FOLDER
+
+Networks adapted to 32 × 32, untrained. Settings are chosen for each network on two images of their own, from starts of which half and
+all is noise, by mean SSIM; then three other images are attacked from eleven starts. Of every search two images are scored: the one
+with the lowest objective, which an adversary keeps, and the last, which may have drifted from a good start.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels import Gradient
+from leakgauge.core import Labels, NoisyCopy, Size, Victim, share
+from leakgauge.engine import Exact
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion.terms import Candidate, Term
+from leakgauge.measures.image import ssim
+from reproductions.common import gates
+from reproductions.common.runner import Row, Rows, rounded
+from reproductions.practical_feasibility import control
+from reproductions.practical_feasibility.control import Continued, Options, Setting, mismatch
+from reproductions.practical_feasibility.networks import Network
+
+PAPER = {
+    "swin_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00, 0.87),
+    "swinv2_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 0.99, 0.99, 0.99, 0.98, 1.00),
+    "vit_b": (0.73, 0.65, 0.29, 0.38, 0.34, 0.45, 0.25, 0.23, 0.20, 0.12, 0.06),
+    "convnext_t": (1.00, 0.78, 0.68, 0.59, 0.48, 0.32, 0.39, 0.17, 0.26, 0.17, 0.11),
+    "maxvit_t": (0.52, 0.45, 0.40, 0.34, 0.30, 0.36, 0.19, 0.22, 0.14, 0.14, 0.07),
+}
+SETTINGS = (
+    Setting(tv=1e-4, lr=0.03),
+    Setting(tv=1e-3, lr=0.1),
+    Setting(tv=1e-2, lr=0.1),
+    Setting(tv=1e-5, lr=0.01, signed=False, decay="cosine"),
+    Setting(power=0.5, tv=1e-3, lr=0.03),
+)
+SHARES, TRIAL_SHARES = tuple(i / 10 for i in range(11)), (0.5, 1.0)
+TRIAL, FINAL, IMAGES = 400, 2500, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Last(Term):
+    """Weighs nothing; copies the candidate it is shown, so after a search it holds the last one."""
+
+    seen: Tensor
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        if at.x.shape == self.seen.shape:
+            self.seen.copy_(at.x.detach())
+        return at.x.new_zeros(len(at.x))
+
+
+def searched(
+    victim: Victim, images: tuple[Tensor, Tensor], setting: Setting, shares: tuple[float, ...], *, steps: int, seed: int
+) -> tuple[Row, dict[str, Tensor]]:
+    """One search for each image and share; scores by share, each a list over images."""
+    began = time.perf_counter()
+    x, y = victim.space.encode(images[0]).to(victim.device), images[1].to(victim.device)
+    cases = [(p, i) for p in shares for i in range(len(x))]
+    seen = [
+        share(
+            victim,
+            Gradient(),
+            x[i : i + 1],
+            y[i : i + 1],
+            reveal=[Size(), Labels(), NoisyCopy(p)],
+            seed=seed + i,
+        )
+        for p, i in cases
+    ]
+    near = {id(one): victim.space.project(one.near)[None].cpu() for one in seen if one.near is not None}
+    attack = setting.attack(steps, 1)
+    last = torch.zeros(len(seen), *x[:1].shape, device=victim.device)
+    attack = replace(attack, objective=attack.objective + Last(last), start=Continued(near), precision=Exact())
+    found = attack.many(victim, seen, seed=seed)
+    truths = victim.space.decode(torch.cat([x[i : i + 1] for _, i in cases])).cpu()
+    made = {
+        "start": torch.cat([near[id(one)][0] for one in seen]),
+        "best": torch.cat([one.x for one in found]),
+        "last": last[:, 0],
+    }
+    shown = {name: victim.space.decode(one.to(victim.device)).cpu() for name, one in made.items()}
+    n = len(x)
+    scores = {name: rounded(ssim(one, truths).tolist()) for name, one in shown.items()}
+    off = [mismatch(victim, one, each.x, y[i : i + 1]) for one, each, (_, i) in zip(seen, found, cases, strict=True)]
+    row: Row = {
+        "setting": setting.key,
+        "steps": steps,
+        "shares": list(shares),
+        "mismatch": rounded(off),
+        "alive": gates.gradients_alive(seen[0].signal).row(),
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+    row |= {name: [values[k : k + n] for k in range(0, len(values), n)] for name, values in scores.items()}
+    return row, shown
+
+
+def run(options: Options) -> None:
+    results = Rows.resumed(options.out, "starts", device=options.device, seed=options.seed, quick=options.quick)
+    images, others = control.targets(options, 0, IMAGES), control.targets(options, 1, 2)
+    results.keep("truth", images[0])
+    for name in ("swin_t", "convnext_t") if options.quick else PAPER:
+        if results.has(f"final {name}") or results.has(f"refused {name}"):
+            continue
+        try:
+            model, space, changes = Network(name).made(classes=10, seed=options.seed, quick=options.quick)
+        except Inapplicable as refusal:
+            results.add(f"refused {name}", {"kind": "refused", "network": name, "why": str(refusal)})
+            continue
+        victim = Victim(model.eval().to(options.device), space, mode="train", name=name)
+        tried: dict[Setting, float] = {}
+        for setting in SETTINGS[:2] if options.quick else SETTINGS:
+            steps = 3 if options.quick else TRIAL
+            row, _ = searched(victim, others, setting, TRIAL_SHARES, steps=steps, seed=options.seed)
+            tried[setting] = sum(sum(each) for each in row["best"])
+            results.add(f"trial {name} {setting.key}", {"kind": "trial", "network": name, **row})
+        chosen = max(tried, key=lambda one: tried[one])
+        shares = (0.0, 0.5, 1.0) if options.quick else SHARES
+        row, _ = searched(victim, images, chosen, shares, steps=3 if options.quick else 100, seed=options.seed)
+        steps = 4 if options.quick else int(min(FINAL, 0.85 * options.left() / (row["seconds"] / 100)))
+        if steps < FINAL / 4 and not options.quick:
+            return
+        row, shown = searched(victim, images, chosen, shares, steps=steps, seed=options.seed)
+        facts = {"kind": "final", "network": name, "changes": changes, "trained": False, "paper": list(PAPER[name])}
+        results.add(f"final {name}", facts | row, pictures={f"{name} {kind}": one for kind, one in shown.items()})
+
+
+if __name__ == "__main__":
+    run(control.options_from(__doc__))
