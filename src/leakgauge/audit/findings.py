@@ -506,7 +506,8 @@ def training_of(run: MonitorRun) -> Training | Unanswered:
     settled = [r for r in measured if (_scalar(r, "pairs") or 0.0) >= SETTLED]
     top = max(settled, key=lambda r: _scalar(r, "infonce_nats") or -math.inf, default=None)
     looks = [r for r in run.reports if _scalar(r, "whitebox/auc") is not None]
-    layers = sorted(((str(n), float(v)) for n, v in (newest.get("layers") or {}).items()), key=lambda pair: -pair[1])
+    read = {str(n): float(v) for n, v in (newest.get("layers") or {}).items() if v is not None}
+    layers = sorted(read.items(), key=lambda pair: -pair[1])
     seconds = run.end.get("seconds")
     return Training(
         steps=int(run.end.get("step") or newest["step"]),

@@ -43,6 +43,15 @@ def test_names_of_layers_are_not_read_as_markup(recording):
     assert "[red]fc[/red]" in printed(view(MonitorRun(about=run.about, reports=(report,))))
 
 
+def test_a_layer_that_is_not_finite_is_left_out(recording):
+    made, seen = recording()
+    train(made, steps=60, seed=0)
+    run = seen[-1]
+    report = {**run.reports[-1], "layers": {"broken": None, "whole": 0.1}}
+    shown = printed(view(MonitorRun(about=run.about, reports=(report,))))
+    assert ("whole" in shown, "broken" in shown) == (True, False)
+
+
 def test_without_a_terminal_nothing_is_drawn(recording):
     out = io.StringIO()
     with Screen(Console(file=out)) as screen:
