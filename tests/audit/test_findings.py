@@ -28,10 +28,10 @@ from leakgauge.audit.findings import (
     updates_of,
 )
 from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.plan import default_cases
 from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.scoring import Scores
-from leakgauge.audit.usual_cases import default_cases
 from leakgauge.audit.verdict import Outcome, Way, judge
 from tests.made import EVAL_MODE, INFEASIBLE, SIZE_KNOWN, scores, tried
 from tests.made import record as made_record

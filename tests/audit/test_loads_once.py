@@ -81,7 +81,10 @@ def test_an_audit_loads_once(audited, tmp_path):
     made, decoded = audited()
     assert list(made.values()) == [1]
     assert list(decoded.values()) == [PHOTOS]
-    assert {record.status for record in records.read(tmp_path / "run")} == {"done"}
+    found = records.read(tmp_path / "run")
+    assert {record.status for record in found} == {"done"}
+    grid = [(record.case.mode, record.case.batch_size) for record in found if record.change is None]
+    assert grid == [("train", 1), ("train", 4)]  # the model has no modes
 
 
 def test_each_worker_loads_once(audited, tmp_path):

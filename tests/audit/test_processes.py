@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from leakgauge.audit import Case, embedded, records, run_all, whole_plan
+from leakgauge.audit import Case, embedded, plan, records, run_all
 from leakgauge.audit.processes import PRELOADED, Processes
 from leakgauge.errors import BadInput
 from leakgauge.integrations.setups import find
@@ -139,7 +139,7 @@ def test_a_killed_driver_can_be_resumed_and_gives_the_same_table(tmp_path):
         time.sleep(0.02)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    cases = whole_plan.read(tmp_path / "cut").every_case
+    cases = plan.read(tmp_path / "cut").every_case
     assert 1 <= len(records.read(tmp_path / "cut")) < len(cases)
     resumed = run_all(cases, load=find, folder=tmp_path / "cut", resume=True)
     (tmp_path / "whole").mkdir()

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import answers, defense_records, records, stopped, whole_plan
+from leakgauge.audit import answers, defense_records, plan, records, stopped
 from leakgauge.audit.advice import advise
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.defense_records import Trial
 from leakgauge.audit.findings import Unanswered, read_findings
+from leakgauge.audit.plan import Effort, Plan, Request
 from leakgauge.audit.stopped import Waiting
-from leakgauge.audit.whole_plan import Effort, Request, WholePlan
 from leakgauge.audit.wording import statements
 from leakgauge.errors import BadInput
 from tests.made import INFEASIBLE, record, tried
@@ -25,7 +25,7 @@ TRIALS = tuple(Trial(Case(defenses=defenses), train_steps=1) for defenses in (()
 
 def planned(folder: Path) -> None:
     request = Request(("updates", "split", "defenses"), CASES[0], CASES, (RENAMED,), CASES[0], Effort())
-    whole_plan.save(folder, WholePlan(request, cases=CASES, ladder=(RENAMED,), trials=TRIALS))
+    plan.save(folder, Plan(request, cases=CASES, ladder=(RENAMED,), trials=TRIALS))
 
 
 def attacked(folder: Path, case: Case) -> None:
@@ -75,6 +75,6 @@ def test_a_stopped_audit_does_not_read_like_one_that_was_not_asked(tmp_path):
 @pytest.mark.parametrize("content", ["{", '{"request": {"questions": ["updates"]}, "cases": [{"model": "cnn"}]}'])
 def test_a_damaged_plan_is_said(tmp_path, content):
     attacked(tmp_path, CASES[0])
-    (tmp_path / whole_plan.FILE).write_text(content)
+    (tmp_path / plan.FILE).write_text(content)
     with pytest.raises(BadInput, match="is damaged; move it away"):
         read_findings(tmp_path)

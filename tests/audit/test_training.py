@@ -10,7 +10,7 @@ import torch
 
 from leakgauge.audit import monitor_records, training
 from leakgauge.audit.session import Setup
-from leakgauge.audit.training import Cost, plan_training, train, trained
+from leakgauge.audit.training import plan_training, train, trained
 from leakgauge.errors import BadInput
 
 
@@ -93,14 +93,6 @@ def test_too_few_images(setup, quick):
         plan_training(few, quick(), steps=10)
 
 
-def test_steps_for_a_time():
-    cost = Cost(fixed=1.0, step=0.02, look=0.5)
-    assert cost.seconds(100) == pytest.approx(1 + 2 + 6)
-    assert cost.affordable(cost.seconds(100) + 0.1) == 100
-    assert cost.affordable(0.0) == 60
-    assert cost.affordable(1e6) == 3000
-
-
 @pytest.mark.parametrize(
     ("pace", "warming", "looks"),
     [(0.01, 0.0, 6), (0.01, 3.0, 2), (1.0, 0.0, 2), (4.0, 0.0, 1)],
@@ -129,5 +121,5 @@ def test_a_trial_tells_the_parts_apart(pace, warming, looks, setup, quick, tmp_p
     monkeypatch.setattr(training, "time", Clock)
     monkeypatch.setattr(training, "train", played)
     found = training.trial_cost(setup, plan_training(setup, quick(), steps=10), tmp_path, seed=0)
-    assert (found.fixed, found.step, found.look) == pytest.approx((2.1 * pace, 0.1 * pace, 0.7 * pace))
+    assert (found.fixed, found.step) == pytest.approx((2.1 * pace + training.REPORTS * 0.7 * pace, 0.1 * pace))
     assert sum(seen) == looks

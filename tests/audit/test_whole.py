@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakgauge.audit import answers, monitor_records, planning, records, scan_records, whole
-from leakgauge.audit.case_cost import Cost
-from leakgauge.audit.planning import make_plan
+from leakgauge.audit import answers, monitor_records, records, scan_records, whole
+from leakgauge.audit import plan as planning
+from leakgauge.audit.plan import Effort, Request, make_plan
 from leakgauge.audit.session import Setup
-from leakgauge.audit.whole_plan import Effort, Request
+from leakgauge.audit.timing import Cost
 from leakgauge.errors import BadInput
 
 
@@ -132,25 +132,23 @@ def test_the_time_that_planning_took_is_counted(ask, plenty, tmp_path, monkeypat
         clock.now += 5.0
         return [Cost(1.0, 0.01) for _ in cases]
 
-    from leakgauge.audit.training import Cost as TrainingCost
-
-    planning_cost = TrainingCost(0.0, 0.1, 0.0)
+    planning_cost = Cost(0.0, 0.1)
     monkeypatch.setattr(planning, "trial_cost", training_trial)
-    monkeypatch.setattr(planning.case_cost, "costs", update_trials)
+    monkeypatch.setattr(planning, "costs", update_trials)
     changed = quick(batch_size=2)
     request = ask("updates", "training", effort=Effort(), budget=100.0, ladder=(changed,))
     plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
     share = (100 - 2 - 3) * 0.10 / 0.55
     assert plan.training is not None
-    assert plan.training.steps == 170  # share / 0.1, in tens
+    assert plan.training.steps == 170  # share / 0.1, in two digits
     assert share == pytest.approx(17.3, abs=0.1)
-    assert plan.cases[0].options["steps"] == 3550  # (100 - 2 - 8 - 17 - 2) / 0.02
-    assert plan.ladder[0].options["steps"] == 3550
-    assert sum(plan.estimates.values()) + plan.planning + planning.FINISH == pytest.approx(100.0, abs=0.3)
+    assert plan.cases[0].options["steps"] == 3500  # (100 - 2 - 8 - 17 - 2) / 0.02 = 3550, in two digits
+    assert plan.ladder[0].options["steps"] == 3500
+    assert sum(plan.estimates.values()) + plan.planning + planning.FINISH == pytest.approx(99.0, abs=0.3)
 
 
 def test_changes_are_left_out_where_there_is_no_time(ask, plenty, tmp_path, monkeypatch, clock, quick):
-    monkeypatch.setattr(planning.case_cost, "costs", lambda cases, *, load: [Cost(0.0, 0.1) for _ in cases])
+    monkeypatch.setattr(planning, "costs", lambda cases, *, load: [Cost(0.0, 0.1) for _ in cases])
     request = ask("updates", effort=Effort(), budget=7.0, ladder=(quick(batch_size=2), quick(mode="train")))
     plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
     assert (plan.cases[0].options["steps"], plan.ladder) == (50, ())

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from leakgauge.audit import answers, records, whole_plan
+from leakgauge.audit import answers, plan, records
 
 FAST = ("--option", "steps=2")
 
@@ -162,7 +162,7 @@ def test_a_full_disk(leakgauge, monkeypatch, tmp_path):
     (kept,) = records.read(tmp_path / "run")
     assert kept.status == "done"
     assert leakgauge("audit", "--resume", "--out", "run", "-q").code == 0
-    every = whole_plan.read(tmp_path / "run").every_case
+    every = plan.read(tmp_path / "run").every_case
     assert [(r.key, r.status) for r in records.read(tmp_path / "run")] == [(case.key(), "done") for case in every]
 
 

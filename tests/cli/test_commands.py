@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from leakgauge.audit import records, usual_cases, whole_plan
+from leakgauge.audit import plan, records
 
 FAST = ("--option", "steps=2")
 
@@ -131,8 +131,8 @@ def test_a_resumed_audit_refuses_what_it_would_pass_over(leakgauge):
 
 def test_the_default_audit(leakgauge, tmp_path, monkeypatch):
     """All eight cases, with one step each; one of them explains itself by the others."""
-    whole = usual_cases.default_cases
-    monkeypatch.setattr(usual_cases, "default_cases", lambda **options: whole(**{**options, "steps": 1}))
+    whole = plan.default_cases
+    monkeypatch.setattr(plan, "default_cases", lambda **options: whole(**{**options, "steps": 1}))
     said = leakgauge("audit", "--only", "updates", "--seed", 2)
     assert said.code == 0, said.err
     found = records.read(tmp_path / "leakgauge-runs/audit")
@@ -168,9 +168,9 @@ def asked(leakgauge, monkeypatch):
 
 def test_which_audit_is_the_default(asked):
     for words, expected in [
-        ((), usual_cases.default_cases()),
-        (("--seed", 4), usual_cases.default_cases(seed=4)),
-        (("--device", "cuda"), usual_cases.default_cases(device="cuda")),
+        ((), plan.default_cases()),
+        (("--seed", 4), plan.default_cases(seed=4)),
+        (("--device", "cuda"), plan.default_cases(device="cuda")),
     ]:
         request = asked(*words)
         assert list(request.cases) == expected
@@ -210,7 +210,7 @@ def test_a_budget_is_planned_and_kept(leakgauge, model, photos, tmp_path):
     )  # fmt: skip
     assert said.code == 0, said.err
     folder = tmp_path / "leakgauge-runs/audit"
-    ready = whole_plan.read(folder)
+    ready = plan.read(folder)
     assert len(ready.cases) == 1
     assert ready.ladder == ()
     assert "no time" in ready.notes[0]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from leakgauge import cli
-from leakgauge.audit import answers, whole_plan
+from leakgauge.audit import answers, plan
 from leakgauge.audit.questions import QUESTIONS
 
 MODEL = """
@@ -135,7 +135,7 @@ def killed_and_resumed(place: Path, effort: tuple[str, ...], *, kills: int, seed
 
 
 def under_way(folder: Path) -> str:
-    if not (folder / "plan.json").exists() or isinstance(whole_plan.read(folder), whole_plan.Request):
+    if not (folder / "plan.json").exists() or isinstance(plan.read(folder), plan.Request):
         return "planning"
     done = answers.read(folder)
     return next((question for question in QUESTIONS if question not in done), "report")

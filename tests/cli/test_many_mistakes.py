@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from leakgauge.audit import monitor_records, records, scan_records, whole_plan
+from leakgauge.audit import monitor_records, plan, records, scan_records
 
 MORE_MODELS = """
 
@@ -146,9 +146,9 @@ def _write_updates(folder):
 
 def _write_runs(folder):
     for name, file, text in (
-        ("torn_plan", whole_plan.FILE, '{"request": {'),
-        ("list_plan", whole_plan.FILE, "[1, 2]"),
-        ("old_plan", whole_plan.FILE, "{}"),
+        ("torn_plan", plan.FILE, '{"request": {'),
+        ("list_plan", plan.FILE, "[1, 2]"),
+        ("old_plan", plan.FILE, "{}"),
         ("torn_records", records.FILE, '{"key": 1\n{"key": 2}\n'),
         ("binary_records", records.FILE, "\x00\x01\x02\n"),
         ("torn_monitor", monitor_records.FILE, "{]\n"),

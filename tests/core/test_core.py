@@ -103,7 +103,8 @@ def test_victim_runs_at_given_parameters(tiny, batch_of):
 def test_whether_the_mode_matters(tiny):
     space = Pixels((1, 6, 6))
     assert Victim(tiny(), space).depends_on_mode()
-    assert Victim(tiny(norm=False), space).depends_on_mode()  # dropout layer, even with p = 0
+    assert Victim(tiny(norm=False, dropout=0.1), space).depends_on_mode()
+    assert not Victim(tiny(norm=False), space).depends_on_mode()  # a dropout layer that drops nothing
     assert not Victim(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), space).depends_on_mode()
     for layer, matters in (
         (nn.InstanceNorm2d(1, track_running_stats=True), True),

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import answers, whole_plan
+from leakgauge.audit import answers
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.plan import FILE as PLAN
 from leakgauge.audit.records import append
 from leakgauge.errors import BadInput
 from leakgauge.report import contents
@@ -20,11 +21,11 @@ from leakgauge.report.page import write
 
 
 def plan(folder: Path, *questions: str) -> None:
-    (folder / whole_plan.FILE).write_text(json.dumps({"format": 2, "request": {"questions": questions}}))
+    (folder / PLAN).write_text(json.dumps({"format": 2, "request": {"questions": questions}}))
 
 
 def test_without_a_whole_audit_the_rest_was_not_asked(tmp_path):
-    (tmp_path / whole_plan.FILE).write_text("[]")  # the cases of an earlier version
+    (tmp_path / PLAN).write_text("[]")  # the cases of an earlier version
     found = contents.questions({"split": ""}, contents.told(tmp_path))
     assert [q.key for q in found.values()] == ["updates", "training", "split", "defenses"]
     assert [q.state for q in found.values()] == ["not asked", "not asked", "", "not asked"]
@@ -54,7 +55,7 @@ def test_records_that_another_command_added_are_no_skipped_question(tmp_path):
 
 
 def test_a_damaged_plan_is_said(tmp_path):
-    (tmp_path / whole_plan.FILE).write_text("{")
+    (tmp_path / PLAN).write_text("{")
     with pytest.raises(BadInput, match="is damaged"):
         contents.told(tmp_path)
 
@@ -86,7 +87,7 @@ def test_the_page_shows_the_refusal_in_its_place_and_in_the_contents(tmp_path, o
 def test_the_page_of_a_stopped_run_says_what_of_its_plan_was_not_done(tmp_path, one):
     append(tmp_path, one)
     fields = {"format": 2, "request": {"questions": ["updates"]}, "cases": [asdict(Case())], "ladder": []}
-    (tmp_path / whole_plan.FILE).write_text(json.dumps(fields))
+    (tmp_path / PLAN).write_text(json.dumps(fields))
     page = write(tmp_path).read_text("utf-8")
     assert '<a href="#updates">Updates</a> <small>not finished</small>' in page
     said = "1 of 1 planned set-up was not attacked: the run was stopped before."

@@ -17,12 +17,12 @@ from leakgauge.attacks.decoder import FEW, DecoderInverter
 from leakgauge.audit import scan_records as store
 from leakgauge.audit.case import Case, restored
 from leakgauge.audit.files import finite
-from leakgauge.audit.first_pass import SHARE, affordable, tried_first
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.run import versions
 from leakgauge.audit.scan_conclusion import conclude, few
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.session import Setup, check_fits
+from leakgauge.audit.timing import evenly, places_within
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 from leakgauge.graphs import trace_of
@@ -40,6 +40,8 @@ THRESHOLD = 0.25
 EPOCHS = 24
 """Full effort of a decoder at the embedded model."""
 MOST_EPOCHS = 200
+SHARE = 0.5
+"""Time of the first pass, as a part of the time that is given to the decoders after it."""
 HELD_OUT, MOST_TESTED = 5, 500
 """Every fifth image of a class is attacked and the others are the adversary's; at most so many are attacked."""
 SHOWN, MAPPED = 8, 200
@@ -215,7 +217,7 @@ class ScanRun:
         count, began = len(self.names), time.perf_counter()
         if all((name, RIDGE, 0) in self.known for name in self.names):
             return
-        tried = tried_first(count)
+        tried = sorted(evenly(count, 3))
         fresh = [self.names[place] for place in tried if (self.names[place], RIDGE, 0) not in self.known]
         self._ridge_at([self.names[place] for place in tried])
         passed = time.perf_counter() - began
@@ -226,7 +228,7 @@ class ScanRun:
         new = sum(seconds_there for place, seconds_there in own.items() if self.names[place] in fresh)
         more = passed / new if new > 0 else 1.0  # features, maps and pictures take time too, shared out over the cuts
         done = [place for place, name in enumerate(self.names) if (name, RIDGE, 0) in self.known]
-        kept = affordable(count, {p: max(1.0, more) * s for p, s in own.items()}, done, seconds - passed)
+        kept = places_within(count, {p: max(1.0, more) * s for p, s in own.items()}, done, seconds - passed)
         if len(kept) == count:
             return
         left_out = [name for place, name in enumerate(self.names) if place not in kept]
@@ -308,12 +310,12 @@ class ScanRun:
 
     def decide(self, curve: list[float]) -> float:
         """Turns the time budget into epochs by short trials, which count as attacks too. Returns the seconds to come."""
-        epochs, seconds = self._affordable(curve)
+        epochs, seconds = self._epochs_within_budget(curve)
         self.plan = replace(self.plan, epochs=epochs)
         store.save_plan(self.folder, self.plan)
         return seconds
 
-    def _affordable(self, curve: list[float]) -> tuple[int, float]:
+    def _epochs_within_budget(self, curve: list[float]) -> tuple[int, float]:
         """Epochs that the decoders which the search will probably train can have within the budget, and the seconds that they then take."""
         if self.plan.budget is None:
             return EPOCHS, 0.0

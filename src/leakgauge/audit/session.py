@@ -11,6 +11,7 @@ from torch import Tensor
 from leakgauge.audit.case import AuxiliaryImages, Case
 from leakgauge.channels.facts import is_weight_update
 from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Signal, Victim, share
+from leakgauge.core.randomness import private_randomness
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.models.pretrained import PRETRAINED, pretrained
@@ -166,6 +167,17 @@ def check_fits(setup: Setup) -> int:
             f"the data has {int(setup.labels.min())}..{int(setup.labels.max())}"
         )
     return classes
+
+
+def modes_differ(setup: Setup) -> bool:
+    """Whether train and eval mode differ for the model: by its layers or, where a layer asks for itself, by what it makes of two images."""
+    victim = setup.victim
+    if victim.depends_on_mode():
+        return True
+    x = victim.to_input(victim.space.encode(setup.images[:2]))
+    with torch.no_grad(), private_randomness(0, victim.device):
+        training, evaluated = (replace(victim, mode=mode)(x) for mode in ("train", "eval"))
+    return not torch.equal(training, evaluated)
 
 
 def _first_line(error: BaseException) -> str:

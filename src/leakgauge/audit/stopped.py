@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit import answers, defense_records, records, whole_plan
+from leakgauge.audit import answers, defense_records, records
 from leakgauge.audit.case import restored
 from leakgauge.audit.defense_records import trial_from
+from leakgauge.audit.plan import FILE
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.errors import BadInput
 
@@ -60,7 +61,7 @@ def waiting(folder: Path) -> tuple[Waiting, ...]:
 
 
 def _plan(folder: Path) -> Mapping[str, Any]:
-    path = folder / whole_plan.FILE
+    path = folder / FILE
     if not path.is_file():
         return {}
     try:
@@ -71,4 +72,4 @@ def _plan(folder: Path) -> Mapping[str, Any]:
 
 
 def _damaged(folder: Path) -> BadInput:
-    return BadInput(f"{folder / whole_plan.FILE} is damaged; move it away to see the report without it")
+    return BadInput(f"{folder / FILE} is damaged; move it away to see the report without it")

@@ -19,6 +19,7 @@ from leakgauge.audit import monitor_records
 from leakgauge.audit.case import Case
 from leakgauge.audit.recording import Recording, Settings
 from leakgauge.audit.session import Setup, check_fits
+from leakgauge.audit.timing import Cost
 from leakgauge.core import Loss
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
@@ -52,23 +53,6 @@ class TrainingPlan:
     every: int
     batch: int
     command: str
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Seconds before the first step, of a step, and of a look at it, which probes every sample of a batch."""
-
-    fixed: float
-    step: float
-    look: float
-
-    def seconds(self, steps: int) -> float:
-        return self.fixed + steps * self.step + REPORTS * self.look
-
-    def affordable(self, seconds: float) -> int:
-        """Steps for which there is time, in tens, within what is useful and not endless."""
-        steps = (seconds - self.fixed - REPORTS * self.look) / max(self.step, 1e-6)
-        return max(FEWEST_STEPS, min(MOST_STEPS, int(steps) // 10 * 10))
 
 
 def plan_training(setup: Setup, case: Case, *, steps: int, command: str = "") -> TrainingPlan:
@@ -116,7 +100,10 @@ def train(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int, on_step:
 
 
 def trial_cost(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int) -> Cost:
-    """Seconds of the parts of such a training, from a few of its steps in an empty ``folder``."""
+    """What such a training costs with its looks, from a few of its steps in an empty ``folder``.
+
+    A look probes every sample of a batch, and there are as many of them however long the training is.
+    """
     times: list[float] = []
 
     def on_step(done: int, total: int) -> None:
@@ -135,7 +122,8 @@ def trial_cost(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int) -> 
     looks = [s for i, s in enumerate(spent, start=2) if i % TRIAL_EVERY == 0]
     steps = [s for i, s in enumerate(spent, start=2) if i % TRIAL_EVERY != 0]
     step = sum(steps) / len(steps)
-    return Cost(times[0] - began, step, max(0.0, min(looks) - step))  # the first look warms up
+    look = max(0.0, min(looks) - step)  # the first look warms up
+    return Cost(times[0] - began + REPORTS * look, step)
 
 
 class _Enough(Exception):

@@ -1,7 +1,9 @@
-"""Runs a whole audit: one question after another, each resumable by its own file, each refusal recorded."""
+"""Runs a whole audit: a plan, then one question after another, each resumable by its own file, each refusal recorded."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -9,29 +11,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from leakgauge.audit import answers, defend, records, scan_records
+from leakgauge.audit import answers, defend, defense_records, monitor_records, records, scan_records
 from leakgauge.audit.answers import Answer
-from leakgauge.audit.case import restored
+from leakgauge.audit.case import Case, restored
+from leakgauge.audit.changes import Explanation, explain
 from leakgauge.audit.defense_records import DefenseRecord
+from leakgauge.audit.files import DRAFTS, write_whole
+from leakgauge.audit.pictures import FOLDER as PICTURES
+from leakgauge.audit.plan import FILE, Plan, Request, make_plan, save, with_steps
 from leakgauge.audit.questions import Question
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import CaseMap, run_all
 from leakgauge.audit.scan_records import DECODER, CutRecord
-from leakgauge.audit.scan_run import ScanRun
+from leakgauge.audit.scan_run import FEATURES, ScanRun
 from leakgauge.audit.session import Load
 from leakgauge.audit.training import train, trained
-from leakgauge.audit.whole_plan import WholePlan
 from leakgauge.audit.wording import result
-from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.inversion import watching
 
+EXPLANATION = "explanation.json"
 OTHER_THAN_ATTACK = 0.05
 """Of a case, the part that follows its steps: null run and scoring."""
 
 
-class Watcher(Protocol):
-    """Is told what goes on. ``done`` counts parts of the question, also fractions of one."""
+MEASURED = (
+    records.FILE,
+    answers.FILE,
+    monitor_records.FILE,
+    scan_records.PLAN,
+    scan_records.FILE,
+    scan_records.CONCLUSION,
+    defense_records.FILE,
+)
+"""What an audit measures into its folder, pictures aside."""
 
+
+class Watcher(Protocol):
+    """Follows an audit. ``done`` counts parts of the question, also fractions of one."""
+
+    def planning(self, question: Question) -> None: ...
+    def planned(self, estimates: Mapping[str, float]) -> None: ...
     def started(self, question: Question, parts: int) -> None: ...
     def moved(self, question: Question, done: float, said: str) -> None: ...
     def ended(self, answer: Answer) -> None: ...
@@ -40,6 +60,8 @@ class Watcher(Protocol):
 class Unwatched:
     """Nobody looks."""
 
+    def planning(self, question: Question) -> None: ...
+    def planned(self, estimates: Mapping[str, float]) -> None: ...
     def started(self, question: Question, parts: int) -> None: ...
     def moved(self, question: Question, done: float, said: str) -> None: ...
     def ended(self, answer: Answer) -> None: ...
@@ -47,19 +69,80 @@ class Unwatched:
 
 @dataclass(frozen=True)
 class _Run:
-    plan: WholePlan
+    plan: Plan
     folder: Path
     load: Load
     watcher: Watcher
     map: CaseMap | None
 
 
+def refuse_second(folder: Path) -> None:
+    """Refuses a folder that holds a run already."""
+    if any((folder / name).exists() for name in (FILE, *MEASURED)):
+        raise BadInput(f"{folder} already holds a run; resume it with --resume, or choose another folder with --out")
+
+
+def conduct(
+    asked: Plan | Request,
+    *,
+    folder: Path,
+    load: Load,
+    began: float,
+    watcher: Watcher | None = None,
+    map: CaseMap | None = None,
+) -> tuple[Plan, dict[Question, Answer]]:
+    """Plans what is asked, unless that is a plan already, and does what is not done yet. ``began`` starts the clock of a budget."""
+    watcher = Unwatched() if watcher is None else watcher
+    for left in (*folder.glob(DRAFTS), *folder.glob(f"{PICTURES}/{DRAFTS}")):
+        left.unlink(missing_ok=True)  # a killed process left it half-written; it never counted
+    plan = asked if isinstance(asked, Plan) else _planned(asked, folder=folder, load=load, began=began, watcher=watcher)
+    watcher.planned(plan.estimates)
+    return plan, run(plan, folder=folder, load=load, watcher=watcher, map=map)
+
+
+def _planned(request: Request, *, folder: Path, load: Load, began: float, watcher: Watcher) -> Plan:
+    """Makes the plan, without what an earlier attempt had measured; a user's mistake leaves nothing in the folder."""
+    save(folder, request)
+    _forget(folder)
+    try:
+        plan = make_plan(request, load=load, folder=folder, began=began, on_question=watcher.planning)
+    except LeakgaugeError:
+        _forget(folder)
+        (folder / FILE).unlink(missing_ok=True)
+        raise
+    save(folder, plan)
+    return plan
+
+
+def _forget(folder: Path) -> None:
+    for name in MEASURED:
+        (folder / name).unlink(missing_ok=True)
+    for name in (PICTURES, FEATURES):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def explained(folder: Path, plan: Plan, *, models: Mapping[str, str] | None = None) -> Explanation | None:
+    """Which single changes flip the verdict of the set-up that counts; kept with the run. None where it has no record."""
+    found = records.read(folder) if records.exists(folder) else []
+    main = next((case for case in plan.every_case if _same(case, plan.request.main)), None)
+    if not found or main is None:
+        return None
+    made = explain(found, main=main, models=models)
+    write_whole(folder / EXPLANATION, json.dumps(made.summary(), indent=1).encode())
+    return made
+
+
+def _same(case: Case, other: Case) -> bool:
+    """Whether they differ in nothing but the steps, which a budget may have planned."""
+    return with_steps(case, 1).content_key() == with_steps(other, 1).content_key()
+
+
 def run(
-    plan: WholePlan, *, folder: Path, load: Load, watcher: Watcher | None = None, map: CaseMap | None = None
+    plan: Plan, *, folder: Path, load: Load, watcher: Watcher | None = None, map: CaseMap | None = None
 ) -> dict[Question, Answer]:
     """Does what the plan says and is not done yet; returns what became of every question.
 
-    What is done is known from each question's own file, so the same call goes on with a run that was stopped anywhere. A
+    What is done is known from each question's own file, so the same call resumes a run that was stopped anywhere. A
     question that refuses or crashes is recorded as such, and the next one runs. ``map`` runs the cases of ``updates``
     elsewhere.
     """

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
@@ -18,20 +15,12 @@ from leakgauge.errors import BadInput, LeakgaugeError
 
 if TYPE_CHECKING:
     from leakgauge.audit.answers import Answer
-    from leakgauge.audit.case import Case
-    from leakgauge.audit.changes import Explanation
     from leakgauge.audit.findings import Findings
+    from leakgauge.audit.plan import Plan, Request
     from leakgauge.audit.questions import Question
-    from leakgauge.audit.records import Record
     from leakgauge.audit.run import CaseMap
     from leakgauge.audit.session import Load
-    from leakgauge.audit.whole_plan import Request, WholePlan
-    from leakgauge.cli.screen import AuditView
     from leakgauge.integrations.plan_file import PlanFile
-
-NOMINAL = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
-"""Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
-EXPLANATION = "explanation.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +57,15 @@ def audit(options: AuditOptions) -> int:
     while the model learns? **split**: where can it be cut safely? **defenses**: what does each one buy? Choose with --only and
     --skip.
 
-    Without MODEL: the embedded models. With MODEL: eval and train mode, batches of 1 and 4, with and without each given
-    defense, and single changes of one case (train mode, batch of 4); --mode and --batch-size fix one of them. With a plan file
-    (audit.py, see leakgauge init): its cases on its victim and data; options given here override the file.
+    Without MODEL: the embedded models. With MODEL: eval and train mode where they differ, batches of 1 and 4, with and without
+    each given defense, and single changes of one case (train mode, batch of 4); --mode and --batch-size fix one of them. With a
+    plan file (audit.py, see leakgauge init): its cases on its victim and data; options given here override the file.
     """
     began = time.perf_counter()
-    from leakgauge.audit import whole_plan
+    from leakgauge.audit import whole
+    from leakgauge.audit.plan import read
     from leakgauge.audit.session import Session
-    from leakgauge.cli.run_folder import refuse_changes, remember
+    from leakgauge.cli.run_folder import make_folder, refuse_changes, remember
     from leakgauge.integrations import plan_file
     from leakgauge.integrations.setups import find
 
@@ -91,10 +81,10 @@ def audit(options: AuditOptions) -> int:
         if plan is not None:
             asked.pop("model", None)  # a plan file says which verdicts pass
         refuse_changes(folder, asked, kind="audit")
-        return _run(options, whole_plan.read(folder), spread, load=load, began=began)
+        return _run(options, read(folder), spread, load=load, began=began)
     request = request_of(options, plan, load=load, command=command)
-    _prepare(folder)
-    whole_plan.save_request(folder, request)
+    make_folder(folder)
+    whole.refuse_second(folder)
     remember(folder, asked)
     return _run(options, request, spread, load=load, began=began)
 
@@ -104,11 +94,10 @@ def request_of(options: AuditOptions, plan: PlanFile | None, *, load: Load, comm
 
     The cases of a plan file replace the usual ones; its first is the one that counts.
     """
-    from leakgauge.audit import step_time, usual_cases
     from leakgauge.audit.case import Case
-    from leakgauge.audit.changes import ladder, pointless
+    from leakgauge.audit.plan import Effort, ask, ask_embedded
     from leakgauge.audit.questions import chosen
-    from leakgauge.audit.whole_plan import Effort, Request
+    from leakgauge.audit.timing import seconds_of
     from leakgauge.integrations import plan_file
     from leakgauge.integrations.setups import smaller
 
@@ -134,39 +123,16 @@ def request_of(options: AuditOptions, plan: PlanFile | None, *, load: Load, comm
     questions = ("updates",) if options.explain and not only and not skip else chosen(only, skip)
     if options.explain and "updates" not in questions:
         raise BadInput("--explain tries changes of a case for the question updates, which is skipped")
-    split = Case(
-        model=base.model, data=base.data, classes=base.classes, resize=base.resize, device=base.device, seed=base.seed
-    )
-    seconds = None if options.budget is None else step_time.seconds_of(options.budget)
+    seconds = None if options.budget is None else seconds_of(options.budget)
     common: dict[str, Any] = {"questions": questions, "effort": effort, "command": command}
     named = options.model or options.data or mode or batch_size is not None or defenses or options.explain
     if not named and base == Case(seed=base.seed, device=base.device):
-        eight = tuple(usual_cases.default_cases(seed=base.seed, device=base.device))
-        nominal = NOMINAL if effort == Effort() else {}
-        split = replace(split, model="vgg", name="")
-        return Request(main=eight[0], cases=eight, ladder=(), split=split, budget=seconds, nominal=nominal, **common)
-    if cases is not None:
-        main, grid = cases[0], tuple(cases)
-    else:
-        wanted: dict[str, Any] = {"mode": mode or "train", "batch_size": 4 if batch_size is None else batch_size}
-        main = replace(base, name="", defenses=tuple(defenses), **wanted)
-        grid = tuple(usual_cases.variants(base, mode=mode, batch_size=batch_size, defenses=defenses))
-    main.build_defenses()
-    for case in (main, *grid):
-        case.require_fit()
-    changes: tuple[Case, ...] = ()
-    if "updates" in questions:
-        setup = load(main)
-        changes = tuple(
-            ladder(main, images=len(setup.images), models=smaller(main.model), without=pointless(setup.victim))
-        )
-    if options.explain:
-        grid, changes = changes, ()
-    undecided = {"updates": effort.steps, "training": effort.training, "split": effort.epochs}
-    undecided["defenses"] = effort.steps if effort.training is None else effort.training
-    if seconds is None and any(undecided[question] is None for question in questions):
-        seconds = step_time.seconds_of(DEFAULT_BUDGET)
-    return Request(main=main, cases=grid, ladder=changes, split=split, budget=seconds, **common)
+        return ask_embedded(budget=seconds, seed=base.seed, device=base.device, **common)
+    if seconds is None and effort.leaves_open(questions):
+        seconds = seconds_of(DEFAULT_BUDGET)
+    wanted: dict[str, Any] = {"mode": mode, "batch_size": batch_size, "defenses": defenses, "cases": cases}
+    models = smaller(base.model)
+    return ask(base, load=load, **wanted, explain=options.explain, models=models, budget=seconds, **common)
 
 
 def _map(options: AuditOptions) -> CaseMap | None:
@@ -184,85 +150,40 @@ def _map(options: AuditOptions) -> CaseMap | None:
     return Processes(options.workers)
 
 
-def _measured() -> tuple[str, ...]:
-    """Files that an audit writes its measurements into."""
-    from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records
-
-    scanned = (scan_records.PLAN, scan_records.FILE, scan_records.CONCLUSION)
-    return (records.FILE, answers.FILE, monitor_records.FILE, *scanned, defense_records.FILE)
-
-
-def _prepare(folder: Path) -> None:
-    from leakgauge.audit import whole_plan
-    from leakgauge.cli.run_folder import make_folder
-
-    make_folder(folder)
-    if any((folder / name).exists() for name in (whole_plan.FILE, *_measured())):
-        raise BadInput(f"{folder} already holds a run; resume it with --resume, or choose another folder with --out")
-
-
-def _run(options: AuditOptions, found: WholePlan | Request, spread: CaseMap | None, *, load: Load, began: float) -> int:
+def _run(options: AuditOptions, found: Plan | Request, spread: CaseMap | None, *, load: Load, began: float) -> int:
     from leakgauge.audit import whole
-    from leakgauge.audit.files import DRAFTS
-    from leakgauge.audit.pictures import FOLDER as PICTURES
-    from leakgauge.audit.whole_plan import WholePlan
+    from leakgauge.audit.plan import FILE
     from leakgauge.cli.screen import AuditView
 
-    folder, questions = options.folder, found.questions
-    if "updates" not in questions and options.judges:
-        raise BadInput(
-            "--fail-over, --json, --junit and --markdown judge the cases of the question updates, which is skipped"
-        )
-    for left in (*folder.glob(DRAFTS), *folder.glob(f"{PICTURES}/{DRAFTS}")):
-        left.unlink(missing_ok=True)  # half-written by a process that was killed
-    screen = Console(quiet=options.quiet)
-    with AuditView(screen, questions) as view:
-        ready = found if isinstance(found, WholePlan) else _planned(folder, found, view, load=load, began=began)
-        view.planned(ready.estimates)
-        ended = whole.run(ready, folder=folder, load=load, watcher=view, map=spread)
+    folder, screen = options.folder, Console(quiet=options.quiet)
+    try:
+        if "updates" not in found.questions and options.judges:
+            raise BadInput(
+                "--fail-over, --json, --junit and --markdown judge the cases of the question updates, which is skipped"
+            )
+        with AuditView(screen, found.questions) as view:
+            ready, ended = whole.conduct(found, folder=folder, load=load, began=began, watcher=view, map=spread)
+    except LeakgaugeError:
+        if not (folder / FILE).exists():  # a user's mistake leaves nothing in the folder
+            (folder / ASKED).unlink(missing_ok=True)
+        raise
     return _conclude(options, ready, ended, screen)
 
 
-def _planned(folder: Path, request: Request, view: AuditView, *, load: Load, began: float) -> WholePlan:
-    """Makes the plan, without what an earlier attempt had measured; a user's mistake leaves nothing in the folder."""
-    from leakgauge.audit import whole_plan
-    from leakgauge.audit.planning import make_plan
-
-    _forget(folder)
-    try:
-        ready = make_plan(request, load=load, folder=folder, began=began, on_question=view.planning)
-    except LeakgaugeError:
-        _forget(folder)
-        for name in (whole_plan.FILE, ASKED):
-            (folder / name).unlink(missing_ok=True)
-        raise
-    whole_plan.save(folder, ready)
-    return ready
-
-
-def _forget(folder: Path) -> None:
-    from leakgauge.audit.pictures import FOLDER as PICTURES
-    from leakgauge.audit.scan_run import FEATURES
-
-    for name in _measured():
-        (folder / name).unlink(missing_ok=True)
-    for name in (PICTURES, FEATURES):
-        shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def _conclude(options: AuditOptions, ready: WholePlan, ended: dict[Question, Answer], screen: Console) -> int:
-    from leakgauge.audit import records
+def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer], screen: Console) -> int:
+    from leakgauge.audit import records, whole
     from leakgauge.audit.advice import to_do_as_text
     from leakgauge.audit.findings import read_findings
     from leakgauge.audit.wording import explanation, flipping
     from leakgauge.cli.screen import verdict_table
+    from leakgauge.integrations.setups import smaller
     from leakgauge.report import page
 
     folder = options.folder
     found = records.read(folder) if "updates" in ended else []
     own = {case.key() for case in ready.cases}
     asked = [record for record in found if record.key in own]
-    explained = _explained(folder, ready, found)
+    explained = whole.explained(folder, ready, models=smaller(ready.request.main.model))
     path = page.write(folder)
     if asked:
         screen.print(verdict_table(asked))
@@ -278,26 +199,6 @@ def _conclude(options: AuditOptions, ready: WholePlan, ended: dict[Question, Ans
     code = options.judge(asked, folder=folder) if "updates" in ended else 0
     broken = any(answer.status == "failed" for answer in ended.values()) or any(r.status == "error" for r in found)
     return code or int(broken)
-
-
-def _explained(folder: Path, ready: WholePlan, found: Sequence[Record]) -> Explanation | None:
-    """Which single changes flip the verdict of the case that counts; kept with the run."""
-    from leakgauge.audit.changes import explain
-    from leakgauge.audit.files import write_whole
-    from leakgauge.integrations.setups import smaller
-
-    main = next((case for case in ready.every_case if _same(case, ready.request.main)), None)
-    if not found or main is None:
-        return None
-    made = explain(found, main=main, models=smaller(main.model))
-    write_whole(folder / EXPLANATION, json.dumps(made.summary(), indent=1).encode())
-    return made
-
-
-def _same(case: Case, other: Case) -> bool:
-    """Whether they differ in nothing but the steps, which a budget may have planned."""
-    bare, other = (replace(one, options={**one.options, "steps": 0}) for one in (case, other))
-    return bare.content_key() == other.content_key()
 
 
 def _sentences(found: Findings, ended: dict[Question, Answer]) -> list[str]:

@@ -57,7 +57,7 @@ def scan(options: ScanOptions) -> int:
     from leakgauge.audit import scan_records as store
     from leakgauge.audit.case import restored
     from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
-    from leakgauge.audit.step_time import seconds_of
+    from leakgauge.audit.timing import seconds_of
     from leakgauge.cli.run_folder import claimed, refuse_changes, remember
     from leakgauge.integrations.setups import find
     from leakgauge.models.pretrained import PRETRAINED

@@ -107,8 +107,8 @@ class Victim:
 
     def depends_on_mode(self) -> bool:
         """Whether train and eval mode differ for this model (batch statistics, dropout, running statistics of single images)."""
-        kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-        return any(isinstance(m, kinds) or drop_rate(m) > 0 or keeps_statistics(m) for m in self.model.modules())
+        norm = nn.modules.batchnorm._BatchNorm
+        return any(isinstance(m, norm) or drop_rate(m) > 0 or keeps_statistics(m) for m in self.model.modules())
 
 
 class Channel(Protocol):

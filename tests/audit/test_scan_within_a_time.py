@@ -1,7 +1,5 @@
 """A first pass within a time: which cuts it can afford, and what a scan says of those it leaves out. The clock is ours."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 from torch import nn
@@ -9,7 +7,6 @@ from torch import nn
 from leakgauge.audit import scan_records as store
 from leakgauge.audit import scan_run
 from leakgauge.audit.case import Case
-from leakgauge.audit.first_pass import affordable, evenly, expected, tried_first
 from leakgauge.audit.scan_records import RIDGE
 from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
 from leakgauge.audit.session import Setup
@@ -18,31 +15,6 @@ from leakgauge.split import RidgeInverter
 
 EACH = 10.0
 """Seconds that ridge takes at a cut, by our clock."""
-
-
-@pytest.mark.parametrize(("count", "kept"), [(9, 2), (9, 4), (9, 9), (9, 20), (2, 2), (1, 1)])
-def test_thinned_cuts_are_spread_evenly_between_the_ends(count, kept):
-    found = sorted(evenly(count, kept))
-    assert len(found) == min(count, kept)
-    assert (found[0], found[-1]) == (0, count - 1)
-    gaps = [b - a for a, b in pairwise(found)]
-    assert max(gaps, default=0) - min(gaps, default=0) <= 1
-
-
-def test_costs_lie_on_lines_between_what_was_measured():
-    measured = {0: 8.0, 4: 4.0, 8: 2.0}
-    assert [expected(place, measured) for place in (0, 1, 4, 6, 8, 9)] == [8.0, 7.0, 4.0, 3.0, 2.0, 2.0]
-
-
-def test_as_many_cuts_as_the_time_lasts_for():
-    measured = dict.fromkeys((0, 4, 8), 10.0)
-    assert affordable(9, measured, (0, 4, 8), 60.0) == list(range(9))
-    assert affordable(9, measured, (0, 4, 8), 59.0) != list(range(9))
-    assert affordable(9, measured, (0, 4, 8), 20.0) == [0, 2, 4, 6, 8]
-    assert affordable(9, measured, (0, 4, 8), -1.0) == [0, 4, 8], "the ends and what is done always stay"
-    assert affordable(2, {0: 1.0}, (), 0.0) == [0, 1]
-    assert affordable(1, {0: 1.0}, (), 0.0) == [0]
-    assert [tried_first(count) for count in (0, 1, 2, 9)] == [[], [0], [0, 1], [0, 4, 8]]
 
 
 @pytest.fixture
