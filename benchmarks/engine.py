@@ -95,7 +95,7 @@ def prepared(case: Case) -> tuple[Victim, Tensor, Tensor, Observed]:
     rng = torch.Generator().manual_seed(0)
     x = space.encode(torch.rand(case.batch, *space.shape, generator=rng)).to(DEVICE)
     y = torch.randint(10, (case.batch,), generator=rng).to(DEVICE)
-    return victim, x, y, Observed.checked(share(victim, Gradient(), x, y).signal, victim)
+    return victim, x, y, Observed.check(share(victim, Gradient(), x, y).signal, victim)
 
 
 def plain_step(victim: Victim, observed: Observed, y: Tensor, distance: str) -> Callable[[], None]:
@@ -140,7 +140,7 @@ def our_search(victim: Victim, observed: Observed, y: Tensor, distance: str, row
     """The engine's search over ``rows`` restarts; with ``own`` each row has an observation of its own."""
     rng = torch.Generator().manual_seed(1)
     x = torch.stack([victim.space.start(len(y), rng) for _ in range(rows)]).to(DEVICE).requires_grad_()
-    target = Observed.stacked([observed] * rows) if own else observed
+    target = Observed.stack([observed] * rows) if own else observed
     problem = Problem(DISTANCES[distance], victim, Gradient(), target, y.expand(rows, -1), Exact(), Draws.of(rows))
     search = Search(problem, x, None, together=True)
     solver = Descent(Adam(0.1), steps=10**6, gradient=(Sign(),))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
-from leakgauge.engine import TF32, ByRules, Captured, Fused, Observed, Precision, Replay
+from leakgauge.engine import TF32, ByRules, Fused, Observed, Precision, RecordedStep, Replay
 from leakgauge.models.vit import ViT
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -43,7 +43,7 @@ def stepper(
         with precision.inside(DEVICE):
             slope.copy_(torch.autograd.grad(distance(name, replay(at, y)).sum(), at)[0])
 
-    run = Captured(step) if DEVICE.type == "cuda" else step
+    run = RecordedStep(step) if DEVICE.type == "cuda" else step
 
     def again() -> Tensor:
         run()

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from benchmarks.engine import DEVICE, Case, prepared, rounds
 from leakgauge.channels import Gradient
 from leakgauge.core import Victim
-from leakgauge.engine import ByRules, Observed, Reference, Replay, Vmapped
+from leakgauge.engine import ByRules, Observed, Reference, Replay, VmapReplay
 from leakgauge.integrations.torchvision_guest import invite_torchvision
 from leakgauge.models.vit import ViT
 
@@ -85,7 +85,7 @@ def stepper(replay: Callable[[Tensor, Tensor], Replay], x: Tensor, y: Tensor, sl
 def ways(victim: Victim, observed: Observed) -> dict[str, Callable[[Tensor, Tensor], Replay]]:
     return {
         "rules": ByRules(victim, observed),
-        "vmap": Vmapped(victim, Gradient(), observed),
+        "vmap": VmapReplay(victim, Gradient(), observed),
         "reference": Reference(victim, Gradient(), observed),
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakgauge.engine import Captured
+from leakgauge.engine import RecordedStep
 from reproductions.common.networks import IR152, VGG19, SplitViT
 from reproductions.golden_partition_zone.smoothing import CodeSmoothing, Smoothing
 from reproductions.golden_partition_zone.splits import Part, Splits, as_input, in_bfloat16
@@ -155,12 +155,12 @@ class Training:
         self.optimizer = torch.optim.Adam(
             model.parameters(), lr=self.rate, weight_decay=recipe.weight_decay, **options
         )  # fmt: skip
-        self.step = Captured(self._once) if on_gpu else self._once
+        self.step = RecordedStep(self._once) if on_gpu else self._once
 
     @property
     def note(self) -> str:
         """Whether the step was recorded, and if not, why."""
-        return self.step.note if isinstance(self.step, Captured) else "step by step"
+        return self.step.note if isinstance(self.step, RecordedStep) else "step by step"
 
     def run(self, partial: Path, *, watch: Watch | None = None, go_on: Callable[[], None] = nothing) -> None:
         """Trains to the end. What ``go_on`` raises goes through, after the state was written to ``partial``."""

@@ -21,7 +21,7 @@ from leakgauge.engine import TF32, Exact, Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import Adam, Descent, Guided, Matching, NormStatistics, TotalVariation
 from leakgauge.inversion.draws import Draws
-from leakgauge.inversion.known_targets import structured, with_known_targets
+from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import batch_size, class_labels
 from leakgauge.inversion.search import Problem, Search
 from leakgauge.inversion.solvers import Schedule
@@ -94,7 +94,7 @@ class Rehearsal:
     """
 
     def __init__(self, attack: Guided, victim: Victim, seen: Sequence[Observation], *, seed: int = 0) -> None:
-        if len(seen) == 1 and structured(seen[0]):
+        if len(seen) == 1 and has_structured_targets(seen[0]):
             victim, only = with_known_targets(victim, seen[0])
             seen = [only]
         if victim.mode == "train" and dropping_layers(victim.model):
@@ -207,9 +207,9 @@ def _problem(attack: Matching, victim: Victim, seen: Sequence[Observation], seed
         if known is None:
             raise Inapplicable("labels could be neither read nor were they given")
         labels += [known.to(victim.device)] * attack.restarts
-    observed = [Observed.checked(one.signal, victim) for one in seen]
+    observed = [Observed.check(one.signal, victim) for one in seen]
     several = (
-        Observed.stacked([one for one in observed for _ in range(attack.restarts)]) if len(seen) > 1 else observed[0]
+        Observed.stack([one for one in observed for _ in range(attack.restarts)]) if len(seen) > 1 else observed[0]
     )
     draws = Draws.of(attack.restarts, observations=len(seen), seed=seed)
     problem = Problem(

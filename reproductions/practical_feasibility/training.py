@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.core import Pixels
-from leakgauge.engine import Captured
+from leakgauge.engine import RecordedStep
 from reproductions.practical_feasibility.optimizers import Muon, Nesterov, hidden_matrices
 
 
@@ -225,7 +225,7 @@ class Loop:
             self.optimizers.append(torch.optim.AdamW(groups, lr=lr, foreach=self.on_gpu, capturable=self.on_gpu))
         if matrices:
             self.optimizers.append(Muon([{"params": matrices, "weight_decay": recipe.decay}], lr))
-        self.captured = Captured(self._move) if self.on_gpu else None
+        self.captured = RecordedStep(self._move) if self.on_gpu else None
 
     @property
     def note(self) -> str:

@@ -11,7 +11,7 @@ import torch
 from leakgauge import share
 from leakgauge.attacks import feature_matching
 from leakgauge.channels import Features, Gradient
-from leakgauge.engine.folded import Folded
+from leakgauge.engine.batched import BatchedReplay
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.reference import Reference
 from leakgauge.errors import BadInput, Inapplicable
@@ -43,19 +43,21 @@ def test_restarts_are_one_batch():
     seen = share(victim, Features("features.2"), x, y)
     found = feature_matching(steps=5, restarts=3)(victim, seen)
     assert "replay: all restarts as one batch" in found.notes
-    observed = Observed.checked(seen.signal, victim, seen.channel.like(victim, 2))
+    observed = Observed.check(seen.signal, victim, seen.channel.like(victim, 2))
     rows = torch.randn(3, 2, *x.shape[1:])
-    one_batch, reference = (way(victim, seen.channel, observed)(rows, torch.zeros(3, 2)) for way in (Folded, Reference))
+    one_batch, reference = (
+        way(victim, seen.channel, observed)(rows, torch.zeros(3, 2)) for way in (BatchedReplay, Reference)
+    )
     torch.testing.assert_close(one_batch.l2({"features.2": 1.0}), reference.l2({"features.2": 1.0}))
 
 
 def test_what_does_not_fit_is_said():
     victim, x, y = tiny_case("cnn", count=2)
     attack, seen = feature_matching(steps=1), share(victim, Features("features.2"), x, y)
-    with pytest.raises(Inapplicable, match="holds none"):
+    with pytest.raises(Inapplicable, match="has no features"):
         attack(victim, share(victim, Gradient(), x, y))
     other = dataclasses.replace(seen, signal={"features.3": seen.signal["features.2"]})
-    with pytest.raises(BadInput, match="no tensor at this cut"):
+    with pytest.raises(BadInput, match="not a tensor at this cut"):
         attack(victim, other)
     short = dataclasses.replace(seen, signal={"features.2": seen.signal["features.2"][:1]})
     with pytest.raises(BadInput, match="has shape"):

@@ -16,7 +16,7 @@ from leakgauge.core import Labels, Observation, Pixels, Size, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.defenses import GaussianNoise, Withhold
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import inferred, read_off
+from leakgauge.inversion import infer_labels, read_labels
 from leakgauge.models.vit import ViT
 
 SPACE = Pixels((1, 14, 14))
@@ -92,7 +92,7 @@ def test_it_refuses_a_withheld_head_where_tag_searches():
 
 def test_it_refuses_a_loss_whose_labels_cannot_be_read():
     victim = small_vit(nn.CrossEntropyLoss(label_smoothing=0.1))
-    with pytest.raises(Inapplicable, match=r"^the label rules hold for cross entropy on hard labels only$"):
+    with pytest.raises(Inapplicable, match=r"^the label rules only hold for cross entropy on hard labels$"):
         tag_read_labels(steps=1)(victim, seen_by(victim, 2))
 
 
@@ -103,5 +103,5 @@ def test_it_refuses_an_unknown_batch_size():
 
 
 def test_reading_is_inferring_without_the_search():
-    assert inferred().rules[:-1] == read_off().rules
+    assert infer_labels().rules[:-1] == read_labels().rules
     assert repr(tag_read_labels().objective) == repr(tag().objective)

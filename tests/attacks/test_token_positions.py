@@ -137,7 +137,7 @@ def test_equal_rows_are_counted():
 def test_a_batch_is_refused(text_victim, sentences):
     victim = text_victim("bert")
     seen = share(victim, Gradient(), sentences(2), torch.tensor([0, 1]))
-    with pytest.raises(Inapplicable, match="2 sentences of a batch are added position by position"):
+    with pytest.raises(Inapplicable, match="2 sentences of a batch are summed by position"):
         token_positions()(victim, seen)
 
 
@@ -177,7 +177,7 @@ def test_models_of_other_kinds_are_refused():
     with pytest.raises(Inapplicable, match="takes images"):
         attacked(images, torch.rand(1, 1, 4, 4))
     stranger = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3))
-    with pytest.raises(Inapplicable, match="no token embedding that a family knows"):
+    with pytest.raises(Inapplicable, match="no token embedding of a known family"):
         attacked(Victim(stranger, Tokens(3, 9)), torch.tensor([[1, 2, 3]]))
 
 

@@ -49,7 +49,7 @@ def test_the_engine_takes_it_for_one_large_batch_only_where_it_is(victim_of, bat
     victim, (x, y) = victim_of(mode=mode, loss=loss), batch_of(5)
     seen = share(victim, Aggregate(), x, y)
     rows, labels = torch.stack([x, 1 - x]), torch.stack([y, y])
-    chosen = choose(victim, seen.channel, Observed.checked(seen.signal, victim), rows, labels)
+    chosen = choose(victim, seen.channel, Observed.check(seen.signal, victim), rows, labels)
     assert chosen.note.startswith(note)
     distance = chosen.replay(rows, labels).l2(dict.fromkeys(seen.signal, 1.0)).detach()
     assert float(distance[0]) < 1e-9

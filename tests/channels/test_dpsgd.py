@@ -98,7 +98,7 @@ def test_many_candidates_are_replayed_at_once(victim_of, batch_of):
     seen = share(victim, DPSGD(clip=0.3, noise=0.1), x, y)
     rows = torch.stack([x, 1 - x, 0.5 * x])
     labels = torch.stack([y] * 3)
-    chosen = choose(victim, seen.channel, Observed.checked(seen.signal, victim), rows, labels)
+    chosen = choose(victim, seen.channel, Observed.check(seen.signal, victim), rows, labels)
     assert chosen.note == "replay: vmap"  # it was compared with the reference, or it would say so
     names = dict.fromkeys(seen.signal, 1.0)
     alone = [sum(v.square().sum() for v in seen.channel(victim, one, y).values()) for one in rows]

@@ -108,7 +108,7 @@ def notes_of(attack, victim, batch_of) -> str:
 def test_dropout_that_cannot_be_switched_off_is_told(tiny, victim_of, batch_of):
     for mode, draws in (("train", True), ("eval", False)):
         assert (
-            "draws at random in its own forward pass"
+            "draws random numbers in its own forward pass"
             in notes_of(feasibility, victim_of(OwnDropout(), mode=mode), batch_of)
         ) == draws
         assert draws_at_random(victim_of(OwnDropout(), mode=mode)) == draws
@@ -117,7 +117,7 @@ def test_dropout_that_cannot_be_switched_off_is_told(tiny, victim_of, batch_of):
 
 
 def test_attacks_that_replay_dropout_say_so(tiny, victim_of, batch_of):
-    own, without = "with dropout masks of its own, the client's are unknown (1 layers)", "replayed without dropout"
+    own, without = "with its own dropout masks, because the client's are unknown (1 layers)", "replayed without dropout"
     dropping = victim_of(tiny(dropout=0.5), mode="train")
     assert own in notes_of(inverting_gradients, dropping, batch_of)
     assert own not in notes_of(inverting_gradients, victim_of(tiny(dropout=0.5), mode="eval"), batch_of)

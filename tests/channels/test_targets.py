@@ -121,7 +121,7 @@ def test_what_is_captured_is_of_all_samples(channel):
     torch.manual_seed(0)
     victim = Victim(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), Pixels((1, 2, 2)))
     x, y = torch.randn(1, 2, 1, 2, 2), torch.tensor([[0, 1]])
-    observed = Observed.checked(channel(victim, x[0], y[0]), victim, None)
+    observed = Observed.check(channel(victim, x[0], y[0]), victim, None)
     assert torch.equal(Reference(victim, channel, observed, ("1",))(x, y).inputs("1"), x.flatten(2))
 
 

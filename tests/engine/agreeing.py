@@ -43,7 +43,7 @@ def agree(
     def observation() -> Observed:
         return Observed({n: torch.randn(p.shape, generator=rng).to(dtype) for n, p in victim.parameters().items()})
 
-    observed = Observed.stacked([observation() for _ in range(rows)]) if own else observation()
+    observed = Observed.stack([observation() for _ in range(rows)]) if own else observation()
     x = torch.randn(rows, batch, *shape, generator=rng).to(dtype).requires_grad_()
     fast, slow = ByRules(victim, observed)(x, y), Reference(victim, Gradient(), observed)(x, y)
     weights = {name: 0.5 + i for i, name in enumerate(observed.signal)}

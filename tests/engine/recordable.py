@@ -21,7 +21,7 @@ SHAPED_BY_VALUES = {"nonzero", "masked_select", "_unique2", "unique_dim", "_loca
 
 
 class PlayedBack:
-    """Stands for ``Captured`` on the CPU: after three steps the operations of the next are kept with their tensors, and run again.
+    """Replaces ``RecordedStep`` on the CPU: after three steps the operations of the next are kept with their tensors, and run again.
 
     As with a CUDA graph, every operation reads and writes the tensors it had when it was recorded, and numbers that Python
     passed along stay what they were.

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 import pytest
 import torch
 
-from leakgauge.engine import Captured
+from leakgauge.engine import RecordedStep
 from leakgauge.engine.capture import WARM_UP
 
 
@@ -63,7 +63,7 @@ def graphs(monkeypatch):
 
 def test_warms_up_records_once_and_replays(graphs):
     calls = []
-    step = Captured(lambda: calls.append(1))
+    step = RecordedStep(lambda: calls.append(1))
     for _ in range(WARM_UP + 4):
         step()
     assert len(calls) == WARM_UP + 1, "recorded steps run no Python any more"
@@ -79,7 +79,7 @@ def test_a_step_that_cannot_be_recorded_goes_on_eagerly_and_says_why(graphs):
         if len(calls) == WARM_UP + 1:
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    step = Captured(stubborn)
+    step = RecordedStep(stubborn)
     for _ in range(WARM_UP + 3):
         step()
     assert len(calls) == WARM_UP + 1 + 3, "the refused recording is run again as a plain step, then the others"
@@ -97,7 +97,7 @@ def test_a_step_that_could_not_be_recorded_can_still_draw_random_numbers(graphs)
             generator.fresh = False
             raise RuntimeError("operation not permitted when stream is capturing")
 
-    step = Captured(drawing)
+    step = RecordedStep(drawing)
     for _ in range(WARM_UP + 2):
         step()
     assert len(calls) == WARM_UP + 3
@@ -111,7 +111,7 @@ def test_running_out_of_memory_while_recording_is_not_hidden(graphs):
         if len(calls) > WARM_UP:
             raise torch.OutOfMemoryError("too large")
 
-    step = Captured(large)
+    step = RecordedStep(large)
     for _ in range(WARM_UP):
         step()
     with pytest.raises(torch.OutOfMemoryError):

@@ -9,7 +9,7 @@ from torch.overrides import BaseTorchFunctionMode
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.engine import TF32, BFloat16, ByRules, Exact, Fused, Observed, fused
-from leakgauge.engine.fused import named, rounds
+from leakgauge.engine.fused import precision_name, rounds
 from leakgauge.errors import Inapplicable
 from leakgauge.models.vit import ViT
 
@@ -36,7 +36,7 @@ def slope_of(distance: str, width: int = 96) -> torch.Tensor:
     )
     victim = Victim(vit, Pixels((1, 12, 12)))
     x, y = torch.rand(2, 1, 1, 12, 12), torch.tensor([[0], [1]])
-    replay = ByRules(victim, Observed.checked(share(victim, Gradient(), x[0], y[0]).signal, victim))
+    replay = ByRules(victim, Observed.check(share(victim, Gradient(), x[0], y[0]).signal, victim))
     at = (x + 0.1 * torch.randn(x.shape)).requires_grad_()
     replayed = replay(at, y)
     weights = dict.fromkeys(replayed.names, 1.0)
@@ -57,7 +57,7 @@ def test_fused_chains_give_the_same_slope(distance, width, traced, monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     wanted = {"_slope", "_slopes_of_slope", "_both_slopes", "_slopes_of_gelu_slope", "_between_products"}
     assert wanted <= set(used)
-    assert ("_subtracted" in used) == (distance != "cosine")
+    assert ("_subtract" in used) == (distance != "cosine")
 
 
 def test_a_cpu_runs_every_chain_as_it_is(monkeypatch):
@@ -130,7 +130,7 @@ def test_a_gpu_without_triton_is_told_in_one_sentence(monkeypatch):
 
 def test_what_is_fused_is_as_exact_as_what_it_is_of():
     assert [rounds(one) for one in (Exact(), Fused(), TF32(), Fused(TF32()))] == [False, False, True, True]
-    assert [named(one) for one in (TF32(), Fused(BFloat16()))] == ["TF32", "BFloat16, fused kernels"]
+    assert [precision_name(one) for one in (TF32(), Fused(BFloat16()))] == ["TF32", "BFloat16, fused kernels"]
 
 
 def test_the_switch_goes_back_also_after_an_error():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
-from leakgauge.engine import ByRules, Observed, Reference, Vmapped, choose
+from leakgauge.engine import ByRules, Observed, Reference, VmapReplay, choose
 
 spec = importlib.util.spec_from_file_location("agreeing", Path(__file__).with_name("agreeing.py"))
 assert spec is not None
@@ -258,7 +258,7 @@ def chosen(model: nn.Module, shape: tuple[int, ...], *, mode="eval", rows: int =
         y = torch.randint(3, (rows, batch))
         seen = share(victim, Gradient(), victim.space.start(batch, torch.Generator()), y[0])
         x = torch.randn(rows, batch, *shape)
-        return choose(victim, Gradient(), Observed.checked(seen.signal, victim), x, y)
+        return choose(victim, Gradient(), Observed.check(seen.signal, victim), x, y)
 
 
 class OfAnImage(nn.Module):
@@ -310,6 +310,6 @@ class FixedMask(nn.Module):
 @pytest.mark.parametrize("name", ["key_padding_mask", "attn_mask"])
 def test_a_mask_for_one_batch_is_refused_with_the_reason_and_mapped(name):
     choice = chosen(OfAnImage(FixedMask(name)), (1, 4, 6))
-    assert isinstance(choice.replay, Vmapped)
-    reason = "layer rules: RuntimeError: attention has a mask for 2 samples, and all restarts together are 6"
+    assert isinstance(choice.replay, VmapReplay)
+    reason = "layer rules: RuntimeError: attention has a mask for 2 samples, but all restarts together have 6"
     assert choice.note == f"replay: vmap; {reason}"

@@ -13,8 +13,8 @@ from leakgauge import testing
 from leakgauge.attacks import inverting_gradients
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
-from leakgauge.engine import ByRules, Observed, Reference, Vmapped, choose, memory
-from leakgauge.engine.rules.products import compared
+from leakgauge.engine import ByRules, Observed, Reference, VmapReplay, choose, memory
+from leakgauge.engine.rules.products import compare_product
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import L1, L2, Adam, Cosine, Descent, Halving, Matching, TotalVariation, search
 from leakgauge.inversion.terms import Candidate
@@ -26,7 +26,7 @@ def chosen(victim: Victim, *, rows: int = 3, batch: int = 1, channel=Gradient(),
     y = torch.randint(classes, (rows, batch), generator=rng)
     seen = share(victim, channel, victim.space.start(batch, rng), y[0])
     x = torch.stack([victim.space.start(batch, rng) for _ in range(rows)])
-    return choose(victim, channel, Observed.checked(seen.signal, victim), x, y)
+    return choose(victim, channel, Observed.check(seen.signal, victim), x, y)
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -83,7 +83,7 @@ class PositionsOutermost(nn.Module):
 def test_a_model_that_hides_the_batch_is_noticed_and_mapped():
     victim = Victim(PositionsOutermost(), Pixels((1, 12, 12)))
     choice = chosen(victim, rows=3, batch=2)
-    assert isinstance(choice.replay, Vmapped)
+    assert isinstance(choice.replay, VmapReplay)
     assert choice.note.startswith("replay: vmap; layer rules: ")
 
 
@@ -105,8 +105,8 @@ def test_a_model_that_mixes_restarts_is_noticed_although_all_start_alike():
     victim = Victim(OverTheBatch(), Pixels((1, 12, 12)))
     x, y = torch.rand(1, 2, 1, 12, 12).expand(4, -1, -1, -1, -1), torch.tensor([[0, 1]]).expand(4, -1)
     seen = share(victim, Gradient(), torch.rand(2, 1, 12, 12), y[0])
-    choice = choose(victim, Gradient(), Observed.checked(seen.signal, victim), x, y)
-    assert isinstance(choice.replay, Vmapped), choice.note
+    choice = choose(victim, Gradient(), Observed.check(seen.signal, victim), x, y)
+    assert isinstance(choice.replay, VmapReplay), choice.note
 
 
 class OfTwo(nn.Module):
@@ -123,7 +123,7 @@ class OfTwo(nn.Module):
 
 def test_a_model_whose_assertion_fails_on_many_restarts_is_mapped():
     choice = chosen(Victim(OfTwo(), Pixels((1, 12, 12))), rows=3, batch=2)
-    assert isinstance(choice.replay, Vmapped)
+    assert isinstance(choice.replay, VmapReplay)
     assert "layer rules: AssertionError" in choice.note
 
 
@@ -165,7 +165,7 @@ def test_a_model_that_looks_at_values_takes_the_reference_and_says_why(limit):
     victim = Victim(LooksAtValues(limit), Pixels((1, 12, 12)))
     choice = chosen(victim, rows=2)
     assert isinstance(choice.replay, Reference)
-    assert "layer rules: RuntimeError: the model looks at values of its data" in choice.note
+    assert "layer rules: RuntimeError: the model reads values of its data" in choice.note
     assert "vmap: " in choice.note
 
 
@@ -178,10 +178,10 @@ def test_several_local_steps_are_mapped_and_equal_the_reference(name):
     victim, x, y = testing.tiny_case(name, count=2, mode="train")
     channel = FedAvg(steps=3, lr=0.1, minibatch=1, momentum=0.5)
     choice = chosen(victim, rows=3, batch=2, channel=channel)
-    assert isinstance(choice.replay, Vmapped)
-    observed = Observed.checked(share(victim, channel, x, y).signal, victim)
+    assert isinstance(choice.replay, VmapReplay)
+    observed = Observed.check(share(victim, channel, x, y).signal, victim)
     at = torch.stack([x + 0.3, x - 0.2]).requires_grad_()
-    paths = [Vmapped(victim, channel, observed), Reference(victim, channel, observed)]
+    paths = [VmapReplay(victim, channel, observed), Reference(victim, channel, observed)]
     for term in (Cosine(), L2(), L1()):
         ours, theirs = (term(Candidate(at, victim, path(at, y.expand(2, -1)))) for path in paths)
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
@@ -210,7 +210,7 @@ def test_fifty_steps_end_at_the_same_images(name, mode):
     """In float64, where rounding cannot grow into another image; the figures in float32 are in docs/engine.md."""
     victim, x, y = testing.tiny_case(name, count=2, mode=mode)
     victim, x = double(victim), x.double()
-    observed = Observed.checked(share(victim, Gradient(), x, y).signal, victim)
+    observed = Observed.check(share(victim, Gradient(), x, y).signal, victim)
     start = x + torch.randn(3, *x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     paths = [ByRules(victim, observed), Reference(victim, Gradient(), observed)]
     ours, theirs = (final(victim, path, start, y.expand(3, -1)) for path in paths)
@@ -221,7 +221,7 @@ def test_fifty_steps_end_at_the_same_images(name, mode):
 @pytest.mark.parametrize("name", testing.TINY)
 def test_near_the_solution_the_direction_is_the_references(name, term):
     victim, x, y = testing.tiny_case(name, count=2)
-    observed = Observed.checked(share(victim, Gradient(), x, y).signal, victim)
+    observed = Observed.check(share(victim, Gradient(), x, y).signal, victim)
     near = (x + 1e-3 * torch.randn(2, *x.shape, generator=torch.Generator().manual_seed(0))).requires_grad_()
     paths = [ByRules(victim, observed), Reference(victim, Gradient(), observed)]
     values = [term(Candidate(near, victim, path(near, y.expand(2, -1)))).sum() for path in paths]
@@ -244,7 +244,7 @@ def test_many_observations_at_once_are_each_attacked_as_if_alone():
 def test_observations_that_do_not_belong_together_are_refused():
     victim, x, y = testing.tiny_case("cnn", count=2)
     seen = [share(victim, channel, x, y) for channel in (Gradient(), FedAvg(steps=2))]
-    with pytest.raises(BadInput, match="one channel"):
+    with pytest.raises(BadInput, match="same channel"):
         inverting_gradients(steps=2).many(victim, seen)
     with pytest.raises(BadInput, match="no observation"):
         inverting_gradients(steps=2).many(victim, [])
@@ -298,7 +298,7 @@ def test_nothing_stays_in_memory_after_counting():
     def evaluate() -> Tensor:
         a = x.sin()
         entered.append(weakref.ref(a))
-        return compared(a, a, target)[0]
+        return compare_product(a, a, target)[0]
 
     gc.collect()
     gc.disable()
@@ -355,7 +355,7 @@ def test_a_coarse_replay_is_judged_in_float32():
     attack = replace(inverting_gradients(steps=10, restarts=2), precision=BFloat16())
     result = attack(victim, seen)
     assert any("judged in float32" in note for note in result.notes)
-    observed = Observed.checked(seen.signal, victim)
+    observed = Observed.check(seen.signal, victim)
     exact = attack.objective(
         Candidate(result.x[None], victim, Reference(victim, Gradient(), observed)(result.x[None], y[None]))
     )
@@ -365,4 +365,4 @@ def test_a_coarse_replay_is_judged_in_float32():
 def test_an_empty_signal_is_refused():
     victim = testing.tiny_victim("mlp")
     with pytest.raises(Inapplicable, match="empty"):
-        Observed.checked({}, victim)
+        Observed.check({}, victim)

@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Observed
 from leakgauge.engine.fast import SMALL
-from leakgauge.engine.rules.constant import convolved
+from leakgauge.engine.rules.constant import convolve
 from leakgauge.engine.rules.convolution import by_patches
 from leakgauge.engine.rules.patches import patches
 from leakgauge.engine.rules.sums import row_absolute, row_dot, row_square
-from leakgauge.engine.rules.twice import gelu, normalised, softmax
+from leakgauge.engine.rules.twice import gelu, normalise, softmax
 
 spec = importlib.util.spec_from_file_location("agreeing", Path(__file__).with_name("agreeing.py"))
 assert spec is not None
@@ -207,9 +207,9 @@ def test_patches_are_differentiable_as_often_as_needed():
 @pytest.mark.parametrize("shape", [(4,), (3, 4)])
 def test_layer_normalisation_and_its_second_derivative(shape):
     x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(normalised(x, shape, 1e-5), F.layer_norm(x, shape))
-    assert torch.autograd.gradcheck(lambda v: normalised(v, shape, 1e-5), x)
-    assert torch.autograd.gradgradcheck(lambda v: normalised(v, shape, 1e-5).sin(), x)
+    torch.testing.assert_close(normalise(x, shape, 1e-5), F.layer_norm(x, shape))
+    assert torch.autograd.gradcheck(lambda v: normalise(v, shape, 1e-5), x)
+    assert torch.autograd.gradgradcheck(lambda v: normalise(v, shape, 1e-5).sin(), x)
 
 
 def test_softmax_and_its_second_derivative():
@@ -314,6 +314,6 @@ def test_convolution_with_a_constant_weight_and_its_second_derivative(groups):
     x = torch.randn(2, 2, 5, 4, dtype=torch.float64, requires_grad=True)
     weight, bias = torch.randn(4, 2 // groups, 3, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
     how = ((2, 1), (1, 0), (1, 2), groups)
-    torch.testing.assert_close(convolved(x, weight, bias, *how), F.conv2d(x, weight, bias, *how))
-    assert torch.autograd.gradcheck(lambda v: convolved(v, weight, bias, *how), x)
-    assert torch.autograd.gradgradcheck(lambda v: convolved(v, weight, bias, *how).sin(), x)
+    torch.testing.assert_close(convolve(x, weight, bias, *how), F.conv2d(x, weight, bias, *how))
+    assert torch.autograd.gradcheck(lambda v: convolve(v, weight, bias, *how), x)
+    assert torch.autograd.gradgradcheck(lambda v: convolve(v, weight, bias, *how).sin(), x)

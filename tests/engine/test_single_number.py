@@ -36,9 +36,9 @@ def test_replay(with_gain, victim_of, batch_of, channel, path, several):
     victim, (x, y) = victim_of(with_gain), batch_of(2)
     rows, labels = torch.stack([x, 1 - x, 0.5 * x]), torch.stack([y] * 3)
     signals = [channel(victim, one, y) for one in rows]
-    observed = Observed.checked(signals[0], victim)
+    observed = Observed.check(signals[0], victim)
     if several:
-        observed = Observed.stacked([Observed.checked(signal, victim) for signal in signals])
+        observed = Observed.stack([Observed.check(signal, victim) for signal in signals])
     chosen = choose(victim, channel, observed, rows, labels)
     assert chosen.note == f"replay: {path}"
     found = chosen.replay(rows, labels).square({"2.gain": 1.0})

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from leakgauge.channels import DPSGD, FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
-from leakgauge.engine import ByRules, Observed, Reference, Vmapped
+from leakgauge.engine import ByRules, Observed, Reference, VmapReplay
 
 
 def double(victim: Victim) -> Victim:
@@ -50,8 +50,8 @@ def test_the_slope_through_mapped_normalisation_is_that_of_the_loss(mode, channe
     torch.manual_seed(0)
     victim = double(Victim(Normalised(), Pixels((1, 12, 12)), mode=mode))
     x, y = torch.rand(2, 2, 1, 12, 12, dtype=torch.float64), torch.tensor([[0, 1], [2, 3]])
-    observed = Observed.checked(share(victim, channel, x[0], y[0]).signal, victim)
-    replay = Vmapped(victim, channel, observed)
+    observed = Observed.check(share(victim, channel, x[0], y[0]).signal, victim)
+    replay = VmapReplay(victim, channel, observed)
 
     def loss(at: Tensor) -> Tensor:
         replayed = replay(at, y)
@@ -80,7 +80,7 @@ class WritesItsBuffer(nn.Module):
 def test_every_replay_starts_from_the_buffers_of_the_client():
     victim = double(Victim(WritesItsBuffer(), Pixels((1, 12, 12)), mode="train"))
     x, y = torch.rand(3, 1, 1, 12, 12, dtype=torch.float64), torch.tensor([[0], [1], [2]])
-    observed = Observed.checked(share(victim, Gradient(), x[0], y[0]).signal, victim)
+    observed = Observed.check(share(victim, Gradient(), x[0], y[0]).signal, victim)
     fast, slow = ByRules(victim, observed), Reference(victim, Gradient(), observed)
     for _ in range(3):
         torch.testing.assert_close(fast(x, y).gradient("head.weight"), slow(x, y).gradient("head.weight"))

@@ -98,7 +98,7 @@ def test_registered_restarts_have_the_common_picture_as_their_mean():
 
 @pytest.mark.parametrize("largest", [-1, 1.5, "far"])
 def test_shift_refuses(largest):
-    with pytest.raises(BadInput, match="whole number of pixels"):
+    with pytest.raises(BadInput, match="integer number of pixels"):
         Shift(largest=largest)
 
 

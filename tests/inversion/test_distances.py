@@ -16,13 +16,13 @@ from leakgauge.errors import BadInput
 from leakgauge.inversion import (
     L1,
     L2,
+    ByName,
     Cosine,
     Decaying,
     Descent,
     Equal,
     LayerNorms,
     Matching,
-    Named,
     Norm,
     TotalVariation,
 )
@@ -32,7 +32,7 @@ NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "5.weight", "5.bias")
 WEIGHTS = [
     (Equal(), dict.fromkeys(NAMES, 1.0)),
     (Decaying(2.0), {name: math.exp(-2.0 * place / 6) for place, name in enumerate(NAMES)}),
-    (Named({"0.weight": 2.0, "5.bias": 0.5}), {"0.weight": 2.0, "5.bias": 0.5}),
+    (ByName({"0.weight": 2.0, "5.bias": 0.5}), {"0.weight": 2.0, "5.bias": 0.5}),
 ]
 
 
@@ -117,7 +117,7 @@ def test_a_gradient_of_zero_has_no_direction_and_does_no_harm(victim_of, batch_o
 def test_unknown_weights_are_refused(victim_of, batch_of, seen_by, values_at):
     victim, (x, y) = victim_of(), batch_of(1)
     with pytest.raises(BadInput, match=r"no tensor 'head\.weight'"):
-        values_at(L2(Named({"head.weight": 1.0})), victim, seen_by(victim, Gradient(), x, y), x[None])
+        values_at(L2(ByName({"head.weight": 1.0})), victim, seen_by(victim, Gradient(), x, y), x[None])
 
 
 def test_an_objective_reads_like_its_equation(victim_of, batch_of, seen_by, values_at):
@@ -134,5 +134,5 @@ def test_an_objective_reads_like_its_equation(victim_of, batch_of, seen_by, valu
 def test_a_weight_of_zero_costs_nothing(victim_of, batch_of, seen_by, values_at):
     """A term that would refuse is never asked."""
     victim, (x, y) = victim_of(), batch_of(1)
-    objective = L2() + 0.0 * L1(Named({"nowhere": 1.0}))
+    objective = L2() + 0.0 * L1(ByName({"nowhere": 1.0}))
     assert float(values_at(objective, victim, seen_by(victim, Gradient(), x, y), x[None])) < 1e-9

@@ -12,7 +12,7 @@ from leakgauge.channels import FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Labels, Pixels, Size, share
 from leakgauge.errors import BadInput
 from leakgauge.inversion import EpochsAgree
-from leakgauge.inversion.epochs import _folded
+from leakgauge.inversion.epochs import _average_epochs
 from leakgauge.testing import tiny_case
 
 
@@ -38,7 +38,7 @@ def test_folding_brings_every_epoch_back_to_the_first():
     x = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(1))
     places = torch.tensor([[0, 1, 2], [2, 0, 1]])
     unrolled = x[places.flatten()]
-    torch.testing.assert_close(_folded(unrolled, torch.argsort(places, 1), Pixels((1, 4, 4))), x)
+    torch.testing.assert_close(_average_epochs(unrolled, torch.argsort(places, 1), Pixels((1, 4, 4))), x)
 
 
 def test_unknown_orders_are_attacked_end_to_end():

@@ -61,7 +61,7 @@ def test_statistics_of_few_bits_are_not_called_exact(victim_of, batch_of):
     victim, (x, y) = victim_of(deep().bfloat16(), mode="train"), batch_of(4)
     seen = share(victim, Gradient(), victim.to_input(x), y, reveal=(Size(), Buffers()))
     known = ExactStatistics()(victim, seen, None, rng=rng())
-    assert known.note == "statistics: exact but for rounding to bfloat16, of 2 layers"
+    assert known.note == "statistics: exact up to rounding to bfloat16, of 2 layers"
 
 
 def test_the_prior_vanishes_at_the_truth_and_only_there(victim_of, batch_of, values_at):
@@ -94,7 +94,7 @@ def test_layers_held_in_eval_mode_are_left_out(victim_of, batch_of):
     model = PartlyFrozen(*deep())
     model.frozen = (1, 4)
     victim = victim_of(model, mode="train")
-    with pytest.raises(Inapplicable, match="holds its batch normalisation in eval mode"):
+    with pytest.raises(Inapplicable, match="keeps its batch normalisation in eval mode"):
         ExactStatistics()(victim, share(victim, Gradient(), x, y, reveal=(Size(), Buffers())), None, rng=rng())
 
 
@@ -103,7 +103,7 @@ def test_running_statistics_that_no_batch_can_have_made_are_refused(victim_of, b
     victim, (x, y) = victim_of(deep(), mode="train"), batch_of(3)
     seen = share(victim, Gradient(), x, y, reveal=(Size(), Buffers()))
     noisy = {**seen.buffers, "4.running_var": seen.buffers["4.running_var"] - 0.3}
-    with pytest.raises(Inapplicable, match="running variances of 4 are of no batch"):
+    with pytest.raises(Inapplicable, match="running variances of 4 belong to no batch"):
         ExactStatistics()(victim, replace(seen, buffers=noisy), None, rng=rng())
     rounded = {n: v.half().to(v) if v.is_floating_point() else v for n, v in seen.buffers.items()}
     assert ExactStatistics()(victim, replace(seen, buffers=rounded), None, rng=rng()).moments
@@ -176,7 +176,7 @@ def test_the_strongest_source_that_applies(victim_of, batch_of):
     seen = share(victim, Aggregate(), x, y, reveal=(Size(), Buffers(), others))  # shared, and still of no use
     assert "median" in (note := Strongest()(victim, seen, y, rng=rng()).note)
     assert note.endswith(
-        ", not exact: the running statistics of several clients were averaged: their batches cannot be told apart"
+        ", not exact: the running statistics of several clients were averaged, so their batches cannot be separated"
     )
 
 
@@ -230,8 +230,8 @@ def test_what_proxies_refuse(tiny, victim_of, batch_of):
     victim, (x, y) = victim_of(deep(), mode="train"), batch_of(3)
     few = share(victim, Gradient(), x, y, reveal=(Size(), Auxiliary(batch_of(2)[0])))
     for seen, labels, reason in [
-        (share(victim, Gradient(), x, y), y, "no auxiliary images"),
-        (few, y, "needs 3 auxiliary images, there are 2"),
+        (share(victim, Gradient(), x, y), y, "need auxiliary images"),
+        (few, y, "needs 3 auxiliary images, but there are 2"),
         (few, None, "need labels"),
     ]:
         with pytest.raises(Inapplicable, match=reason):

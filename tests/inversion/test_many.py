@@ -57,14 +57,14 @@ def test_observations_that_cannot_be_matched_together(victim_of, batch_of):
     attack = Matching(Cosine(), solver=STEPS)
     with pytest.raises(BadInput, match="no observation"):
         attack.many(victim, [])
-    with pytest.raises(BadInput, match="one channel and batch size"):
+    with pytest.raises(BadInput, match="same channel and batch size"):
         attack.many(victim, [one, replace(two, channel=FedAvg())])
-    with pytest.raises(BadInput, match="one channel and batch size"):
+    with pytest.raises(BadInput, match="same channel and batch size"):
         attack.many(victim, [one, *clients(victim, batch_of, 1, size=2)])
-    with pytest.raises(BadInput, match="share the same tensors"):
+    with pytest.raises(BadInput, match="have the same tensors"):
         attack.many(victim, [one, replace(two, signal={n: t for n, t in two.signal.items() if n != "0.bias"})])
     headless = replace(two, signal={n: t for n, t in two.signal.items() if not n.startswith("5.")})
-    with pytest.raises(BadInput, match="for some of these observations only"):
+    with pytest.raises(BadInput, match="only be read for some of these observations"):
         attack.many(victim, [one, headless])
     with pytest.raises(BadInput, match="restarts of one observation"):
         replace(attack, halving=Halving(), restarts=4).many(victim, [one, two])

@@ -145,7 +145,7 @@ def test_frames_are_those_of_a_shorter_run(victim_of, batch_of):
 
 @pytest.mark.parametrize("frames", [(5, 2), (2, 2), (9,), (-1,)])
 def test_frames_outside_the_run_are_refused(frames):
-    with pytest.raises(BadInput, match="rising order"):
+    with pytest.raises(BadInput, match="ascending order"):
         Matching(Cosine(), solver=Descent(steps=9), frames=frames)
 
 
@@ -238,10 +238,10 @@ class Never:
             "NaN or Inf",
         ),
         (lambda s: {}, "signal is empty"),
-        (lambda s: {**s, "fc.weight": s["5.weight"]}, "'fc.weight', which is no trainable parameter"),
+        (lambda s: {**s, "fc.weight": s["5.weight"]}, "'fc.weight', which is not a trainable parameter"),
         (
             lambda s: {**s, "0.weight": s["0.weight"][:1]},
-            r"0\.weight has shape \(1, 1, 3, 3\), the model's has \(3, 1, 3, 3\)",
+            r"0\.weight has shape \(1, 1, 3, 3\), but the model's has \(3, 1, 3, 3\)",
         ),
     ],
     ids=["nan", "inf", "all nan", "empty", "unknown name", "wrong shape"],
@@ -281,7 +281,7 @@ def test_structured_targets_that_were_revealed_are_taken_as_given(victim_of, bat
 
 @pytest.mark.parametrize("restarts", [0, -1, 1.5])
 def test_restarts_are_a_positive_number(restarts):
-    with pytest.raises(BadInput, match="at least 1 restart"):
+    with pytest.raises(BadInput, match="restarts of at least 1"):
         Matching(Cosine(), restarts=restarts)
 
 

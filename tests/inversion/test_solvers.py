@@ -132,7 +132,7 @@ def test_other_schedules():
 @pytest.mark.parametrize("solver", [Descent, LBFGS])
 @pytest.mark.parametrize("steps", [0, -3, 2.5, "many"])
 def test_steps_are_a_positive_number(solver, steps):
-    with pytest.raises(BadInput, match="at least 1 step"):
+    with pytest.raises(BadInput, match="steps of at least 1"):
         solver(steps=steps)
 
 

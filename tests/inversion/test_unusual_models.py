@@ -76,7 +76,7 @@ def test_a_loss_that_picks_from_the_output_is_replayed_by_rules(kind, victim_of,
     victim, (x, y) = victim_of(Answers(kind), loss=taken(kind)), batch_of(2)
     seen = share(victim, Gradient(), x, y, reveal=(Size(), Labels()))
     rows, labels = torch.stack([x, 1 - x, 0.3 * x]), torch.stack([y] * 3)
-    chosen = choose(victim, seen.channel, Observed.checked(seen.signal, victim), rows, labels)
+    chosen = choose(victim, seen.channel, Observed.check(seen.signal, victim), rows, labels)
     assert chosen.note == "replay: layer rules"
     for found in (inverting_gradients(steps=3, restarts=3)(victim, seen), dlg(steps=3)(victim, seen)):
         assert bool(torch.isfinite(found.losses).all())

@@ -12,8 +12,8 @@ from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
-from leakgauge.inversion.text_tables import noise_size, output_of, probe, sent, text_model, token_rows
+from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
+from leakgauge.inversion.text_tables import noise_size, output_of, probe, sent_ids, text_model, token_rows
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class BagOfTokens:
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         size = batch_size(seen)
-        signal = Observed.checked(seen.signal, victim).signal
+        signal = Observed.check(seen.signal, victim).signal
         model = text_model(victim)
         rows = token_rows(model, victim, signal)
         slots = size * model.space.length
@@ -33,7 +33,7 @@ class BagOfTokens:
         noise = noise_size(rows, slots) if output is None else 0.0
         if output is not None:
             rows = output.without(rows)
-        found = sent(rows, noise if output is None else output.floor)
+        found = sent_ids(rows, noise if output is None else output.floor)
         if len(found) == 0:
             raise Inapplicable(f"no row of the gradient of {model.token} stands out, so it names no token")
         notes = ["a bag: which tokens occur is read, not in which order or sentence"]
@@ -51,7 +51,7 @@ class BagOfTokens:
         x = victim.to_input(found[ids].sort().values.view(size, model.space.length))
         return Reconstruction.single(
             x,
-            readable(self.labels, victim, seen, seed=seed),
+            labels_or_none(self.labels, victim, seen, seed=seed),
             made_by=repr(self),
             began=began,
             notes=tuple(notes),
@@ -87,4 +87,4 @@ def bag_of_tokens() -> BagOfTokens:
 
     Ref: Melis et al. 2019, leakage from the embedding layer — tokens from non-zero rows
     """
-    return BagOfTokens(labels=inferred())
+    return BagOfTokens(labels=infer_labels())

@@ -15,7 +15,7 @@ from leakgauge.inversion import (
     StepDecay,
     Strongest,
     TotalVariation,
-    inferred,
+    infer_labels,
 )
 
 
@@ -58,7 +58,7 @@ def huang(
 def _matching(name: str, tv: float, lr: float, steps: int, restarts: int) -> Matching:
     return Matching(
         objective=Cosine() + tv * TotalVariation(),
-        labels=inferred(),
+        labels=infer_labels(),
         start=Revealed(),
         solver=Descent(Adam(lr), steps, gradient=(Sign(),), schedule=StepDecay(), project=True),
         restarts=restarts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakgauge.core.examples import example
-from leakgauge.inversion import Adam, Cosine, Descent, FromSpace, Matching, TotalVariation, inferred
+from leakgauge.inversion import Adam, Cosine, Descent, FromSpace, Matching, TotalVariation, infer_labels
 from leakgauge.inversion.epochs import OverEpochs
 
 
@@ -24,7 +24,7 @@ def federated_averaging(
     """
     matching = Matching(
         objective=Cosine() + tv * TotalVariation(),
-        labels=inferred(),
+        labels=infer_labels(),
         start=FromSpace(),
         solver=Descent(Adam(lr), steps),
         restarts=restarts,

@@ -19,7 +19,7 @@ from leakgauge.inversion import (
     Sign,
     StepDecay,
     TotalVariation,
-    inferred,
+    infer_labels,
 )
 
 
@@ -101,7 +101,10 @@ def generative_prior(
     near = Descent(Adam(0.02), last, gradient=(Sign(),), schedule=StepDecay(), project=True) if last > 0 else None
     return GenerativePrior(
         matching=Matching(
-            objective=Cosine() + tv * TotalVariation(), labels=inferred(), restarts=restarts, name="generative_prior"
+            objective=Cosine() + tv * TotalVariation(),
+            labels=infer_labels(),
+            restarts=restarts,
+            name="generative_prior",
         ),
         latents=latents,
         epochs=epochs,

@@ -20,7 +20,7 @@ from leakgauge.inversion import (
     Normal,
     Shift,
     TotalVariation,
-    inferred,
+    infer_labels,
 )
 
 
@@ -63,7 +63,7 @@ def gradinversion(
         + l2 * Norm()
         + bn * BatchNormStatistics(required=False)
         + group * agreement,
-        labels=FirstThatApplies((MinimumEntry(), inferred())),
+        labels=FirstThatApplies((MinimumEntry(), infer_labels())),
         start=Normal(),
         solver=Descent(Adam(lr), steps, schedule=CosineDecay(), project=False, noise=noise),
         restarts=restarts,

@@ -31,7 +31,7 @@ class Imprint:
             raise Inapplicable(
                 "the model has no imprint block; a malicious server must send it first (--server imprint)"
             )
-        signal = Observed.checked(seen.signal, victim).signal
+        signal = Observed.check(seen.signal, victim).signal
         for needed in (f"{name}.measure.weight", f"{name}.measure.bias"):
             if needed not in signal:
                 raise Inapplicable(f"not shared: {needed}")

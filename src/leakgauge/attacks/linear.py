@@ -16,7 +16,7 @@ from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
-from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
+from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 
 PROBES = 4
 """Samples of noise on which the layer's input is looked at; more than one, for batch normalisation in train mode."""
@@ -39,7 +39,7 @@ class Linear:
         x = input_of_linear(weight, bias).view(1, *victim.space.shape)
         return Reconstruction.single(
             victim.space.project(x),
-            readable(self.labels, victim, seen, seed=seed),
+            labels_or_none(self.labels, victim, seen, seed=seed),
             made_by=repr(self),
             began=began,
             notes=(f"closed form on {name}",),
@@ -59,7 +59,7 @@ def input_of_linear(weight: Tensor, bias: Tensor) -> Tensor:
 
 def first_layer_gradients(victim: Victim, seen: Observation, *, seed: int) -> tuple[str, Tensor, Tensor]:
     """Name of the fully connected layer that sees the image itself, and the gradients of its weight and bias; refuses other models."""
-    signal = Observed.checked(seen.signal, victim).signal
+    signal = Observed.check(seen.signal, victim).signal
     name = _first_linear(victim)
     _require_raw_input(victim, name, seed=seed)
     for needed in (f"{name}.weight", f"{name}.bias"):
@@ -111,4 +111,4 @@ def linear() -> Linear:
 
     Ref: Phong et al. 2018, section III — analytic recovery
     """
-    return Linear(labels=inferred())
+    return Linear(labels=infer_labels())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from leakgauge.attacks.tag import tag
 from leakgauge.core.examples import example
-from leakgauge.inversion import Adam, CosineDecay, Descent, Matching, read_off
+from leakgauge.inversion import Adam, CosineDecay, Descent, Matching, read_labels
 
 
 @example("vit_a", steps=150)
@@ -33,7 +33,7 @@ def tag_read_labels(
     """
     return replace(
         tag(alpha=alpha, decay=decay, restarts=restarts),
-        labels=read_off(),
+        labels=read_labels(),
         solver=Descent(Adam(lr), steps, schedule=CosineDecay(), project=True),
         name="tag_read_labels",
     )

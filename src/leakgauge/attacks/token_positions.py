@@ -12,19 +12,19 @@ from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
+from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 from leakgauge.inversion.row_cover import NONE, Cover, cover
 from leakgauge.inversion.text_tables import (
     ABOVE,
     TextModel,
     noise_size,
-    one_sentence,
     output_of,
     position_table,
     probe,
+    require_one_sentence,
     require_sums,
-    rounding,
-    sent,
+    row_rounding,
+    sent_ids,
     text_model,
     token_rows,
 )
@@ -39,20 +39,20 @@ class TokenPositions:
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
-        one_sentence(batch_size(seen))
-        signal = Observed.checked(seen.signal, victim).signal
+        require_one_sentence(batch_size(seen))
+        signal = Observed.check(seen.signal, victim).signal
         model = text_model(victim)
         rows, table = token_rows(model, victim, signal), position_table(model, victim, signal)
         tried = probe(model, victim, seed=seed)
         require_sums(model, victim, tried)
         parts = table[tried.places]
-        relative, absolute = rounding(rows, victim.parameters()[model.token], seen.channel, batch_size(seen))
+        relative, absolute = row_rounding(rows, victim.parameters()[model.token], seen.channel, batch_size(seen))
         output = output_of(model, rows, tried, model.space.length)
         if output is not None:
             rows, parts, noise, floor = output.without(rows), output.without(parts), 0.0, output.floor
         else:
             floor = noise = noise_size(rows, model.space.length)
-        alive, found = sent(parts, floor), sent(rows, floor)
+        alive, found = sent_ids(parts, floor), sent_ids(rows, floor)
         if len(found) == 0 or len(alive) == 0:
             raise Inapplicable("no row of the gradients of both embeddings stands out, so they name no token")
         loose = model.padding is not None or noise > 0
@@ -63,7 +63,7 @@ class TokenPositions:
         x = victim.to_input(ids)[None]
         return Reconstruction.single(
             x,
-            readable(self.labels, victim, seen, seed=seed),
+            labels_or_none(self.labels, victim, seen, seed=seed),
             loss=solved.residual,
             made_by=repr(self),
             began=began,
@@ -133,4 +133,4 @@ def token_positions() -> TokenPositions:
 
     Ref: APRIL (Lu et al. 2022), Theorem 3.2 and Eq. (9) — the gradient of the positions is that of the embedded input
     """
-    return TokenPositions(labels=inferred())
+    return TokenPositions(labels=infer_labels())

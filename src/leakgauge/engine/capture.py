@@ -1,4 +1,4 @@
-"""A step as a CUDA graph: recorded once, replayed without Python and without waiting for the host."""
+"""A step as a CUDA graph: recorded once, then replayed without Python and without waiting for the host."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import torch
 
 WARM_UP = 3
-"""Steps that run eagerly first, on a stream of their own, as PyTorch asks for before a capture. They count."""
+"""Eager steps before recording, on a separate stream, as PyTorch requires. They count as steps."""
 
 
-class Captured:
+class RecordedStep:
     """Calls ``step`` until it is warm, then records it and replays the recording.
 
-    The step must read and write the same tensors every time. If it cannot be recorded (it synchronises with the host,
-    say), it goes on eagerly and ``note`` says why.
+    The step must read and write the same tensors every time. If it cannot be recorded (for example because it synchronises
+    with the host), it continues eagerly and ``note`` says why.
     """
 
     def __init__(self, step: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
-            with _nothing_collected(), torch.cuda.graph(graph, stream=self._stream):
+            with _no_garbage_collection(), torch.cuda.graph(graph, stream=self._stream):
                 self.step()
         except torch.OutOfMemoryError:
             raise
@@ -65,14 +65,14 @@ class Captured:
 
 
 def _random_numbers_again() -> None:
-    """A recording that failed leaves the generator believing that it is recorded, and it then refuses to draw: give it a fresh state."""
+    """Give the generator a fresh state: after a failed recording it still believes it is being recorded and refuses to draw."""
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     generator.graphsafe_set_state(generator.clone_state())
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """An older recording that is destroyed while another one is made disturbs it: collect before, and not within."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Collect garbage before the block and not inside: destroying an older recording would disturb the one being made."""
     gc.collect()
     was = gc.isenabled()
     gc.disable()

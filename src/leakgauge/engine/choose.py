@@ -1,4 +1,4 @@
-"""Chooses how candidates are replayed, and proves the choice on the real shapes before the first step."""
+"""Chooses how to replay candidates, and verifies the choice on the real shapes before the first step."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch.overrides import TorchFunctionMode
 
 from leakgauge.channels.facts import is_gradient
 from leakgauge.core import Channel, PerSample, Victim
+from leakgauge.engine.batched import BatchedReplay
 from leakgauge.engine.fast import ByRules
-from leakgauge.engine.folded import Folded
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.precision import Exact
 from leakgauge.engine.reference import Reference, Replay
-from leakgauge.engine.vmapped import Vmapped
+from leakgauge.engine.vmapped import VmapReplay
 from leakgauge.errors import LeakgaugeError
 
 TOLERANCE = 2e-3
-"""Largest accepted deviation of a tensor's dot and norm from the reference, relative to the whole signal's."""
+"""Largest accepted deviation of a tensor's dot and norm from the reference, relative to the whole signal."""
 
 RULES_PAY_FROM = 2_000_000
-"""Parameters from which a single restart on a CPU is faster by rules: 1.3 to 1.5 times on ViT and ResNet18, 0.7 to 0.9
-times on networks of a tenth of a million (measured, one thread)."""
+"""From this number of parameters on, rules are faster for a single restart on a CPU: 1.3 to 1.5 times on ViT and ResNet18, but
+0.7 to 0.9 times on networks with a tenth of a million (measured with one thread)."""
 
 Replayer = Callable[[Tensor, Tensor], Replay]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How to replay, and one sentence that says which path was taken and why not a faster one."""
+    """How to replay, and one sentence on which path was taken and why not a faster one."""
 
     replay: Replayer
     note: str
@@ -50,8 +50,8 @@ def choose(
 ) -> Choice:
     """The fastest path that agrees with the reference on candidates ``x`` (R, B, ...) and targets ``y``.
 
-    ``gradients`` says that whole gradients are asked for. One restart on a CPU takes the reference at once where that
-    is the faster one: for whole gradients, for small models, and for channels that only vmap could map.
+    ``gradients``: whether whole gradients are needed. A single restart on a CPU uses the reference directly where that is
+    faster: for whole gradients, for small models, and for channels that only vmap could map.
     """
     reference = Reference(victim, channel, observed, capture)
     small = sum(p.numel() for p in victim.parameters().values()) < RULES_PAY_FROM
@@ -60,9 +60,9 @@ def choose(
         return Choice(reference, "replay: reference (a single restart)")
     reasons: list[str] = []
     if isinstance(channel, PerSample) and not capture:
-        reason = _disagreement(Folded(victim, channel, observed), reference, x, y)
+        reason = _disagreement(BatchedReplay(victim, channel, observed), reference, x, y)
         if reason is None:
-            return Choice(Folded(victim, channel, observed), "replay: all restarts as one batch")
+            return Choice(BatchedReplay(victim, channel, observed), "replay: all restarts as one batch")
         reasons.append(f"one batch: {reason}")
     if as_gradient:
         by_rules = ByRules(victim, observed, capture)
@@ -71,26 +71,26 @@ def choose(
             return Choice(by_rules, "replay: layer rules")
         reasons.append(f"layer rules: {reason}")
     if not capture:
-        reason = _disagreement(Vmapped(victim, channel, observed), reference, x, y)
+        reason = _disagreement(VmapReplay(victim, channel, observed), reference, x, y)
         if reason is None:
-            return Choice(Vmapped(victim, channel, observed), "; ".join(["replay: vmap", *reasons]))
+            return Choice(VmapReplay(victim, channel, observed), "; ".join(["replay: vmap", *reasons]))
         reasons.append(f"vmap: {reason}")
     return Choice(reference, "; ".join(["replay: reference", *reasons]))
 
 
 DROPPING: dict[object, int] = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
-"""Attention drops weights by itself; where ``dropout_p`` stands among the arguments."""
+"""Attention functions that drop weights themselves, with the position of ``dropout_p`` among their arguments."""
 
 
 class _WithoutDropout(TorchFunctionMode):
-    """Dropout and stochastic depth draw for every row and cannot be compared; without them the rest can."""
+    """Disables dropout and stochastic depth: they draw for every row, so rows cannot be compared with them."""
 
     def __torch_function__(
         self, func: object, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         if func is F.dropout:
             return args[0]
-        if func in DROPPING:  # given by place or by name
+        if func in DROPPING:  # by position or by name
             place, kwargs = DROPPING[func], {**(kwargs or {})}
             if len(args) > place:
                 args = (*args[:place], 0.0, *args[place + 1 :])
@@ -101,9 +101,9 @@ class _WithoutDropout(TorchFunctionMode):
         return func(*args, **(kwargs or {}))  # pyright: ignore[reportCallIssue]
 
 
-def _told_apart(x: Tensor) -> Tensor:
-    """Candidates that differ from row to row. Rows may start alike (a constant image, one observation each from one seed), and of equal
-    rows a model that mixes them, by statistics over the whole batch say, gives the same as of each by itself.
+def _make_rows_differ(x: Tensor) -> Tensor:
+    """Candidates that differ between rows. Rows may start equal (a constant image, or observations with one seed), and on equal rows
+    a model that mixes them, for example through batch statistics, gives the same result as on each row alone.
     """
     noise = torch.randn(x.shape[1:], generator=torch.Generator().manual_seed(0)).to(x)
     share = torch.linspace(0.1, 0.2, len(x), dtype=x.dtype, device=x.device)
@@ -111,10 +111,10 @@ def _told_apart(x: Tensor) -> Tensor:
 
 
 def _disagreement(trial: Replayer, reference: Reference, x: Tensor, y: Tensor) -> str | None:
-    """None if the trial gives the reference's dot and norm for the first and the last row, tensor by tensor."""
+    """None if ``trial`` matches the reference's dot and norm for the first and the last row, tensor by tensor."""
     ends = [0] if len(x) == 1 else [0, len(x) - 1]
     with torch.no_grad(), Exact().inside(x.device), _WithoutDropout():
-        x = _told_apart(x)
+        x = _make_rows_differ(x)
         try:
             found = trial(x, y)
             ours = {n: torch.stack([found.dot({n: 1.0}), found.square({n: 1.0})])[:, ends] for n in found.names}
@@ -124,7 +124,7 @@ def _disagreement(trial: Replayer, reference: Reference, x: Tensor, y: Tensor) -
             RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError,
         ) as error:  # fmt: skip
             if isinstance(error, torch.OutOfMemoryError) and len(x) > 1:
-                raise  # nothing is wrong with this path: fewer rows at a time may fit
+                raise  # the path itself is fine: fewer rows at a time may fit
             return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         exact = reference.rows(x[ends], y[ends], ends)
     theirs = {n: torch.stack([exact.dot({n: 1.0}), exact.square({n: 1.0})]) for n in exact.names}

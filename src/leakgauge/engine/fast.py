@@ -21,12 +21,12 @@ from leakgauge.engine.rules.sums import row_absolute, row_dot, row_square
 from leakgauge.engine.tape import Tape
 
 SMALL = 2**15
-"""Tensors of at most this many entries are compared together with other small ones."""
+"""Tensors up to this many entries are compared together with other small ones."""
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
-    """What a tape tells about R candidates: gradients are formed only where they are asked for or cheaper than not."""
+class TapeReplay:
+    """The record of one pass of R candidates. Gradients are formed only if requested or cheaper that way."""
 
     observed: Observed
     weights_of: Mapping[str, list[tuple[Use, Tensor]]]
@@ -49,7 +49,7 @@ class Recorded:
             parts += [use.bias_gradient(delta) for use, delta in self.biases_of.get(name, ())]
             parts += [self.lifted[name]] if name in self.lifted else []
             target = self.observed.signal[name]
-            if not parts:  # the loss does not use it
+            if not parts:  # the loss does not use this parameter
                 shape = target.shape[1:] if self.observed.per_row else target.shape
                 parts = [target.new_zeros(self.rows, *shape)]
             total = parts[0]
@@ -59,20 +59,20 @@ class Recorded:
         return self._formed[name]
 
     def _only_use(self, name: str) -> tuple[Use, Tensor] | None:
-        """The one use of a weight whose gradient was not formed yet; several uses have cross terms."""
+        """The only use of a weight whose gradient has not been formed; several uses have cross terms."""
         uses = self.weights_of.get(name, [])
         alone = len(uses) == 1 and name not in self.lifted and name not in self.biases_of and name not in self._formed
         return uses[0] if alone else None
 
     def _unformed(self, name: str) -> tuple[Use, Tensor] | None:
-        """The one use of a weight whose two numbers are cheaper than its gradient."""
+        """The only use of a weight, if its two numbers are cheaper than its gradient."""
         alone = self._only_use(name)
         return alone if alone is not None and alone[0].prefers_gram() else None
 
     def _split(
         self, weights: Weights
     ) -> tuple[list[tuple[float, tuple[Tensor, Tensor]]], list[tuple[float, Tensor, Tensor]]]:
-        """The two numbers of weights whose gradient need not be formed, and the others, the many small ones end to end."""
+        """The two numbers of weights whose gradient is not needed, and the remaining weights; many small ones are concatenated."""
         unformed: list[tuple[float, tuple[Tensor, Tensor]]] = []
         formed: dict[float, list[str]] = {}
         for name, weight in weights.items():
@@ -87,7 +87,7 @@ class Recorded:
         return unformed, [(w, *piece) for w, names in formed.items() for piece in self._pieces(names)]
 
     def _pieces(self, names: list[str]) -> list[tuple[Tensor, Tensor]]:
-        """Gradients (R, k) and targets (k,) or (R, k). Small tensors share one: each on its own costs a dozen kernels."""
+        """Gradients (R, k) and targets (k,) or (R, k). Small tensors are concatenated: each one alone costs a dozen kernels."""
         key = tuple(names)
         if key in self._laid_out:
             return self._laid_out[key]
@@ -118,7 +118,7 @@ class Recorded:
         return _total([_times(w, row_absolute(difference)) for w, _, difference in self._differences(weights)])
 
     def _differences(self, weights: Weights) -> list[tuple[float, Tensor, Tensor]]:
-        """‖g − g*‖², (R,), and g − g*, (R, k), with their weight: large tensors by themselves, small ones of one weight end to end."""
+        """‖g − g*‖², (R,), and g − g*, (R, k), with their weight: large tensors alone, small ones of equal weight concatenated."""
         found: list[tuple[float, Tensor, Tensor]] = []
         small: dict[float, list[str]] = {}
         for name, weight in weights.items():
@@ -130,12 +130,12 @@ class Recorded:
         return found + [(w, row_square(difference), difference) for w, difference in pieces]
 
     def _difference(self, name: str) -> tuple[Tensor, Tensor]:
-        """Of a large tensor, formed once however many distances ask for it."""
+        """The difference for a large tensor, formed once even if several distances need it."""
         if name not in self._compared:
             alone = self._only_use(name)
             if alone is not None:
                 use, delta = alone
-                self._compared[name] = use.compared(delta, self.observed.signal[name])
+                self._compared[name] = use.compare(delta, self.observed.signal[name])
             else:
                 ((gradient, target),) = self._pieces([name])
                 difference = gradient - target
@@ -180,19 +180,19 @@ class ByRules:
             flat = (x if x.requires_grad else x.detach().requires_grad_()).flatten(0, 1)
             tape = Tape(watched, rows=rows, batch=batch)
             tape.mark_data(flat)
-            # a model may write into its buffers and read them back (spectral normalisation): every replay starts from the client's
+            # a model may write into its buffers and read them back (spectral normalisation): so every replay starts from the client's
             buffers = {name: value.clone() for name, value in self._buffers.items()}
             with twice_differentiable(), tape:
                 output = self.victim(flat, parameters=self._parameters, buffers=buffers)
             total = summed_loss(self.victim.loss, output, y)
             wanted: list[Any] = [*[use.edge for use in tape.uses], *tape.lifted.values()]
             deltas = torch.autograd.grad(total, wanted, create_graph=keep_graph, allow_unused=True)
-        return _recorded(tape, deltas, self.observed, captured)
+        return _record(tape, deltas, self.observed, captured)
 
 
-def _recorded(
+def _record(
     tape: Tape, deltas: tuple[Tensor | None, ...], observed: Observed, captured: Mapping[str, Tensor]
-) -> Recorded:
+) -> TapeReplay:
     weights: dict[str, list[tuple[Use, Tensor]]] = {}
     biases: dict[str, list[tuple[Use, Tensor]]] = {}
     for use, delta in zip(tape.uses, deltas, strict=False):
@@ -204,13 +204,13 @@ def _recorded(
     rest = deltas[len(tape.uses) :]
     lifted = {name: g for name, g in zip(tape.lifted, rest, strict=True) if g is not None}
     by_restart = {name: tape.split(value) for name, value in captured.items()}
-    return Recorded(observed, weights, biases, lifted, by_restart, tape.rows)
+    return TapeReplay(observed, weights, biases, lifted, by_restart, tape.rows)
 
 
 def summed_loss(loss: Any, output: Any, y: Tensor) -> Tensor:
     """Σ_r loss of restart r, for outputs (R·B, …) and targets (R, B, …).
 
-    Plain cross entropy is a mean over samples, so R times the mean of all is the same; any other loss is asked row by row.
+    Plain cross entropy is a mean over samples, so R times the mean of all is the same; any other loss is called row by row.
     """
     rows = len(y)
     plain = isinstance(loss, nn.CrossEntropyLoss) and loss.reduction == "mean" and loss.weight is None

@@ -1,7 +1,7 @@
-"""Chains of elementwise operations as one kernel each: on a GPU, for long attacks, where it is asked for.
+"""Runs chains of elementwise operations as one kernel each: optional, on a GPU, for long attacks.
 
-Half of a step on a vision transformer moves numbers that the next operation reads again. ``torch.compile`` makes one kernel of such a
-chain (it cannot differentiate a whole model twice). That takes some seconds before the first step, and needs Triton and a C compiler.
+Half of a step on a vision transformer moves numbers that the next operation reads again. ``torch.compile`` turns such a chain into one
+kernel (it cannot differentiate a whole model twice). This takes some seconds before the first step and needs Triton and a C compiler.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ DEVICES, BACKEND = {"cuda"}, "inductor"
 DEVIATION = 1e-4
 """Largest accepted deviation of a kernel from its chain, relative to the largest value of a result."""
 ROUNDINGS = 4
-"""The same in units of a type's last digit, for bfloat16: there a chain rounds after every operation, and a kernel once."""
+"""The same in units in the last place, for bfloat16: there a chain rounds after every operation, a kernel only once."""
 
 
 class _Switch:
-    """One for the process: the backward pass of a GPU runs in a thread of its own, which no context variable reaches.
+    """One switch per process: the backward pass on a GPU runs in its own thread, which context variables do not reach.
 
-    It counts who is inside, since attacks in several threads need not leave in the order in which they came.
+    It counts, because attacks in several threads may leave in a different order than they entered.
     """
 
     inside = 0
@@ -50,7 +50,7 @@ class _Switch:
 
 @dataclass(frozen=True)
 class Fused:
-    """``precision=Fused(TF32())``: as the precision within, and chains of elementwise operations run as one kernel on a GPU.
+    """``precision=Fused(TF32())``: the inner precision, with chains of elementwise operations as one kernel each on a GPU.
 
     Each kernel is compared with its chain when it is first used. On a CPU nothing changes.
     """
@@ -70,30 +70,32 @@ class Fused:
 
 
 def rounds(precision: Precision) -> bool:
-    """Whether it computes less exactly than float32."""
+    """Whether the precision is lower than float32."""
     return rounds(precision.of) if isinstance(precision, Fused) else not isinstance(precision, Exact)
 
 
-def named(precision: Precision) -> str:
+def precision_name(precision: Precision) -> str:
     """For a note: ``TF32``, ``TF32, fused kernels``."""
-    return f"{named(precision.of)}, fused kernels" if isinstance(precision, Fused) else type(precision).__name__
+    return (
+        f"{precision_name(precision.of)}, fused kernels" if isinstance(precision, Fused) else type(precision).__name__
+    )
 
 
 def chain(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of tensors, which it does not change, for use where nothing is differentiated: :class:`Fused` may make it one kernel."""
+    """Marks a pure function of tensors, used where nothing is differentiated: :class:`Fused` may turn it into one kernel."""
 
     kernels: dict[Any, Callable[..., R]] = {}
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         tensors = [one for one in args if isinstance(one, Tensor)]
-        if not _Switch.inside or tensors[0].device.type not in DEVICES or _watched():
+        if not _Switch.inside or tensors[0].device.type not in DEVICES or _is_watched():
             return function(*args, **kwargs)
         key = tuple(
             (t.shape, t.stride(), t.dtype, t.device, t.requires_grad) if isinstance(t, Tensor) else t for t in args
         )
         if key not in kernels:
-            kernel = compiled(function)
+            kernel = compile_chain(function)
             compare(kernel(*args, **kwargs), function(*args, **kwargs), function.__name__)
             kernels[key] = kernel
         return kernels[key](*args, **kwargs)
@@ -101,14 +103,14 @@ def chain(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _watched() -> bool:
-    """Whether each operation is: inside a mode, as in the proof of a replay, but not for a default device, which is a mode too."""
+def _is_watched() -> bool:
+    """Whether a mode watches each operation, as in the check of a replay. A default device is a mode too, but does not count."""
     return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """One kernel for one set of shapes. PyTorch counts kernels by the code that they come from, and after eight gives up: each gets a
-    copy of its own. Kernels for any shape would be fewer, but what an attack gives would depend on those before it.
+def compile_chain(function: Callable[P, R]) -> Callable[P, R]:
+    """One kernel for one set of shapes. PyTorch counts kernels by their code object and gives up after eight, so each gets its own
+    copy. Kernels for any shape would be fewer, but then the result of an attack would depend on earlier attacks.
     """
     assert isinstance(function, FunctionType)
     code = function.__code__.replace()
@@ -117,7 +119,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def compare(found: Any, expected: Any, name: str) -> None:
-    """Refuses a kernel whose results are not those of its chain."""
+    """Refuses a kernel with results that differ from its chain."""
     for ours, theirs in zip(tree_leaves(found), tree_leaves(expected), strict=True):
         scale = theirs.abs().max().clamp_min(torch.finfo(theirs.dtype).tiny)
         off = float((ours - theirs).abs().max() / scale)

@@ -12,13 +12,13 @@ from torch import Tensor
 from leakgauge.channels.gradient import without_torch_func
 
 HEADROOM = 0.6
-"""Share of the free memory that the graph of one step may take; the rest is for buffers that come and go."""
+"""Share of the free memory for the graph of one step; the rest is for temporary buffers."""
 
 
 def saved_bytes(evaluate: Callable[[], object], *, besides: Iterable[Tensor] = ()) -> int:
-    """Bytes that autograd keeps while ``evaluate`` runs, each storage once; those of ``besides`` do not count.
+    """Bytes that autograd keeps while ``evaluate`` runs, each storage once; the storages of ``besides`` do not count.
 
-    A saved view counts with all that it is a view of, so a row of something that holds every row would count as all of them.
+    A saved view counts its whole storage, so a view of one row would count all rows.
     """
     storages: dict[int, int] = {}
     elsewhere = {tensor.untyped_storage().data_ptr() for tensor in besides}
@@ -27,19 +27,19 @@ def saved_bytes(evaluate: Callable[[], object], *, besides: Iterable[Tensor] = (
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in elsewhere:
             storages[storage.data_ptr()] = storage.nbytes()
-        return tensor.detach()  # a result that its own graph holds would live until Python collects
+        return tensor.detach()  # a result held by its own graph would live until garbage collection
 
     with without_torch_func(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = evaluate()  # kept until the count is done, so that no storage is freed and counted twice
+        result = evaluate()  # kept until counting is done, so no storage is freed and counted twice
     total = sum(storages.values())
     del result
     return total
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free now: on the GPU, or in the machine; where a system does not tell, more than anyone needs.
+    """Free memory now, on the GPU or in the machine; a very large number if the system does not say.
 
-    What earlier searches left is given back first: recordings that hold each other, and blocks that PyTorch keeps for later.
+    First releases what earlier searches left: recordings that reference each other, and PyTorch's cached blocks.
     """
     if device.type == "cuda":
         gc.collect()

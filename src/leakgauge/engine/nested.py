@@ -1,4 +1,4 @@
-"""Tensors within the arguments and results of functions: tuples, lists and dictionaries, however deep."""
+"""Tensors inside the arguments and results of functions: tuples, lists and dictionaries, nested to any depth."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class Slot:
-    """Marks where a tensor goes back."""
+    """Marks where a tensor belongs."""
 
     def __init__(self, index: int) -> None:
         self.index = index
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """All of them, in order."""
+    """All tensors in ``value``, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -28,7 +28,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
-    """``value`` with each tensor changed, in order, and the rest as it is."""
+    """``value`` with each tensor changed, in order, and everything else kept."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (tuple, list)):
@@ -39,7 +39,7 @@ def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def fill(holes: Any, values: tuple[Tensor, ...]) -> Any:
-    """``holes`` with a tensor for each slot."""
+    """``holes`` with a tensor in each slot."""
     if isinstance(holes, Slot):
         return values[holes.index]
     if isinstance(holes, (tuple, list)):

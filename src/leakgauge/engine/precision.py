@@ -1,4 +1,4 @@
-"""How exactly the replay computes. Anything but ``Exact`` is a choice that shows in the attack's repr and notes."""
+"""How exactly the replay computes. Anything but ``Exact`` shows in the attack's repr and notes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Precision(Protocol):
-    """A context inside which candidates are replayed."""
+    """A context in which candidates are replayed."""
 
     def inside(self, device: torch.device, /) -> AbstractContextManager[None]: ...
 
@@ -28,7 +28,7 @@ def _tf32(allowed: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Exact:
-    """Full float32 everywhere; PyTorch alone would let convolutions on a GPU use TF32."""
+    """Full float32 everywhere; by default PyTorch lets convolutions on a GPU use TF32."""
 
     @contextmanager
     def inside(self, device: torch.device, /) -> Iterator[None]:
@@ -38,7 +38,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class TF32:
-    """Products of matrices and convolutions on a GPU round their factors to 10 bits of mantissa; sums stay float32."""
+    """Matrix products and convolutions on a GPU round their factors to 10 bits of mantissa; sums stay float32."""
 
     @contextmanager
     def inside(self, device: torch.device, /) -> Iterator[None]:
@@ -48,7 +48,7 @@ class TF32:
 
 @dataclass(frozen=True)
 class BFloat16:
-    """Products of matrices and convolutions in bfloat16 (8 bits of mantissa), the rest in TF32 and float32."""
+    """Matrix products and convolutions in bfloat16 (8 bits of mantissa), the rest in TF32 and float32."""
 
     @contextmanager
     def inside(self, device: torch.device, /) -> Iterator[None]:

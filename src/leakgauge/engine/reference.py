@@ -15,7 +15,7 @@ from leakgauge.core import Channel, Signal, Victim
 from leakgauge.engine.observed import Observed
 
 Weights = Mapping[str, float]
-"""Weight of each named tensor in a distance; names that are absent do not count."""
+"""Weight of each named tensor in a distance; absent names do not count."""
 
 
 class Replay(Protocol):
@@ -51,17 +51,17 @@ class Replay(Protocol):
         ...
 
     def inputs(self, name: str) -> Tensor:
-        """What entered the captured module, shape (R, B, ...)."""
+        """The input of the captured module, shape (R, B, ...)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class Explicit:
+class ExplicitReplay:
     """A replay that holds every candidate's whole signal."""
 
     signals: Sequence[Signal]
     observed: Observed
-    """Of these rows alone where each row has its own."""
+    """For these rows only, if each row has its own."""
     captured: Sequence[Mapping[str, Tensor]]
 
     @property
@@ -104,9 +104,9 @@ class Explicit:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Replays ``channel`` on each row of candidates by itself; ``capture`` names modules whose inputs are wanted.
+    """Replays ``channel`` on each row of candidates separately; ``capture`` names modules whose inputs are recorded.
 
-    Those are of all samples together at the public weights, also where the channel deals the samples out to steps or clients.
+    These inputs cover all samples at the public weights, even if the channel distributes the samples over steps or clients.
     """
 
     victim: Victim
@@ -119,9 +119,9 @@ class Reference:
         return self.rows(x, y, slice(None))
 
     def rows(self, x: Tensor, y: Tensor, which: Sequence[int] | slice) -> Replay:
-        """The same for candidates that are only some (``which``) of the rows that were observed."""
+        """The same for candidates of only some rows (``which``) of the observation."""
         signals, captured = [], []
-        together = uses_whole_batch(self.channel, x.shape[1])  # else a pass of the channel sees some of the samples
+        together = uses_whole_batch(self.channel, x.shape[1])  # else one pass of the channel sees only some samples
         for row in range(len(x)):
             with capturing(self.victim.model, self.capture if together else ()) as seen:
                 signals.append(self.channel(self.victim, x[row], y[row]))
@@ -129,12 +129,12 @@ class Reference:
                 with capturing(self.victim.model, self.capture) as seen:
                     self.victim(x[row])
             captured.append(seen)
-        return Explicit(signals, self.observed.take(which), captured)
+        return ExplicitReplay(signals, self.observed.take(which), captured)
 
 
 @contextmanager
 def capturing(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """Collects the first input, given by place or by name, of the named modules while the block runs; the hooks are gone afterwards."""
+    """Collects the first input (by position or by name) of the named modules while the block runs, then removes the hooks."""
     seen: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:

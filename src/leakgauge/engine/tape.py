@@ -1,17 +1,17 @@
-"""Runs a model once for all restarts and notes how each parameter was used.
+"""Runs a model once for all restarts and records how each parameter was used.
 
 The candidates of R restarts go through the model as one batch, restarts outermost. Every torch function that the model
-calls passes through :class:`Tape`. Where a parameter meets the data there are two ways:
+calls passes through :class:`Tape`. There are two ways to handle a parameter that meets the data:
 
 - *tapped*: linear, convolution, normalisation and embedding have a rule (``engine/rules``). The layer runs with its shared
-  weight; what entered it and the edge of the graph where its output left are kept, and the gradients follow from those.
+  weight; its input and the graph edge of its output are kept, and the gradients follow from those.
 - *lifted*: anything else (position embedding, class token, layer scale, relative-position tables, depthwise convolutions,
-  reparametrised weights) gets one copy of the parameter per restart, and autograd does the rest. What is computed from
-  parameters alone carries such a copy along as its shadow until it meets the data.
+  reparametrised weights) gets one copy of the parameter per restart, and autograd does the rest. A value computed from
+  parameters only carries such a copy along as its shadow until it meets the data.
 
-A tensor counts as data when it was computed from the candidates, or was expanded from one row to all of them. In which of its
-dimensions the samples are is followed (``engine/axis.py``) as far as it can be. Whether that is right, and restarts are outermost
-there, is not assumed: the caller compares with the reference before it trusts the tape.
+A tensor counts as data if it was computed from the candidates, or expanded from one row to all of them. The dimension of the
+samples is tracked (``engine/axis.py``) as far as possible. None of this is trusted blindly: the caller compares with the reference
+before using the tape.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ READING: set[Function] = {
     Tensor.is_nonzero,
     torch.is_nonzero,
 }
-"""Functions that take a value out of a tensor, most often to decide what is run next."""
+"""Functions that read a value from a tensor, usually to decide what to run next."""
 
 
 class Tape(TorchFunctionMode):
@@ -59,12 +59,12 @@ class Tape(TorchFunctionMode):
         self.lifted: dict[str, Tensor] = {}
         self._shadows: dict[int, Tensor] = {}
         self._data: dict[int, int] = {}
-        self._alive: list[Any] = list(parameters.values())  # an id is only good while its tensor lives
+        self._alive: list[Any] = list(parameters.values())  # an id is only valid while its tensor lives
 
     # --- what is known about a tensor
 
     def mark_data(self, value: Any, axes: Iterable[int] = repeat(0)) -> Any:
-        """``axes`` are the dimensions of the samples in the tensors of ``value``."""
+        """``axes`` are the sample dimensions of the tensors in ``value``."""
         for tensor, axis in zip(tensors(value), axes, strict=False):
             self._data[id(tensor)] = axis
             self._alive.append(tensor)
@@ -74,11 +74,11 @@ class Tape(TorchFunctionMode):
         return id(value) in self._data
 
     def axis(self, value: Any) -> int | None:
-        """The dimension of the samples in data; None for anything else."""
+        """The sample dimension of data; None for anything else."""
         return self._data.get(id(value))
 
     def split(self, value: Tensor) -> Tensor:
-        """Data as one tensor per restart, (R, *shape), the samples of each where they were."""
+        """Data split by restart, (R, *shape), with the samples of each in the same dimension."""
         axis = self.axis(value) or 0
         return value.unflatten(axis, (self.rows, -1)).movedim(axis, 0)
 
@@ -108,7 +108,7 @@ class Tape(TorchFunctionMode):
         parametric = any(self.is_parameter(t) for t in found)
         data = any(self.is_data(t) for t in found)
         if data and func in READING:
-            raise RuntimeError("the model looks at values of its data, and a branch may differ between restarts")
+            raise RuntimeError("the model reads values of its data, so a branch may differ between restarts")
         if not parametric:
             result = func(*args, **kwargs)
             if data:
@@ -122,7 +122,7 @@ class Tape(TorchFunctionMode):
         return result
 
     def _by_rule(self, rule: Function, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The rules have samples first. Where they are not, they are brought there and back, or the rule does not fit."""
+        """Rules expect samples first. If they are elsewhere, they are moved there and back, or the rule does not apply."""
         axis = max((self.axis(t) or 0 for t in tensors((args, kwargs))), default=0)
         if not axis or func is F.multi_head_attention_forward:
             return rule(self, func, *args, **kwargs)
@@ -137,7 +137,7 @@ class Tape(TorchFunctionMode):
         return result if result is NotImplemented else self.mark_data(result.movedim(0, axis), (axis,))
 
     def _spreads(self, func: Function, args: tuple[Any, ...], result: Any) -> bool:
-        """A constant expanded from one row to all of them is data from then on."""
+        """Whether a constant was expanded from one row to all of them; then it is data from here on."""
         return (
             func in EXPANDING
             and isinstance(result, Tensor)
@@ -147,7 +147,7 @@ class Tape(TorchFunctionMode):
         )
 
     def _follow(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        """Something computed from parameters alone: its shadow is the same function of their shadows."""
+        """A value computed from parameters only: its shadow is the same function of their shadows."""
         if func in EXPANDING and self._spreads(func, args, result):
             source = self.shadow(args[0])
             shape = (self.rows, self.batch, *result.shape[1:])
@@ -155,14 +155,15 @@ class Tape(TorchFunctionMode):
             return self.mark_data(kept.expand(shape).flatten(0, 1))
         if func in ELEMENTWISE and self._spread_by_constant(args):
             return self._meet(func, args, kwargs)
-        shadows = self._mapped(func, args, kwargs)
+        shadows = self._map(func, args, kwargs)
         for value, shadow in zip(tensors(result), tensors(shadows), strict=True):
             self._shadows[id(value)] = shadow
             self._alive.append(value)
         return result
 
     def _spread_by_constant(self, args: tuple[Any, ...]) -> bool:
-        """A constant (samples, positions, width) that spreads a parameter to all samples, as CLIP's class embedding is, becomes data."""
+        """Whether a constant (samples, positions, width) spreads a parameter to all samples, as CLIP's class embedding does; then it
+        becomes data."""
         of_all = [
             t for t in args if isinstance(t, Tensor) and not self.is_parameter(t)
             and t.dim() > 2 and len(t) == self.rows * self.batch
@@ -173,22 +174,22 @@ class Tape(TorchFunctionMode):
         return True
 
     def _meet(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A parameter without a rule meets the data: broadcast where that is all it takes, else map over the restarts."""
+        """A parameter without a rule meets the data: broadcast if that is enough, else map over the restarts."""
         if func in ELEMENTWISE and not kwargs.get("out"):
-            aligned = self._aligned(args)
+            aligned = self._align(args)
             if aligned is not None:
                 values, axis = aligned
-                return self._joined(func(*values, **kwargs), (axis,))
+                return self._join(func(*values, **kwargs), (axis,))
         if func in INPLACE:
-            aligned = self._aligned(args)
+            aligned = self._align(args)
             if aligned is not None:
                 func(*aligned[0], **kwargs)
                 return args[0]
-        result = self._mapped(func, args, kwargs)
-        return self._joined(result, axes_after(func, args, kwargs, result, self.axis))
+        result = self._map(func, args, kwargs)
+        return self._join(result, axes_after(func, args, kwargs, result, self.axis))
 
-    def _joined(self, value: Any, axes: Iterable[int]) -> Any:
-        """What :meth:`split` took apart, as data again."""
+    def _join(self, value: Any, axes: Iterable[int]) -> Any:
+        """Joins what :meth:`split` separated back into data."""
         of_each = iter(axes)
 
         def whole(tensor: Tensor) -> Tensor:
@@ -197,9 +198,9 @@ class Tape(TorchFunctionMode):
 
         return map_tensors(whole, value)
 
-    def _aligned(self, args: tuple[Any, ...]) -> tuple[list[Any], int] | None:
-        """Data split by restart and shadows (R, 1, …, …), so that ordinary broadcasting pairs them, and the dimension of the samples;
-        None if it cannot.
+    def _align(self, args: tuple[Any, ...]) -> tuple[list[Any], int] | None:
+        """Data split by restart and shadows (R, 1, …, …) that ordinary broadcasting can pair, and the dimension of the samples; None
+        if that is impossible.
         """
         data = [t for t in args if isinstance(t, Tensor) and self.is_data(t)]
         dims, axis = max(t.dim() for t in data), self.axis(data[0]) or 0
@@ -219,8 +220,8 @@ class Tape(TorchFunctionMode):
                 out.append(value)
         return out, axis
 
-    def _mapped(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``func`` for every restart by itself, through vmap."""
+    def _map(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``func`` for each restart separately, through vmap."""
         mapped: list[Tensor] = []
         made: list[Any] = []
 
@@ -239,7 +240,7 @@ class Tape(TorchFunctionMode):
             filled_args, filled_kwargs = fill(holes, values)
             result = func(*filled_args, **filled_kwargs)
             number = count()
-            made.append(map_tensors(lambda _: Slot(next(number)), result))  # beside tensors there may be None
+            made.append(map_tensors(lambda _: Slot(next(number)), result))  # besides tensors there may be None
             return tuple(tensors(result))
 
         found = torch.vmap(call, randomness="different")(*mapped)
@@ -251,14 +252,14 @@ class Tape(TorchFunctionMode):
         return self.names.get(id(value)) if value is not None else None
 
     def tap(self, output: Tensor, make: Callable[[Any], Use]) -> Tensor:
-        """Keeps the edge where ``output`` left; later in-place changes of the tensor do not touch it."""
-        if not output.requires_grad:  # nothing before it depends on the candidates yet: give the edge a place to be
+        """Keeps the graph edge of ``output``; later in-place changes of the tensor do not affect it."""
+        if not output.requires_grad:  # nothing before it depends on the candidates, so create an edge
             output = output.detach().requires_grad_()
         self.uses.append(make(get_gradient_edge(output)))
         return self.mark_data(output)
 
-    def added(self, output: Tensor, bias: Tensor | None, *, dim: int) -> Tensor:
-        """``output`` plus a bias that is no plain parameter (or None), spread along ``dim``."""
+    def add_bias(self, output: Tensor, bias: Tensor | None, *, dim: int) -> Tensor:
+        """``output`` plus a bias that is not a plain parameter (or None), along ``dim``."""
         if bias is None:
             return output
         shape = [1] * output.dim()

@@ -1,4 +1,4 @@
-"""Replay of any channel for all rows at once through vmap: for federated averaging, and where the rules do not fit."""
+"""Replay of any channel for all rows at once through vmap: for federated averaging, and where the rules do not apply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leakgauge.engine.rules.sums import row_dot
 
 
 @dataclass(frozen=True, eq=False)
-class Stacked:
+class StackedReplay:
     """A replay that holds the signals of all rows as tensors (R, *shape)."""
 
     signals: Mapping[str, Tensor]
@@ -59,7 +59,7 @@ class Stacked:
 
 
 class _WithoutRunningStatistics(TorchFunctionMode):
-    """Train-mode batch normalisation that does not write into buffers, which all rows would share."""
+    """Keeps train-mode batch normalisation from writing into its buffers, which all rows would share."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -74,7 +74,7 @@ class _WithoutRunningStatistics(TorchFunctionMode):
 
 
 @dataclass(frozen=True, eq=False)
-class Vmapped:
+class VmapReplay:
     """Replays ``channel`` on all rows through vmap."""
 
     victim: Victim
@@ -84,7 +84,7 @@ class Vmapped:
     def __call__(self, x: Tensor, y: Tensor) -> Replay:
         with inside_transform(), _WithoutRunningStatistics():
             signals = torch.vmap(self._one, randomness="different")(x, y)
-        return Stacked({name: signals[name] for name in self.observed.signal}, self.observed)
+        return StackedReplay({name: signals[name] for name in self.observed.signal}, self.observed)
 
     def _one(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         return dict(self.channel(self.victim, x, y))

@@ -1,7 +1,7 @@
-"""The parts that optimisation attacks are made of, and the one loop that runs them."""
+"""The parts of optimisation attacks, and the one loop that runs them."""
 
 from leakgauge.inversion.consistency import GroupConsistency, Registration, Shift
-from leakgauge.inversion.distances import L1, L2, Cosine, Decaying, Equal, LayerNorms, Named, RelativeL2
+from leakgauge.inversion.distances import L1, L2, ByName, Cosine, Decaying, Equal, LayerNorms, RelativeL2
 from leakgauge.inversion.epochs import EpochsAgree, OverEpochs
 from leakgauge.inversion.guided import Guided
 from leakgauge.inversion.halving import Halving
@@ -15,8 +15,8 @@ from leakgauge.inversion.labels import (
     MinimumEntry,
     RowSum,
     SignRule,
-    inferred,
-    read_off,
+    infer_labels,
+    read_labels,
 )
 from leakgauge.inversion.latent import Latent
 from leakgauge.inversion.matching import Matching
@@ -34,6 +34,7 @@ __all__ = [
     "AdamW",
     "BatchNormStatistics",
     "BiasCounts",
+    "ByName",
     "ChanceCounts",
     "CloudPrediction",
     "Constant",
@@ -56,7 +57,6 @@ __all__ = [
     "Matching",
     "MinimumEntry",
     "Moments",
-    "Named",
     "NearTruth",
     "Norm",
     "NormStatistics",
@@ -76,7 +76,7 @@ __all__ = [
     "Strongest",
     "TotalVariation",
     "Uniform",
-    "inferred",
-    "read_off",
+    "infer_labels",
+    "read_labels",
     "watching",
 ]

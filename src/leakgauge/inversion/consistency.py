@@ -1,4 +1,4 @@
-"""Restarts that help each other: candidates of one observation are pulled towards their common picture."""
+"""A term that lets restarts help each other: candidates of one observation are pulled towards their mean."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from leakgauge.inversion.terms import Candidate, Term, per_restart
 
 
 class Registration(Protocol):
-    """Moves pictures (..., channels, height, width) so that they lie on ``onto``, which may be broadcast."""
+    """Moves pictures (..., channels, height, width) onto ``onto``, which may be broadcast."""
 
     def __call__(self, pictures: Tensor, onto: Tensor, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Shift:
-    """Registers by a whole-pixel, circular shift of at most ``largest`` pixels each way, found by phase correlation.
+    """Registers by a circular shift of at most ``largest`` whole pixels each way, found by phase correlation.
 
-    With X, Y the Fourier transforms of picture and target, the inverse transform of Σ_c Y·X̄ / |Σ_c Y·X̄| (sum over
-    channels) has its peak where the picture has to be shifted to.
+    With X, Y the Fourier transforms of picture and target, the peak of the inverse transform of Σ_c Y·X̄ / |Σ_c Y·X̄| (sum over
+    channels) is the shift.
 
     Ref: Kuglin and Hines 1975, *The phase correlation image alignment method* — shift from the cross-power spectrum
     """
@@ -32,7 +32,7 @@ class Shift:
 
     def __post_init__(self) -> None:
         if not isinstance(self.largest, int) or self.largest < 0:
-            raise BadInput(f"Shift needs a whole number of pixels, at least 0, got {self.largest!r}")
+            raise BadInput(f"Shift needs an integer number of pixels of at least 0, got {self.largest!r}")
 
     def __call__(self, pictures: Tensor, onto: Tensor, /) -> Tensor:
         height, width = pictures.shape[-2:]
@@ -46,7 +46,7 @@ class Shift:
         return pictures.gather(-2, at_row.expand(shape)).gather(-1, at_column.expand(shape))
 
     def _near(self, side: int, like: Tensor) -> Tensor:
-        """Which circular shifts of a side are within reach."""
+        """Which circular shifts of a side are allowed."""
         at = torch.arange(side, device=like.device)
         return torch.minimum(at, side - at) <= self.largest
 
@@ -55,10 +55,10 @@ class Shift:
 class GroupConsistency(Term):
     """mean (x − E)², where E is the mean of all restarts' candidates x_g of one observation, sample by sample.
 
-    With a ``registration`` T the restarts are first aligned with their plain mean μ: E = mean of T(x_g → μ). E is a
-    target, not differentiated; without registration the gradient would be the same. One restart alone is its own mean, so
-    that the term vanishes. Samples are compared by their place in the batch: labels must be in one order for all restarts,
-    as the label rules give them.
+    With a ``registration`` T the restarts are first aligned with their plain mean μ: E = mean of T(x_g → μ). E is a fixed
+    target; without registration, differentiating it would not change the gradient. A single restart is its own mean, so the
+    term is zero. Samples are compared by position in the batch: all restarts must have their labels in the same order, as the
+    label rules ensure.
 
     Ref: Yin et al. 2021, group consistency regularisation — distance to the registered mean of all seeds
     """

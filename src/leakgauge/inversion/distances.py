@@ -1,4 +1,4 @@
-"""How far a candidate's replayed signal is from the observed one."""
+"""Distances between a candidate's replayed signal and the observed one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LayerWeights(Protocol):
 
 @runtime_checkable
 class WeightsByRole(LayerWeights, Protocol):
-    """Weights that depend on what a tensor is for in the victim's model, which its name need not say."""
+    """Weights that depend on the role of a tensor in the victim's model, which its name may not show."""
 
     def of(self, victim: Victim, names: Sequence[str], /) -> Mapping[str, float]: ...
 
@@ -48,21 +48,21 @@ class Decaying:
 
 
 @dataclass(frozen=True)
-class Named:
-    """Weights given by name; tensors that are not named do not count. Unknown names are refused."""
+class ByName:
+    """Weights given by name; other tensors do not count. Unknown names are refused."""
 
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __call__(self, names: Sequence[str], /) -> Mapping[str, float]:
         unknown = sorted(set(self.weights) - set(names))
         if unknown:
-            raise BadInput(f"no tensor {unknown[0]!r} in the observed signal to weight; it holds {len(names)} others")
+            raise BadInput(f"the observed signal has no tensor {unknown[0]!r} to weight; it has {len(names)} others")
         return {name: self.weights[name] for name in names if self.weights.get(name)}
 
 
 @dataclass(frozen=True)
 class Cosine(Term):
-    """1 − ⟨g, g*⟩ / (‖g‖·‖g*‖) over all shared tensors together; it ignores the length of the gradient.
+    """1 − ⟨g, g*⟩ / (‖g‖·‖g*‖) over all shared tensors together; ignores the length of the gradient.
 
     Ref: Geiping et al. 2020, Eq. (4) — cosine distance of gradients
     """
@@ -94,7 +94,7 @@ class L2(Term):
 
 @dataclass(frozen=True)
 class LayerNorms(Term):
-    """Σ_l w_l ‖g_l − g*_l‖₂: the length of each tensor's difference, not its square, so that no large layer drowns the rest.
+    """Σ_l w_l ‖g_l − g*_l‖₂: the norm of each tensor's difference, not its square, so no large layer dominates.
 
     Ref: Yin et al. 2021, gradient matching loss — Euclidean distance of gradients, layer by layer
     """
@@ -110,9 +110,9 @@ class LayerNorms(Term):
 
 @dataclass(frozen=True)
 class RelativeL2(Term):
-    """Σ_l w_l ‖g_l − g*_l‖² / Σ_l w_l ‖g*_l‖²: the squared distance in units of what was observed.
+    """Σ_l w_l ‖g_l − g*_l‖² / Σ_l w_l ‖g*_l‖²: the squared distance relative to the observation.
 
-    A weight on a prior then means the same at every cut, however large the features there are.
+    The weight of a prior then means the same at every cut, whatever the size of the features.
 
     Ref: He et al. 2019, white-box attack — squared distance of features, here relative
     """
@@ -146,7 +146,7 @@ _TINY = 1e-30  # a zero gradient has no direction: its cosine distance is 1, not
 
 
 def _weighted(at: Candidate, weights: LayerWeights) -> tuple[Replay, Mapping[str, float]]:
-    replay = at.replayed()
+    replay = at.require_replay()
     if isinstance(weights, WeightsByRole):
         return replay, weights.of(at.victim, replay.names)
     return replay, weights(replay.names)

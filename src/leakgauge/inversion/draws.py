@@ -1,4 +1,4 @@
-"""Random numbers for a search that depend on the restart, not on which rows happen to run together."""
+"""Random numbers for a search that depend on the restart only, not on which rows run together."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """``which`` (rows,) says for each row which of its observation's ``restarts`` it is.
+    """``which`` (rows,) gives, for each row, its restart number out of ``restarts`` per observation.
 
-    Restart r gets the same numbers in a run alone, beside other observations and in a smaller chunk.
+    Restart r gets the same numbers whether it runs alone, with other observations or in a smaller chunk.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""Several local epochs in unknown orders: each epoch gets images of its own, and all epochs must hold the same ones."""
+"""Several local epochs in unknown orders: each epoch gets its own images, and all epochs must hold the same ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from leakgauge.channels import ShuffledFedAvg
 from leakgauge.core import Observation, Reconstruction, Space, Trace, Victim
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.inversion.known_targets import structured, with_known_targets
+from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import batch_size, class_labels
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.terms import Candidate, Term, per_restart
@@ -19,7 +19,7 @@ from leakgauge.measures.pairing import pair
 
 @dataclass(frozen=True)
 class EpochsAgree(Term):
-    """1/E² Σ_{e,e'} mean (g(X_e) − g(X_e'))² with g the mean image of an epoch, which no order changes.
+    """1/E² Σ_{e,e'} mean (g(X_e) − g(X_e'))² with g the mean image of an epoch, which does not depend on the order.
 
     X_e are the images of epoch e of E; candidates hold all epochs one after another.
 
@@ -35,10 +35,10 @@ class EpochsAgree(Term):
 
 @dataclass(frozen=True)
 class OverEpochs:
-    """``matching`` on separate images for every epoch, with ``weight`` · ``EpochsAgree``; the epochs are averaged at the end.
+    """``matching`` with separate images for every epoch, plus ``weight`` · ``EpochsAgree``; averages the epochs at the end.
 
-    Labels are dealt to the places of each epoch at random, since nobody knows in which step a sample was used. Before
-    averaging, each epoch's images are paired with the first epoch's. Any other channel is left to ``matching`` alone.
+    Labels are assigned to the positions of each epoch at random, because nobody knows in which step a sample was used. Before
+    averaging, the images of each epoch are paired with those of the first. Other channels go to ``matching`` unchanged.
     """
 
     matching: Matching
@@ -52,7 +52,7 @@ class OverEpochs:
         return self.matching.blind()
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
-        if structured(seen):
+        if has_structured_targets(seen):
             victim, seen = with_known_targets(victim, seen)
             return replace(self(victim, seen, seed=seed), y=None)
         channel = seen.channel
@@ -63,7 +63,7 @@ class OverEpochs:
         size, epochs = batch_size(seen), channel.epochs
         labels = class_labels(self.matching.labels, victim, seen, rng=rng)
         if labels is None:
-            raise Inapplicable("several epochs need labels, and none could be read")
+            raise Inapplicable("several epochs need labels, but none could be read; reveal the labels")
         places = torch.stack([torch.randperm(size, generator=rng) for _ in range(epochs)])
         unrolled = replace(
             seen,
@@ -77,7 +77,7 @@ class OverEpochs:
         back = torch.argsort(places, 1)
 
         def folded(x: Tensor) -> Tensor:
-            return _folded(x, back.to(x.device), victim.space)
+            return _average_epochs(x, back.to(x.device), victim.space)
 
         candidates = torch.stack([folded(x) for x in found.candidates])
         snapshots = torch.stack([folded(x) for x in found.trace.snapshots])
@@ -92,8 +92,8 @@ class OverEpochs:
         )
 
 
-def _folded(x: Tensor, back: Tensor, space: Space) -> Tensor:
-    """Mean over epochs of x (E·N, ...), each epoch in the order of the labels (``back``), then paired with the first."""
+def _average_epochs(x: Tensor, back: Tensor, space: Space) -> Tensor:
+    """Mean over epochs of x (E·N, ...): each epoch is put in label order (``back``), then paired with the first."""
     epochs = [images[order] for images, order in zip(x.unflatten(0, back.shape), back, strict=True)]
     first = epochs[0]
     orders = [torch.argsort(pair(space.decode(images), space.decode(first))) for images in epochs]

@@ -1,4 +1,4 @@
-"""Matching that is also held to the client's normalisation statistics, as far as the adversary can know them."""
+"""Matching that also uses the client's normalisation statistics, as far as the adversary can know them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakgauge.channels.dropout import draws_at_random, dropping_layers, without
 from leakgauge.core import Observation, Reconstruction, Use, Victim
 from leakgauge.errors import BadInput
 from leakgauge.inversion.knowledge import StatisticsSource
-from leakgauge.inversion.known_targets import structured, with_known_targets
+from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import class_labels
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.statistics import NormStatistics
@@ -21,7 +21,7 @@ class Guided:
     """``matching`` with ``weight`` · Σ_l ‖μ_l − μ*_l‖ + ‖σ²_l − σ²*_l‖ added to its objective; μ*, σ²* from ``statistics``.
 
     The replay runs in the client's mode, so in train mode gradients flow through the candidate's own batch statistics.
-    Dropout masks of the client are unknown; the replay is without dropout, and a note says so.
+    The client's dropout masks are unknown, so the replay runs without dropout and a note says so.
     """
 
     matching: Matching
@@ -37,24 +37,22 @@ class Guided:
         return self.matching.uses() | statistics
 
     def blind(self) -> Matching:
-        """Nothing of the signal, and no statistics, which were found from it: the plain priors from the same start."""
+        """The plain priors from the same start: no signal, and no statistics, because they come from the signal."""
         return self.matching.blind()
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
-        if structured(seen):
+        if has_structured_targets(seen):
             victim, seen = with_known_targets(victim, seen)
             return replace(self(victim, seen, seed=seed), y=None)
         notes: tuple[str, ...] = ()
         dropping = dropping_layers(victim.model) if victim.mode == "train" else ()
         if dropping:
             victim = without_dropout(victim)
-            notes += (
-                f"replayed without dropout ({len(dropping)} layers drop by masks that the adversary does not know)",
-            )
+            notes += (f"replayed without dropout (the masks of {len(dropping)} layers are unknown to the adversary)",)
         if victim.mode == "train" and draws_at_random(victim):
             notes += (
-                "the model draws at random in its own forward pass, which cannot be switched off: each replay has another draw than "
-                "the client's",
+                "the model draws random numbers in its own forward pass, which cannot be switched off: each replay draws other "
+                "numbers than the client did",
             )
         attack = self.matching
         if self.weight:

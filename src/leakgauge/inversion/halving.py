@@ -1,4 +1,4 @@
-"""Successive halving: restarts that look hopeless early do not run to the end."""
+"""Successive halving: stop hopeless restarts early."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from leakgauge.errors import BadInput
 
 @dataclass(frozen=True)
 class Halving:
-    """At each fraction ``at`` of the run only the share ``keep`` of restarts with the lowest objective goes on.
+    """At each fraction ``at`` of the run, continues only with the share ``keep`` of restarts of lowest objective.
 
-    A restart that ends early keeps its best candidate. Off in every recipe: papers run all restarts to the end.
+    A restart that stops early keeps its best candidate. Off in every recipe: papers run all restarts to the end.
 
     Ref: Jamieson and Talwalkar 2016, Algorithm 1 — successive halving
 
@@ -27,7 +27,7 @@ class Halving:
             raise BadInput(f"Halving needs fractions between 0 and 1, got {self}")
 
     def drops(self, restarts: int, steps: int) -> dict[int, int]:
-        """How many restarts are left from each step on."""
+        """How many restarts remain from each step on."""
         left, plan = restarts, {}
         for fraction in sorted(self.at):
             left = max(1, round(left * self.keep))

@@ -1,4 +1,4 @@
-"""Where an adversary gets the client's normalisation statistics from: exactly, by proxy, or naively."""
+"""Where an adversary gets the client's normalisation statistics: exactly, by proxy, or naively."""
 
 from __future__ import annotations
 
@@ -24,48 +24,50 @@ from leakgauge.inversion.statistics import (
 )
 
 ROUNDING = 1e-3
-"""Share of a running variance by which rounding to 32 or 16 bits may put a batch's variance below zero, before 1/(1 − w)."""
+"""How far below zero, as a share of a running variance, rounding to 32 or 16 bits may put a batch's variance, before 1/(1 − w)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """What the adversary takes for the client's statistics, by layer, and one sentence that says where it is from."""
+class KnownStatistics:
+    """The statistics that the adversary assumes, by layer, and one sentence that says where they come from."""
 
     moments: Mapping[str, Moments]
     note: str
 
 
 class StatisticsSource(Protocol):
-    """Finds statistics in what was observed. ``labels`` are the adversary's own, or None where it has none."""
+    """Finds statistics in the observation. ``labels`` are the adversary's own, or None if it has none."""
 
     def __call__(
         self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator
-    ) -> Known: ...
+    ) -> KnownStatistics: ...
 
 
 @dataclass(frozen=True)
 class ExactStatistics:
-    """The batch's own statistics, solved from the running statistics before (public) and after (shared) the update.
+    """The batch's own statistics, solved from the running statistics before the update (public) and after it (shared).
 
-    Momentum is read from every layer; momentum None (a plain average) is known too. Layers that the model itself holds in eval
-    mode are left out. Several local steps on the one
-    batch give the average of the steps' statistics, which the note says; steps on different minibatches are refused.
+    Momentum is read from every layer, including momentum None (a plain average). Layers that the model itself keeps in eval
+    mode are left out. Several local steps on one batch give the average of the steps' statistics, and the note says so; steps
+    on different minibatches are refused.
 
     Ref: Valadi et al. 2026, section 4.3.2 — exact batch statistic inference via shared running statistics
     """
 
-    def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
+    def __call__(
+        self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator
+    ) -> KnownStatistics:
         if seen.buffers is None:
             raise Inapplicable("not shared: running statistics after the update")
         if victim.mode != "train":
-            raise Inapplicable("the client runs in eval mode, where running statistics do not move")
+            raise Inapplicable("the client runs in eval mode, where running statistics do not change")
         tracking = tracking_layers(victim)
         if not tracking:
             raise Inapplicable("the model has no batch normalisation with running statistics")
         layers = tuple(name for name in tracking if victim.model.get_submodule(name).training)
         if not layers:
             raise Inapplicable(
-                "the model holds its batch normalisation in eval mode, so that running statistics do not move"
+                "the model keeps its batch normalisation in eval mode, so running statistics do not change"
             )
         size, updates = _updates(seen)
         values = _values_per_channel(victim, layers, size, rng)
@@ -74,47 +76,47 @@ class ExactStatistics:
         for name in layers:
             momentum = getattr(victim.model.get_submodule(name), "momentum", None)
             if momentum == 0:
-                raise Inapplicable(f"{name} has momentum 0, so its running statistics tell nothing about the batch")
+                raise Inapplicable(f"{name} has momentum 0, so its running statistics say nothing about the batch")
             tracked = before.get(f"{name}.num_batches_tracked")
             weight = retained_weight(momentum, updates=updates, tracked=0 if tracked is None else int(tracked))
             old, new = _running(before, name), _running(seen.buffers, name)
             found[name] = batch_moments(old, new, retained=weight, n=values[name])
             if bool((found[name].var < -ROUNDING * (old.var + new.var) / (1 - weight)).any()):
                 raise Inapplicable(
-                    f"the shared running variances of {name} are of no batch (one would be negative): they were rounded, noised or "
-                    "averaged, or the layer's momentum is another"
+                    f"the shared running variances of {name} belong to no batch (one would be negative): they were rounded, noised or "
+                    "averaged, or the layer has another momentum"
                 )
         note = f"statistics: exact{_rounding(seen.buffers, layers)}, of {len(found)} layers"
         if updates > 1:
             note = f"statistics: averaged over {updates} local steps, of {len(found)} layers (an approximation)"
-        return Known(found, note)
+        return KnownStatistics(found, note)
 
 
 def _rounding(buffers: Signal, layers: tuple[str, ...]) -> str:
-    """Running statistics of few bits, whose rounding grows by one over the momentum, are said to be such."""
+    """A remark for running statistics of few bits: their rounding grows by one over the momentum."""
     kinds = {buffers[f"{name}.running_mean"].dtype for name in layers}
     short = sorted(str(kind).removeprefix("torch.") for kind in kinds if kind.itemsize < 4)
-    return f" but for rounding to {' and '.join(short)}" if short else ""
+    return f" up to rounding to {' and '.join(short)}" if short else ""
 
 
 def _updates(seen: Observation) -> tuple[int, int]:
-    """Samples in a local step, and number of local steps."""
+    """Samples per local step, and number of local steps."""
     size = batch_size(seen)
     if clients(seen.channel) > 1:
         raise Inapplicable(
-            "the running statistics of several clients were averaged: their batches cannot be told apart"
+            "the running statistics of several clients were averaged, so their batches cannot be separated"
         )
     channel = single_client(seen.channel)
     if not isinstance(channel, TrainsLocally):
         return size, 1
     steps = channel.batches(size)
     if len(steps) > 1 and len(steps[0]) < size:
-        raise Inapplicable("local steps on different minibatches: their statistics cannot be told apart")
+        raise Inapplicable("local steps used different minibatches, so their statistics cannot be separated")
     return len(steps[0]), len(steps)
 
 
 def _values_per_channel(victim: Victim, layers: tuple[str, ...], size: int, rng: torch.Generator) -> dict[str, int]:
-    """n = B·H·W of each layer, from a pass of noise through the public model; a layer used twice is refused."""
+    """n = B·H·W of each layer, from a pass of noise through the public model. Refuses a layer that is used twice."""
     probe = victim.space.start(size, rng).to(victim.device, victim.dtype)
     before, after = victim.buffers(), victim.buffers()
     with torch.no_grad(), capturing(victim.model, layers) as inputs:
@@ -122,7 +124,7 @@ def _values_per_channel(victim: Victim, layers: tuple[str, ...], size: int, rng:
     for name in layers:
         count = f"{name}.num_batches_tracked"
         if name not in inputs or (count in after and int(after[count] - before[count]) != 1):
-            raise Inapplicable(f"{name} is not used exactly once in a pass, so its updates cannot be told apart")
+            raise Inapplicable(f"{name} is not used exactly once in a pass, so its updates cannot be separated")
     return {name: inputs[name].numel() // inputs[name].shape[1] for name in layers}
 
 
@@ -135,19 +137,21 @@ def _running(buffers: Signal, name: str) -> Moments:
 
 @dataclass(frozen=True)
 class RunningStatistics:
-    """The running statistics themselves, as if they were the batch's: those shared after the update, else the public ones.
+    """The running statistics themselves, as if they were the batch's: those shared after the update, or else the public ones.
 
     Ref: Huang et al. 2021, section 3.2 — running statistics in place of the batch's
     """
 
-    def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
+    def __call__(
+        self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator
+    ) -> KnownStatistics:
         layers = tracking_layers(victim)
         if not layers:
             raise Inapplicable("the model has no batch normalisation with running statistics")
         shared = seen.buffers is not None
         buffers = victim.buffers() if seen.buffers is None else seen.buffers
         which = "shared after the update" if shared else "of the public model"
-        return Known(
+        return KnownStatistics(
             {name: _running(buffers, name) for name in layers},
             f"statistics: running ones {which}, of {len(layers)} layers",
         )
@@ -155,11 +159,11 @@ class RunningStatistics:
 
 @dataclass(frozen=True)
 class ProxyStatistics:
-    """Statistics of those auxiliary batches whose gradient points most nearly where the observed one does.
+    """Statistics of the auxiliary batches with the gradients best aligned with the observed one.
 
-    ``candidates`` batches are drawn from the revealed auxiliary images and sent through the channel with the
-    adversary's labels; the statistics of the ``keep`` best aligned (largest cosine) are averaged. They serve for batch
-    normalisation as for layers that normalise each sample by itself.
+    ``candidates`` batches are drawn from the revealed auxiliary images and sent through the channel with the adversary's
+    labels; the statistics of the ``keep`` best aligned (largest cosine) are averaged. This works for batch normalisation and
+    for layers that normalise each sample separately.
 
     Ref: Valadi et al. 2026, section 4.3.3 — proxy normalisation statistics
     """
@@ -173,21 +177,25 @@ class ProxyStatistics:
                 f"ProxyStatistics needs to keep between 1 and all {self.candidates} candidates, got {self.keep}"
             )
 
-    def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
+    def __call__(
+        self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator
+    ) -> KnownStatistics:
         layers = normalisation_layers(victim)
         if not layers:
             raise Inapplicable(
-                "the model has no batch, layer or group normalisation, so there are no statistics to imitate"
+                "the model has no batch, layer or group normalisation, so there are no statistics to match"
             )
         if seen.auxiliary is None:
-            raise Inapplicable("no auxiliary images to take proxy statistics from; reveal some")
+            raise Inapplicable("proxy statistics need auxiliary images, but none were revealed; reveal some")
         if labels is None:
-            raise Inapplicable("proxy batches need labels to be compared by gradient, and none could be read")
-        batches = drawn_batches(len(seen.auxiliary), batch_size(seen), self.candidates, rng=rng)
+            raise Inapplicable(
+                "proxy batches need labels for their gradients, but none could be read; reveal the labels"
+            )
+        batches = draw_batches(len(seen.auxiliary), batch_size(seen), self.candidates, rng=rng)
         images = seen.auxiliary.to(victim.device, victim.dtype)
         scores = torch.stack([gradient_alignment(victim, seen, images[rows], labels) for rows in batches])
         best = scores.argsort(descending=True)[: self.keep].tolist()
-        found = [measured_moments(victim, layers, images[batches[i]]) for i in best]
+        found = [measure_moments(victim, layers, images[batches[i]]) for i in best]
         mean = {
             name: Moments(
                 torch.stack([one[name].mean for one in found]).mean(0),
@@ -195,17 +203,17 @@ class ProxyStatistics:
             )
             for name in found[0]
         }
-        return Known(
+        return KnownStatistics(
             mean,
             f"statistics: proxy, best {len(best)} of {len(batches)} auxiliary batches "
             f"(cosine {float(scores.max()):.3f}, median {float(scores.median()):.3f})",
         )
 
 
-def drawn_batches(images: int, size: int, count: int, *, rng: torch.Generator) -> list[Tensor]:
-    """``count`` batches of ``size`` different indices below ``images``."""
+def draw_batches(images: int, size: int, count: int, *, rng: torch.Generator) -> list[Tensor]:
+    """``count`` batches of ``size`` distinct indices below ``images``."""
     if images < size:
-        raise Inapplicable(f"a proxy batch needs {size} auxiliary images, there are {images}")
+        raise Inapplicable(f"a proxy batch needs {size} auxiliary images, but there are {images}")
     return [torch.randperm(images, generator=rng)[:size] for _ in range(count)]
 
 
@@ -224,7 +232,7 @@ def gradient_alignment(victim: Victim, seen: Observation, x: Tensor, y: Tensor) 
     return dot / (own.sqrt() * wanted.sqrt()).clamp_min(1e-30)
 
 
-def measured_moments(victim: Victim, layers: tuple[str, ...], x: Tensor) -> dict[str, Moments]:
+def measure_moments(victim: Victim, layers: tuple[str, ...], x: Tensor) -> dict[str, Moments]:
     """Moments of one batch x (B, ...) at each layer that it reaches, in the victim's mode."""
     with torch.no_grad(), capturing(victim.model, layers) as inputs:
         victim(x)
@@ -234,20 +242,22 @@ def measured_moments(victim: Victim, layers: tuple[str, ...], x: Tensor) -> dict
 
 @dataclass(frozen=True)
 class Strongest:
-    """The best that the observation allows: exact, else by proxy, else none.
+    """The best statistics that the observation allows: exact, else by proxy, else none.
 
-    Public running statistics are no third choice: where they are not the batch's, they pull the search away from it.
+    Public running statistics are not a third choice: if they differ from the batch's, they pull the search away from it.
     """
 
     proxy: ProxyStatistics = ProxyStatistics()
 
-    def __call__(self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator) -> Known:
+    def __call__(
+        self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator
+    ) -> KnownStatistics:
         reasons: list[str] = []
         for source in (ExactStatistics(), self.proxy):
             try:
                 known = source(victim, seen, labels, rng=rng)
                 refused = f", not exact: {reasons[0]}" if reasons and seen.buffers is not None else ""
-                return Known(known.moments, known.note + refused)
+                return KnownStatistics(known.moments, known.note + refused)
             except Inapplicable as reason:
                 reasons.append(str(reason))
-        return Known({}, f"statistics: none ({', '.join(reasons)})")
+        return KnownStatistics({}, f"statistics: none ({', '.join(reasons)})")

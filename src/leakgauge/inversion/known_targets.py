@@ -1,4 +1,4 @@
-"""Targets with a structure, such as boxes: where they were revealed, the replay takes them as given."""
+"""Structured targets such as boxes: if they were revealed, the replay uses them as given."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from leakgauge.inversion.labels import batch_size
 
 @dataclass(frozen=True, eq=False)
 class OfKnownTargets:
-    """The victim's loss at targets that are known; in their place come the numbers of those ``samples`` that a step is taken on.
+    """The victim's loss at known targets. Instead of targets it takes the numbers of the ``samples`` in the current step.
 
-    Without ``samples`` every step is taken on all of them in their own order and the numbers are not looked at: a recorded step must
-    not ask the device for values.
+    Without ``samples`` every step uses all of them in order and ignores the numbers: a recorded step must not read values from
+    the device.
     """
 
     loss: Loss
@@ -33,13 +33,13 @@ class OfKnownTargets:
         return self.loss(output, of_samples(self.targets, numbers.tolist(), samples=self.samples))
 
 
-def structured(seen: Observation) -> bool:
-    """Whether targets were revealed that are no class labels."""
+def has_structured_targets(seen: Observation) -> bool:
+    """Whether the revealed targets are something other than class labels."""
     return isinstance(seen.labels, Mapping)
 
 
 def with_known_targets(victim: Victim, seen: Observation) -> tuple[Victim, Observation]:
-    """The same problem with the revealed targets inside the loss, and in place of labels the samples' numbers."""
+    """The same problem with the revealed targets inside the loss, and sample numbers in place of labels."""
     assert isinstance(seen.labels, Mapping)
     known = {name: value.to(victim.device) for name, value in seen.labels.items()}
     size = batch_size(seen)

@@ -1,4 +1,4 @@
-"""A solver that searches among what a generator can make, and then perhaps among all images near it."""
+"""A solver that searches the images a generator can make, and then optionally the pixels nearby."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.solvers import Descent, Losses, Mover, Rows
 
 SPREAD = 0.1
-"""Deviation of the first latents: near the generator's mean, where every direction is still open."""
+"""Deviation of the initial latents: near the generator's mean, where every direction is still open."""
 
 
 @dataclass(frozen=True)
 class Latent:
-    """``descent`` over latents z of the candidates x = generator(z), whose objective gets ``weight`` · mean z² added.
+    """``descent`` over latents z of the candidates x = generator(z), with ``weight`` · mean z² added to the objective.
 
-    ``generator`` makes images in [0, 1], (N, C, H, W), of latents (N, ``size``) that are N(0, 1) for images of its kind; the weight holds
-    them there. z starts near 0, each restart elsewhere, whatever the attack's start among pixels. With ``pixels`` that descent then
-    goes on among pixels, from the last image made. Which image is kept is decided by the objective without the weight.
+    ``generator`` maps latents (N, ``size``) to images in [0, 1], (N, C, H, W). For images of its kind the latents are N(0, 1); the
+    weight keeps them there. z starts near 0, different in each restart; the attack's start in pixels is not used. With ``pixels``,
+    that descent continues in pixels from the last image. The objective without the weight decides which image is kept.
 
     Ref: Jeon et al. 2021, latent space search — argmin over z of d(∇loss(G(z)), g*) + λ·R(z)
     """
@@ -36,7 +36,7 @@ class Latent:
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, int) or self.size < 1:
-            raise BadInput(f"a generator needs at least 1 latent, a whole number, got {self.size!r}")
+            raise BadInput(f"a generator needs an integer number of latents of at least 1, got {self.size!r}")
         if not self.weight >= 0:
             raise BadInput(f"the weight of the latents must not be negative, got {self.weight!r}")
 
@@ -61,7 +61,7 @@ class _LatentMover:
         self.of, self.logits, self.losses, self.space, self.draws = of, logits, losses, space, draws
         self.made = x.detach().clone()
         z = draws.normal(0, x.new_empty(*x.shape[:2], of.size)).mul_(SPREAD).requires_grad_()
-        within = replace(of.descent, project=False)  # latents have no box
+        within = replace(of.descent, project=False)  # latents are unbounded
         self.mover = within.begin(z, logits, self._of_latents, space, draws)
 
     @property
@@ -80,7 +80,7 @@ class _LatentMover:
         assert self.of.pixels is not None
         if number == self.of.descent.steps:
             with torch.no_grad():
-                self.mover.judge()  # the last latents have made no image yet
+                self.mover.judge()  # the last latents have not been judged yet
             x = self.made.requires_grad_()
             self.mover = self.of.pixels.begin(x, self.logits, self.losses, self.space, self.draws)
         self.mover(number - self.of.descent.steps)
@@ -89,4 +89,4 @@ class _LatentMover:
         self.mover.judge()
 
     def keep(self, count: int, best: Tensor) -> None:
-        raise BadInput("successive halving drops rows of pixels, not of latents; it is for Descent alone")
+        raise BadInput("successive halving works on pixels, not on latents; use it with Descent")

@@ -14,26 +14,26 @@ from leakgauge.channels.twice import explaining_once_only
 from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Use, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Exact, Observed, Precision
-from leakgauge.engine.fused import named, rounds
+from leakgauge.engine.fused import precision_name, rounds
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.halving import Halving
-from leakgauge.inversion.known_targets import structured, with_known_targets
+from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import (
     CloudPrediction,
     Joint,
     LabelRule,
     batch_size,
     class_labels,
-    inferred,
-    optimised_classes,
+    infer_labels,
+    class_count,
 )
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, NearTruth, Revealed, Start
 from leakgauge.inversion.terms import Sum, Term, couples_restarts
-from leakgauge.inversion.widening import NOTE, too_narrow, widened
+from leakgauge.inversion.widening import NOTE, too_narrow, widen
 
 POINTS_IN_TRACE = 200
 SNAPSHOTS = 6
@@ -43,15 +43,15 @@ SNAPSHOTS = 6
 class Matching:
     """x̂ = argmin objective(x): a distance between channel(victim, x, ŷ) and the observation, plus weighted priors.
 
-    Restarts are independent, unless a term couples them (:class:`GroupConsistency`); then all restarts of an observation
-    move together or not at all. The adversary keeps the one with the lowest objective. Within a restart the image that
-    produced the lowest objective is kept, not the one a step later. ``precision`` and ``halving`` trade exactness of the
-    replay and hopeless restarts for speed; both are off by default. ``frames`` are the steps before which the trace keeps
-    the best candidate so far (and the end); by default six, evenly spread.
+    Restarts are independent unless a term couples them (:class:`GroupConsistency`); then all restarts of an observation run
+    together. The adversary keeps the restart with the lowest objective, and within a restart the image that produced the lowest
+    objective, not the one a step later. ``precision`` and ``halving`` gain speed with a less exact replay and by stopping
+    hopeless restarts; both are off by default. ``frames`` are the steps before which the trace keeps the best candidate so far
+    (besides the end); the default is six, evenly spaced.
     """
 
     objective: Term
-    labels: LabelRule = field(default_factory=inferred)
+    labels: LabelRule = field(default_factory=infer_labels)
     start: Start = field(default_factory=FromSpace)
     solver: Solver = field(default_factory=Descent)
     restarts: int = 1
@@ -63,10 +63,10 @@ class Matching:
     def __post_init__(self) -> None:
         if list(self.frames) != sorted(set(self.frames)) or any(not 0 <= at < self.solver.steps for at in self.frames):
             raise BadInput(
-                f"frames are different steps from 0 to {self.solver.steps - 1} in rising order, got {self.frames}"
+                f"frames must be distinct steps from 0 to {self.solver.steps - 1} in ascending order, got {self.frames}"
             )
         if not isinstance(self.restarts, int) or self.restarts < 1:
-            raise BadInput(f"an attack needs at least 1 restart, a whole number, got {self.restarts!r}")
+            raise BadInput(f"an attack needs an integer number of restarts of at least 1, got {self.restarts!r}")
         if self.halving is not None and not self.solver.together:
             raise BadInput("successive halving needs a solver that moves all restarts together, such as Descent")
         if couples_restarts(self.objective) and not self.solver.together:
@@ -76,7 +76,7 @@ class Matching:
 
     @property
     def _at_least(self) -> int:
-        """How many rows may not be parted."""
+        """How many rows must run together."""
         return self.restarts if couples_restarts(self.objective) else 1
 
     def uses(self) -> frozenset[Use]:
@@ -88,7 +88,7 @@ class Matching:
     def blind(self) -> Matching:
         """The same attack without the signal: its priors alone, from the same starts (the null run).
 
-        Labels are read off the signal, so they are guessed as well, unless they were revealed.
+        Labels come from the signal, so they are guessed too, unless they were revealed.
         """
         objective = Sum(self.objective.parts()).without_signal()
         return replace(self, objective=objective, labels=Joint(), name=f"{self.name}, blind")
@@ -97,9 +97,9 @@ class Matching:
         return self.many(victim, [seen], seed=seed)[0]
 
     def many(self, victim: Victim, seen: Sequence[Observation], /, *, seed: int = 0) -> list[Reconstruction]:
-        """Attacks several observations of one channel in one batch; each result is that of attacking it alone."""
+        """Attacks several observations of one channel in one batch; each result is the same as when attacked alone."""
         began = time.perf_counter()
-        if any(structured(one) for one in seen):
+        if any(has_structured_targets(one) for one in seen):
             if len(seen) > 1:
                 raise BadInput("observations with structured targets cannot share a batch; attack them one by one")
             victim, one = with_known_targets(victim, seen[0])
@@ -107,44 +107,44 @@ class Matching:
         if self.halving is not None and len(seen) > 1:
             raise BadInput("successive halving compares the restarts of one observation; attack several one by one")
         if too_narrow(victim):
-            return [_noted(one) for one in self.many(*widened(victim, seen), seed=seed)]
+            return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
         rows = _rows(self, victim, seen, seed)
         found: list[_Found] = []
         done, chunk = 0, len(rows.x)
         with private_randomness(seed, victim.device), self.precision.inside(victim.device):
             while done < len(rows.x):
                 try:
-                    found.append(self._searched(rows.take(slice(done, done + chunk)), victim, may_shrink=done == 0))
+                    found.append(self._search_rows(rows.take(slice(done, done + chunk)), victim, may_shrink=done == 0))
                     chunk = len(found[-1].losses)
                     done += chunk
-                except torch.OutOfMemoryError as full:  # what is done stays done; the rest goes on in smaller pieces
+                except torch.OutOfMemoryError as full:  # finished rows are kept; the rest continues in smaller chunks
                     if chunk == 1:
                         raise
                     chunk = self._whole_groups(min(chunk, len(rows.x) - done) // 2, full)
                     torch.cuda.empty_cache()
-        every = _joined(found)
+        every = _join(found)
         if rounds(self.precision):
-            every = _judged_exactly(every, rows, at_once=self._at_least)
+            every = _judge_exactly(every, rows, at_once=self._at_least)
         seconds = (time.perf_counter() - began) / len(seen)
         every = replace(every, note="; ".join([every.note, *_of_dropout(victim)]))
         return [self._result(every, rows, i, seconds) for i in range(len(seen))]
 
     def _whole_groups(self, fitting: int, why: Exception | None = None) -> int:
-        """At most ``fitting`` rows, at least one, without parting restarts that a term couples."""
+        """At most ``fitting`` rows, but at least one, without separating restarts that a term couples."""
         if fitting < self._at_least and self._at_least > 1:
             raise Inapplicable(
                 f"the objective couples {self.restarts} restarts, which do not fit into memory together; use fewer restarts"
             ) from why
         return max(1, fitting // self._at_least * self._at_least)
 
-    def _searched(self, rows: _Rows, victim: Victim, *, may_shrink: bool) -> _Found:
-        """Searches these rows from start to end, or, if they do not fit into memory, only the first that do."""
+    def _search_rows(self, rows: _Rows, victim: Victim, *, may_shrink: bool) -> _Found:
+        """Search these rows from start to end; if they do not fit into memory, only as many of the first as do."""
         x = rows.x.clone().requires_grad_()
         logits = None if rows.logits is None else rows.logits.clone().requires_grad_()
         search = Search(rows.problem, x, logits, together=self.solver.together)
         fitting = search.fitting(x, logits) if may_shrink else len(x)
         if fitting < len(x):
-            return self._searched(rows.take(slice(0, self._whole_groups(fitting))), victim, may_shrink=False)
+            return self._search_rows(rows.take(slice(0, self._whole_groups(fitting))), victim, may_shrink=False)
         trace = self._loop(search, x, logits, victim)
         return _Found(search.best, search.best_x, search.best_logits, trace, search.note)
 
@@ -171,7 +171,7 @@ class Matching:
                 curve.append(search.latest.clone())
             progress.report(number + 1, steps)
         with torch.no_grad():
-            move.judge()  # the last step's image has not been judged yet
+            move.judge()  # the image of the last step has not been judged yet
         search.note = "; ".join(filter(None, [search.note, move.note]))
         at.append(steps)
         curve.append(search.latest.clone())
@@ -204,7 +204,7 @@ class Matching:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Every restart of every observation is one row: where it starts and what it is compared with."""
+    """Every restart of every observation is one row: its start and what it is compared with."""
 
     problem: Problem
     x: Tensor
@@ -218,37 +218,35 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
     if not seen:
         raise BadInput("there is no observation to attack")
     if isinstance(victim.space, Tokens):
-        raise Inapplicable("matching moves its guess along a slope, and token ids have none; use an attack on text")
+        raise Inapplicable("matching follows a gradient, but token ids have none; use an attack on text")
     if any(one.channel != seen[0].channel or batch_size(one) != batch_size(seen[0]) for one in seen):
         raise BadInput(
-            "observations attacked together must come from one channel and batch size; attack them one by one"
+            "observations attacked together must have the same channel and batch size; attack them one by one"
         )
     channel = seen[0].channel
     like = channel.like(victim, batch_size(seen[0])) if isinstance(channel, PerSample) else None
-    observed = [Observed.checked(one.signal, victim, like) for one in seen]
+    observed = [Observed.check(one.signal, victim, like) for one in seen]
     starts: list[Tensor] = []
     labels: list[Tensor | None] = []
     logits: list[Tensor] = []
     for one in seen:
-        rng = torch.Generator().manual_seed(
-            seed
-        )  # anew, so that an observation's result does not depend on its company
+        # seeded for each observation, so its result does not depend on the others
+        rng = torch.Generator().manual_seed(seed)
         size = batch_size(one)
         starts.append(attack.start(victim.space, one, attack.restarts, size, rng=rng))
-        known = class_labels(
-            attack.labels, victim, one, rng=rng
-        )  # after the start, which must not depend on what was observed
+        # after the start, which must not depend on the observation
+        known = class_labels(attack.labels, victim, one, rng=rng)
         labels += [known] * attack.restarts
         if known is None:
-            logits.append(torch.randn(attack.restarts, size, optimised_classes(victim), generator=rng))
+            logits.append(torch.randn(attack.restarts, size, class_count(victim), generator=rng))
     if logits and len(logits) < len(seen):
-        raise BadInput("labels can be read for some of these observations only; attack them one by one")
+        raise BadInput("labels can only be read for some of these observations; attack them one by one")
     device = victim.device
     known_labels = [label.to(device) for label in labels if label is not None]
     if len(observed) == 1:
         target = observed[0]
     else:
-        target = Observed.stacked([one for one in observed for _ in range(attack.restarts)])
+        target = Observed.stack([one for one in observed for _ in range(attack.restarts)])
     problem = Problem(
         objective=attack.objective,
         victim=victim,
@@ -276,7 +274,7 @@ class _Found:
     note: str
 
 
-def _joined(pieces: Sequence[_Found]) -> _Found:
+def _join(pieces: Sequence[_Found]) -> _Found:
     if len(pieces) == 1:
         return pieces[0]
     first = pieces[0]
@@ -290,8 +288,8 @@ def _joined(pieces: Sequence[_Found]) -> _Found:
     return _Found(torch.cat([p.losses for p in pieces]), torch.cat([p.x for p in pieces]), logits, trace, note)
 
 
-def _judged_exactly(found: _Found, rows: _Rows, *, at_once: int) -> _Found:
-    """Losses of the kept candidates in float32, so that a coarse replay does not choose by its own rounding.
+def _judge_exactly(found: _Found, rows: _Rows, *, at_once: int) -> _Found:
+    """Recompute the losses of the kept candidates in float32, so a coarse replay does not choose by its own rounding errors.
 
     Rows are judged ``at_once`` at a time: one, or those that a term couples.
     """
@@ -303,7 +301,7 @@ def _judged_exactly(found: _Found, rows: _Rows, *, at_once: int) -> _Found:
         judged = [search.objective(found.x[rows], y, rows) for rows, y in zip(pieces, logits, strict=True)]
     losses = torch.cat(judged)
     change = float((losses - found.losses).abs().max())
-    name = named(rows.problem.precision)
+    name = precision_name(rows.problem.precision)
     return replace(
         found, losses=losses, note=f"{found.note}; {name}, losses judged in float32 (off by at most {change:.1e})"
     )
@@ -317,8 +315,8 @@ def _of_dropout(victim: Victim) -> list[str]:
     dropping = dropping_layers(victim.model) if victim.mode == "train" else ()
     if not dropping:
         return []
-    return [f"replayed with dropout masks of its own, the client's are unknown ({len(dropping)} layers)"]
+    return [f"replayed with its own dropout masks, because the client's are unknown ({len(dropping)} layers)"]
 
 
-def _noted(found: Reconstruction) -> Reconstruction:
+def _add_notes(found: Reconstruction) -> Reconstruction:
     return replace(found, notes=(*found.notes, NOTE))

@@ -1,4 +1,4 @@
-"""What the adversary expects of the data before looking at any signal."""
+"""What the adversary expects of the data before seeing any signal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from leakgauge.inversion.terms import Candidate, Term, norm_per_restart, per_res
 
 @dataclass(frozen=True)
 class TotalVariation(Term):
-    """TV(x) = mean |x_{i,j+1} − x_{i,j}| + mean |x_{i+1,j} − x_{i,j}|: neighbouring pixels are alike.
+    """TV(x) = mean |x_{i,j+1} − x_{i,j}| + mean |x_{i+1,j} − x_{i,j}|: neighbouring pixels are similar.
 
-    Along a side of one pixel (a signal, a row of a table) nothing has a neighbour, and that summand is zero.
+    Along a side of one pixel (a signal, a row of a table) there are no neighbours, and that summand is zero.
 
     Ref: Geiping et al. 2020, Eq. (4) — total variation prior
     """
@@ -29,7 +29,7 @@ class TotalVariation(Term):
 
 @dataclass(frozen=True)
 class Norm(Term):
-    """mean x²: values are moderate.
+    """mean x²: values are small.
 
     Ref: Yin et al. 2021, fidelity regularisation — l2 image prior
     """
@@ -42,8 +42,8 @@ class Norm(Term):
 class BatchNormStatistics(Term):
     """Σ_l ‖μ_l(x) − μ̂_l‖₂ + ‖σ²_l(x) − σ̂²_l‖₂ over the batch normalisation layers.
 
-    μ_l, σ²_l (biased) are the statistics of what enters layer l; μ̂_l, σ̂²_l are the public model's running statistics.
-    A model without such layers is refused; with ``required=False`` the term is zero there, and a note says so.
+    μ_l, σ²_l (biased) are the statistics of the inputs of layer l; μ̂_l, σ̂²_l are the public model's running statistics.
+    A model without such layers is refused; with ``required=False`` the term is then zero, and a note says so.
 
     Ref: Yin et al. 2021, fidelity regularisation — batch-norm statistics prior
     """
@@ -58,7 +58,7 @@ class BatchNormStatistics(Term):
         )
         if not layers and self.required:
             raise Inapplicable(
-                "the model has no batch normalisation with running statistics, so there is no such prior"
+                "the model has no batch normalisation with running statistics, so this prior does not exist"
             )
         return layers
 
@@ -70,7 +70,7 @@ class BatchNormStatistics(Term):
         names = self.captures(at.victim)
         if not names:
             return total
-        replay = at.replayed()
+        replay = at.require_replay()
         buffers = dict(at.victim.model.named_buffers())
         for name in names:
             inputs = replay.inputs(name).transpose(1, 2).flatten(2)  # (R, C, B·positions)

@@ -1,4 +1,4 @@
-"""Lets a caller watch a running attack without the attack knowing about bars, logs or screens."""
+"""Lets a caller watch a running attack; the attack does not know about progress bars, logs or screens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def also_watching(watcher: Watcher) -> Iterator[None]:
-    """As :func:`watching`, but whoever watches already goes on watching."""
+    """As :func:`watching`, but existing watchers also keep watching."""
     before = _watcher.get()
 
     def both(done: int, total: int) -> None:

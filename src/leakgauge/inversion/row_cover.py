@@ -1,4 +1,4 @@
-"""Which parts a row is the sum of: every part goes to one row, and each row is the sum of its own parts."""
+"""Finds which parts each row is the sum of: every part belongs to one row, and each row is the sum of its parts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:  # functions import scipy.optimize themselves: it takes longer
 
 NONE = -1
 SWEEPS = 50
-"""How often every part may be moved at most."""
+"""Most rounds in which every part may be moved."""
 NODES = 5000
-"""How many branches the whole-number search may look at: a count, unlike a time, gives the same result everywhere."""
+"""Most branches of the integer search. A count, unlike a time limit, gives the same result everywhere."""
 ENTRIES = 4_000_000
-"""Largest system, in numbers other than 0, that the whole-number search takes."""
+"""Largest system, in nonzero numbers, for the integer search."""
 SOLVER = 1e-5
-"""What the whole-number search can tell from zero where parts have size 1."""
+"""The smallest value that the integer search distinguishes from zero, for parts of size 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cover:
-    """``owner`` (parts,) is the row of each part, ``NONE`` where it belongs to none.
+    """``owner`` (parts,) is the row of each part, ``NONE`` if it belongs to none.
 
-    ``residual`` is ‖rows − sums of parts‖ / ‖rows‖. ``exact`` says that every row is met up to rounding, ``unique`` that it
-    was also shown that no other ownership does.
+    ``residual`` is ‖rows − sums of parts‖ / ‖rows‖. ``exact``: every row is matched up to rounding. ``unique``: it was also
+    shown that no other ownership matches.
     """
 
     owner: Tensor
@@ -41,10 +41,9 @@ def cover(rows: Tensor, parts: Tensor, *, relative: float, absolute: float = 0.0
     """Solves rows_v = Σ_{p: owner_p = v} parts_p for the owners.
 
     ``rows`` (N, W) and ``parts`` (P, W). Two numbers of size s count as equal within ``relative``·s + ``absolute``.
-    Rows of one part are found by equality. The rest follows by least squares where the parts left are linearly
-    independent, else as a system in whole numbers. Where neither meets the rows, as under noise, one part at a time is
-    also moved to where the error falls most, and the ownership with the least error is kept. With ``loose`` a part may
-    belong to no row.
+    A row of one part is found by equality. The rest follows by least squares if the remaining parts are linearly independent,
+    else as an integer system. If neither matches the rows, as under noise, parts are also moved one at a time to where the
+    error falls most, and the ownership with the least error is kept. With ``loose`` a part may belong to no row.
     """
     task = _Task(rows.double().cpu(), parts.double().cpu(), relative, absolute, loose)
     task.match_equal()
@@ -63,8 +62,8 @@ class _Task:
         self.sizes = parts.norm(dim=1)
 
     def match_equal(self) -> None:
-        """A row that equals one part, and no other part, is made of it alone."""
-        # the faster way of cdist, by products, loses the small differences that are looked for here
+        """A row that equals exactly one part consists of that part alone."""
+        # the faster method of cdist, by products, loses the small differences that matter here
         far = torch.cdist(self.rows, self.parts, compute_mode="donot_use_mm_for_euclid_dist")
         equal = far <= self.relative * self.sizes + self.absolute
         sure = equal & (equal.sum(0) == 1) & (equal.sum(1, keepdim=True) == 1)
@@ -72,7 +71,7 @@ class _Task:
         self.owner[part] = row
 
     def solve_rest(self) -> None:
-        """Owners of the parts that are still free."""
+        """Find owners of the parts that are still free."""
         free = (self.owner == NONE).nonzero().flatten()
         if len(free) == 0:
             return
@@ -85,7 +84,7 @@ class _Task:
                 return
         self.owner = min(found, key=lambda one: one[0])[1]
 
-    def _left(self, free: Tensor) -> Tensor:
+    def _remainder(self, free: Tensor) -> Tensor:
         """Rows minus the parts that they own outside ``free``."""
         owned = self.owner.clone()
         owned[free] = NONE
@@ -105,12 +104,12 @@ class _Task:
 
     def least_squares(self, free: Tensor) -> None:
         """The coefficient of a part in a row is 1 if the row owns it, else 0."""
-        shares = torch.linalg.lstsq(self._directions(free).T, self._left(free).T, driver="gelsd").solution
+        shares = torch.linalg.lstsq(self._directions(free).T, self._remainder(free).T, driver="gelsd").solution
         best, row = (shares / self.sizes[free, None]).max(1)
         self.owner[free] = torch.where(best > 0.5, row, NONE) if self.loose else row
 
     def whole_numbers(self, free: Tensor) -> None:
-        """Coefficients 0 or 1 that meet the rows, by branch and cut; nothing is owned if none are found."""
+        """Coefficients 0 or 1 that match the rows, by branch and cut; no owners if none are found."""
         system = self._system(free)
         found = None if system is None else _whole(*system[1:])
         if system is None or not isinstance(found, np.ndarray):
@@ -120,8 +119,8 @@ class _Task:
         self.owner[free] = torch.where(grid.max(0).values > 0.5, open_rows[grid.argmax(0)], NONE)
 
     def only_one(self) -> bool:
-        """Whether it can be shown that no other ownership meets the rows: the parts are independent, or a search for
-        another one comes to an end without success.
+        """Whether it can be shown that no other ownership matches the rows: the parts are independent, or a search for
+        another one ended without success.
         """
         from scipy import sparse
         from scipy.optimize import LinearConstraint
@@ -138,32 +137,32 @@ class _Task:
         return _whole(unknowns, [*limits, other]) is None
 
     def _system(self, free: Tensor) -> tuple[Tensor, int, list[LinearConstraint]] | None:
-        """Rows not met without the ``free`` parts, and the limits of one unknown per row and free part; None if too large."""
+        """Rows not matched without the ``free`` parts, and the constraints of one unknown per row and free part; None if too large."""
         from scipy import sparse
         from scipy.optimize import LinearConstraint
 
-        left = self._left(free)
+        left = self._remainder(free)
         open_rows = (left.norm(dim=1) > self.relative * self.rows.norm(dim=1) + self.absolute).nonzero().flatten()
         rows, parts, width = len(open_rows), len(free), self.parts.shape[1]
         unit = float(self.sizes[free].median())
         if not 0 < rows <= parts or rows * parts * width > ENTRIES or unit == 0:
-            return None  # more rows than parts cannot be met
+            return None  # more rows than parts cannot be matched
         sums = sparse.kron(sparse.eye(rows), (self.parts[free].T / unit).numpy(), format="csr")
         wanted = (left[open_rows] / unit).numpy().ravel()
         sizes = left[open_rows].norm(dim=1) + unit * parts
         slack = ((self.relative * sizes + parts**0.5 * self.absolute) / unit).clamp_min(SOLVER)
         slack = np.repeat(slack.numpy(), width)
-        low, high = (cast(Any, wanted + sign * slack) for sign in (-1, 1))  # scipy's types know single bounds only
+        low, high = (cast(Any, wanted + sign * slack) for sign in (-1, 1))  # scipy's types only allow single bounds
         once = sparse.kron(np.ones((1, rows)), sparse.eye(parts), format="csr")
         limits = [LinearConstraint(sums, low, high), LinearConstraint(once, 0 if self.loose else 1, 1)]
         return open_rows, rows * parts, limits
 
     def pursue(self, free: Tensor) -> None:
-        """One part after another, the largest first, goes where ‖rows − sums‖ falls most; repeated until none moves.
+        """Move each part, largest first, to the row where ‖rows − sums‖ falls most; repeat until none moves.
 
-        Giving part d to row v changes the squared error by ‖d‖² − 2⟨what is left of v, d⟩.
+        Giving part d to row v changes the squared error by ‖d‖² − 2⟨remainder of v, d⟩.
         """
-        left = self._left(free)
+        left = self._remainder(free)
         order = free[self.sizes[free].argsort(descending=True)]
         self.owner[free] = NONE
         for _ in range(SWEEPS):
@@ -184,8 +183,8 @@ class _Task:
                 return
 
     def errors(self) -> Tensor:
-        """How much of each row is not met."""
-        return self._left((self.owner == NONE).nonzero().flatten()).norm(dim=1)
+        """The unmatched part of each row."""
+        return self._remainder((self.owner == NONE).nonzero().flatten()).norm(dim=1)
 
     def residual(self) -> float:
         return float(self.errors().norm() / self.rows.norm().clamp_min(torch.finfo(self.rows.dtype).tiny))
@@ -199,7 +198,7 @@ class _Task:
 
 
 def _whole(unknowns: int, limits: list[LinearConstraint]) -> np.ndarray | bool | None:
-    """Any 0-1 vector within ``limits``; None if there is none, False if that was not settled."""
+    """Any 0-1 vector within ``limits``; None if there is none, False if the search did not decide."""
     from scipy.optimize import milp
 
     nothing, whole = np.zeros(unknowns), np.ones(unknowns)

@@ -1,4 +1,4 @@
-"""One search over rows of candidates: judges them and keeps, on the device, the best of each row with its loss."""
+"""One search over rows of candidates: judges them and keeps the best of each row with its loss, on the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakgauge.channels.twice import refuse_once_only
 from leakgauge.core import Channel, PerSample, Victim
-from leakgauge.engine import Observed, Precision, Reference, Replayer, Vmapped, choose, rows_that_fit, saved_bytes
+from leakgauge.engine import Observed, Precision, Reference, Replayer, VmapReplay, choose, rows_that_fit, saved_bytes
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.terms import Candidate, Term
@@ -20,7 +20,7 @@ Rows = slice | Tensor
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Everything that stays the same while candidates move. ``labels`` (rows, B), or None when they are optimised.
+    """Everything that stays fixed while candidates move. ``labels`` (rows, B), or None if they are optimised.
 
     Rows are ordered by observation: ``draws.restarts`` rows each.
     """
@@ -45,7 +45,7 @@ class Problem:
 
 
 class Search:
-    """Candidates x (R, B, ...) and, where labels are optimised, logits (R, B, classes)."""
+    """Candidates x (R, B, ...) and, if labels are optimised, logits (R, B, classes)."""
 
     def __init__(self, problem: Problem, x: Tensor, logits: Tensor | None, *, together: bool) -> None:
         self.problem, self.together = problem, together
@@ -53,15 +53,15 @@ class Search:
         self.latest = self.best.clone()
         self.best_x = x.detach().clone()
         self.best_logits = None if logits is None else logits.detach().clone()
-        self._replay, chosen = self._chosen(x, logits)
+        self._replay, chosen = self._choose(x, logits)
         self.note = "; ".join(filter(None, [chosen, problem.objective.note(problem.victim)]))
 
-    def _chosen(self, x: Tensor, logits: Tensor | None) -> tuple[Replayer | None, str]:
+    def _choose(self, x: Tensor, logits: Tensor | None) -> tuple[Replayer | None, str]:
         problem = self.problem
         capture = problem.objective.captures(problem.victim)
         if not capture and not any(w and term.reads_signal for w, term in problem.objective.parts()):
             return None, "replay: none (blind run)"
-        if not isinstance(problem.channel, PerSample):  # features are differentiated once only
+        if not isinstance(problem.channel, PerSample):  # features are only differentiated once
             refuse_once_only(problem.victim.model)
         if not self.together:
             reference = Reference(problem.victim, problem.channel, problem.observed, capture)
@@ -74,7 +74,7 @@ class Search:
         return choice.replay, choice.note
 
     def losses(self, x: Tensor, logits: Tensor | None, rows: Rows) -> Tensor:
-        """The objective of each given candidate, which are those of ``rows``; better ones are kept."""
+        """The objective of the given candidates, which belong to ``rows``; better ones are kept."""
         losses = self.objective(x, logits, rows)
         with torch.no_grad():
             better = losses < self.best[rows]  # False for NaN
@@ -89,11 +89,11 @@ class Search:
         replayed = None
         if self._replay is not None:
             replayed = self._of(rows)(x, self.problem.targets(logits, rows))
-        group = min(len(x), self.problem.draws.restarts)  # fewer where some rows only are asked for
+        group = min(len(x), self.problem.draws.restarts)  # fewer if only some rows are given
         return self.problem.objective(Candidate(x, self.problem.victim, replayed, group)).float()
 
     def _of(self, rows: Rows) -> Replayer:
-        """The replay for some rows only; it differs from the whole where each row has an observation of its own."""
+        """The replay for some rows only; it differs from the whole if each row has its own observation."""
         assert self._replay is not None
         everything = isinstance(rows, slice) and rows == slice(None)
         if everything or not self.problem.observed.per_row:
@@ -101,18 +101,18 @@ class Search:
         return replace(self._replay, observed=self.problem.observed.take(rows))  # pyright: ignore[reportArgumentType]
 
     def fitting(self, x: Tensor, logits: Tensor | None) -> int:
-        """How many rows fit into memory, from what one row keeps for its backward pass.
+        """How many rows fit into memory, estimated from what one row keeps for its backward pass.
 
-        What was observed is there already, for all rows. So are the parameters, but they count for every row: they stand for
-        the gradients of their size that come and go while a step is made.
+        The observations of all rows are already in memory. So are the parameters, but they still count for every row: they
+        account for the gradients of the same size that exist temporarily during a step.
         """
         one = slice(0, 1)
         if self._replay is None or len(x) == 1:
             return len(x)
-        trial = x.detach()[one].clone().requires_grad_()  # a view would count as all rows
+        trial = x.detach()[one].clone().requires_grad_()  # a view would count all rows
         label = None if logits is None else logits.detach()[one].clone()
         measured = self
-        if isinstance(self._replay, Vmapped):  # torch.func does not let its tensors be watched; the reference does
+        if isinstance(self._replay, VmapReplay):  # torch.func hides its saved tensors; the reference does not
             measured = Search(self.problem.take(one), trial, label, together=False)
         kept = saved_bytes(lambda: measured.objective(trial, label, one), besides=self.problem.observed.signal.values())
         return rows_that_fit(len(x), kept, x.device)
@@ -123,6 +123,8 @@ def _column(flags: Tensor, like: Tensor) -> Tensor:
 
 
 def require_finite(losses: Tensor) -> None:
-    """Refuses a search that never saw a number: no candidate may be called the best of none."""
+    """Refuses a search without any finite objective: then no candidate is the best."""
     if not torch.isfinite(losses).any():
-        raise Inapplicable("the objective was never finite; the model gives NaN or Inf on the adversary's candidates")
+        raise Inapplicable(
+            "the objective was never finite; the model returns NaN or Inf for the adversary's candidates"
+        )

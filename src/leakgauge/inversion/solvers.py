@@ -1,4 +1,4 @@
-"""How the objective is made small: first-order descent over all restarts at once, or L-BFGS restart by restart."""
+"""How the objective is minimised: first-order descent over all restarts at once, or L-BFGS restart by restart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Space
-from leakgauge.engine import Captured
+from leakgauge.engine import RecordedStep
 from leakgauge.errors import BadInput
 from leakgauge.inversion.draws import Draws
 
@@ -23,9 +23,9 @@ Losses = Callable[[Tensor, Tensor | None, Rows], Tensor]
 
 
 class Mover(Protocol):
-    """Moves the candidates once a call; ``note`` says how it ran.
+    """Moves the candidates once per call; ``note`` says how it ran.
 
-    ``judge`` asks for the losses once more without moving. ``keep`` goes on with the ``count`` rows of lowest ``best`` only.
+    ``judge`` computes the losses once more without moving. ``keep`` continues with the ``count`` rows of lowest ``best`` only.
     """
 
     @property
@@ -36,11 +36,11 @@ class Mover(Protocol):
 
 
 class Solver(Protocol):
-    """``begin`` gives the mover that the one loop calls ``steps`` times. x and logits are changed in place.
+    """``begin`` returns the mover that the loop calls ``steps`` times. x and logits are changed in place.
 
     ``draws`` are the random numbers of the rows, for solvers that use any.
 
-    ``together`` says whether all rows are judged in one call (and may share an engine's batch).
+    ``together``: whether all rows are judged in one call (and may share an engine's batch).
     """
 
     @property
@@ -58,7 +58,7 @@ def _check_lr(lr: float) -> None:
 
 
 class Optimizer(Protocol):
-    """Makes a torch optimizer over the given tensors."""
+    """Creates a torch optimizer over the given tensors."""
 
     @property
     def lr(self) -> float: ...
@@ -99,7 +99,7 @@ class AdamW:
 
 
 def _learning_rate(lr: float, variables: list[Tensor]) -> tuple[float | Tensor, bool]:
-    """On a GPU the rate lives there, so that a recorded step can read a new value."""
+    """On a GPU the rate is a tensor there, so a recorded step can read a new value."""
     if variables[0].device.type == "cuda":
         return torch.tensor(lr, device=variables[0].device), True
     return lr, False
@@ -119,7 +119,7 @@ class Steady:
 
 @dataclass(frozen=True)
 class StepDecay:
-    """Times ``factor`` at each fraction ``at`` of the run; the defaults are Geiping et al.'s.
+    """Multiplies by ``factor`` at each fraction ``at`` of the run; the defaults are Geiping et al.'s.
 
     >>> [round(StepDecay()(p), 4) for p in (0.0, 0.4, 0.9)]
     [1.0, 0.1, 0.001]
@@ -159,15 +159,15 @@ class Sign:
 
 def _check_steps(steps: int) -> None:
     if not isinstance(steps, int) or steps < 1:
-        raise BadInput(f"an attack needs at least 1 step, a whole number, got {steps!r}")
+        raise BadInput(f"an attack needs an integer number of steps of at least 1, got {steps!r}")
 
 
 @dataclass(frozen=True)
 class Descent:
-    """``steps`` steps of ``optimizer`` on all restarts together; they do not influence each other, unless by a term.
+    """``steps`` steps of ``optimizer`` on all restarts at once; they influence each other only through a coupling term.
 
-    ``gradient`` maps apply to the image only, in order; ``project`` keeps candidates inside the box of valid images.
-    With ``noise`` each step also adds noise · λ · N(0, 1) to the image, λ being the learning rate of that step.
+    ``gradient`` maps apply to the image only, in order; ``project`` keeps candidates valid images.
+    With ``noise`` each step also adds noise · λ · N(0, 1) to the image, where λ is the learning rate of that step.
     """
 
     optimizer: Optimizer = field(default_factory=Adam)
@@ -200,7 +200,7 @@ class _DescentMover:
         self.rows: Rows = slice(None)
         self._shake = torch.zeros_like(x) if of.noise else None
         self.optimizer = of.optimizer.make(self.variables)
-        self._captured = Captured(self._move) if x.device.type == "cuda" else None
+        self._captured = RecordedStep(self._move) if x.device.type == "cuda" else None
 
     @property
     def variables(self) -> list[Tensor]:
@@ -217,7 +217,7 @@ class _DescentMover:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        if self._shake is not None:  # drawn outside the recorded step, into the tensor that it reads
+        if self._shake is not None:  # drawn outside the recorded step, into a tensor that the step reads
             drawn = self.draws.take(self.rows).normal(number, self.x)
             self._shake.copy_(drawn.mul_(rate * self.of.noise))
         if self._captured is None:
@@ -229,7 +229,7 @@ class _DescentMover:
         total = self.losses(self.x, self.logits, self.rows).sum()
         if total.requires_grad:
             grads = list(torch.autograd.grad(total, self.variables, allow_unused=True))
-        else:  # a blind run without priors has nothing to follow
+        else:  # a blind run without priors has no gradient
             grads = [None] * len(self.variables)
         for variable, gradient in zip(self.variables, grads, strict=True):
             variable.grad = torch.zeros_like(variable) if gradient is None else gradient
@@ -260,12 +260,12 @@ class _DescentMover:
                 name: value[chosen].clone() if isinstance(value, Tensor) and value.dim() else value
                 for name, value in states[old].items()
             }
-        self._captured = None if self._captured is None else Captured(self._move)
+        self._captured = None if self._captured is None else RecordedStep(self._move)
 
 
 @dataclass(frozen=True)
 class LBFGS:
-    """``steps`` outer steps of L-BFGS with ``iterations`` inner ones, each restart with a memory of its own.
+    """``steps`` outer steps of L-BFGS with ``iterations`` inner ones, each restart with its own memory.
 
     Ref: Zhu et al. 2019, section 4.1 — L-BFGS with learning rate 1, history 100, 20 iterations a step
     """
@@ -291,7 +291,7 @@ class LBFGS:
 
 
 class _LBFGSRow:
-    """One restart with an optimizer of its own."""
+    """One restart with its own optimizer."""
 
     def __init__(self, of: LBFGS, x: Tensor, logits: Tensor | None, losses: Losses, row: int) -> None:
         self.losses, self.row = losses, slice(row, row + 1)
@@ -332,4 +332,4 @@ class _EachRow:
             row.judge()
 
     def keep(self, count: int, best: Tensor) -> None:
-        raise BadInput("L-BFGS moves each restart by itself; successive halving is for Descent")
+        raise BadInput("L-BFGS moves each restart separately; use successive halving with Descent")

@@ -1,4 +1,4 @@
-"""Where the search for the data begins. All but ``NearTruth`` and ``Revealed`` know nothing about the target."""
+"""Where the search begins. All starts but ``NearTruth`` and ``Revealed`` know nothing about the target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Start(Protocol):
 
 @dataclass(frozen=True)
 class FromSpace:
-    """The space's own start; for pixels N(0, 1) in model space."""
+    """The space's own start; for pixels, N(0, 1) in model space."""
 
     def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
         return space.start(rows * size, rng).unflatten(0, (rows, size))
@@ -46,7 +46,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Constant:
-    """One image value everywhere: 0 is black, 1 is white. All restarts are then alike."""
+    """One image value everywhere: 0 is black, 1 is white. All restarts are then equal."""
 
     value: float = 0.5
 
@@ -56,7 +56,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Given:
-    """A picture of the adversary's own (model space, one sample), plus N(0, noise²)."""
+    """The adversary's own picture (model space, one sample), plus N(0, noise²)."""
 
     image: Tensor
     noise: float = 0.0
@@ -70,7 +70,7 @@ class Given:
 
 @dataclass(frozen=True)
 class NearTruth:
-    """The noisy copy of the target that was revealed with ``NoisyCopy(p)``: a diagnostic, never a deployable attack."""
+    """The noisy copy of the target revealed with ``NoisyCopy(p)``: a diagnostic, never a deployable attack."""
 
     def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
         if seen.near is None:
@@ -80,7 +80,7 @@ class NearTruth:
 
 @dataclass(frozen=True)
 class Revealed:
-    """The noisy copy of the target where one was revealed (a diagnostic), else the space's own start."""
+    """The noisy copy of the target if one was revealed (a diagnostic), else the space's own start."""
 
     def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
         start = FromSpace() if seen.near is None else NearTruth()

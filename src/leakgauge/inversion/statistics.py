@@ -1,4 +1,4 @@
-"""Statistics of what enters normalisation layers: how they are measured, recovered from buffers, and held to a target."""
+"""Statistics of the inputs of normalisation layers: measured, recovered from buffers, and matched to a target."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Mean and (biased) variance of what enters one layer: per channel for batch normalisation, shape (k,) or (R, k)."""
+    """Mean and (biased) variance of the inputs of one layer: per channel for batch normalisation, shape (k,) or (R, k)."""
 
     mean: Tensor
     var: Tensor
 
 
 def batch_moments(before: Moments, after: Moments, *, retained: float, n: int) -> Moments:
-    """Moments of the batch that moved the running statistics from ``before`` to ``after``, in float64.
+    """Moments of the batch that changed the running statistics from ``before`` to ``after``, in float64.
 
         b = (r' − w·r) / (1 − w),    σ² = (n − 1)/n · b_var
 
-    r, r' are ``before`` and ``after``; w is ``retained``, the weight that the old value kept; n = B·H·W values a channel,
-    since running variances are unbiased (Bessel's factor n/(n − 1)) and the forward pass normalises with the biased one.
-    Over several updates b is their average, later ones weighing more. Rounding of r' grows by 1/(1 − w).
+    r, r' are ``before`` and ``after``; w is ``retained``, the weight that the old value kept; n = B·H·W is the number of values
+    per channel: running variances are unbiased (Bessel's factor n/(n − 1)), but the forward pass normalises with the biased
+    one. Over several updates b is their average, with more weight on later ones. Rounding of r' grows by 1/(1 − w).
 
     Ref: Valadi et al. 2026, section 4.3.2 — exact batch statistics from consecutive running statistics
     """
@@ -55,9 +55,9 @@ def retained_weight(momentum: float | None, *, updates: int, tracked: int) -> fl
 def layer_moments(module: nn.Module, inputs: Tensor) -> Moments:
     """Moments, shape (R, k), of R batches ``inputs`` (R, B, ...) as the layer itself forms them.
 
-    Batch normalisation: one pair per channel, over samples and positions. Layers that normalise each sample by itself
+    Batch normalisation: one pair per channel, over samples and positions. Layers that normalise each sample separately
     (LayerNorm, its channels-first form LayerNorm2d, GroupNorm): their own means and variances, averaged over samples and
-    positions, for where something stands in an image is not known; one pair a layer, or one per group.
+    positions, because positions in the image are unknown; one pair per layer, or one per group.
 
     Ref: Valadi et al. 2026, section 4.3.3 — statistics of BatchNorm and LayerNorm architectures alike
     """
@@ -80,7 +80,7 @@ def _channels_first(module: nn.LayerNorm) -> bool:
 
 
 def normalisation_layers(victim: Victim) -> tuple[str, ...]:
-    """Names of all layers whose statistics :func:`layer_moments` knows."""
+    """Names of all layers for which :func:`layer_moments` is defined."""
     kinds = (BATCH_NORM, nn.GroupNorm, nn.LayerNorm)
     return tuple(name for name, module in victim.model.named_modules() if isinstance(module, kinds))
 
@@ -98,7 +98,7 @@ def tracking_layers(victim: Victim) -> tuple[str, ...]:
 class NormStatistics(Term):
     """Σ_l ‖μ_l(x) − μ*_l‖₂ + ‖σ²_l(x) − σ²*_l‖₂ over the layers of ``targets``.
 
-    It counts as reading the signal, because its targets were found from what was observed; a null run is without it.
+    It counts as reading the signal, because its targets come from the observation; a null run leaves it out.
 
     Ref: Valadi et al. 2026, section 4.3 — regularisation toward the client's normalisation statistics
     """
@@ -110,7 +110,7 @@ class NormStatistics(Term):
         return tuple(self.targets)
 
     def __call__(self, at: Candidate, /) -> Tensor:
-        replay, total = at.replayed(), at.x.new_zeros(len(at.x))
+        replay, total = at.require_replay(), at.x.new_zeros(len(at.x))
         for name, wanted in self.targets.items():
             found = layer_moments(at.victim.model.get_submodule(name), replay.inputs(name))
             total = total + norm_per_restart(found.mean - wanted.mean.to(at.x))

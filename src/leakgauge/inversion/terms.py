@@ -16,9 +16,9 @@ from leakgauge.errors import Inapplicable
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """What a term may look at: R candidates x (R, B, ...) and, unless the run is blind, their replay.
+    """What a term may use: R candidates x (R, B, ...) and, unless the run is blind, their replay.
 
-    Consecutive rows, ``restarts`` at a time, are restarts of one observation; None means that all rows are.
+    Consecutive groups of ``restarts`` rows are restarts of one observation; None means that all rows are.
     """
 
     x: Tensor
@@ -30,7 +30,7 @@ class Candidate:
         """The candidates by observation, (observations, restarts, B, ...)."""
         return self.x.unflatten(0, (-1, self.restarts or len(self.x)))
 
-    def replayed(self) -> Replay:
+    def require_replay(self) -> Replay:
         if self.replay is None:
             raise Inapplicable("this term compares with the observed signal, but the run has none")
         return self.replay
@@ -41,19 +41,19 @@ class Term(ABC):
 
     reads_signal: ClassVar[bool] = False
     needs_gradients: ClassVar[bool] = False
-    """Whether the term looks at whole gradients, not only at their lengths and at dots with what was observed."""
+    """Whether the term needs whole gradients, not only their norms and inner products with the observation."""
     couples_restarts: ClassVar[bool] = False
-    """Whether a restart's value depends on the other restarts of its observation, which must then move together."""
+    """Whether a restart's value depends on the other restarts of its observation, which must then run together."""
 
     @abstractmethod
     def __call__(self, at: Candidate, /) -> Tensor: ...
 
     def captures(self, victim: Victim) -> tuple[str, ...]:
-        """Names of the modules whose inputs the term wants to see."""
+        """Names of the modules whose inputs the term needs."""
         return ()
 
     def note(self, victim: Victim) -> str:
-        """What a reader of the result should know about this term on this victim; usually nothing."""
+        """A remark about this term on this victim for the reader of the result; usually empty."""
         return ""
 
     def parts(self) -> tuple[tuple[float, Term], ...]:
@@ -92,7 +92,7 @@ class Sum(Term):
         return self.terms
 
     def without_signal(self) -> Sum:
-        """Only the terms that do not look at what was observed: the objective of a null run."""
+        """Only the terms that do not use the observation: the objective of a null run."""
         return Sum(tuple((w, term) for w, term in self.terms if not term.reads_signal))
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class Sum(Term):
 
 
 def couples_restarts(objective: Term) -> bool:
-    """Whether some summand that counts looks at several restarts at once."""
+    """Whether a summand with nonzero weight uses several restarts at once."""
     return any(weight and term.couples_restarts for weight, term in objective.parts())
 
 
@@ -116,7 +116,7 @@ def norm_per_restart(values: Tensor) -> Tensor:
 
 
 def root(square: Tensor) -> Tensor:
-    """Square root whose derivative at zero is zero; torch's own is infinite and turns a whole update into NaN."""
+    """Square root with derivative zero at zero; torch's is infinite and turns a whole update into NaN."""
     positive = square > 0
     return torch.where(
         positive, torch.where(positive, square, torch.ones_like(square)).sqrt(), torch.zeros_like(square)

@@ -1,4 +1,4 @@
-"""The gradients of the two look-up tables of a text model, and the relation between them, tried on the adversary's own ids."""
+"""The gradients of a text model's two look-up tables, and the relation between them, tested on the adversary's own ids."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from leakgauge.families import Roles, find_roles
 from leakgauge.inversion.tied_output import Output, output_part
 
 AGREEMENT = 1e-2
-"""How well a relation must hold on the adversary's own ids before an attack is called applicable."""
+"""How well a relation must hold on the adversary's own ids for an attack to apply."""
 
 ABOVE = 1.5
-"""How many times the usual size of a row of noise a row must have to count as more than noise."""
+"""A row counts as more than noise if it is this many times as large as a typical row of noise."""
 
 
 @dataclass(frozen=True)
 class TextModel:
-    """Names in a victim that takes token ids: ``token`` and ``position`` are parameters; ``position`` is None without one."""
+    """Names in a victim that takes token ids. ``token`` and ``position`` are parameters; ``position`` is None if there is none."""
 
     space: Tokens
     roles: Roles
@@ -33,16 +33,16 @@ class TextModel:
     token: str
     position: str | None
     padding: int | None
-    """Id whose row is never learned."""
+    """The id of which the row is never trained."""
 
 
 def text_model(victim: Victim) -> TextModel:
-    """Refuses a victim that takes no ids, or that no family knows."""
+    """Refuses a victim that does not take ids, or a model of an unknown family."""
     if not isinstance(victim.space, Tokens):
-        raise Inapplicable("the victim takes images; this attack reads the token ids of a text model")
+        raise Inapplicable("this attack reads token ids of a text model, but the victim takes images")
     roles = find_roles(victim.model)
     if roles.token_embedding is None:
-        raise Inapplicable("the model has no token embedding that a family knows")
+        raise Inapplicable("the model has no token embedding of a known family")
     layer = victim.model.get_submodule(roles.token_embedding)
     assert isinstance(layer, nn.Embedding)
     shared_as = {id(p): name for name, p in victim.model.named_parameters()}
@@ -61,19 +61,19 @@ def token_rows(model: TextModel, victim: Victim, signal: Signal) -> Tensor:
     """Gradient of the token embedding (vocabulary, width)."""
     if model.token not in victim.parameters():
         raise Inapplicable(f"the token embedding {model.token} is fixed, so its gradient is not shared")
-    return _shared(signal, model.token)
+    return _require_shared(signal, model.token)
 
 
 def position_table(model: TextModel, victim: Victim, signal: Signal) -> Tensor:
-    """Gradient of the position embedding (positions there are, width)."""
+    """Gradient of the position embedding (positions, width)."""
     if model.position is None:
-        raise Inapplicable("the model has no learned position embedding, so no position has a gradient of its own")
+        raise Inapplicable("the model has no learned position embedding, so there is no gradient per position")
     if model.position not in victim.parameters():
         raise Inapplicable(f"the position embedding {model.position} is fixed, so its gradient is not shared")
-    return _shared(signal, model.position).flatten(0, -2)
+    return _require_shared(signal, model.position).flatten(0, -2)
 
 
-def _shared(signal: Signal, name: str) -> Tensor:
+def _require_shared(signal: Signal, name: str) -> Tensor:
     if name not in signal:
         raise Inapplicable(f"not shared: {name}")
     return signal[name]
@@ -81,18 +81,18 @@ def _shared(signal: Signal, name: str) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """What the adversary sees when it sends ids of its own, none of them padding and half of them repeated."""
+    """What the adversary sees when it sends its own ids, none of them padding and half of them repeated."""
 
     ids: Tensor
     signal: Signal
     places: Tensor
-    """Row of the position table that each position of a sentence looks up."""
+    """The row of the position table for each position of a sentence."""
     inputs: Tensor | None
-    """What entered the asked-for layer, (length, width)."""
+    """Input of the requested layer, (length, width)."""
 
 
 def probe(model: TextModel, victim: Victim, *, seed: int, reads: str | None = None) -> Probe:
-    """``reads`` names a layer whose input is wanted."""
+    """``reads`` names a layer of which the input is recorded."""
     ids = model.space.start(1, torch.Generator().manual_seed(seed))
     half = model.space.length // 2
     ids[:, model.space.length - half :] = ids[:, :half]
@@ -104,7 +104,7 @@ def probe(model: TextModel, victim: Victim, *, seed: int, reads: str | None = No
     names = [name for name in (table if looked_up else None, reads) if name is not None]
     with private_randomness(seed, victim.device), capturing(victim.model, names) as seen:
         with torch.no_grad():
-            unlikely = victim(ids).argmin(-1)  # so that the gradient does not vanish
+            unlikely = victim(ids).argmin(-1)  # so the gradient does not vanish
         signal = Gradient()(victim, ids, unlikely)
     places = seen[table].flatten() if looked_up else torch.arange(model.space.length, device=ids.device)
     return Probe(ids[0], signal, places, None if reads is None else seen[reads][0].detach())
@@ -115,7 +115,7 @@ def _module(model: nn.Module, name: str) -> nn.Module | None:
 
 
 def is_sparse(model: TextModel, tried: Probe) -> bool:
-    """Whether the gradient of the token embedding has rows for the tokens that were sent, and for no others."""
+    """Whether the gradient of the token embedding has nonzero rows exactly for the tokens that were sent."""
     rows = tried.signal[model.token].abs().amax(1)
     others = torch.ones_like(rows, dtype=torch.bool)
     others[tried.ids] = False
@@ -123,25 +123,25 @@ def is_sparse(model: TextModel, tried: Probe) -> bool:
 
 
 def output_of(model: TextModel, rows: Tensor, tried: Probe, slots: int) -> Output | None:
-    """What an output layer tied to the token embedding adds to its gradient ``rows``; None where there is no such layer.
+    """What an output layer tied to the token embedding adds to its gradient ``rows``; None if there is no such layer.
 
-    Refuses a model in which the adversary's own ids do not come out when that is taken away.
+    Refuses a model where the adversary's own ids are not recovered after removing that part.
     """
     if is_sparse(model, tried):
         return None
     own = tried.signal[model.token]
     part = output_part(own, model.space.length)
-    found = sent(part.without(own), part.floor)
+    found = sent_ids(part.without(own), part.floor)
     if not torch.equal(found, tried.ids.unique()):
         raise Inapplicable(
-            f"the gradient of {model.token} has rows for tokens that were not sent, and these cannot be told from those that "
-            "were: an output layer tied to it predicts as many places as the model is wide, or the table is used elsewhere too"
+            f"the gradient of {model.token} has rows for tokens that were not sent, and these cannot be separated from the "
+            "others: a tied output layer predicts as many places as the model is wide, or the table has another use"
         )
     return output_part(rows, slots)
 
 
 def require_sums(model: TextModel, victim: Victim, tried: Probe) -> None:
-    """Refuses a model in which a token's row of the gradient is not the sum of the rows of its positions."""
+    """Refuses a model where a token's gradient row is not the sum of the rows of its positions."""
     rows = token_rows(model, victim, tried.signal).double()
     parts = position_table(model, victim, tried.signal).double()[tried.places]
     output = output_of(model, rows.to(victim.dtype), tried, model.space.length)
@@ -150,7 +150,7 @@ def require_sums(model: TextModel, victim: Victim, tried: Probe) -> None:
     if not agree(torch.zeros_like(rows).index_add(0, tried.ids, parts), rows):
         raise Inapplicable(
             f"the gradient of {model.token} is not made of sums of rows of {model.position}: token and position embedding are "
-            "not simply added, or one of them is used elsewhere too"
+            "not simply added, or one of them has another use"
         )
 
 
@@ -159,21 +159,21 @@ def agree(a: Tensor, b: Tensor) -> bool:
 
 
 def noise_size(rows: Tensor, slots: int) -> float:
-    """Size of a row that stands for no token: 0, unless more rows differ from zero than ``slots`` tokens can fill.
+    """Size of a row that belongs to no token: 0, unless more rows differ from zero than ``slots`` tokens can fill.
 
-    At least all rows but the ``slots`` largest hold nothing but noise then, and their median tells its size.
+    In that case all rows but the ``slots`` largest hold only noise, and their median is its size.
     """
     sizes = rows.norm(dim=1).sort().values
     idle = sizes[: max(0, len(sizes) - slots)]
     return float(idle.median()) if int((sizes > 0).sum()) > slots else 0.0
 
 
-def sent(rows: Tensor, noise: float) -> Tensor:
-    """Ids whose row of the gradient is larger than ``noise`` makes it, or not zero where there is none."""
+def sent_ids(rows: Tensor, noise: float) -> Tensor:
+    """Ids with a gradient row larger than ``noise`` explains, or nonzero if there is no noise."""
     return (rows.norm(dim=1) > ABOVE * noise).nonzero().flatten()
 
 
-def rounding(rows: Tensor, table: Tensor, channel: Channel, size: int) -> tuple[float, float]:
+def row_rounding(rows: Tensor, table: Tensor, channel: Channel, size: int) -> tuple[float, float]:
     """Relative and absolute rounding of a row: each local step of a weight update rounds the weights it changes."""
     eps = torch.finfo(rows.dtype).eps
     if not is_weight_update(channel):
@@ -181,10 +181,10 @@ def rounding(rows: Tensor, table: Tensor, channel: Channel, size: int) -> tuple[
     return 16 * eps, eps * local_steps(channel, size) ** 0.5 * float(table.norm(dim=1).max())
 
 
-def one_sentence(size: int) -> None:
-    """Refuses a batch of several sentences."""
+def require_one_sentence(size: int) -> None:
+    """Refuse a batch of several sentences."""
     if size != 1:
         raise Inapplicable(
-            f"the rows of the {size} sentences of a batch are added position by position, so no order can be read; "
-            "bag_of_tokens still tells which tokens occur"
+            f"the rows of the {size} sentences of a batch are summed by position, so no order can be read; "
+            "bag_of_tokens still finds which tokens occur"
         )

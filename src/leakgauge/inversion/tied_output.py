@@ -1,4 +1,4 @@
-"""A token embedding that is also the output layer: what the output adds to its gradient lies in few directions."""
+"""A token embedding that is also the output layer: the output's part of its gradient spans few directions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor
 from leakgauge.errors import Inapplicable
 
 RANK = 100
-"""Singular values below this many roundings of the largest count as zero."""
+"""Singular values below this many rounding errors of the largest count as zero."""
 
 SHOWING = 16
-"""How many rows for each dimension are enough to show the span; a large vocabulary has many more."""
+"""How many rows per dimension are enough to find the span; a large vocabulary has many more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """``basis`` (width, rank) spans what the output layer adds; ``floor`` is what rounding leaves of it in a row."""
+    """``basis`` (width, rank) spans the output layer's part; ``floor`` is what rounding leaves of it in a row."""
 
     basis: Tensor
     floor: float
 
     def without(self, rows: Tensor) -> Tensor:
-        """Rows (N, width), in float64, less their part in those directions."""
+        """Rows (N, width), in float64, without their part in those directions."""
         wide = rows.double()
         return wide - (wide @ self.basis) @ self.basis.T
 
@@ -34,10 +34,10 @@ def output_part(rows: Tensor, slots: int) -> Output:
 
         ∂l/∂E_v = Σ_{p: t_p = v} δ_p  +  Σ_s (prob_s(v) − [v is the target at s]) h_s
 
-    h_s are the features before the output layer, at most one for each of the ``slots`` places. A token that was not
-    sent has the second sum alone, so its row lies in the span of the h_s, and there are many such tokens. The rows of
-    the tokens that were sent, at most ``slots`` of them, are larger; the ``2 slots`` largest are left out, and the
-    others, each scaled to length one, give the span. Orthogonal to it only the first sum is left.
+    h_s are the features before the output layer, at most one per place out of ``slots``. A token that was not sent has only
+    the second sum, so its row is in the span of the h_s, and there are many such tokens. The rows of sent tokens, at most
+    ``slots``, are larger. So the ``2 slots`` largest are left out, and the others, scaled to length one, give the span.
+    Orthogonal to it only the first sum remains.
     """
     width, eps = rows.shape[1], torch.finfo(rows.dtype).eps
     sizes = rows.double().norm(dim=1)
@@ -46,14 +46,14 @@ def output_part(rows: Tensor, slots: int) -> Output:
     idle = idle[:: max(1, len(idle) // (SHOWING * width))]
     if len(idle) < width:
         raise Inapplicable(
-            f"the token embedding is also the output layer, and {len(rows)} tokens are too few to tell its {width} "
-            "directions apart"
+            f"the token embedding is also the output layer, and {len(rows)} tokens are too few to separate its {width} "
+            "directions"
         )
     _, values, directions = torch.linalg.svd(rows[idle].double() / sizes[idle, None], full_matrices=False)
     rank = int((values > RANK * eps * values[0]).sum())
     if rank >= width:
         raise Inapplicable(
-            f"the token embedding is also the output layer, whose gradient fills all {width} directions: more places are "
+            f"the token embedding is also the output layer, and its gradient fills all {width} directions: more places are "
             "predicted than the model is wide, or there is noise"
         )
     slip = eps * float(values[0] / values[rank - 1])  # how far rounding turns the weakest direction

@@ -1,4 +1,4 @@
-"""A victim in float16, attacked in float32: an adversary computes in whatever numbers it likes."""
+"""Attacks a float16 victim in float32: an adversary may compute in any number type."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NOTE = "searched in float32: in the victim's float16 the squares of gradients be
 
 
 def too_narrow(victim: Victim) -> bool:
-    """Whether the victim's numbers cannot hold the squares of small gradients; bfloat16 has the range of float32."""
+    """Whether the victim's number type cannot hold the squares of small gradients; bfloat16 has the range of float32."""
     return victim.dtype == torch.float16
 
 
-def widened(victim: Victim, seen: Sequence[Observation]) -> tuple[Victim, list[Observation]]:
-    """The victim with its weights as float32, and what was seen of it."""
+def widen(victim: Victim, seen: Sequence[Observation]) -> tuple[Victim, list[Observation]]:
+    """The victim with float32 weights, and the observations converted."""
     wide = replace(victim, model=copy.deepcopy(victim.model).float())
     return wide, [
         replace(

@@ -52,7 +52,7 @@ def test_a_recorded_step_trains_the_same_decoder(like_a_gpu, monkeypatch, paper)
             made.append(self)
 
     monkeypatch.setattr(training, "_resident", lambda *_: True)
-    monkeypatch.setattr(training, "Captured", Kept)
+    monkeypatch.setattr(training, "RecordedStep", Kept)
     found = trained(paper)
     assert made[0].operations  # it was played back
     assert found.held_out == pytest.approx(eager.held_out, rel=1e-4)

@@ -209,7 +209,7 @@ def test_the_fast_replay_is_the_reference():
     victim = Victim(YOLO(classes=3, width=4), Pixels((3, 64, 64)), loss=DetectionLoss(64), mode="train")
     seen = share(victim, Gradient(), images(2), targets((0, 1)), reveal=[Size(), Labels()])
     bound, seen = with_known_targets(victim, seen)
-    observed = Observed.checked(seen.signal, bound)
+    observed = Observed.check(seen.signal, bound)
     x, y = images(4, seed=3).unflatten(0, (2, 2)), torch.zeros(2, 2, dtype=torch.long)
     chosen = choose(bound, Gradient(), observed, x, y)
     assert "layer rules" in chosen.note

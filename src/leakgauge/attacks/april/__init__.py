@@ -12,7 +12,7 @@ from leakgauge.core import Victim
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
-from leakgauge.inversion import L2, Adam, Cosine, Descent, Matching, Normal, inferred
+from leakgauge.inversion import L2, Adam, Cosine, Descent, Matching, Normal, infer_labels
 
 POSITION_NAMES = ("pos_emb", "position_embedding", "positional_embedding")
 """What learned positions are called in our models, timm's and Hugging Face's, in GPTs written by hand and in CLIP."""
@@ -65,7 +65,7 @@ def april(*, alpha: float = 1.0, lr: float = 0.1, steps: int = 1500, restarts: i
         raise BadInput(f"april needs a weight alpha of the positions' angle that is not negative, got {alpha!r}")
     return Matching(
         objective=L2() + alpha * Cosine(weights=PositionEmbedding()),
-        labels=inferred(),
+        labels=infer_labels(),
         start=Normal(),
         solver=Descent(Adam(lr), steps, project=False),
         restarts=restarts,

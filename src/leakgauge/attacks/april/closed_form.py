@@ -30,7 +30,7 @@ from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import Attention, Roles, find_roles
-from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
+from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 
 AGREEMENT = 1e-2
 """How well the paper's identity must hold on the adversary's own data before the attack is called applicable."""
@@ -96,7 +96,7 @@ class AprilClosedForm:
         began = time.perf_counter()
         size = batch_size(seen)
         require_one_step(seen)
-        signal = Observed.checked(seen.signal, victim).signal
+        signal = Observed.check(seen.signal, victim).signal
         roles, grid = _parts(victim, signal, seed=seed)
         layout = _layout(victim, roles, grid, seed=seed)
         if layout.broken and not self.force:
@@ -134,7 +134,7 @@ class AprilClosedForm:
         )
         return Reconstruction.single(
             x,
-            readable(self.labels, victim, seen, seed=seed),
+            labels_or_none(self.labels, victim, seen, seed=seed),
             made_by=repr(self),
             began=began,
             notes=(str(stated), *said, *mixed, *guessed),
@@ -364,4 +364,4 @@ def april_closed_form(
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1 — closed-form attack
     """
-    return AprilClosedForm(labels=inferred(), ridge=ridge, noise=noise, force=force)
+    return AprilClosedForm(labels=infer_labels(), ridge=ridge, noise=noise, force=force)

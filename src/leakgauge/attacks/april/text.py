@@ -21,15 +21,15 @@ from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.families import Attention
-from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
+from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 from leakgauge.inversion.text_tables import (
     Probe,
     TextModel,
     noise_size,
-    one_sentence,
     position_table,
     probe,
-    sent,
+    require_one_sentence,
+    sent_ids,
     text_model,
 )
 
@@ -45,9 +45,9 @@ class AprilText:
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
-        one_sentence(batch_size(seen))
+        require_one_sentence(batch_size(seen))
         require_one_step(seen)
-        signal = Observed.checked(seen.signal, victim).signal
+        signal = Observed.check(seen.signal, victim).signal
         model = text_model(victim)
         table = position_table(model, victim, signal)
         attention, columns = _first_attention(victim, model, signal)
@@ -62,7 +62,7 @@ class AprilText:
         x = victim.to_input(ids)[None]
         return Reconstruction.single(
             x,
-            readable(self.labels, victim, seen, seed=seed),
+            labels_or_none(self.labels, victim, seen, seed=seed),
             made_by=repr(self),
             began=began,
             notes=(str(stated), known),
@@ -116,7 +116,7 @@ def _candidates(model: TextModel, signal: Signal) -> tuple[Tensor, str]:
     if model.token not in signal:
         return everything, f"the gradient of {model.token} is not shared: nearest of all {model.space.vocab} tokens"
     rows = signal[model.token]
-    found = sent(rows, noise_size(rows, model.space.length))
+    found = sent_ids(rows, noise_size(rows, model.space.length))
     if model.padding is not None:
         found = torch.cat([found, found.new_tensor([model.padding])])
     if len(found) == 0:
@@ -141,4 +141,4 @@ def april_text() -> AprilText:
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1 — closed-form attack, on a look-up table
     """
-    return AprilText(labels=inferred())
+    return AprilText(labels=infer_labels())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.decoder.networks import Calibrated
 from leakgauge.attacks.decoder.recipes import Recipe
 from leakgauge.core.randomness import private_randomness
-from leakgauge.engine import Captured
+from leakgauge.engine import RecordedStep
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 
@@ -138,7 +138,7 @@ class _Step:
         self.features, self.images, self.device = features, images, device
         self.rows = rows.to(features.device)
         self.total = torch.zeros((), device=device)
-        self._take = Captured(self._once) if _resident(features, images, device) else self._once
+        self._take = RecordedStep(self._once) if _resident(features, images, device) else self._once
 
     def __call__(self, rows: Tensor) -> None:
         self.rows.copy_(rows)

@@ -18,7 +18,7 @@ from leakgauge.core import Observation, Reconstruction, Signal, Victim
 from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.inversion.labels import LabelRule, batch_size, inferred, readable
+from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RGap:
         steps = local_steps(seen.channel, 1)
         if steps > 1:
             raise Inapplicable(f"R-GAP needs the gradient of one step, the update adds up {steps}")
-        signal = Observed.checked(seen.signal, victim).signal
+        signal = Observed.check(seen.signal, victim).signal
         chain = read_chain(victim)
         for layer in chain:
             if layer.weight not in signal:
@@ -58,7 +58,7 @@ class RGap:
         x = torch.nan_to_num(flat).view(1, *victim.space.shape).to(victim.device, victim.dtype)
         return Reconstruction.single(
             victim.space.project(x),
-            readable(self.labels, victim, seen, seed=seed),
+            labels_or_none(self.labels, victim, seen, seed=seed),
             loss=worst[best],
             made_by=repr(self),
             began=began,
@@ -145,4 +145,4 @@ def r_gap(*, unknowns: int = 4096) -> RGap:
 
     Ref: R-GAP (Zhu and Blaschko 2021), Algorithm 1 — recursive attack
     """
-    return RGap(labels=inferred(), unknowns=unknowns)
+    return RGap(labels=infer_labels(), unknowns=unknowns)

@@ -28,11 +28,11 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: attention,
     F.multi_head_attention_forward: multi_head_attention,
 }
-"""``rule(tape, function, *arguments)``; NotImplemented means that it does not fit and the parameter is to be lifted."""
+"""``rule(tape, function, *arguments)``; NotImplemented means that it does not apply and the parameter must be lifted."""
 
 LEADING: set[Callable[..., Any]] = {
     F.linear, F.layer_norm, F.rms_norm, F.embedding, F.gelu, F.scaled_dot_product_attention,
 }  # fmt: skip
-"""Functions that treat all leading dimensions alike: samples that are not in the first can be brought there and back."""
+"""Functions that treat all leading dimensions equally: samples in another dimension can be moved first and back."""
 
 __all__ = ["LEADING", "RULES", "Use"]

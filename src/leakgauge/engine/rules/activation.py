@@ -1,4 +1,4 @@
-"""Activations have no parameters; a rule of their own only makes their second derivative cheaper."""
+"""Activations have no parameters; their rule only makes the second derivative cheaper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leakgauge.engine.rules.use import Recorder
 
 
 def gelu(tape: Recorder, func: Any, input: Tensor, approximate: str = "none") -> Any:
-    """No parameter is involved; what is gained is the second derivative."""
+    """Involves no parameter; the benefit is a cheaper second derivative."""
     if not tape.is_data(input) or approximate != "none":
         return NotImplemented
     return tape.mark_data(twice.gelu(input))

@@ -1,6 +1,6 @@
-"""Attention has no parameters; a rule of its own only makes its second derivative cheaper.
+"""Attention has no parameters; its rule only makes the second derivative cheaper.
 
-With S = c·q kᵀ, P = softmax(S), o = P v, and u what comes back for o:
+With S = c·q kᵀ, P = softmax(S), o = P v, and u the incoming gradient of o:
 
     ∂v = Pᵀ u        ∂P = u vᵀ        ∂S = P ∘ (∂P − Σ ∂P∘P)        ∂q = c·∂S k        ∂k = c·∂Sᵀ q
 """
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from leakgauge.engine.fused import chain
 from leakgauge.engine.rules import twice
-from leakgauge.engine.rules.products import longer, missing, plain_types
+from leakgauge.engine.rules.products import pad_rows, padding_rows, plain_types
 from leakgauge.engine.rules.use import Recorder
 
 
@@ -32,7 +32,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(q kᵀ · scale) v. PyTorch's mathematical form also looks for fully masked rows; without a mask there are none."""
+    """softmax(q kᵀ · scale) v. PyTorch's math kernel also checks for fully masked rows; without a mask there are none."""
     plain = attn_mask is None and dropout_p == 0 and not is_causal and not enable_gqa
     if not plain or not all(tape.is_data(t) for t in (query, key, value)):
         return NotImplemented
@@ -40,28 +40,28 @@ def attention(
     if not plain_types(query, key, value) or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         return tape.mark_data(twice.softmax((query * factor) @ key.transpose(-1, -2)) @ value)
     q, k, v = (t.reshape(-1, *t.shape[-2:]) for t in (query, key, value))
-    found = attended(q, k, v, factor)
+    found = attend(q, k, v, factor)
     return tape.mark_data(found.view(*query.shape[:-1], value.shape[-1]))
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """softmax(scale · q kᵀ) v for pages (N, queries, width), (N, keys, width) and (N, keys, any); differentiable twice."""
-    return _Attention.apply(q, k, v, scale, missing(k.shape[1], k.device))
+    return _Attention.apply(q, k, v, scale, padding_rows(k.shape[1], k.device))
 
 
 def _times(left: Tensor, right: Tensor, factor: float, onto: Tensor | None = None) -> Tensor:
-    """factor · left @ right, added to ``onto`` in its place where that is given."""
+    """factor · left @ right, added to ``onto`` in place if that is given."""
     if onto is not None:
         return onto.baddbmm_(left, right, alpha=factor)
     return torch.baddbmm(left.new_empty(1, 1, 1), left, right, beta=0, alpha=factor)
 
 
 class _Attention(torch.autograd.Function):
-    """Keys and values get ``extra`` rows of zeros, to which no query attends."""
+    """Keys and values get ``extra`` rows of zeros that no query attends to."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, extra: int) -> Tensor:
-        long_k, long_v = longer(k, extra), longer(v, extra)
+        long_k, long_v = pad_rows(k, extra), pad_rows(v, extra)
         scores = _times(q, long_k.transpose(1, 2), scale)
         if extra:
             scores[..., k.shape[1] :] = -math.inf
@@ -76,9 +76,9 @@ class _Attention(torch.autograd.Function):
 
 
 class _AttentionSlope(torch.autograd.Function):
-    """∂q, ∂k and ∂v as functions of u, q, k and v. That P depends on q and k is in its derivative.
+    """∂q, ∂k and ∂v as functions of u, q, k and v. The derivative includes that P depends on q and k.
 
-    With A, B, C coming back for ∂q, ∂k, ∂v, and X = c·(A kᵀ + q Bᵀ) for ∂S, Y = P ∘ (X − Σ X∘P) for ∂P,
+    With A, B, C the incoming gradients of ∂q, ∂k, ∂v, and X = c·(A kᵀ + q Bᵀ) for ∂S, Y = P ∘ (X − Σ X∘P) for ∂P,
     Z = u Cᵀ + (X − Σ X∘P) ∘ ∂P − X · Σ ∂P∘P for P, W = P ∘ (Z − Σ Z∘P) for S:
 
         of u: P C + Y v        of q: c·(∂S B + W k)        of k: c·(∂Sᵀ A + Wᵀ q)        of v: Yᵀ u
@@ -89,11 +89,11 @@ class _AttentionSlope(torch.autograd.Function):
         ctx: Any, u: Tensor, q: Tensor, k: Tensor, v: Tensor, p: Tensor, scale: float, extra: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         keys = k.shape[1]
-        of_p = u @ longer(v, extra).transpose(1, 2)
+        of_p = u @ pad_rows(v, extra).transpose(1, 2)
         of_s = torch.ops.aten._softmax_backward_data(of_p, p, -1, p.dtype)
         ctx.scale, ctx.extra = scale, extra
         ctx.save_for_backward(u, q, k, v, p, of_p, of_s)
-        of_q = _times(of_s, longer(k, extra), scale)
+        of_q = _times(of_s, pad_rows(k, extra), scale)
         of_k = _times(of_s.transpose(1, 2), q, scale)
         return of_q, of_k[:, :keys], (p.transpose(1, 2) @ u)[:, :keys]
 
@@ -102,7 +102,7 @@ class _AttentionSlope(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         u, q, k, v, p, of_p, of_s = ctx.saved_tensors
         keys, scale = k.shape[1], ctx.scale
-        k, v, b, c = (longer(t, ctx.extra) for t in (k, v, grads[1], grads[2]))
+        k, v, b, c = (pad_rows(t, ctx.extra) for t in (k, v, grads[1], grads[2]))
         a = grads[0]
         x = _times(q, b.transpose(1, 2), scale, _times(a, k.transpose(1, 2), scale))
         y, w = _between_products(x, u @ c.transpose(1, 2), p, of_p)

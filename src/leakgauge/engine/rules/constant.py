@@ -1,7 +1,7 @@
-"""Convolution with a weight that is a constant, as a pair of functions that are each other's derivative.
+"""Convolution with a constant weight, as a pair of functions that are each other's derivative.
 
-PyTorch's own second derivative of a convolution also computes what a trainable weight would get, a convolution with a kernel as
-large as the image, and throws it away. Here the weight is never trained, and that third of the work is not done.
+PyTorch's second derivative of a convolution also computes the gradient of a trainable weight, a convolution with a kernel as large as
+the image, and discards it. Here the weight is never trained, which saves that third of the work.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _FORWARD = {1: F.conv1d, 2: F.conv2d}
 _BACKWARD = {1: conv1d_input, 2: conv2d_input}
 
 
-def convolved(
+def convolve(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Tensor:
-    """``F.conv1d`` or ``F.conv2d`` by the weight's dimensions, differentiable in x alone, as often as needed."""
+    """``F.conv1d`` or ``F.conv2d`` by the weight's dimensions, differentiable in x only, any number of times."""
     output: Tensor = _Convolve.apply(x, weight, stride, padding, dilation, groups)
     return output if bias is None else output + bias.view(-1, *[1] * (weight.dim() - 2))
 
@@ -34,9 +34,7 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         slope: Tensor = _Transposed.apply(grads[0], ctx.weight, ctx.size, *ctx.how)
-        return slope.to(ctx.dtype), *[
-            None
-        ] * 5  # under autocast the layer computes in a smaller type than its input has
+        return slope.to(ctx.dtype), *[None] * 5  # under autocast the layer computes in a smaller type than its input
 
 
 class _Transposed(torch.autograd.Function):

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from leakgauge.engine.rules.constant import convolved
+from leakgauge.engine.rules.constant import convolve
 from leakgauge.engine.rules.grouped import weight_gradients
 from leakgauge.engine.rules.patches import Pair, patches
 from leakgauge.engine.rules.products import gram_is_cheaper, two_numbers
@@ -21,20 +21,20 @@ POINTWISE = ((1, 1), (1, 1), (0, 0), (1, 1))
 
 @dataclass(frozen=True, eq=False)
 class ConvolutionUse(Use):
-    """z = W ⋆ a + b for ``a`` (rows·batch, channels, height, width); a 1-d convolution is one of height 1.
+    """z = W ⋆ a + b for ``a`` (rows·batch, channels, height, width); a 1-d convolution has height 1.
 
-    With G groups there are G such layers side by side: patches (R, G, n, inputs) and δ (R, G, n, outputs), n = batch·positions.
+    With G groups there are G such layers in parallel: patches (R, G, n, inputs) and δ (R, G, n, outputs), n = batch·positions.
     """
 
     a: Tensor
     shape: tuple[int, ...]
-    """Shape of the weight as the model holds it."""
+    """Shape of the weight in the model."""
     how: tuple[Pair, Pair, Pair, Pair]
     """Kernel, dilation, padding, stride."""
     positions: int
     groups: int
     unfolded: Tensor | None
-    """Patches of ``a``, where the layer itself has already computed them."""
+    """Patches of ``a``, if the layer itself has already computed them."""
 
     @cached_property
     def _patches(self) -> Tensor:
@@ -77,8 +77,8 @@ class ConvolutionUse(Use):
 def by_patches(
     x: Tensor, weight: Tensor, bias: Tensor | None, how: tuple[Pair, Pair, Pair, Pair], groups: int
 ) -> tuple[Tensor, Tensor]:
-    """The layer as a product with the patches of its input, and those patches. The first layer's few channels leave
-    convolution kernels of a GPU mostly idle, and its patches are needed anyway.
+    """The layer as a product with the patches of its input, and those patches. The few channels of a first layer leave GPU
+    convolution kernels mostly idle, and its patches are needed anyway.
     """
     unfolded = patches(x, *how)
     split = unfolded.unflatten(1, (groups, -1))  # (N, G, k, L)
@@ -121,7 +121,7 @@ def convolution(
     if spatial == 2 and input.shape[1] <= FEW_CHANNELS and input.device.type == "cuda":
         output, unfolded = by_patches(input, weight, bias if direct else None, how, groups)
     else:
-        output = convolved(input, weight, bias if direct else None, stride, padding, dilation, groups)
+        output = convolve(input, weight, bias if direct else None, stride, padding, dilation, groups)
     positions = output.shape[2:].numel()
     output = tape.tap(
         output,
@@ -130,4 +130,4 @@ def convolution(
             input.unsqueeze(2) if spatial == 1 else input, tuple(weight.shape), how, positions, groups, unfolded,
         ),
     )  # fmt: skip
-    return output if direct else tape.added(output, bias, dim=1)
+    return output if direct else tape.add_bias(output, bias, dim=1)

@@ -14,12 +14,12 @@ from leakgauge.engine.rules.use import Recorder, Use
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingUse(Use):
-    """z = W[index]; ``index`` (rows·…) has the restarts outermost."""
+    """z = W[index]; the restarts are the outermost part of ``index`` (rows·…)."""
 
     index: Tensor
     entries: int
     skipped: int | None
-    """``padding_idx``: that entry gets no gradient."""
+    """``padding_idx``: this entry gets no gradient."""
 
     def _parts(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         index, d = self.index.reshape(self.rows, -1), delta.reshape(self.rows, -1, delta.shape[-1])

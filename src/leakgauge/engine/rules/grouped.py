@@ -1,7 +1,7 @@
-"""Gradients of a convolution's weight for every restart at once, as one grouped convolution.
+"""Weight gradients of a convolution for all restarts at once, as one grouped convolution.
 
-On a CPU and for large maps this is faster than multiplying unfolded patches: its convolutions are as good as its matrix products
-and need no copies of the image nine times over. For small maps of many channels the product of patches wins.
+On a CPU and for large maps this is faster than multiplying unfolded patches: CPU convolutions are as efficient as matrix products and
+do not copy the image nine times. For small maps with many channels the product of patches is faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def weight_gradients(a: Tensor, delta: Tensor, *, rows: int, shape: tuple[int, .
 
 
 def _side_by_side(maps: Tensor, rows: int) -> Tensor:
-    """(R·B, C, …) as (B, R·C, …); a mere view for a batch of one."""
+    """(R·B, C, …) as (B, R·C, …); just a view for a batch of one."""
     return maps.unflatten(0, (rows, -1)).transpose(0, 1).flatten(1, 2)
 
 
@@ -35,7 +35,7 @@ class _WeightGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, delta: Tensor, rows: int, shape: tuple[int, ...], how: How, groups: int) -> Tensor:
         ctx.save_for_backward(a, delta)
-        arguments: Any = (*how, rows * groups)  # torch's annotations know whole numbers only, not pairs
+        arguments: Any = (*how, rows * groups)  # torch's annotations only allow integers, not pairs
         ctx.how = arguments
         size = torch.Size((rows * shape[0], *shape[1:]))
         return conv2d_weight(a, size, delta, *arguments).view(rows, *shape)

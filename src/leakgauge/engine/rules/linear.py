@@ -8,13 +8,13 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.engine.rules.products import compared, gram_is_cheaper, plain_types, product, two_numbers
+from leakgauge.engine.rules.products import compare_product, gram_is_cheaper, plain_types, product, two_numbers
 from leakgauge.engine.rules.use import Recorder, Use
 
 
 @dataclass(frozen=True, eq=False)
 class LinearUse(Use):
-    """z = a Wᵀ + b; ``a`` is (rows·…, inputs) with the restarts outermost."""
+    """z = a Wᵀ + b; the restarts are the outermost part of ``a`` (rows·…, inputs)."""
 
     a: Tensor
     outputs: int
@@ -38,10 +38,10 @@ class LinearUse(Use):
     def numbers(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         return two_numbers(self._a(), self._d(delta), target)
 
-    def compared(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def compare(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         if not plain_types(delta, self.a, target):
-            return super().compared(delta, target)
-        square, difference = compared(self._d(delta), self._a(), target)
+            return super().compare(delta, target)
+        square, difference = compare_product(self._d(delta), self._a(), target)
         return square, difference.flatten(1)
 
 
@@ -55,4 +55,4 @@ def linear(tape: Recorder, func: Any, input: Tensor, weight: Tensor, bias: Tenso
             tape.rows, tape.name_of(weight), tape.name_of(bias) if direct else None, edge, input, len(weight)
         ),
     )
-    return output if direct else tape.added(output, bias, dim=-1)
+    return output if direct else tape.add_bias(output, bias, dim=-1)

@@ -1,7 +1,7 @@
 """``nn.MultiheadAttention``, and so ``nn.TransformerEncoderLayer`` and torchvision's vision transformers.
 
-PyTorch hands it to the tape as one function, with positions before samples. Here it is written out with samples first, in functions
-that have rules of their own: one linear layer for queries, keys and values, attention, one linear layer for what comes out.
+PyTorch passes it to the tape as one function, with positions before samples. Here it is written with samples first, in functions that
+have rules: one linear layer for queries, keys and values, attention, one linear layer for the output.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Any:
-    """Queries, keys and values (positions, samples, width). Added keys (``add_bias_kv``, ``add_zero_attn``), given ones
-    (``static_k``) and dropped weights that are asked for go restart by restart, as does attention from sample to sample.
+    """Queries, keys and values (positions, samples, width). Added keys (``add_bias_kv``, ``add_zero_attn``), given keys
+    (``static_k``), requested dropout of weights, and attention between samples are handled restart by restart.
     """
     drops = dropout_p if training else 0.0
     added = bias_k is not None or add_zero_attn or static_k is not None or static_v is not None
@@ -66,7 +66,7 @@ def multi_head_attention(
             )
         # (samples, heads, positions, width of a head)
         q, k, v = (t.unflatten(-1, (num_heads, -1)).transpose(1, 2) for t in (q, k, v))
-        mask = _added_to_scores(attn_mask, key_padding_mask, q, num_heads)
+        mask = _additive_mask(attn_mask, key_padding_mask, q, num_heads)
         mixed = F.scaled_dot_product_attention(q, k, v, mask, drops)
         output = F.linear(mixed.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias).transpose(0, 1)
         if not need_weights:
@@ -76,8 +76,8 @@ def multi_head_attention(
         return output, shown.mean(1) if average_attn_weights else shown
 
 
-def _added_to_scores(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor, heads: int) -> Tensor | None:
-    """Both masks as one that broadcasts to (samples, heads, queries, keys) and is added; True in a mask means: not this key."""
+def _additive_mask(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor, heads: int) -> Tensor | None:
+    """Both masks as one additive mask that broadcasts to (samples, heads, queries, keys); True in a mask excludes the key."""
     mask = None
     if attn_mask is not None:
         by_sample = attn_mask.dim() == 3
@@ -89,9 +89,9 @@ def _added_to_scores(attn_mask: Tensor | None, key_padding_mask: Tensor | None, 
 
 
 def _of_all(mask: Tensor, q: Tensor) -> Tensor:
-    """A mask with a row for each sample; one that the model keeps for the samples of a single restart does not fit."""
+    """A mask with one row per sample; refuses one that the model keeps for the samples of a single restart."""
     if len(mask) != len(q):
-        raise RuntimeError(f"attention has a mask for {len(mask)} samples, and all restarts together are {len(q)}")
+        raise RuntimeError(f"attention has a mask for {len(mask)} samples, but all restarts together have {len(q)}")
     return mask
 
 

@@ -1,4 +1,4 @@
-"""Normalisation layers: z = n · w + b, where n holds the normalised values of each restart by itself."""
+"""Normalisation layers: z = n · w + b, where n holds the normalised values of each restart separately."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.engine.rules.products import plain_types, summed_product
-from leakgauge.engine.rules.twice import normalised
+from leakgauge.engine.rules.products import plain_types, sum_product
+from leakgauge.engine.rules.twice import normalise
 from leakgauge.engine.rules.use import Recorder, Use
 
 
@@ -21,8 +21,8 @@ class ScaleUse(Use):
     a: Tensor
     kept: tuple[int, ...]
 
-    def _summed(self, values: Tensor) -> Tensor:
-        """Sum over everything but the restarts and the kept dimensions."""
+    def _sum_kept(self, values: Tensor) -> Tensor:
+        """Sum over all dimensions but the restarts and the kept ones."""
         per_row = values.unflatten(0, (self.rows, -1))
         gone = [d + 1 for d in range(values.dim()) if d not in self.kept]
         return per_row.sum(gone)
@@ -30,25 +30,25 @@ class ScaleUse(Use):
     def weight_gradient(self, delta: Tensor) -> Tensor:
         if self.kept == (delta.dim() - 1,) and plain_types(delta, self.a):
             width = delta.shape[-1]
-            return summed_product(delta.reshape(self.rows, -1, width), self.a.reshape(self.rows, -1, width))
-        return self._summed(delta * self.a)
+            return sum_product(delta.reshape(self.rows, -1, width), self.a.reshape(self.rows, -1, width))
+        return self._sum_kept(delta * self.a)
 
     def bias_gradient(self, delta: Tensor) -> Tensor:
-        return self._summed(delta)
+        return self._sum_kept(delta)
 
 
 @dataclass(frozen=True, eq=False)
 class FixedScaleUse(ScaleUse):
-    """z = (a − mean) · inverse · w + b with given statistics: ``a`` is the layer's own input, nothing is normalised first."""
+    """z = (a − mean) · inverse · w + b with given statistics: ``a`` is the layer's input; nothing is normalised first."""
 
     mean: Tensor
     inverse: Tensor
 
     def weight_gradient(self, delta: Tensor) -> Tensor:
-        return (self._summed(delta * self.a) - self.mean * self._summed(delta)) * self.inverse
+        return (self._sum_kept(delta * self.a) - self.mean * self._sum_kept(delta)) * self.inverse
 
 
-def _fixed(
+def _normalise_fixed(
     tape: Recorder,
     x: Tensor,
     mean: Tensor,
@@ -57,7 +57,7 @@ def _fixed(
     bias: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """Normalisation by running statistics is one multiply-add per channel; so is its derivative, however often taken."""
+    """Normalisation by running statistics is one multiply-add per channel, and so are all its derivatives."""
     inverse = (variance + eps).rsqrt()
     factor = inverse if weight is None else inverse * weight
     shift = -mean * factor if bias is None else bias - mean * factor
@@ -69,7 +69,9 @@ def _fixed(
     return tape.tap(output, lambda edge: FixedScaleUse(tape.rows, names[0], names[1], edge, x, (1,), mean, inverse))
 
 
-def _scaled(tape: Recorder, normal: Tensor, weight: Tensor | None, bias: Tensor | None, kept: tuple[int, ...]) -> Any:
+def _scale_and_shift(
+    tape: Recorder, normal: Tensor, weight: Tensor | None, bias: Tensor | None, kept: tuple[int, ...]
+) -> Any:
     """n · w + b with w and b spanning the dimensions ``kept``; tapped if they are plain parameters."""
     tape.mark_data(normal)
     if weight is None and bias is None:
@@ -87,8 +89,8 @@ def _scaled(tape: Recorder, normal: Tensor, weight: Tensor | None, bias: Tensor 
     return tape.tap(output, lambda edge: ScaleUse(tape.rows, names[0], names[1], edge, normal, kept))
 
 
-def _derived(tape: Recorder, *values: Tensor | None) -> bool:
-    """Whether one of them was computed from parameters, so that only lifting is right."""
+def _is_derived(tape: Recorder, *values: Tensor | None) -> bool:
+    """Whether one of them was computed from parameters, so only lifting is correct."""
     return any(v is not None and tape.is_parameter(v) and tape.name_of(v) is None for v in values)
 
 
@@ -101,10 +103,10 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    if not tape.is_data(input) or _derived(tape, weight, bias):
+    if not tape.is_data(input) or _is_derived(tape, weight, bias):
         return NotImplemented
     kept = tuple(range(input.dim() - len(normalized_shape), input.dim()))
-    return _scaled(tape, normalised(input, tuple(normalized_shape), eps), weight, bias, kept)
+    return _scale_and_shift(tape, normalise(input, tuple(normalized_shape), eps), weight, bias, kept)
 
 
 def rms_norm(
@@ -115,10 +117,10 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Any:
-    if not tape.is_data(input) or _derived(tape, weight):
+    if not tape.is_data(input) or _is_derived(tape, weight):
         return NotImplemented
     kept = tuple(range(input.dim() - len(normalized_shape), input.dim()))
-    return _scaled(tape, F.rms_norm(input, normalized_shape, None, eps), weight, None, kept)
+    return _scale_and_shift(tape, F.rms_norm(input, normalized_shape, None, eps), weight, None, kept)
 
 
 def group_norm(
@@ -130,9 +132,9 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    if not tape.is_data(input) or _derived(tape, weight, bias):
+    if not tape.is_data(input) or _is_derived(tape, weight, bias):
         return NotImplemented
-    return _scaled(tape, F.group_norm(input, num_groups, None, None, eps), weight, bias, (1,))
+    return _scale_and_shift(tape, F.group_norm(input, num_groups, None, None, eps), weight, bias, (1,))
 
 
 def instance_norm(
@@ -147,11 +149,11 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    if not tape.is_data(input) or _derived(tape, weight, bias):
+    if not tape.is_data(input) or _is_derived(tape, weight, bias):
         return NotImplemented
     if not use_input_stats and running_mean is not None and running_var is not None:
-        return _fixed(tape, input, running_mean, running_var, weight, bias, eps)
-    return _scaled(tape, F.instance_norm(input, eps=eps), weight, bias, (1,))
+        return _normalise_fixed(tape, input, running_mean, running_var, weight, bias, eps)
+    return _scale_and_shift(tape, F.instance_norm(input, eps=eps), weight, bias, (1,))
 
 
 def batch_norm(
@@ -166,17 +168,17 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    if not tape.is_data(input) or _derived(tape, weight, bias):
+    if not tape.is_data(input) or _is_derived(tape, weight, bias):
         return NotImplemented
     if not training and running_mean is not None and running_var is not None:
-        return _fixed(tape, input, running_mean, running_var, weight, bias, eps)
-    return _scaled(tape, normalised_per_restart(input, rows=tape.rows, eps=eps), weight, bias, (1,))
+        return _normalise_fixed(tape, input, running_mean, running_var, weight, bias, eps)
+    return _scale_and_shift(tape, normalise_per_restart(input, rows=tape.rows, eps=eps), weight, bias, (1,))
 
 
-def normalised_per_restart(x: Tensor, *, rows: int, eps: float) -> Tensor:
-    """Train-mode batch normalisation of (rows·batch, channels, …) with statistics of each restart by itself.
+def normalise_per_restart(x: Tensor, *, rows: int, eps: float) -> Tensor:
+    """Train-mode batch normalisation of (rows·batch, channels, …) with separate statistics for each restart.
 
-    The restarts are laid side by side as channels, (batch, rows·channels, …); for a batch of one that is a mere view.
+    The restarts become channels, (batch, rows·channels, …); for a batch of one that is just a view.
     """
     split = x.unflatten(0, (rows, -1))  # (R, B, C, ...)
     side_by_side = split.transpose(0, 1).flatten(1, 2)

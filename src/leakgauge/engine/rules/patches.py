@@ -1,6 +1,6 @@
 """Unfolding images into patches and back, as a pair of functions that are each other's derivative.
 
-``torch.nn.functional.unfold`` computes the same, but starts one kernel per image; here the whole batch is one strided copy.
+``torch.nn.functional.unfold`` computes the same but starts one kernel per image; here the whole batch is one strided copy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Pair = tuple[int, int]
 
 
 def patches(x: Tensor, kernel: Pair, dilation: Pair, padding: Pair, stride: Pair) -> Tensor:
-    """(N, C, H, W) to (N, C·kernel, positions), differentiable as often as needed."""
+    """(N, C, H, W) to (N, C·kernel, positions), differentiable any number of times."""
     return _Unfold.apply(x, kernel, dilation, padding, stride)
 
 

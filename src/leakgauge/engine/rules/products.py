@@ -1,9 +1,9 @@
-"""Products δᵀa of what left a layer and what entered it, how far they are from what was observed, and what is known without forming them:
+"""Products δᵀa of a layer's output gradient and its input, their distance to the observation, and what is known without forming them:
 
     ⟨g_r, g*⟩ = Σ (a_r g*ᵀ) ∘ δ_r            ‖g_r‖² = Σ (a_r a_rᵀ) ∘ (δ_r δ_rᵀ)        (Gram form)
 
-Autograd would give the derivatives of such products transposed in memory, and whatever they meet next is read and written out of order:
-on ViT-Base that was a quarter of a step on a GPU. Here they lie as δ and a do.
+Autograd returns the derivatives of such products transposed in memory, and later operations then read and write out of order: on
+ViT-Base this cost a quarter of a step on a GPU. Here they have the memory layout of δ and a.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from leakgauge.engine.fused import chain
 from leakgauge.engine.rules.sums import squares_of_rows
 
 ALIGNED = 4
-"""A GPU reads 16 bytes at a time: a product whose shared or last dimension is 197 takes it about twice as long as one of 200."""
+"""A GPU reads 16 bytes at a time: a product with a shared or last dimension of 197 takes about twice as long as with 200."""
 
 
-def missing(rows: int, device: torch.device) -> int:
-    """How many rows of zeros a GPU should get below so many."""
+def padding_rows(rows: int, device: torch.device) -> int:
+    """How many rows of zeros to append on a GPU."""
     return -rows % ALIGNED if device.type == "cuda" else 0
 
 
-def longer(rows: Tensor, extra: int) -> Tensor:
-    """So many rows of zeros more on each page of (…, rows, width)."""
+def pad_rows(rows: Tensor, extra: int) -> Tensor:
+    """Append ``extra`` rows of zeros to each page of (…, rows, width)."""
     return torch.nn.functional.pad(rows, (0, 0, 0, extra)) if extra else rows
 
 
 def plain_types(*tensors: Tensor) -> bool:
-    """Whether these can be multiplied as they are: one type, and no autocast that would choose another."""
+    """Whether these can be multiplied directly: one type, and no autocast that would choose another."""
     kinds, device = {t.dtype for t in tensors}, tensors[0].device.type
     return len(kinds) == 1 and not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device))
 
 
 def product(delta: Tensor, a: Tensor) -> Tensor:
-    """δ_rᵀ a_r for every r, (R, outputs, inputs), of δ (R, n, outputs) and a (R, n, inputs)."""
+    """δ_rᵀ a_r for every r, (R, outputs, inputs), with δ (R, n, outputs) and a (R, n, inputs)."""
     if not plain_types(delta, a):
         return delta.transpose(1, 2) @ a
     return _Product.apply(delta, a)
@@ -56,24 +56,24 @@ class _Product(torch.autograd.Function):
         return a @ grads[0].transpose(1, 2), delta @ grads[0]
 
 
-def compared(delta: Tensor, a: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def compare_product(delta: Tensor, a: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """‖δ_rᵀ a_r − t_r‖², (R,), and the difference itself, (R, outputs, inputs); ``target`` is one for all r, or has R rows."""
-    return _Compared.apply(delta, a, target)
+    return _CompareProduct.apply(delta, a, target)
 
 
 @chain
-def _subtracted(formed: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def _subtract(formed: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """The difference, and the squares of its rows."""
     difference = formed - target
     return difference, squares_of_rows(difference.flatten(1))
 
 
-class _Compared(torch.autograd.Function):
-    """The slope of the square scales δ and a, which are small, and not the difference; that is added only if others asked for it."""
+class _CompareProduct(torch.autograd.Function):
+    """Scales δ and a, which are small, by the slope of the square, and not the difference; that is added only if requested."""
 
     @staticmethod
     def forward(ctx: Any, delta: Tensor, a: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        difference, square = _subtracted(delta.transpose(1, 2) @ a, target)
+        difference, square = _subtract(delta.transpose(1, 2) @ a, target)
         ctx.save_for_backward(delta, a, difference)
         ctx.set_materialize_grads(False)
         return square, difference
@@ -92,16 +92,16 @@ class _Compared(torch.autograd.Function):
         return a @ whole.transpose(1, 2), delta @ whole, None
 
 
-def summed_product(delta: Tensor, a: Tensor) -> Tensor:
+def sum_product(delta: Tensor, a: Tensor) -> Tensor:
     """Σ_n δ ∘ a of (R, n, width), shape (R, width)."""
-    return _SummedProduct.apply(delta, a)
+    return _SumProduct.apply(delta, a)
 
 
-class _SummedProduct(torch.autograd.Function):
+class _SumProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, delta: Tensor, a: Tensor) -> Tensor:
         ctx.save_for_backward(delta, a)
-        return _summed(delta, a)
+        return _sum(delta, a)
 
     @staticmethod
     @once_differentiable
@@ -111,7 +111,7 @@ class _SummedProduct(torch.autograd.Function):
 
 
 @chain
-def _summed(delta: Tensor, a: Tensor) -> Tensor:
+def _sum(delta: Tensor, a: Tensor) -> Tensor:
     return (delta * a).sum(1)
 
 
@@ -129,13 +129,13 @@ def two_numbers(a: Tensor, delta: Tensor, target: Tensor) -> tuple[Tensor, Tenso
 
 
 class _TwoNumbers(torch.autograd.Function):
-    """Autograd would multiply by each Gram matrix twice, although it is symmetric, and add what comes back piece by piece."""
+    """Autograd would multiply by each Gram matrix twice although it is symmetric, and sum the results piece by piece."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        projected = a @ target.transpose(-1, -2)  # the layer run with t for its weight
-        extra = missing(a.shape[-2], a.device) if plain_types(a, delta) else 0
-        long_a, long_delta = longer(a, extra), longer(delta, extra)
+        projected = a @ target.transpose(-1, -2)  # the layer with t as its weight
+        extra = padding_rows(a.shape[-2], a.device) if plain_types(a, delta) else 0
+        long_a, long_delta = pad_rows(a, extra), pad_rows(delta, extra)
         of_a, of_delta = a @ long_a.transpose(-1, -2), delta @ long_delta.transpose(-1, -2)
         ctx.save_for_backward(long_a, long_delta, target, projected, of_a, of_delta)
         return (projected * delta).flatten(1).sum(1), (of_a * of_delta).flatten(1).sum(1)
@@ -152,7 +152,7 @@ class _TwoNumbers(torch.autograd.Function):
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """total + left @ right in the type of ``right``; in the place of ``total`` unless types are mixed (autocast)."""
+    """total + left @ right in the type of ``right``; in place unless types are mixed (autocast)."""
     if not total.dtype == left.dtype == right.dtype:
         return (total + left @ right).to(right.dtype)
     pages = [t.reshape(-1, *t.shape[-2:]) for t in (total, left, right)]
@@ -160,5 +160,5 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def gram_is_cheaper(n: int, inputs: int, outputs: int) -> bool:
-    """Multiplications of the two forms: n²·(inputs + outputs), plus n·inputs·outputs for the dot, against the latter."""
+    """Compares multiplications: n²·(inputs + outputs) plus n·inputs·outputs for the dot, against the cost of the gradient."""
     return n * (inputs + outputs) < inputs * outputs

@@ -1,4 +1,4 @@
-"""Sums over the rows of large tensors: dots, squares, absolute values. One pass forth and one back, and on a CPU no digits are lost."""
+"""Sums over the rows of large tensors: dots, squares, absolute values. One pass forward and one backward; no lost digits on a CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakgauge.channels.rows import as_rows
 from leakgauge.engine.fused import chain
 
 PIECE, LONG = 2**10, 2**15
-"""How many values a CPU adds up one after another, in a norm and in a product."""
+"""How many values a CPU adds sequentially, in a norm and in a product."""
 
 
 def row_dot(gradient: Tensor, target: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def row_dot(gradient: Tensor, target: Tensor) -> Tensor:
         return (flat * as_rows(target)).sum(1)
     if flat.device.type != "cpu" or flat.shape[1] <= LONG:
         return flat @ target.flatten()
-    # as in _in_pieces: of two million values a single product would lose four digits
+    # as in _in_pieces: over two million values a single product would lose four digits
     return torch.stack([g @ t for g, t in zip(flat.split(LONG, 1), target.flatten().split(LONG), strict=True)]).sum(0)
 
 
@@ -38,7 +38,7 @@ def squares_of_rows(values: Tensor) -> Tensor:
 
 
 class _RowSquare(torch.autograd.Function):
-    """One pass forth and one back. Autograd would write the squares down, and twice the values before it scales them."""
+    """One pass forward and one backward. Autograd would store the squares, and twice the values before scaling them."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
@@ -53,8 +53,8 @@ class _RowSquare(torch.autograd.Function):
 
 
 def _in_pieces(values: Tensor, summed: Callable[[Tensor], Tensor]) -> Tensor:
-    """A sum over the last dimension of (R, k). On a CPU the norm adds one value after another, and of a million values loses three of
-    seven digits; sums of pieces lose none, and take no longer.
+    """A sum over the last dimension of (R, k). On a CPU the norm adds sequentially and loses three of seven digits over a million
+    values; sums of pieces lose none and take no longer.
     """
     whole = values.shape[1] // PIECE * PIECE
     if values.device.type != "cpu" or not whole:
@@ -68,7 +68,7 @@ def row_absolute(values: Tensor) -> Tensor:
 
 
 class _RowAbsolute(torch.autograd.Function):
-    """Autograd would write the absolute values down, and multiply the signs by an expanded slope into a third tensor."""
+    """Autograd would store the absolute values and multiply the signs by an expanded slope into a third tensor."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Layer normalisation, GELU and softmax whose second derivatives are written down, not pieced together.
+"""Layer normalisation, GELU and softmax with second derivatives written by hand.
 
-PyTorch differentiates their backward passes through dozens of small kernels. By hand it is a few, most of them fused ones.
+PyTorch differentiates their backward passes through dozens of small kernels. By hand it takes a few, most of them fused.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.autograd.function import once_differentiable
 from leakgauge.engine.fused import chain
 
 
-def normalised(x: Tensor, shape: tuple[int, ...], eps: float) -> Tensor:
+def normalise(x: Tensor, shape: tuple[int, ...], eps: float) -> Tensor:
     """n = (x − mean) · r over the last dimensions ``shape``, r = 1/√(variance + eps); differentiable twice."""
     output: tuple[Tensor, Tensor] = _Normalise.apply(x, shape, eps)
     return output[0]
 
 
-def _centred(g: Tensor, n: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """g − mean(g) − n · mean(g · n): what is left of g after the shift and the scale that normalisation removes."""
+def _centre(g: Tensor, n: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """g − mean(g) − n · mean(g · n): g without the shift and the scale that normalisation removes."""
     lead = n.shape[: n.dim() - len(shape)]
     none, one = n.new_zeros(*lead, *[1] * len(shape)), n.new_ones(*lead, *[1] * len(shape))
     mask = [True, False, False]
@@ -52,18 +52,18 @@ class _Normalise(torch.autograd.Function):
 
 
 def _through_scale(of_r: Tensor, n: Tensor, r: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """What comes back for r, as a slope of x: ∂r/∂x = −r² · n / (number of values)."""
+    """The incoming gradient of r as a slope of x: ∂r/∂x = −r² · n / (number of values)."""
     return n * (of_r * r.square() / -math.prod(shape))
 
 
 @chain
 def _both_slopes(of_n: Tensor, of_r: Tensor, n: Tensor, r: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return (_centred(of_n, n, shape) * r).add_(_through_scale(of_r, n, r, shape))
+    return (_centre(of_n, n, shape) * r).add_(_through_scale(of_r, n, r, shape))
 
 
 @chain
 def _slope(g: Tensor, n: Tensor, r: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    centred = _centred(g, n, shape)
+    centred = _centre(g, n, shape)
     return centred * r, centred
 
 
@@ -71,11 +71,11 @@ def _slope(g: Tensor, n: Tensor, r: Tensor, shape: tuple[int, ...]) -> tuple[Ten
 def _slopes_of_slope(
     u: Tensor, g: Tensor, n: Tensor, r: Tensor, centred: Tensor, shape: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of r · (g − mean(g) − n · mean(g · n)) in g, n and r, with u coming back."""
+    """Derivatives of r · (g − mean(g) − n · mean(g · n)) in g, n and r, with incoming gradient u."""
     dims = tuple(range(-len(shape), 0))
     up = u * r
     of_n = torch.addcmul(up * (g * n).mean(dims, keepdim=True), g, (up * n).mean(dims, keepdim=True)).neg_()
-    return _centred(up, n, shape), of_n, (u * centred).sum(dims, keepdim=True)
+    return _centre(up, n, shape), of_n, (u * centred).sum(dims, keepdim=True)
 
 
 class _Slope(torch.autograd.Function):
@@ -151,7 +151,7 @@ class _Softmax(torch.autograd.Function):
 
 
 class _SoftmaxSlope(torch.autograd.Function):
-    """p ∘ (g − Σ g∘p). Its derivatives with u coming back: p ∘ (u − Σ u∘p) in g, and (u − Σ u∘p) ∘ g − u · Σ g∘p in p."""
+    """p ∘ (g − Σ g∘p). Its derivatives with incoming gradient u: p ∘ (u − Σ u∘p) in g, and (u − Σ u∘p) ∘ g − u · Σ g∘p in p."""
 
     @staticmethod
     def forward(ctx: Any, g: Tensor, p: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""What a layer rule gives: how one use of a weight contributes to the gradient of each restart.
+"""The result of a layer rule: how one use of a weight contributes to the gradient of each restart.
 
-a (R, n, inputs) is what entered the layer, δ (R, n, outputs) the derivative of the loss with respect to what left it, with
+a (R, n, inputs) is the layer's input, δ (R, n, outputs) the derivative of the loss with respect to its output, with
 n = samples · positions of one restart. The gradient of restart r is δ_rᵀ a_r.
 """
 
@@ -20,7 +20,7 @@ from leakgauge.engine.rules.sums import row_dot, row_square
 
 @dataclass(frozen=True, eq=False)
 class Use(ABC):
-    """One use of a named ``weight`` and/or ``bias`` in a layer whose output left the given edge of the graph."""
+    """One use of a named ``weight`` and/or ``bias`` in a layer, with the graph edge of its output."""
 
     rows: int
     weight: str | None
@@ -36,7 +36,7 @@ class Use(ABC):
         """Gradient of the bias for every restart, (R, *shape)."""
 
     def prefers_gram(self) -> bool:
-        """Whether dot and norm are cheaper without the gradient itself."""
+        """Whether dot and norm are cheaper to compute without the gradient."""
         return False
 
     def numbers(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,14 +44,14 @@ class Use(ABC):
         gradient = self.weight_gradient(delta)
         return row_dot(gradient, target), row_square(as_rows(gradient))
 
-    def compared(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def compare(self, delta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """‖g_r − g*_r‖², (R,), and the difference, (R, k); ``target`` as above."""
         difference = as_rows(self.weight_gradient(delta) - target)
         return row_square(difference), difference
 
 
 class Recorder(Protocol):
-    """What a rule asks of the tape that runs it."""
+    """What a rule needs from the tape that runs it."""
 
     rows: int
 
@@ -63,4 +63,4 @@ class Recorder(Protocol):
     def name_of(self, value: Any) -> str | None: ...
     def mark_data(self, value: Tensor) -> Tensor: ...
     def tap(self, output: Tensor, make: Callable[[GradientEdge], Use]) -> Tensor: ...
-    def added(self, output: Tensor, bias: Tensor | None, *, dim: int) -> Tensor: ...
+    def add_bias(self, output: Tensor, bias: Tensor | None, *, dim: int) -> Tensor: ...

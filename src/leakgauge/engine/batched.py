@@ -9,11 +9,11 @@ from torch import Tensor
 from leakgauge.core import Channel, Victim
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.reference import Replay
-from leakgauge.engine.vmapped import Stacked
+from leakgauge.engine.vmapped import StackedReplay
 
 
 @dataclass(frozen=True, eq=False)
-class Folded:
+class BatchedReplay:
     """Replays ``channel`` once on the samples of all rows."""
 
     victim: Victim
@@ -23,4 +23,4 @@ class Folded:
     def __call__(self, x: Tensor, y: Tensor) -> Replay:
         signal = self.channel(self.victim, x.flatten(0, 1), y.flatten(0, 1))
         rows = {name: signal[name].unflatten(0, x.shape[:2]) for name in self.observed.signal}
-        return Stacked(rows, self.observed)
+        return StackedReplay(rows, self.observed)
