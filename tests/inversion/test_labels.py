@@ -117,7 +117,7 @@ def test_the_chance_rule_refuses_a_model_that_tells_images_apart():
         of.model[3].weight *= 100
     with pytest.raises(Inapplicable, match="similar probabilities"):
         told(ChanceCounts(), of, observed(of, [1, 2, 3]))
-    with pytest.raises(Inapplicable, match="one step"):
+    with pytest.raises(Inapplicable, match="single step"):
         told(ChanceCounts(), of, observed(of, [1, 2], channel=FedAvg(steps=2, lr=0.1)))
 
 

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from leakgauge.core.examples import example
-from leakgauge.inversion import Adam, Cosine, Descent, FromSpace, Matching, Sign, StepDecay, TotalVariation, infer_labels
+from leakgauge.inversion import (
+    Adam,
+    Cosine,
+    Descent,
+    FromSpace,
+    Matching,
+    Sign,
+    StepDecay,
+    TotalVariation,
+    infer_labels,
+)
 
 
 @example("cnn", steps=150, tv=0.01)
@@ -15,7 +25,7 @@ def inverting_gradients(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, 
     ``tv`` is α of the paper (0.1 for small images in its public configuration), ``lr`` the step of Adam, multiplied by 0.1
     after 3/8, 5/8 and 7/8 of ``steps``; only the sign of the image's gradient is used; x stays a valid image.
 
-    Deviations: labels are infer_labels from the head's gradient instead of being given (sign rule for one sample, counts from
+    Deviations: labels are inferred from the head's gradient instead of being given (sign rule for one sample, counts from
     the bias otherwise); the kept image is the one that produced the lowest objective, not the last.
 
     Ref: Geiping et al. 2020, Eq. (4) — inverting gradients

@@ -25,9 +25,9 @@ from leakgauge.inversion.labels import (
     Joint,
     LabelRule,
     batch_size,
+    class_count,
     class_labels,
     infer_labels,
-    class_count,
 )
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
