@@ -35,6 +35,8 @@ class AttackOptions(Threat, Served, CI, Recorded):
 def attack(options: AttackOptions) -> int:
     """Run one attack on one case and write its record, pictures and report.
 
+    A malicious --server reads the update with its own attack, unless --attack names another.
+
     With --update: attack what a real client sent, as saved by a federated learning framework. --channel says how the update
     was made; --reveal auxiliary:64 with --data gives the server images of its own.
     """

@@ -83,12 +83,13 @@ class Options:
     @classmethod
     def declared(cls) -> dict[str, Declared]:
         """Every option and argument by its name, with flags and panel."""
+        groups = [base for base in reversed(cls.__mro__) if issubclass(base, Options)]
+        panels = {name: base.PANEL for base in groups for name in inspect.get_annotations(base)}
         found = dict[str, Declared]()
         for one in fields(cls):
             if (said := one.metadata.get("declared")) is not None:
-                owner: Any = next(base for base in cls.__mro__ if one.name in inspect.get_annotations(base))
                 flags = () if said.metavar else said.flags or (f"--{one.name.replace('_', '-')}",)
-                found[one.name] = replace(said, flags=flags, panel=said.panel or owner.PANEL)
+                found[one.name] = replace(said, flags=flags, panel=said.panel or panels[one.name])
         return found
 
     def asked(self) -> dict[str, str]:
