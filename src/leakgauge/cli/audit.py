@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
@@ -62,37 +62,54 @@ def audit(options: AuditOptions) -> int:
     plan file (audit.py, see leakgauge init): its cases on its victim and data; options given here override the file.
     """
     began = time.perf_counter()
+    from leakgauge.audit import plan as plans
     from leakgauge.audit import whole
-    from leakgauge.audit.plan import read
     from leakgauge.audit.session import Session
     from leakgauge.cli.run_folder import make_folder, refuse_changes, remember
+    from leakgauge.cli.screen import AuditView
     from leakgauge.integrations import plan_file
     from leakgauge.integrations.setups import find
 
     folder, asked, command = options.folder, options.asked(), options.command()
-    plan = None
+    written = None
     if options.model is not None and plan_file.is_plan(options.model):
-        plan = plan_file.read(options.model, seed=options.seed)
-        options = replace(options, fail_over=options.fail_over or plan.fail_over, budget=options.budget or plan.budget)
+        written = plan_file.read(options.model, seed=options.seed)
+        options = replace(
+            options, fail_over=options.fail_over or written.fail_over, budget=options.budget or written.budget
+        )
         if not (options.only or options.skip):
-            options = replace(options, only=plan.only, skip=plan.skip)
+            options = replace(options, only=written.only, skip=written.skip)
     spread, load = _map(options), Session(find)
     if options.resume:
-        if plan is not None:
+        if written is not None:
             asked.pop("model", None)  # a plan file says which verdicts pass
         refuse_changes(folder, asked, kind="audit")
-        return _run(options, read(folder), spread, load=load, began=began)
-    request = request_of(options, plan, load=load, command=command)
-    make_folder(folder)
-    whole.refuse_second(folder)
-    remember(folder, asked)
-    return _run(options, request, spread, load=load, began=began)
+        found = plans.read(folder)
+    else:
+        found = request_of(options, written, load=load, command=command)
+    if "updates" not in found.questions and options.judges:
+        raise BadInput(
+            "--fail-over, --json, --junit and --markdown judge the cases of the question updates, which is skipped"
+        )
+    if not options.resume:
+        make_folder(folder)
+        whole.refuse_second(folder)
+        remember(folder, asked)
+    screen = Console(quiet=options.quiet)
+    try:
+        with AuditView(screen, found.questions) as view:
+            ready, ended = whole.conduct(found, folder=folder, load=load, began=began, watcher=view, map=spread)
+    except LeakgaugeError:
+        if not (folder / plans.FILE).exists():  # a user's mistake leaves nothing in the folder
+            (folder / ASKED).unlink(missing_ok=True)
+        raise
+    return _conclude(options, ready, ended, screen)
 
 
-def request_of(options: AuditOptions, plan: PlanFile | None, *, load: Load, command: str) -> Request:
-    """What the options ask for. Without a model, data and a named case the embedded models are audited.
+def request_of(options: AuditOptions, written: PlanFile | None, *, load: Load, command: str) -> Request:
+    """What the options ask for; the embedded models, if they name no model, data or case.
 
-    The cases of a plan file replace the usual ones; its first is the one that counts.
+    The cases of a plan file (``written``) replace the usual ones; its first is the one that counts.
     """
     from leakgauge.audit.case import Case
     from leakgauge.audit.plan import Effort, ask, ask_embedded
@@ -104,19 +121,9 @@ def request_of(options: AuditOptions, plan: PlanFile | None, *, load: Load, comm
     mode, batch_size, defenses = options.mode, options.batch_size, options.defense
     base = options.case()
     cases, steps = None, base.options.get("steps")
-    if plan is not None and plan.cases is not None:
-        given = options.given & {
-            "local_steps",
-            "local_lr",
-            "channel",
-            "attack",
-            "reveal",
-            "classes",
-            "resize",
-            "device",
-            "seed",
-        }
-        cases = plan_file.settled(plan, base, given=given, mode=mode, batch_size=batch_size, defenses=defenses)
+    if written is not None and written.cases is not None:
+        given = options.given & {one.name for one in fields(Case)}
+        cases = plan_file.settled(written, base, given=given, mode=mode, batch_size=batch_size, defenses=defenses)
         steps = steps or plan_file.steps_of(cases)
     effort = Effort(steps, options.training_steps, options.epochs)
     only, skip = options.only, options.skip
@@ -130,9 +137,18 @@ def request_of(options: AuditOptions, plan: PlanFile | None, *, load: Load, comm
         return ask_embedded(budget=seconds, seed=base.seed, device=base.device, **common)
     if seconds is None and effort.leaves_open(questions):
         seconds = seconds_of(DEFAULT_BUDGET)
-    wanted: dict[str, Any] = {"mode": mode, "batch_size": batch_size, "defenses": defenses, "cases": cases}
-    models = smaller(base.model)
-    return ask(base, load=load, **wanted, explain=options.explain, models=models, budget=seconds, **common)
+    return ask(
+        base,
+        load=load,
+        mode=mode,
+        batch_size=batch_size,
+        defenses=defenses,
+        cases=cases,
+        explain=options.explain,
+        models=smaller(base.model),
+        budget=seconds,
+        **common,
+    )
 
 
 def _map(options: AuditOptions) -> CaseMap | None:
@@ -148,26 +164,6 @@ def _map(options: AuditOptions) -> CaseMap | None:
     from leakgauge.audit.processes import Processes
 
     return Processes(options.workers)
-
-
-def _run(options: AuditOptions, found: Plan | Request, spread: CaseMap | None, *, load: Load, began: float) -> int:
-    from leakgauge.audit import whole
-    from leakgauge.audit.plan import FILE
-    from leakgauge.cli.screen import AuditView
-
-    folder, screen = options.folder, Console(quiet=options.quiet)
-    try:
-        if "updates" not in found.questions and options.judges:
-            raise BadInput(
-                "--fail-over, --json, --junit and --markdown judge the cases of the question updates, which is skipped"
-            )
-        with AuditView(screen, found.questions) as view:
-            ready, ended = whole.conduct(found, folder=folder, load=load, began=began, watcher=view, map=spread)
-    except LeakgaugeError:
-        if not (folder / FILE).exists():  # a user's mistake leaves nothing in the folder
-            (folder / ASKED).unlink(missing_ok=True)
-        raise
-    return _conclude(options, ready, ended, screen)
 
 
 def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer], screen: Console) -> int:
