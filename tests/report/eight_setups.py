@@ -8,7 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from leakgauge.audit.records import Record, append
+from leakgauge.audit.case import Case
+from leakgauge.audit.records import Curve, Frame, Record, VictimFacts, append
+from leakgauge.audit.scoring import Scores
+from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
+from leakgauge.core import Assumption
 
 SIZE = 32
 
@@ -53,24 +57,22 @@ def strip(images: list[Image.Image]) -> Image.Image:
     return whole
 
 
-def summary(values: list[float]) -> dict:
-    return {"mean": sum(values) / len(values), "min": min(values), "max": max(values), "per_image": values}
-
-
-def curve(restarts: int, steps: int, floor: float, seed: int) -> dict:
+def curve(restarts: int, steps: int, floor: float, seed: int) -> Curve:
     rng = np.random.default_rng(seed)
     at = list(range(0, steps + 1, max(steps // 60, 1)))
     lines = []
     for _ in range(restarts):
         rate, level = rng.uniform(2, 7), floor * math.exp(rng.uniform(0, 1.6))
-        lines.append([float(0.9 * math.exp(-rate * s / steps) + level * math.exp(rng.normal(0, 0.05))) for s in at])
-    return {"steps": at, "losses": lines}
+        lines.append(
+            tuple(float(0.9 * math.exp(-rate * s / steps) + level * math.exp(rng.normal(0, 0.05))) for s in at)
+        )
+    return Curve(tuple(at), tuple(lines))
 
 
 VERSIONS = {"leakgauge": "0.1.0", "torch": "2.6.0", "python": "3.11.9"}
-SIZE_KNOWN = {"what": "batch size known", "kind": "deployable"}
-LABELS = {"what": "true labels given to the adversary", "kind": "diagnostic"}
-EVAL = {"what": "client computes its update in eval mode (real training uses train mode)", "kind": "diagnostic"}
+SIZE_KNOWN = Assumption("batch size known", "deployable")
+LABELS = Assumption("true labels given to the adversary", "diagnostic")
+EVAL = Assumption("client computes its update in eval mode (real training uses train mode)", "diagnostic")
 
 
 def make_record(
@@ -78,7 +80,7 @@ def make_record(
     key: str,
     *,
     name: str,
-    verdict: str | None = "feasible",
+    outcome: Outcome | None = Outcome.FEASIBLE,
     status: str = "done",
     batch: int = 1,
     quality: float = 0.9,
@@ -91,41 +93,36 @@ def make_record(
     mode: str = "train",
     local_steps: int = 1,
     defenses: tuple[str, ...] = (),
-    assumptions: tuple[dict, ...] = (SIZE_KNOWN,),
+    assumptions: tuple[Assumption, ...] = (SIZE_KNOWN,),
     size: int = SIZE,
-    rule: str = "mean PSNR is at least 18 dB and at least 3 dB above the null run",
     reason: str = "",
     notes: tuple[str, ...] = (),
 ) -> Record:
     """One record, with its pictures written into ``folder``."""
     seed = sum(map(ord, key))
     rng = np.random.default_rng(seed)
-    case = {
-        "name": name,
-        "model": model,
-        "data": "embedded:scenes",
-        "mode": mode,
-        "batch_size": batch,
-        "local_steps": local_steps,
-        "local_lr": 0.1,
-        "attack": attack,
-        "options": {"steps": steps, "tv": 1e-4},
-        "defenses": list(defenses),
-        "reveal": ["size"],
-        "seed": 0,
-        "first": 12,
-    }
     common = {
         "key": key,
         "status": status,
-        "case": case,
+        "case": Case(
+            name=name,
+            model=model,
+            data="embedded:scenes",
+            mode=mode,
+            batch_size=batch,
+            local_steps=local_steps,
+            local_lr=0.1,
+            attack=attack,
+            options={"steps": steps, "tv": 1e-4},
+            defenses=defenses,
+            first=12,
+        ),
         "attack": f"{attack}(steps={steps}, tv=0.0001, restarts={restarts})",
-        "victim": {"name": model, "mode": mode, "parameters": 61706, "classes": 10, "shape": [3, size, size]},
+        "victim": VictimFacts(model, mode, 61706, 10, (3, size, size)),
         "channel": "Gradient()" if local_steps == 1 else f"FedAvg(steps={local_steps}, lr=0.1)",
         "defenses": defenses,
         "assumptions": assumptions,
         "versions": VERSIONS,
-        "seed": 0,
         "notes": notes,
         "reason": reason,
         "command": f"leakgauge attack {model} --attack {attack} --batch {batch} --mode {mode} --out runs/{key}",
@@ -147,37 +144,44 @@ def make_record(
     for step in np.linspace(0, steps, 8).astype(int).tolist() if restarts else []:
         name_of = f"{key}-step{step}.png"
         strip([worse(t, quality * (step / steps) ** 0.5, step) for t in truth]).save(folder / name_of)
-        progress.append({"step": step, "picture": name_of})
+        progress.append(Frame(step, name_of))
     psnr = psnr or [float(8 + 20 * quality**2 + rng.normal(0, 1.2)) for _ in truth]
     ssim = [1.0 if math.isinf(p) else float(np.clip(quality**1.5 + rng.normal(0, 0.03), 0, 1)) for p in psnr]
-    metrics = {"mse": summary([10 ** (-p / 10) for p in psnr]), "psnr": summary(psnr), "ssim": summary(ssim)}
-    metrics |= {"lpips": summary([1 - s for s in ssim]) if lpips else None, "labels": summary([1.0] * batch)}
 
-    def weak(level: float, structure: float) -> dict:
+    def scores(psnr: list[float], ssim: list[float], **more: tuple[float, ...] | None) -> Scores:
+        return Scores(tuple(10 ** (-p / 10) for p in psnr), tuple(psnr), tuple(ssim), **more)
+
+    def weak(level: float, structure: float) -> Scores:
         values = [float(level + rng.normal(0, 0.7)) for _ in truth]
-        found = {"mse": summary([10 ** (-p / 10) for p in values]), "psnr": summary(values)}
-        return found | {"ssim": summary([float(structure + rng.uniform(0, 0.05)) for _ in truth]), "lpips": None}
+        return scores(values, [float(structure + rng.uniform(0, 0.05)) for _ in truth])
 
+    perceptual = tuple(1 - s for s in ssim) if lpips else None
     return Record(
         **common,
         seconds=float(restarts * steps / 190 + 0.04),
         peak_bytes=int(1.4e9),
-        metrics=metrics,
+        scores=scores(psnr, ssim, lpips=perceptual, labels=(1.0,) * batch),
         null=weak(8.4, 0.02),
         baseline=weak(11.9, 0.16),
-        verdict=verdict,
-        rule=rule,
+        verdict=None if outcome is None else verdict(outcome, batch, assumptions),
         pictures=pictures,
         progress=tuple(progress),
-        curve=curve(restarts, steps, 10 ** (-3 * quality), seed) if restarts else {},
+        curve=curve(restarts, steps, 10 ** (-3 * quality), seed) if restarts else Curve(),
         restarts={"psnr": [psnr[0] - abs(rng.normal(0, 2)) for _ in range(restarts)]} if restarts > 1 else {},
     )
 
 
+def verdict(outcome: Outcome, images: int = 1, assumptions: tuple[Assumption, ...] = ()) -> Verdict:
+    """A verdict of this outcome: all images reconstructed, one of them glimpsed, or none."""
+    kind = "diagnostic" if any(a.kind == "diagnostic" for a in assumptions) else "deployable"
+    if outcome is Outcome.FEASIBLE:
+        return Verdict(outcome, kind, images, images)
+    seen = {Way.CLOSENESS: 1} if outcome is Outcome.PARTIAL else {}
+    return Verdict(outcome, kind, images, glimpsed=seen, missed=Check("ssim", 0.38, above="zero"))
+
+
 def build(folder: Path) -> list[Record]:
     """Eight set-ups: two feasible, two partial, two infeasible within budget, one refused, one broken off."""
-    partial = "mean PSNR lies between 13 dB and 18 dB"
-    nothing = "mean PSNR is less than 3 dB above the null run"
     return [
         make_record(
             folder,
@@ -191,7 +195,6 @@ def build(folder: Path) -> list[Record]:
             attack="april_closed_form",
             model="vit_a",
             assumptions=(SIZE_KNOWN,),
-            rule="MSE is 0: the image was computed, not guessed",
         ),
         make_record(
             folder,
@@ -208,20 +211,18 @@ def build(folder: Path) -> list[Record]:
             folder,
             "c",
             name="ResNet18, batch of sixteen",
-            verdict="partial",
+            outcome=Outcome.PARTIAL,
             batch=16,
             quality=0.6,
             model="preact_resnet18",
-            rule=partial,
         ),
         make_record(
             folder,
             "d",
             name="LeNet with gradient noise",
-            verdict="partial",
+            outcome=Outcome.PARTIAL,
             batch=2,
             quality=0.5,
-            rule=partial,
             defenses=("GaussianNoise(relative=0.1)",),
             restarts=1,
         ),
@@ -229,22 +230,20 @@ def build(folder: Path) -> list[Record]:
             folder,
             "e",
             name="LeNet, 90 % of the gradient pruned",
-            verdict="infeasible_within_budget",
+            outcome=Outcome.INFEASIBLE,
             batch=4,
             quality=0.12,
-            rule=nothing,
             defenses=("Prune(0.9)", "Quantize(8)"),
         ),
         make_record(
             folder,
             "f",
             name="resnet18-imagenet-fedavg-four-local-steps-with-a-very-long-unbroken-identifier_000017",
-            verdict="infeasible_within_budget",
+            outcome=Outcome.INFEASIBLE,
             batch=1,
             quality=0.15,
             size=128,
             local_steps=4,
-            rule=nothing,
             restarts=32,
             model="resnet18",
         ),
@@ -253,7 +252,7 @@ def build(folder: Path) -> list[Record]:
             "g",
             name="ViT without position embedding",
             status="refused",
-            verdict=None,
+            outcome=None,
             model="vit_b",
             attack="april_optimised",
             reason="not shared: pos_embed",
@@ -264,7 +263,7 @@ def build(folder: Path) -> list[Record]:
             "h",
             name="ResNet18 at 224 pixels",
             status="error",
-            verdict=None,
+            outcome=None,
             model="resnet18",
             batch=64,
             reason="OutOfMemoryError: CUDA out of memory. Tried to allocate 12.00 GiB",

@@ -1,4 +1,4 @@
-"""The part of the report about defenses: its sentences, its table, its picture, and how it looks in a real browser."""
+"""The section on defenses: its statement, its table, its chart, and how it looks in a real browser."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,17 +14,23 @@ import pytest
 from PIL import Image
 
 from leakgauge.audit import defense_records as store
-from leakgauge.audit.defense_records import DefenseRecord, in_words
+from leakgauge.audit.case import Case
+from leakgauge.audit.defense_records import DefenseRecord, Trial
+from leakgauge.audit.findings import Defenses, defenses_of, read_findings
+from leakgauge.audit.scoring import Scores
+from leakgauge.audit.verdict import Outcome, Verdict, Way
+from leakgauge.audit.wording import defense_words, on_defenses, statements
+from leakgauge.core import Assumption
 from leakgauge.errors import BadInput
 from leakgauge.report import charts
 from leakgauge.report.charts import Mark
 from leakgauge.report.page import write
-from leakgauge.report.sections.defenses import context, defense_chart, headline, membership
+from leakgauge.report.sections import defenses
+from leakgauge.report.sections.defenses import defense_chart
 
-CASE = {
-    "model": "cnn<b>", "mode": "eval", "data": "fashion", "batch_size": 1, "attack": "inverting_gradients",
-    "options": {"steps": 200}, "seed": 0,
-}  # fmt: skip
+from .eight_setups import verdict
+
+CASE = Case(model="cnn<b>", options={"steps": 200})
 
 
 def rate(value: float, spread: float = 0.02) -> dict[str, float]:
@@ -31,27 +38,33 @@ def rate(value: float, spread: float = 0.02) -> dict[str, float]:
 
 
 def tried(
-    spec: str, verdict: str | None, ssim: float, *, auc: float = 0.98, cost: float | None = 0.0, **changes
+    spec: str,
+    outcome: Outcome | None,
+    ssim: float,
+    *,
+    auc: float = 0.98,
+    cost: float | None = 0.0,
+    **changes: Any,
 ) -> DefenseRecord:
     accuracy = {
         **rate(0.8 - (cost or 0)), "images": 500, "steps": 60, "batch": 32, "trained_on": 480, "right": "01",
-        "start": "weights drawn anew", "optimizer": "Adam", "unknown": "" if cost is not None else "learned <nothing>",
+        "start": "fresh weights", "optimizer": "Adam", "unknown": "" if cost is not None else "learned <nothing>",
         "cost": None if cost is None else rate(cost),
     }  # fmt: skip
     record = DefenseRecord(
         key=spec or "none",
         status="done",
-        trial={"case": CASE, "train_steps": 60},
+        trial=Trial(CASE, 60),
         defenses=(spec,) if spec else (),
         attack="A",
         channel="Gradient()",
         versions={"torch": "2"},
         command=f"leakgauge attack cnn --defense {spec}",
         seconds=2.0,
-        assumptions=({"what": "eval mode", "kind": "diagnostic"},),
-        metrics={"ssim": {"mean": ssim}, "psnr": {"mean": math.inf if ssim == 1 else 12.0}},
-        null={"ssim": {"mean": 0.125}},
-        verdict=verdict,
+        assumptions=(Assumption("eval mode", "diagnostic"),),
+        scores=Scores((0.1,), (math.inf if ssim == 1 else 12.0,), (ssim,)),
+        null=Scores((0.2,), (7.0,), (0.125,)),
+        verdict=None if outcome is None else verdict(outcome),
         leakage={
             "auc": rate(auc), "tpr": rate(0.5), "candidates": 64, "batch": 1, "releases": 128, "notes": [], "unknown": "",
         },
@@ -60,18 +73,23 @@ def tried(
     return replace(record, **changes)
 
 
-NONE = tried("", "feasible", 0.95, auc=1.0)
-STOPPED = tried("gaussian_noise:relative=10.0", "infeasible_within_budget", 0.2, cost=0.06)
+FEASIBLE, PARTIAL, INFEASIBLE = Outcome
+NONE = tried("", FEASIBLE, 0.95, auc=1.0)
+STOPPED = tried("gaussian_noise:relative=10.0", INFEASIBLE, 0.2, cost=0.06)
 RECORDS = [
     NONE,
-    tried("gaussian_noise:relative=0.1", "feasible", 0.96),
+    tried("gaussian_noise:relative=0.1", FEASIBLE, 0.96),
     STOPPED,
-    tried("prune:0.9", "partial", 0.5, cost=0.02),
-    tried("quantize:4", "feasible", 0.9, cost=-0.004),
-    tried("withhold:head", None, 0, cost=0.04, status="refused", reason="not shared: <head>", metrics={}, null={}),
-    tried("clip:1.0", None, 0, status="error", reason="RuntimeError: boom", metrics={}, leakage={}, accuracy={}),
-    tried("prune:0.99", "partial", 0.4, cost=None),
+    tried("prune:0.9", PARTIAL, 0.5, cost=0.02),
+    tried("quantize:4", FEASIBLE, 0.9, cost=-0.004),
+    tried("withhold:head", None, 0, cost=0.04, status="refused", reason="not shared: <head>", scores=None, null=None),
+    tried("clip:1.0", None, 0, status="error", reason="RuntimeError: boom", scores=None, leakage={}, accuracy={}),
+    tried("prune:0.99", PARTIAL, 0.4, cost=None),
 ]
+
+
+def context(folder: Path) -> dict[str, Any]:
+    return defenses.section(store.read(folder), folder, statements(read_findings(folder))[3])
 
 
 def write_into(folder: Path, records: list[DefenseRecord] = RECORDS) -> None:
@@ -89,10 +107,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_folder_without_trials(tmp_path):
-    assert context(tmp_path) is None
+def test_a_folder_without_trials(tmp_path: Path):
     (tmp_path / store.FILE).touch()
-    assert context(tmp_path) is None
     with pytest.raises(BadInput):
         write(tmp_path)
 
@@ -100,79 +116,42 @@ def test_a_folder_without_trials(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("gaussian_noise:relative=0.5", ("Gaussian noise", "0.5 × gradient length")),
+        ("gaussian_noise:relative=0.5", ("Gaussian noise", "0.5 × gradient norm")),
         ("laplacian_noise:std=0.01", ("Laplacian noise", "deviation 0.01")),
         ("prune:fraction=0.99", ("Pruning", "99 % of entries")),
         ("quantize:bits=8", ("Quantisation", "8 bits")),
-        ("clip:1.0", ("Clipping", "to length 1")),
+        ("clip:1.0", ("Clipping", "to norm 1")),
         ("withhold:head+norms", ("Withheld", "head+norms")),
         ("mask_channels:0.5,seed=3", ("Mask channels", "0.5,seed=3")),
         ("my_own", ("My own", "")),
     ],
 )
-def test_defenses_in_words(spec, words):
-    assert in_words(spec) == words
+def test_defenses_in_words(spec: str, words: tuple[str, str]):
+    assert defense_words(spec) == words
 
 
-def test_the_headline_follows_from_the_verdicts():
-    stopped = "1 of 4 defenses stopped the attack within its budget"
-    assert headline(RECORDS[:5]) == (
-        f"{stopped}; the cheapest, Gaussian noise (10 × gradient length), costs 6 points of accuracy."
-    )
-    two = [*RECORDS[:5], tried("withhold:head", "infeasible_within_budget", 0.1, cost=-0.01)]
-    assert headline(two).endswith("the cheapest, withholding the head, costs no accuracy that could be measured.")
-    unknown = [NONE, RECORDS[1], tried("prune:0.99", "infeasible_within_budget", 0.1, cost=None)]
-    assert headline(unknown).endswith("stopped the attack within its budget: pruning (99 % of entries).")
-    assert headline([NONE, RECORDS[1], RECORDS[3]]) == (
-        "None of the 2 defenses stopped the attack within its budget; it saw least under pruning (90 % of entries) "
-        "(SSIM 0.50 instead of 0.95)."
-    )
-    layout = replace(NONE, verdict="partial", rule="(1 by the layout alone)", metrics={"layout": {"max": 0.71}})
-    under = [
-        replace(one, metrics={**one.metrics, "layout": {"max": at}})
-        for one, at in zip(RECORDS[1:4:2], (0.4, 0.6), strict=True)
-    ]
-    assert headline([layout, *under]).endswith(
-        "noise (0.1 × gradient length) (correlation of the layout 0.40 instead of 0.71)."
-    )
-    assert "Already without defense" in headline([replace(NONE, verdict="infeasible_within_budget"), STOPPED])
-    assert "without defense gave no result" in headline([replace(NONE, status="refused", verdict=None), STOPPED])
-    assert "without defense gave no result" in headline([STOPPED])
-    assert headline([NONE, RECORDS[5]]) == "No trial of a defense gave a result."
+def test_members_are_hidden_only_where_the_interval_reaches_guessing():
+    held = [tried("prune:0.9", INFEASIBLE, 0.1, auc=0.51), tried("clip:1.0", INFEASIBLE, 0.1, auc=0.53)]
+    found = defenses_of([NONE, *held])
+    assert isinstance(found, Defenses)
+    said = on_defenses(found).text
+    assert "guessing under prune:0.9 (AUC 0.51)." in said
+    assert "With clip:1.0 an attacker infers batch membership with an AUC of 0.53" in said
 
 
-def test_one_defense_is_not_one_of_one():
-    alone = "The one defense that was judged, pruning (99 % of entries), "
-    held = tried("prune:0.99", "infeasible_within_budget", 0.1, cost=0.02)
-    seen = "(SSIM 0.10 instead of 0.95)"
-    assert (
-        headline([NONE, held]) == f"{alone}stopped the attack within its budget {seen} and costs 2 points of accuracy."
-    )
-    leaks = replace(held, verdict="partial")
-    assert headline([NONE, leaks]) == f"{alone}did not stop the attack within its budget {seen}."
-
-
-def test_membership_is_hidden_only_where_the_interval_reaches_a_coin():
-    assert "None of them hides" in membership(RECORDS)
-    assert "at least 0.98" in membership(RECORDS)
-    hidden = [NONE, tried("prune:0.9", "partial", 0.5, auc=0.51), tried("clip:1.0", "partial", 0.5, auc=0.53)]
-    said = membership(hidden)
-    assert "under: pruning (90 % of entries)." in said
-    assert "clipping" not in said
-    assert membership([NONE]) == ""
-
-
-def test_the_page_says_what_was_found(run):
+def test_the_page_says_what_was_found(run: Path):
     page = write(run).read_text().replace("<wbr>", "")
     assert "<h1>Audit of guarded" in page
     assert "from trials of 7 defenses." in " ".join(page.split())
-    assert "1 of 5 defenses stopped the attack" in page
-    assert "The attack is not adapted to the defense." in page
+    assert (
+        page.count("1 of 7 defenses made the attack infeasible within its budget") == 2
+    )  # at the top and in the section
+    assert "The attack does not adapt to the defense." in page
     assert "not shared: &lt;head&gt;" in page
     assert "learned &lt;nothing&gt;" in page
     assert "cnn&lt;b&gt;" in page
-    assert "after 60 steps of training from weights drawn anew" in page
-    assert "3 of 8 trials have no place here" in page
+    assert "after 60 steps of training from fresh weights" in page
+    assert "3 of 8 trials are not drawn" in page
     for wrong in ("nan", "None", "Undefined", "−0.0"):
         assert f">{wrong}<" not in page
 
@@ -210,11 +189,15 @@ def test_the_picture_shows_the_measured_trials_in_their_places(run):
     assert "nan" not in ElementTree.tostring(svg, encoding="unicode")
 
 
-def test_where_the_layout_tells_it_is_the_layout_that_is_shown(tmp_path):
-    plain = replace(NONE, verdict="partial", rule="(1 by the layout alone)")
+def seen_by(way: Way) -> Verdict:
+    return replace(verdict(PARTIAL), glimpsed={way: 1})
+
+
+def test_where_the_layout_shows_most_the_layout_is_shown(tmp_path: Path):
+    plain = replace(NONE, verdict=seen_by(Way.LAYOUT))
     for one, at in ((plain, 0.71), (RECORDS[1], 0.4), (RECORDS[3], 0.6)):
-        layouts = {"metrics": {**one.metrics, "layout": {"max": at}}, "null": {**one.null, "layout": {"max": 0.05}}}
-        store.append(tmp_path, replace(one, **layouts))
+        scores, null = replace(one.scores, layout=(at,)), replace(one.null, layout=(0.05,))
+        store.append(tmp_path, replace(one, scores=scores, null=null))
     shown = context(tmp_path)
     assert [(row["seen"], row["null"]) for row in shown["rows"]] == [
         ("0.71", "0.05"),
@@ -228,15 +211,14 @@ def test_where_the_layout_tells_it_is_the_layout_that_is_shown(tmp_path):
     assert "a correlation of 8 × 8 block means" in page
 
 
-def test_where_the_pieces_tell_it_is_their_lead_that_is_shown(tmp_path):
-    plain = replace(NONE, verdict="partial", rule="(1 by their pieces alone)")
+def test_where_the_patches_show_most_their_lead_is_shown(tmp_path: Path):
+    plain = replace(NONE, verdict=seen_by(Way.PIECES))
     for one, at in ((plain, 0.31), (RECORDS[1], 0.02), (RECORDS[3], 0.2)):
-        store.append(tmp_path, replace(one, metrics={**one.metrics, "pieces_lead": {"max": at}}))
+        store.append(tmp_path, replace(one, scores=replace(one.scores, pieces_lead=(at,))))
     shown = context(tmp_path)
     assert [row["seen"] for row in shown["rows"]] == ["0.31", "0.02", "0.20"]
-    assert shown["measure"] == "Pieces"
-    assert "(lead of the pieces 0.02 instead of 0.31)" in shown["headline"]
-    assert "the patches of the original are there, in another order" in write(tmp_path).read_text()
+    assert shown["measure"] == "Patches"
+    assert "finds the patches of the original, in another order" in write(tmp_path).read_text()
 
 
 @pytest.mark.parametrize("count", [1, 2, 30])
@@ -262,16 +244,16 @@ def test_labels_cover_neither_marks_nor_each_other(count):
 
 
 def test_without_costs_there_is_no_picture_and_the_page_says_so(tmp_path):
-    write_into(tmp_path, [tried("", "feasible", 0.9, cost=None), tried("prune:0.9", "partial", 0.5, cost=None)])
+    write_into(tmp_path, [tried("", FEASIBLE, 0.9, cost=None), tried("prune:0.9", PARTIAL, 0.5, cost=None)])
     page = write(tmp_path).read_text()
     assert context(tmp_path)["svg"] is None
     assert "no trial has both a reconstruction and a known cost" in page
-    assert "unknown in part: learned &lt;nothing&gt;" in page
+    assert "cost is unknown: learned &lt;nothing&gt;" in page
 
 
 def test_an_attack_that_fails_anyway_makes_no_front(tmp_path):
-    write_into(tmp_path, [replace(NONE, verdict="infeasible_within_budget"), STOPPED])
-    assert "There is no front: the attack fails without defense already" in write(tmp_path).read_text()
+    write_into(tmp_path, [replace(NONE, verdict=verdict(INFEASIBLE)), STOPPED])
+    assert "There is no front: the attack fails even without a defense" in write(tmp_path).read_text()
     svg = str(context(tmp_path)["svg"])
     assert "1 no defense: SSIM 0.95" in svg
     assert "There is no front." in svg

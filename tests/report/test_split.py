@@ -1,16 +1,24 @@
-"""The scan's part of the report: what stands on the page, and what its figures show."""
+"""The section on the split: what it says, and what its charts show."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from leakgauge.audit.findings import read_findings
 from leakgauge.audit.scan_records import read_plan, save_plan
+from leakgauge.audit.wording import statements
 from leakgauge.report.page import write
-from leakgauge.report.sections.split import MOST_SHOWN, context, cut_chart, cut_cost_chart
+from leakgauge.report.sections import split
+from leakgauge.report.sections.split import MOST_SHOWN, cut_chart, cut_cost_chart
+
+
+def context(folder: Path) -> dict[str, Any]:
+    return split.section(folder, statements(read_findings(folder))[2])
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +28,12 @@ def scanned(tmp_path_factory: pytest.TempPathFactory, scan_into) -> Path:
     return folder
 
 
-def test_a_folder_without_a_scan(tmp_path):
-    assert context(tmp_path) is None
-
-
 def test_the_page_says_what_was_found(scanned):
     page = write(scanned).read_text().replace("<wbr>", "")
     assert "<h1>Scan of edge-camera" in page
-    assert "Recommended cut: stage3.pool, which keeps an FVU of 0.42." in page
+    assert (
+        page.count("At stage3.pool or deeper. There the best attack leaves 42 % of the image variance unexplained") == 2
+    )
     assert "note &lt;one&gt;" in page
     assert "no score: the features hold &lt;NaN&gt;" in page
     assert "&gt; image, JPEG" in page
@@ -49,14 +55,14 @@ def test_the_better_attack_is_shown(scanned):
 def test_an_unfinished_scan(tmp_path, scan_into):
     scan_into(tmp_path, finished=False)
     page = write(tmp_path).read_text()
-    assert "not finished: 5 of 5 cuts are done. Go on with it by leakgauge scan --resume." in page
+    assert page.count("not finished: 5 of 5 cuts are done. Resume it with leakgauge scan --resume.") == 2
 
 
-def test_an_unfinished_scan_of_an_audit_goes_on_with_the_audit(tmp_path, scan_into):
+def test_an_unfinished_scan_of_an_audit_is_resumed_with_the_audit(tmp_path, scan_into):
     scan_into(tmp_path, finished=False)
     plan = read_plan(tmp_path)
-    save_plan(tmp_path, replace(plan, command="leakgauge audit --only split"))
-    assert "Go on with it by leakgauge audit --resume." in write(tmp_path).read_text()
+    save_plan(tmp_path, replace(plan, audited=True))
+    assert "Resume it with leakgauge audit --resume." in write(tmp_path).read_text()
 
 
 def test_many_cuts_show_some_pictures_and_all_rows(tmp_path, scan_into):

@@ -206,7 +206,7 @@ def flips(records: Sequence[Record]) -> tuple[RecordFlip, ...]:
     by_content = {record.case.content_key(): record for record in judged}
     found: dict[tuple[str, str], RecordFlip] = {}
     for record in judged:
-        if record.change is not None:
+        if record.change is not None or not _has_attack_of(record.case):
             continue
         for changed in changes(record.case):
             other = by_content.get(changed.content_key())
@@ -217,6 +217,11 @@ def flips(records: Sequence[Record]) -> tuple[RecordFlip, ...]:
             if other.change is not None and _same_but_model(record.case, other.case):
                 _add(found, other.change.name, other, record, makes=other)
     return tuple(found.values())
+
+
+def _has_attack_of(case: Case) -> bool:
+    """Whether this version has the attack with these options; a record of another version may name others."""
+    return case.attack in ATTACKS and set(case.options) <= set(accepted_options(case))
 
 
 def _same_but_model(case: Case, other: Case) -> bool:

@@ -220,6 +220,12 @@ class Training:
         return self.layers[0] if self.layers and self.layers[0][1] > CONTROL_LIMIT else None
 
     @property
+    def steps_stated(self) -> tuple[int, ...]:
+        """Steps with numbers that a statement about the training quotes."""
+        quoted = {one.step for one in (self.peak, self.last, self.auc) if one is not None}
+        return tuple(sorted(quoted))
+
+    @property
     def peaks_early(self) -> bool:
         """The critic read most in the beginning, clearly more than at the end."""
         if self.peak is None or self.last is None or self.failed_controls:
@@ -232,12 +238,13 @@ class Training:
 class Split:
     """A scan of cuts. ``finished`` is whether it came to its conclusion; what follows from one is empty before.
 
-    ``fvu`` and ``bytes`` are of the recommended cut; ``safest`` is the cut with the highest FVU of all. ``audited`` is whether it is part
-    of an audit.
+    ``scanned`` of ``cuts`` were attacked at least once. ``fvu`` and ``bytes`` are of the recommended cut; ``safest`` is the cut with the
+    highest FVU of all. ``audited`` is whether it is part of an audit.
     """
 
     threshold: float
     cuts: int
+    scanned: int = 0
     finished: bool = True
     recommended: str | None = None
     fvu: float | None = None
@@ -277,8 +284,8 @@ class Unanswered:
 class Defended:
     """One defense at one strength. ``cost`` is the accuracy lost, in points, against the same training without it.
 
-    ``ssim`` is that of the attack, ``auc`` how well members of a batch are still recognised. ``front`` is whether no other row is better
-    at both the attack and the accuracy. ``layout`` and ``pieces_lead`` are those of the image that shows most.
+    ``ssim`` is that of the attack, ``auc`` how well members of a batch are still recognised, with its lower bound. ``front`` is whether
+    no other row is better at both the attack and the accuracy. ``layout`` and ``pieces_lead`` are those of the image that shows most.
     """
 
     number: int
@@ -290,6 +297,7 @@ class Defended:
     layout: float | None = None
     pieces_lead: float | None = None
     auc: float | None = None
+    auc_low: float | None = None
     cost: float | None = None
     cost_low: float | None = None
     cost_high: float | None = None
@@ -315,6 +323,11 @@ class Defended:
     @property
     def evidence(self) -> Evidence:
         return "ssim" if self.verdict is None else self.verdict.evidence
+
+    @property
+    def hides_members(self) -> bool:
+        """Nobody was shown to recognise members better than by guessing."""
+        return self.auc is not None and (self.auc if self.auc_low is None else self.auc_low) <= GUESSING
 
     @property
     def cheap(self) -> bool:
@@ -382,7 +395,8 @@ class Defenses:
 class Findings:
     """What is known of each question; None where it has no answer, and then ``unanswered`` says why.
 
-    ``waiting`` holds questions that are answered in part, since the run was stopped.
+    ``waiting`` holds questions that are answered in part, since the run was stopped; ``incomplete`` those that have records although
+    they were refused or failed before the end.
     """
 
     updates: Updates | None = None
@@ -391,6 +405,7 @@ class Findings:
     defenses: Defenses | None = None
     unanswered: tuple[Unanswered, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    incomplete: tuple[Unanswered, ...] = ()
 
     def __post_init__(self) -> None:
         """Whether a defense held depends on the set-ups too: one that leaks under the same defense breaks it."""
@@ -409,6 +424,7 @@ def read_findings(folder: Path) -> Findings:
         "defenses": _read_defenses(folder),
     }
     missing: list[Unanswered] = []
+    partly: list[Unanswered] = []
     for question in QUESTIONS:
         answer = found[question]
         if answer == Unanswered(question) and (ended := said.get(question)):
@@ -418,7 +434,9 @@ def read_findings(folder: Path) -> Findings:
         if isinstance(answer, Unanswered):
             missing.append(answer)
             found[question] = None
-    return Findings(**found, unanswered=tuple(missing), waiting=stopped.waiting(folder))
+        elif (ended := said.get(question)) and ended.status != "answered":
+            partly.append(Unanswered(question, ended.reason or ended.status, failed=ended.status == "failed"))
+    return Findings(**found, unanswered=tuple(missing), waiting=stopped.waiting(folder), incomplete=tuple(partly))
 
 
 def _read_updates(folder: Path) -> Updates | Unanswered:
@@ -502,10 +520,9 @@ def training_of(run: MonitorRun) -> Training | Unanswered:
     if not run.reports:
         return Unanswered("training", str(run.end.get("why") or "no step was measured"), run.end.get("how") == "failed")
     newest = run.reports[-1]
-    measured = [r for r in run.reports if _scalar(r, "infonce_nats") is not None]
-    settled = [r for r in measured if (_scalar(r, "pairs") or 0.0) >= SETTLED]
-    top = max(settled, key=lambda r: _scalar(r, "infonce_nats") or -math.inf, default=None)
-    looks = [r for r in run.reports if _scalar(r, "whitebox/auc") is not None]
+    settled = [r for r in run.reports if scalar(r, "infonce_nats") is not None and is_settled(r)]
+    top = max(settled, key=lambda r: scalar(r, "infonce_nats") or -math.inf, default=None)
+    looks = [r for r in run.reports if scalar(r, "whitebox/auc") is not None]
     read = {str(n): float(v) for n, v in (newest.get("layers") or {}).items() if v is not None}
     layers = sorted(read.items(), key=lambda pair: -pair[1])
     seconds = run.end.get("seconds")
@@ -516,27 +533,33 @@ def training_of(run: MonitorRun) -> Training | Unanswered:
         view=str(newest.get("view") or run.about.get("view") or "released"),
         peak=None if top is None else _measured(top, "infonce_nats"),
         last=_measured(settled[-1], "infonce_nats") if settled else None,
-        ceiling=_scalar(newest, "infonce_ceiling"),
+        ceiling=scalar(newest, "infonce_ceiling"),
         auc=_measured(looks[-1], "whitebox/auc") if looks else None,
         controls=() if top is None else _controls((top, settled[-1])),
         layers=tuple(layers),
-        scored=int(_scalar(newest, "pairs") or 0),
-        epsilon=_scalar(newest, "epsilon"),
+        scored=int(scalar(newest, "pairs") or 0),
+        epsilon=scalar(newest, "epsilon"),
         seconds=None if seconds is None else float(seconds),
         ended=str(run.end.get("how") or "not on record"),
         audited=bool(run.about.get("audited")),
     )
 
 
-def _scalar(report: Mapping[str, Any], name: str) -> float | None:
+def scalar(report: Mapping[str, Any], name: str) -> float | None:
+    """A number of one report of a monitored training, None where it was not measured."""
     found = report["scalars"].get(f"privacy/{name}")
     return None if found is None else float(found)
+
+
+def is_settled(report: Mapping[str, Any]) -> bool:
+    """Whether enough steps were scored for the critic's numbers in this report to count."""
+    return (scalar(report, "pairs") or 0.0) >= SETTLED
 
 
 def _measured(report: Mapping[str, Any], name: str) -> Measured:
     """For reports that hold the number."""
     value = float(report["scalars"][f"privacy/{name}"])
-    return Measured(int(report["step"]), value, _scalar(report, f"{name}_low"), _scalar(report, f"{name}_high"))
+    return Measured(int(report["step"]), value, scalar(report, f"{name}_low"), scalar(report, f"{name}_high"))
 
 
 def _controls(reports: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, float], ...]:
@@ -544,7 +567,7 @@ def _controls(reports: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, float], 
     names = {"null": "null_nats_low", "decoy": "decoy_nats_low", "noise 10×": "noise_10x_nats"}
     found = {}
     for shown, name in names.items():
-        values = [value for report in reports if (value := _scalar(report, f"control/{name}")) is not None]
+        values = [value for report in reports if (value := scalar(report, f"control/{name}")) is not None]
         if values:
             found[shown] = max(values)
     return tuple(found.items())
@@ -559,6 +582,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
     known = {
         "threshold": plan.threshold,
         "cuts": len(names),
+        "scanned": len({record.cut for record in found}),
         "raw_bytes": plan.raw_bytes,
         "numbers": plan.numbers,
         "require": plan.require,
@@ -637,6 +661,7 @@ def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:
         layout=record.layout,
         pieces_lead=record.pieces_lead,
         auc=record.auc,
+        auc_low=(record.leakage.get("auc") or {}).get("low"),
         cost=value,
         cost_low=low,
         cost_high=high,

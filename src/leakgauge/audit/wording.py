@@ -12,6 +12,7 @@ from typing import Literal
 
 from leakgauge.audit.case import accepted_options
 from leakgauge.audit.changes import Explanation
+from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.findings import (
     LEAST_DROP,
     Defended,
@@ -24,6 +25,7 @@ from leakgauge.audit.findings import (
     Update,
     Updates,
 )
+from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.phrasing import duration, number, plural
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.records import Record
@@ -45,8 +47,8 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "labels": ("Labels recovered", "higher = more labels read"),
 }
 """Name of each metric and how to read it."""
-OF_LARGE_IMAGES = ("ssim_reduced", "psnr_reduced")
-"""Metrics that small images do not have, and that are not missed there."""
+OPTIONAL = ("ssim_reduced", "psnr_reduced", "pieces", "pieces_lead")
+"""Metrics of large images and of models that cut images into patches; elsewhere they are not missed."""
 SEEN: Mapping[Evidence, str] = {"ssim": "SSIM", "layout": "layout correlation", "pieces_lead": "patch lead"}
 """The evidence inside a sentence."""
 SERVER, MALICIOUS = "an honest-but-curious server", "a malicious server"
@@ -200,54 +202,6 @@ def server_of(records: Sequence[Record]) -> str:
     return MALICIOUS if all(dishonest) else f"a server (malicious in {sum(dishonest)} of them)"
 
 
-def headline(records: Sequence[Record]) -> str:
-    """The verdict over all set-ups, in one sentence. Set-ups without a result are left to :func:`qualifiers`."""
-    count = Counter(record.outcome for record in records if record.status == "done")
-    feasible, partial, infeasible = count[Outcome.FEASIBLE], count[Outcome.PARTIAL], count[Outcome.INFEASIBLE]
-    judged = feasible + partial + infeasible
-    if judged == 0 and len(records) == 1:
-        return "The set-up gave no result; this run says nothing about leakage."
-    if judged == 0:
-        return f"None of the {plural(len(records), 'set-up')} gave a result; this run says nothing about leakage."
-    of = plural(judged, "set-up") if judged == len(records) else plural(judged, "judged set-up")
-    server = server_of(records)
-    if not feasible and not partial:
-        if judged == 1:
-            return f"In the {of[2:]} {server} could not reconstruct private images within the budget spent."
-        return f"In none of the {of} could {server} reconstruct private images within the budget spent."
-    rest = [f"{partial} partially"] if feasible and partial else []
-    rest += [f"{infeasible} not within the budget spent"] if infeasible else []
-    verb = "could reconstruct private images" if feasible else "could partially reconstruct private images"
-    where = f"In the {of[2:]}" if judged == 1 else f"In {feasible or partial} of {of}"
-    return "; ".join([f"{where} {server} {verb}", *rest]) + "."
-
-
-def qualifiers(records: Sequence[Record]) -> list[str]:
-    """What a reader must know beside the headline: set-ups without a result, and verdicts that are upper bounds."""
-    count = Counter(ending(r).key for r in records)
-    said = []
-    without = {"refused": count["refused"], "error": count["error"], "no verdict": count["unjudged"]}
-    total = sum(without.values())
-    if 0 < total < len(records):
-        kinds = ", ".join(f"{n} {kind}" for kind, n in without.items() if n)
-        further = plural(total, "further set-up")
-        said.append(
-            f"{further} gave no result ({kinds}) and {'counts' if total == 1 else 'count'} neither for nor against safety."
-        )
-    for outcome in (Outcome.FEASIBLE, Outcome.PARTIAL):
-        helped = sum(1 for r in records if ending(r).key == outcome and r.assumed("diagnostic"))
-        if helped:
-            noun = f"{outcome.label} result"
-            which = f"{helped} of the {plural(count[outcome], noun)}"
-            if helped == count[outcome]:
-                which = f"The {noun}" if helped == 1 else f"All {plural(helped, noun)}"
-            said.append(
-                f"{which} {'rests' if helped == 1 else 'rest'} on diagnostic assumptions: help that a real server would not normally have. "
-                "Read it as an upper bound."
-            )
-    return said
-
-
 def case_sentence(record: Record) -> str:
     """The verdict of one set-up in one sentence; the rule and the reason of a refusal are shown beside it."""
     return {
@@ -386,7 +340,7 @@ def _figure(text: str) -> float | None:
 # The four questions
 
 Tone = Literal["bad", "partly", "good", "none"]
-State = Literal["answered", "no_result", "not_asked", "not_reached"]
+State = Literal["answered", "unfinished", "no_result", "not_asked", "not_reached"]
 
 
 @dataclass(frozen=True)
@@ -429,7 +383,12 @@ def statements(found: Findings) -> tuple[Statement, ...]:
         if late.question in made:
             done = made[late.question]
             stopped = f"The run was stopped: {waiting(late)}."
-            made[late.question] = replace(done, sentences=(*done.sentences, stopped))
+            made[late.question] = replace(done, sentences=(*done.sentences, stopped), state="unfinished")
+    for partly in found.incomplete:
+        if partly.question in made:
+            done = made[partly.question]
+            ended = f"It ended early: {partly.reason}."
+            made[partly.question] = replace(done, sentences=(*done.sentences, ended), state="unfinished")
     why = {missing.question: missing for missing in found.unanswered}
     return tuple(made.get(q) or _unanswered(q, why.get(q, Unanswered(q))) for q in QUESTIONS)
 
@@ -461,6 +420,7 @@ def on_updates(found: Updates) -> Statement:
     if found.flips:
         moves = dict.fromkeys(f"{flip.change} makes it {flip.makes.label}" for flip in found.flips)
         said.append(f"Single changes that move a verdict: {'; '.join(moves)}.")
+    said += no_result(found)
     tone, badge = _BADGES[worst]
     bound = "" if ordinary or not helped or not worst.leaks else " (upper bound)"
     assumed = _assumed(
@@ -469,6 +429,18 @@ def on_updates(found: Updates) -> Statement:
         [what for u in first for what in u.malicious],
     ) or (("deployable", "nothing beyond the model and what is shared"),)
     return Statement("updates", QUESTIONS["updates"], tone, badge + bound, tuple(said), assumed, _spent(found.every))
+
+
+def no_result(found: Updates) -> list[str]:
+    """How many set-ups have no verdict, and why."""
+    count = Counter(update.status for update in found.every if update.verdict is None)
+    if not count:
+        return []
+    words = {"refused": "refused", "error": "failed", "done": "without a verdict"}
+    kinds = ", ".join(f"{count[status]} {word}" for status, word in words.items() if count[status])
+    total = count.total()
+    counts = "counts" if total == 1 else "count"
+    return [f"{plural(total, 'further set-up')} gave no result ({kinds}) and {counts} neither for nor against safety."]
 
 
 def _assumed(
@@ -543,7 +515,20 @@ def on_training(training: Training) -> Statement:
         assumed.append(("diagnostic", "for the AUC also the weights at each step and a list of candidates"))
     time = "" if training.seconds is None else f", {duration(training.seconds)}"
     budget = f"{plural(training.steps, 'training step')}, the last numbers over {plural(training.scored, 'scored step')}{time}"
-    return Statement("training", QUESTIONS["training"], tone, badge, tuple(said), tuple(assumed), budget)
+    state = "answered" if training.ended == "finished" else "unfinished"
+    return Statement("training", QUESTIONS["training"], tone, badge, tuple(said), tuple(assumed), budget, state)
+
+
+def training_ended(run: MonitorRun) -> str:
+    """How a training ended, where that was not as planned."""
+    how, step = run.end.get("how"), plural(int(run.end.get("step") or 0), "step")
+    if how == "finished":
+        return ""
+    if how == "interrupted":
+        return f"The training was interrupted after {step}; these are the measurements up to then."
+    if how:
+        return f"The training failed after {step} ({run.end.get('why') or 'no reason was recorded'})."
+    return "The end of the training was not recorded: it is still running, or it was killed."
 
 
 def alarm(training: Training) -> str:
@@ -577,7 +562,10 @@ def members(training: Training) -> list[str]:
 def on_split(split: Split) -> Statement:
     asked = QUESTIONS["split"]
     if not split.finished:
-        return Statement("split", asked, "none", "Not finished", ("The scan of cuts has no conclusion yet.",))
+        done = f"{split.scanned} of {plural(split.cuts, 'cut')} {'is' if split.scanned == 1 else 'are'} done"
+        command = "audit" if split.audited else "scan"
+        said = f"The scan is not finished: {done}. Resume it with leakgauge {command} --resume."
+        return Statement("split", asked, "none", "Not finished", (said,), state="unfinished")
     assumed = (("deployable", split.threat),) if split.threat else ()
     if split.recommended is None:
         more = f" and meets {split.require}" if split.require else ""
@@ -630,18 +618,28 @@ def on_defenses(defenses: Defenses) -> Statement:
         if defenses.none_is_cheap:
             known = "None is known to be cheap" if defenses.cost_unknown else "None is cheap"
             said.append(f"{known}: {cheapest(defenses)}.")
-    aucs = sorted(row.auc for row in (held if base.leaks else rows) if row.auc is not None)
-    if aucs:
-        low, high = number(aucs[0], 2), number(aucs[-1], 2)
-        span = low if low == high else f"{low} to {high}"
-        said.append(
-            f"With these defenses an attacker infers batch membership with an AUC of {span} (0.5 is guessing)."
-        )
+    said += members_despite(held if base.leaks else rows)
     spent = [(defenses.steps, "attack"), (defenses.train_steps, "training")]
     parts = [f"{plural(count, 'step')} of {what} each" for count, what in spent if count is not None]
     budget = ", ".join([*parts, f"{duration(defenses.seconds)} in all"])
     assumed = _assumed(defenses.deployable, defenses.diagnostic)
     return Statement("defenses", asked, tone, badge, tuple(said), assumed, budget)
+
+
+def members_despite(rows: Sequence[Defended]) -> list[str]:
+    """How well members of a batch are recognised under these defenses, as far as that was measured."""
+    known = sorted((row for row in rows if row.auc is not None), key=lambda row: row.auc or 0.0)
+    recognised, hidden = [r for r in known if not r.hides_members], [r for r in known if r.hides_members]
+    said = []
+    if recognised:
+        low, high = (number(row.auc, 2) for row in (recognised[0], recognised[-1]))
+        span = low if low == high else f"{low} to {high}"
+        these = "these defenses" if not hidden else ", ".join(row.name for row in recognised)
+        said.append(f"With {these} an attacker infers batch membership with an AUC of {span} (0.5 is guessing).")
+    if hidden:
+        names = ", ".join(f"{row.name} (AUC {number(row.auc, 2)})" for row in hidden)
+        said.append(f"No attacker was shown to recognise members better than by guessing under {names}.")
+    return said
 
 
 def broken_elsewhere(defenses: Defenses) -> str:
@@ -680,6 +678,12 @@ def points(row: Defended) -> str:
         else f" (95 % CI {number(row.cost_low, 1)} to {number(row.cost_high, 1)})"
     )
     return f"{number(row.cost, 1)} points of accuracy{spread}"
+
+
+def cost_unknown(records: Sequence[DefenseRecord]) -> str:
+    """Why the accuracy cost of some trials was not measured; empty where all were."""
+    reasons = dict.fromkeys(str(why) for record in records if (why := record.accuracy.get("unknown")))
+    return f"Part of the accuracy cost is unknown: {'; '.join(reasons)}." if reasons else ""
 
 
 def seen(defenses: Defenses, row: Defended) -> str:

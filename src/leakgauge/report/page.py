@@ -1,127 +1,109 @@
-"""The report of a run: one HTML file that needs no network and no other file, and runs no script but its own."""
+"""The report of a run, one HTML file that needs no network and no other file, and the live page of a training."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit import monitor_records
-from leakgauge.audit import records as store
+from leakgauge.audit import defense_records, monitor_records, records, scan_records
 from leakgauge.audit.files import write_whole
-from leakgauge.audit.findings import read_findings
+from leakgauge.audit.findings import Findings, Unanswered, read_findings, training_of
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.audit.records import Record
+from leakgauge.audit.wording import State, statements
 from leakgauge.errors import BadInput
-from leakgauge.report import contents, sources
 from leakgauge.report.sections import defenses, split, summary, training, updates
 from leakgauge.report.templating import environment, script
 
 FILE = "report.html"
+_STATES: Mapping[State, str] = {
+    "answered": "",
+    "unfinished": "not finished",
+    "no_result": "no result",
+    "not_asked": "not asked",
+    "not_reached": "not reached",
+}
+"""A word for the contents."""
 
 
 def write(folder: Path) -> Path:
-    """Makes ``report.html`` from what a run folder holds: records of attacks, a monitored training, a scan of cuts.
+    """Makes ``report.html`` from what a run folder holds. A reader never meets a half-written file."""
+    page = render(folder)
+    write_whole(folder / FILE, page.encode())
+    return folder / FILE
 
-    A reader never meets a half-written file.
+
+def render(folder: Path, *, made: datetime | None = None) -> str:
+    """The page of a run folder: attacked set-ups, a monitored training, a scan of cuts, trials of defenses, as far as there are such.
+
+    ``made`` is the time to print on it (default: now).
     """
-    monitored = monitor_records.read(folder) if monitor_records.exists(folder) else None
-    scan = split.context(folder)
-    defended = defenses.context(folder)
-    attacked = (monitored is None and scan is None and defended is None) or store.exists(folder)
-    kind = "Audit" if attacked or defended is not None else "Monitoring" if scan is None else "Scan"
-    page = render(
-        store.read(folder) if attacked else [],
-        folder=folder,
-        title=f"{kind} of {folder.resolve().name}",
-        monitored=monitored,
-        scan=scan,
-        defended=defended,
-        first_page=summary.context(read_findings(folder)),
-    )
-    target = folder / FILE
-    write_whole(target, page.encode())
-    return target
-
-
-def render(
-    records: Sequence[Record],
-    *,
-    folder: Path,
-    title: str,
-    made: datetime | None = None,
-    monitored: MonitorRun | None = None,
-    scan: Mapping[str, Any] | None = None,
-    defended: Mapping[str, Any] | None = None,
-    first_page: Mapping[str, Any] | None = None,
-) -> str:
-    """The page for ``records``, with pictures from ``folder``, and a ``monitored`` training, a ``scan`` and trials of
-    defenses (``defended``) where there are such.
-
-    ``first_page`` is what stands on top, where there is one. ``made`` is the time to print on it (default: now).
-    """
-    if not records and monitored is None and scan is None and defended is None:
+    found = read_findings(folder)
+    said = {one.question: one for one in statements(found)}
+    sections: dict[str, Mapping[str, Any] | None] = dict.fromkeys(said)
+    watched = monitor_records.exists(folder)
+    if watched:
+        sections["training"] = training.section(monitor_records.read(folder), said["training"])
+    if scan_records.exists(folder):
+        sections["split"] = split.section(folder, said["split"])
+    if defense_records.exists(folder) and (trials := defense_records.read(folder)):
+        sections["defenses"] = defenses.section(trials, folder, said["defenses"])
+    if records.exists(folder) or not any(sections.values()):
+        sections["updates"] = updates.section(records.read(folder), folder, said["updates"])
+    shown = [section for section in sections.values() if section is not None]
+    if not shown:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
-    latest = store.latest(records)
     code, digest = script("report.js")
-    return (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            title=title,
-            made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
-            questions=contents.questions(_answered(latest, monitored, scan, defended), contents.told(folder)),
-            appendix=_appendix(
-                latest, monitored, scan, defended, folder
-            ),  # first of all, for it refuses what is not a number
-            updates=updates.section(records, folder) if records else None,
-            monitored=None if monitored is None else training.section(monitored),
-            scan=scan,
-            defended=defended,
-            first_page=first_page,
-            versions=_versions(latest, monitored, scan, defended),
-            script=code,
-            script_digest=digest,
-        )
+    template = environment().get_template("report.html.j2")
+    return template.render(
+        title=f"{_kind(sections)} of {folder.resolve().name}",
+        made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
+        made_from=[section["made_from"] for section in shown],
+        questions=[
+            {"statement": one, "name": key.capitalize(), "state": _STATES[one.state], "section": sections[key]}
+            for key, one in said.items()
+        ],
+        summary=summary.section(found),
+        appendix=[section["sources"] for section in shown],
+        versions=_versions(version for section in shown for version in section["versions"]),
+        script=code,
+        script_digest=digest,
+        **sections,
     )
 
 
-Part = Mapping[str, Any] | None
+def _kind(sections: Mapping[str, object]) -> str:
+    if sections["updates"] or sections["defenses"]:
+        return "Audit"
+    return "Scan" if sections["split"] else "Monitoring"
 
 
-def _answered(latest: Sequence[Record], monitored: MonitorRun | None, scan: Part, defended: Part) -> dict[str, str]:
-    """The questions that have records, with a word where those are not whole."""
-    found = {"updates": contents.state_of_cases(latest)} if latest else {}
-    if monitored is not None:
-        found["training"] = contents.state_of_training(monitored)
-    if scan is not None:
-        found["split"] = "" if scan["conclusion"] is not None else "not finished"
-    return found if defended is None else {**found, "defenses": ""}
-
-
-def _appendix(
-    latest: Sequence[Record], monitored: MonitorRun | None, scan: Part, defended: Part, folder: Path
-) -> list[sources.Group]:
-    groups = [sources.of_cases(latest)] if latest else []
-    if monitored is not None:
-        groups.append(sources.of_training(monitored, training.quoted(monitored.reports)))
-    if scan is not None:
-        groups.append(sources.of_scan(folder))
-    return groups if defended is None else [*groups, sources.of_defenses(folder)]
-
-
-def _versions(
-    latest: Sequence[Record], monitored: MonitorRun | None, scan: Part, defended: Part
-) -> list[tuple[str, str]]:
+def _versions(each: Iterable[Mapping[str, str]]) -> list[tuple[str, str]]:
     """Every version the run was made with; a run resumed after an upgrade shows both."""
-    each: list[Any] = [record.versions for record in latest]
-    each += [] if monitored is None else [monitored.about.get("versions")]
-    each += [part.get("versions") for part in (scan, defended) if part is not None]
-    seen: dict[str, list[str]] = {}
+    seen: dict[str, dict[str, None]] = {}
     for versions in each:
-        for name, version in versions.items() if isinstance(versions, Mapping) else ():
-            known = seen.setdefault(str(name), [])
-            if str(version) not in known:
-                known.append(str(version))
+        for name, version in versions.items():
+            seen.setdefault(str(name), {})[str(version)] = None
     return [(name, ", ".join(known)) for name, known in seen.items()]
+
+
+def live_section(run: MonitorRun) -> str:
+    """The section on a training that is under way, as markup; everything that comes from the run is escaped."""
+    known = training_of(run)
+    found = Findings(unanswered=(known,)) if isinstance(known, Unanswered) else Findings(training=known)
+    statement = next(one for one in statements(found) if one.question == "training")
+    return environment().get_template("training.html.j2").render(training=training.section(run, statement, live=True))
+
+
+@cache
+def live_page() -> tuple[str, str]:
+    """The page that asks for :func:`live_section`, and its content security policy: this one script, nothing from elsewhere."""
+    code, digest = script("live.js")
+    document = environment().get_template("live.html.j2").render(script=code)
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+        f"script-src '{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return document, policy

@@ -1,7 +1,7 @@
-"""The appendix of the report: the records behind every number, whole and as JSON, with the command that made each.
+"""The appendix of the report: the record of every number, whole and as JSON, with the command that made it.
 
-An anchor is a promise between a table and the appendix: who states a number links to ``case_anchor(…)``, ``training_anchor(…)``,
-``cut_anchor(…)`` or ``defense_anchor(…)``, and here lies the record with that id.
+An anchor is a promise between a table and the appendix: a stated number links to ``case_anchor(…)``, ``training_anchor(…)``,
+``cut_anchor(…)`` or ``defense_anchor(…)``, and the appendix has the record with that id.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from leakgauge.audit import defense_records, monitor_records, records, scan_records
+from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.files import finite, line_of
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.records import Record
@@ -28,7 +29,7 @@ _SHORT = 160  # letters that go on one line
 
 @dataclass(frozen=True)
 class Source:
-    """One record, or a few that belong together, as it lies in the run folder."""
+    """One record, or a few that belong together, as in the run folder."""
 
     anchor: str
     title: str
@@ -107,9 +108,9 @@ def of_scan(folder: Path) -> Group:
     return Group("split", "Split", files, tuple(sources))
 
 
-def of_defenses(folder: Path) -> Group:
+def of_defenses(found: Sequence[DefenseRecord]) -> Group:
     sources = []
-    for number, record in enumerate(defense_records.read(folder), start=1):
+    for number, record in enumerate(found, start=1):
         fields = json.loads(line_of(defense_records.to_json(record)))
         sources.append(Source(defense_anchor(number), f"Trial {number}: {record.name}", record.command, pretty(fields)))
     return Group("defenses", "Defenses", defense_records.FILE, tuple(sources))

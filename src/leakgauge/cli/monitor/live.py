@@ -18,7 +18,7 @@ from leakgauge.audit.findings import Training, Unanswered, training_of
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.wording import alarm
 from leakgauge.errors import BadInput
-from leakgauge.report import live
+from leakgauge.report.page import live_page, live_section
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 LAYERS = 6
@@ -169,7 +169,7 @@ class LivePage:
                     "ended": run.end.get("how"),
                     "step": newest.get("step", 0),
                     "alarm_at": newest.get("alarm_at"),
-                    "section": live.section(run),
+                    "section": live_section(run),
                 }
                 self._drawn = number, json.dumps(body, ensure_ascii=False).encode()
         self._served = number
@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in (f"{HOST}:{self.page.port}", f"localhost:{self.page.port}"):
             self._send(403, b"this page is for this machine alone\n", "text/plain")  # a name that was rebound to it
         elif self.path == "/":
-            document, policy = live.page()
+            document, policy = live_page()
             self._send(200, document.encode(), "text/html", policy)
         elif self.path == "/state.json":
             self._send(200, self.page.state(), "application/json")

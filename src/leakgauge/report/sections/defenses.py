@@ -10,15 +10,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from leakgauge.audit import defense_records as store
 from leakgauge.audit.defense_records import DefenseRecord, evidence, worth_having
-from leakgauge.audit.findings import read_findings
 from leakgauge.audit.phrasing import duration, metric, number, plural
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
-from leakgauge.audit.wording import ENDINGS, defense_words, statements
+from leakgauge.audit.wording import ENDINGS, Statement, cost_unknown, defense_words
 from leakgauge.report.charts import Mark, Plot, between, pictures, scatter_chart
-from leakgauge.report.sources import defense_anchor
+from leakgauge.report.sources import defense_anchor, of_defenses
 
 _AT_MOST = 4
 NONE = "No defense"
@@ -28,22 +26,16 @@ SHAPES = {Outcome.FEASIBLE: "triangle", Outcome.PARTIAL: "diamond", Outcome.INFE
 """Marks in the chart."""
 
 
-def context(folder: Path) -> dict[str, Any] | None:
-    """All that the template shows of the trials in ``folder``; None where there are none."""
-    if not store.exists(folder):
-        return None
-    records = store.read(folder)
-    if not records:
-        return None
+def section(records: Sequence[DefenseRecord], folder: Path, statement: Statement) -> dict[str, Any]:
+    """All that the template shows of these trials, with pictures from ``folder``."""
     best, measure = worth_having(records), evidence(records)
-    said = next(one for one in statements(read_findings(folder)) if one.question == "defenses").sentences
     rows = [_row(number, record, record.key in best, measure, folder) for number, record in enumerate(records, start=1)]
     points = [row["point"] for row in rows if row["point"] is not None]
     first = records[0]
     truth = first.pictures.get("truth")
     return {
-        "headline": said[0],
-        "sentences": [*said[1:], *_unknown(records)],
+        "statement": statement,
+        "unknown": cost_unknown(records),
         "training": _training(records),
         "diagnostic": list(first.assumed("diagnostic")),
         "rows": rows,
@@ -53,13 +45,10 @@ def context(folder: Path) -> dict[str, Any] | None:
         "left_out": len(rows) - len(points),
         "truth": None if truth is None else _picture(folder, truth, first),
         "facts": _facts(records),
-        "versions": first.versions,
+        "made_from": f"trials of {plural(len(records) - 1, 'defense')}",
+        "sources": of_defenses(records),
+        "versions": [record.versions for record in records],
     }
-
-
-def _unknown(records: Sequence[DefenseRecord]) -> list[str]:
-    reasons = dict.fromkeys(r.accuracy.get("unknown") for r in records if r.accuracy.get("unknown"))
-    return [f"Part of the accuracy cost is unknown: {'; '.join(map(str, reasons))}."] if reasons else []
 
 
 def _row(place: int, record: DefenseRecord, front: bool, measure: str, folder: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from leakgauge.audit import scan_records as store
 from leakgauge.audit.phrasing import duration, number, plural, thousands
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.wording import Statement
 from leakgauge.report.charts import (
     HEIGHT,
     Level,
@@ -30,7 +31,7 @@ from leakgauge.report.charts import (
     pictures,
     scatter_chart,
 )
-from leakgauge.report.sources import cut_anchor
+from leakgauge.report.sources import cut_anchor, of_scan
 
 MOST_SHOWN = 12
 """Cuts of which pictures and maps are shown; all of them are in the table."""
@@ -53,10 +54,8 @@ class Cut:
     front: bool
 
 
-def context(folder: Path) -> dict[str, Any] | None:
-    """All that the template shows of the scan in ``folder``; None where there is no scan."""
-    if not store.exists(folder):
-        return None
+def section(folder: Path, statement: Statement) -> dict[str, Any]:
+    """All that the template shows of the scan in ``folder``."""
     plan, found, end = store.read_plan(folder), store.read(folder), store.read_conclusion(folder)
     names = [str(cut["name"]) for cut in plan.cuts]
     ridge = {r.cut: r for r in found if r.attack == RIDGE}
@@ -68,9 +67,7 @@ def context(folder: Path) -> dict[str, Any] | None:
     class_mean = None if end is None else end.class_mean
     pictured = _some(len(cuts), recommended)
     return {
-        "conclusion": end,
-        "versions": plan.versions,
-        "sentence": _sentence(plan, end, len(ridge)),
+        "statement": statement,
         "class_mean": None if class_mean is None else number(class_mean, 2),
         "depth_choice": None if end is None else end.depth_choice,
         "curve": cut_chart(
@@ -105,6 +102,9 @@ def context(folder: Path) -> dict[str, Any] | None:
         "command": plan.command,
         "numbers": plan.numbers,
         "source": cut_anchor(),
+        "made_from": "a scan of cuts",
+        "sources": of_scan(folder),
+        "versions": [plan.versions],
     }
 
 
@@ -190,14 +190,6 @@ def _map(cut: Cut, record: CutRecord, plan: ScanPlan) -> dict[str, Any]:
 def _strongest(records: Sequence[CutRecord]) -> CutRecord | None:
     """The decoder that did best; one that refused only where there is no other."""
     return min(records, key=lambda r: (math.isnan(r.fvu), r.fvu if not math.isnan(r.fvu) else 0.0), default=None)
-
-
-def _sentence(plan: ScanPlan, conclusion: Conclusion | None, done: int) -> str:
-    if conclusion is not None:
-        return conclusion.sentence
-    command = "audit" if plan.audited else "scan"
-    cuts = f"{done} of {plural(len(plan.cuts), 'cut')} {'is' if done == 1 else 'are'} done"
-    return f"The scan is not finished: {cuts}. Go on with it by leakgauge {command} --resume."
 
 
 def _some(count: int, always: int | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""The top of the report: the verdict on each question in plain sentences, what to do, and what all this does not say."""
+"""The top of the report: the answer to each question, what to do, and what all this does not say."""
 
 from __future__ import annotations
 
@@ -7,54 +7,37 @@ from typing import Any
 
 from leakgauge.audit.advice import SHOWN, Advice, advise
 from leakgauge.audit.findings import Findings
-from leakgauge.audit.wording import LIMITS, Statement, statements
+from leakgauge.audit.verdict import Outcome
+from leakgauge.audit.wording import LIMITS, statements
+from leakgauge.report.sections import LOOKS
 
-_BADGES: Mapping[str, str] = {
-    "bad": "feasible",
-    "partly": "partial",
-    "good": "infeasible_within_budget",
-    "none": "refused",
-}
-"""The looks of a badge by the tone of a verdict; they are those of the set-ups."""
 _SEVERITIES: Mapping[str, tuple[str, str]] = {
-    "act": ("Act", "feasible"),
-    "check": ("Check", "partial"),
+    "act": ("Act", Outcome.FEASIBLE),
+    "check": ("Check", Outcome.PARTIAL),
     "know": ("Know", "refused"),
 }
 _KINDS: Mapping[str, str] = {"case": "set-up", "defense": "trial"}
 _MOST_LINKS = 4
 
 
-def context(found: Findings) -> dict[str, Any]:
+def section(found: Findings) -> dict[str, Any]:
     """All that the template shows; links lead to the sections (by question) and to the set-ups."""
     advice = [_advice(one) for one in advise(found)]
     return {
-        "verdicts": [_verdict(one) for one in statements(found)],
+        "answers": [{"statement": one, "looks": LOOKS[one.tone]} for one in statements(found)],
         "advice": advice[:SHOWN],
         "further": advice[SHOWN:],
         "limits": LIMITS,
     }
 
 
-def _verdict(verdict: Statement) -> dict[str, Any]:
-    return {
-        "key": verdict.question,
-        "asked": verdict.asked,
-        "badge": _BADGES[verdict.tone],
-        "word": verdict.badge,
-        "sentences": verdict.sentences,
-        "assumptions": verdict.assumptions,
-        "budget": verdict.budget,
-    }
-
-
 def _advice(advice: Advice) -> dict[str, Any]:
-    word, badge = _SEVERITIES[advice.severity]
+    word, looks = _SEVERITIES[advice.severity]
     links = [(anchor, _named(anchor)) for anchor in advice.because]
     return {
         "rule": advice.rule,
         "word": word,
-        "badge": badge,
+        "looks": looks,
         "title": advice.title,
         "why": advice.why,
         "links": links[:_MOST_LINKS],

@@ -19,12 +19,11 @@ from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import (
     ENDINGS,
     METRICS,
-    OF_LARGE_IMAGES,
+    OPTIONAL,
+    Statement,
     bound_sentence,
     case_sentence,
     ending,
-    headline,
-    qualifiers,
     rule,
 )
 from leakgauge.errors import BadInput
@@ -41,7 +40,7 @@ from leakgauge.report.charts import (
     logarithmic,
     pictures,
 )
-from leakgauge.report.sources import case_anchor
+from leakgauge.report.sources import case_anchor, of_cases
 
 _ROWS = (("scores", "Attack"), ("null", "Null run"), ("baseline", "Trivial baseline"))
 _STRIPS = (
@@ -55,18 +54,23 @@ _MOST_FRAMES = 12
 _AT_MOST = 4  # images side by side: what a phone shows without scrolling
 
 
-def section(records: Sequence[Record], folder: Path) -> dict[str, Any]:
-    """All that the template shows of the set-ups. A set-up that was run again counts once, as it ended last."""
+def section(records: Sequence[Record], folder: Path, statement: Statement) -> dict[str, Any] | None:
+    """All that the template shows of the set-ups, None where there are none. One that was run again counts once, as it ended last."""
     latest = store.latest(records)
+    if not latest:
+        return None
+    sources = of_cases(latest)  # first of all: it refuses what is not a number
     cases = [_case(number, record, folder) for number, record in enumerate(latest, start=1)]
     count = Counter(case["outcome"].key for case in cases)
     return {
-        "headline": headline(latest),
-        "qualifiers": qualifiers(latest),
+        "statement": statement,
         "tally": [(o, count[k]) for k, o in ENDINGS.items() if count[k] or k in _ALWAYS],
         "cases": cases,
         "replaced": len(records) - len(latest),
         "private": any(case["shows_truth"] for case in cases),
+        "made_from": plural(len(latest), "recorded set-up"),
+        "sources": sources,
+        "versions": [record.versions for record in latest],
     }
 
 
@@ -269,7 +273,7 @@ def _metric_table(record: Record) -> list[dict[str, Any]]:
     rows = []
     for name, (title, direction) in METRICS.items():
         measured = record.scores is not None and record.scores.mean(name) is not None
-        if measured or name not in OF_LARGE_IMAGES:
+        if measured or name not in OPTIONAL:
             cells = [_cell(name, _summary(getattr(record, source), name)) for source, _ in _ROWS]
             rows.append({"name": title + _unit(name), "direction": direction, "cells": cells})
     return rows

@@ -25,7 +25,7 @@ async function look() {
     ended = Boolean(found.ended);
   } catch {
     missed += 1;
-    said.textContent = "The training has ended, or cannot be reached; these are the last figures seen.";
+    said.textContent = "The training has ended or cannot be reached. These are the last figures received.";
   }
   if (!ended && missed < 5) setTimeout(look, 1000);
 }
