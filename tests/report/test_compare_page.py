@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from leakgauge.audit.compare import CasePair, Change, Comparison, Difference
+from leakgauge.audit.case import Case
+from leakgauge.audit.compare import CasePair, Comparison, Difference, OtherChange
 from leakgauge.audit.records import Record
+from leakgauge.audit.verdict import Outcome
 from leakgauge.report.compare_page import render
+
+from .eight_setups import verdict
 
 HOSTILE = "<script>alert('x')</script>\"&"
 
 
-def record(verdict: str | None) -> Record:
+def record(outcome: Outcome | None) -> Record:
     return Record(
-        key="k", status="done" if verdict else "error", case={"name": HOSTILE}, victim={}, attack="", channel="",
-        defenses=(), assumptions=(), versions={}, seed=0, seconds=1.0, peak_bytes=0, verdict=verdict, rule=f"rule {HOSTILE}",
+        key="k", status="done" if outcome else "error", case=Case(name=HOSTILE), attack="", channel="", defenses=(), versions={},
+        seconds=1.0, peak_bytes=0, verdict=None if outcome is None else verdict(outcome), reason="" if outcome else HOSTILE,
     )  # fmt: skip
 
 
@@ -24,13 +28,13 @@ FOUND = Comparison(
     after="runs/new",
     cases=(
         CasePair(
-            HOSTILE, record("partial"), record("feasible"), "worse",
+            HOSTILE, record(Outcome.PARTIAL), record(Outcome.FEASIBLE), "worse",
             (Difference("ssim", 0.4, 0.6, False, f"within {HOSTILE}"), Difference("psnr", 10.0, float("inf"), True)),
             notes=(HOSTILE,),
         ),
-        CasePair("lost", record("partial"), record(None), "lost", (Difference("ssim", 0.4, None), Difference("psnr", 1.0, None))),
+        CasePair("lost", record(Outcome.PARTIAL), record(None), "lost", (Difference("ssim", 0.4, None), Difference("psnr", 1.0, None))),
     ),
-    changes=(Change("split", HOSTILE, "1", HOSTILE, "worse", HOSTILE),),
+    changes=(OtherChange("split", HOSTILE, "1", HOSTILE, "worse", HOSTILE),),
     only_before=(HOSTILE,),
     settings=(("seed", HOSTILE, "1"),),
     warnings=(HOSTILE,),

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from leakgauge.audit.findings import training_of
 from leakgauge.errors import BadInput
 from leakgauge.report import sources
 from leakgauge.report.sections.training import quoted
@@ -48,7 +49,7 @@ def test_what_the_page_leaves_out_is_said():
 
 def test_of_a_long_training_the_quoted_reports_are_kept_and_the_rest_is_counted(monitored):
     run = monitored(reports=200)
-    looks = quoted(run.reports)
+    looks = quoted(run.reports, training_of(run))
     steps = [look["step"] for look in looks]
     assert len(looks) <= 25
     assert steps == sorted(set(steps))
@@ -57,7 +58,7 @@ def test_of_a_long_training_the_quoted_reports_are_kept_and_the_rest_is_counted(
     assert group.left_out == f"{200 - len(looks)} of 200 reports are not repeated here"
     assert [s.anchor for s in group.sources] == ["record-training", *(f"record-training-{step}" for step in steps)]
     assert {s.command for s in group.sources} == {"leakgauge monitor train.py"}
-    assert sources.of_training(replace(run, reports=()), quoted(())).left_out == ""
+    assert sources.of_training(replace(run, reports=()), quoted((), None)).left_out == ""
 
 
 def test_what_is_not_a_number_is_refused(one):

@@ -1,4 +1,4 @@
-"""The top of the report: verdicts first, a short list of what to do whose links lead somewhere, and the limits."""
+"""The top of the report: answers first, a short list of what to do with links that lead somewhere, and the limits."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from leakgauge.audit.advice.sentences import LIMITS
-from leakgauge.audit.advice.text import SHOWN
-from leakgauge.audit.summaries import Unanswered
 
 from leakgauge.audit import monitor_records, records
-from leakgauge.audit.advice import advise
-from leakgauge.audit.findings import Findings, read_findings
-from leakgauge.report.page import render, write
-from leakgauge.report.sections.summary import context
+from leakgauge.audit.advice import SHOWN, advise
+from leakgauge.audit.findings import Findings, Unanswered, read_findings
+from leakgauge.audit.wording import LIMITS
+from leakgauge.report.page import write
+from leakgauge.report.sections.summary import section
 from leakgauge.report.templating import environment
 
 
@@ -40,7 +38,7 @@ def page(whole: Path) -> str:
 
 
 def first_of(page: str) -> str:
-    (found,) = re.findall(r'<section class="first-page".*?</section>', page, re.DOTALL)
+    (found,) = re.findall(r'<section class="summary".*?</section>', page, re.DOTALL)
     return found
 
 
@@ -48,9 +46,9 @@ def plain(markup: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", "", markup.replace("<wbr>", "")).replace("&#39;", "'").split())
 
 
-def test_it_stands_above_all_sections_and_answers_each_question_once(page: str):
+def test_it_is_above_all_sections_and_answers_each_question_once(page: str):
     first = first_of(page)
-    assert page.index('class="first-page"') < page.index('<section class="question')
+    assert page.index('class="summary"') < page.index('<section class="question')
     assert re.findall(r'<dt><a href="#(\w+)">', first) == ["updates", "training", "split", "defenses"]
     assert "Not asked" in first
 
@@ -75,7 +73,7 @@ def test_what_to_do_is_short_in_order_and_complete(page: str, whole: Path):
     assert numbers == list(range(1, len(advice) + 1))
 
 
-def test_verdicts_carry_assumptions_and_budget_and_the_limits_stand_below(page: str):
+def test_answers_have_assumptions_and_budget_and_the_limits_follow(page: str):
     first = plain(first_of(page))
     assert first.count("budget ") >= 3
     assert "diagnostic (upper bound) for the AUC" in first
@@ -84,21 +82,19 @@ def test_verdicts_carry_assumptions_and_budget_and_the_limits_stand_below(page: 
 
 def test_everything_from_records_is_escaped(tmp_path: Path, make):
     nasty = "<script>alert(1)</script> & co"
-    records.append(tmp_path, replace(make(tmp_path, "a", name=nasty), case={"name": nasty, "batch_size": 1}))
+    made = make(tmp_path, "a", name=nasty)
+    records.append(tmp_path, replace(made, case=replace(made.case, model=nasty)))
     first = first_of(write(tmp_path).read_text(encoding="utf-8"))
     assert "<script" not in first
     assert "&lt;script&gt;alert(1)" in first.replace("<wbr>", "")
     assert "& co" in plain(first).replace("&amp;", "&")
 
 
-def test_a_run_without_a_word_to_say_shows_that(tmp_path: Path):
-    found = context(Findings(unanswered=(Unanswered("updates", "RuntimeError: <b>", failed=True),)))
-    text = environment().get_template("first_page.html.j2").render(first_page=found)
+def test_a_run_that_says_nothing_shows_that():
+    def shown(found: Findings) -> str:
+        return environment().get_template("summary.html.j2").render(summary=section(found))
+
+    text = shown(Findings(unanswered=(Unanswered("updates", "RuntimeError: <b>", failed=True),)))
     assert "No result" in text
     assert "RuntimeError: &lt;b&gt;" in text
-    nothing = environment().get_template("first_page.html.j2").render(first_page=context(Findings()))
-    assert "Nothing follows from what was measured." in nothing
-
-
-def test_a_page_may_be_without(tmp_path: Path, one):
-    assert "first-page" not in render([one], folder=tmp_path, title="t")
+    assert "Nothing follows from what was measured." in shown(Findings())

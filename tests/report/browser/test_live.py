@@ -15,18 +15,18 @@ def test_the_live_page_follows_the_training_to_its_end(visit, monitored, contras
     whole = monitored()
     with LivePage(0) as live:
         page, log = visit(live.address, width, scheme)
-        page.wait_for_selector("#monitor-run")
-        assert "Nothing was measured yet" in page.inner_text("#section")
+        page.wait_for_selector("#training-run")
+        assert "Waiting for the first report" in page.inner_text("#section")
         assert page.locator("svg.chart").count() == 0
         live.show(MonitorRun(about=whole.about, reports=whole.reports[:2]))
         page.locator("#state", has_text="step 50 · alarm silent").wait_for()
-        page.evaluate("document.getElementById('monitor-curve').open = true")
+        page.evaluate("document.getElementById('training-curve').open = true")
         live.show(replace(whole, end={}))
         page.locator("#state", has_text="ALARM at step 60").wait_for()
         headings = [h.upper() for h in page.locator("h4").all_inner_texts()]
-        for heading in ("Leakage curve with its interval", "The critic beside its controls", "Which layer tells"):
+        for heading in ("Leakage estimate with its interval", "The critic and its controls", "Leakage by layer"):
             assert heading.upper() in headings
-        assert page.evaluate("document.getElementById('monitor-curve').open")  # what was open stays open
+        assert page.evaluate("document.getElementById('training-curve').open")  # what was open stays open
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(contrast)["ratio"] >= 4.5
         live.show(whole)
@@ -44,7 +44,7 @@ def test_no_script_of_a_run_can_be_smuggled_into_the_live_page(visit, monitored)
         page, log = visit(live.address)
         page.wait_for_selector("svg.chart")
         assert page.locator("#section img, #section script").count() == 0
-        assert "onerror" in page.inner_text("#monitor-run-h")
+        assert "onerror" in page.inner_text("#training-run-h")
         assert page.title() != "broken"
         assert log.complaints == []
 

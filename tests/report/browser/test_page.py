@@ -75,7 +75,7 @@ def test_the_contents_lead_everywhere_and_tell_what_is_missing(page):
         "Methods",
     ]
     assert page.locator("nav.contents li.open").all_inner_texts() == ["Defenses not asked"]
-    assert "neither that something leaks" in page.inner_text("#defenses")
+    assert "nothing is known about it" in page.inner_text("#defenses")
     for _, target in links:
         page.locator(f'nav.contents a[href="{target}"]').click()
         top = page.evaluate(f"document.querySelector('{target}').getBoundingClientRect().top")
@@ -161,7 +161,7 @@ def test_the_slider_lays_the_original_over_every_step(page, whole_folder: Path):
     def file(picture: str) -> np.ndarray:
         return np.asarray(Image.open(whole_folder / picture).convert("RGB"), dtype=float)
 
-    truth, last = file(record.pictures["truth"]), file(record.progress[-1]["picture"])
+    truth, last = file(record.pictures["truth"]), file(record.progress[-1].picture)
     size = (truth.shape[1], truth.shape[0])
     assert step.get_attribute("aria-valuetext") == "step 4800, frame 8 of 8"
     assert cover.get_attribute("aria-valuetext") == "original on the left 50 percent of each image"
@@ -176,10 +176,10 @@ def test_the_slider_lays_the_original_over_every_step(page, whole_folder: Path):
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     frame = record.progress[-3]
-    assert step.get_attribute("aria-valuetext") == f"step {frame['step']}, frame 6 of 8"
-    assert page.locator("#case-2-step + output").inner_text() == f"step {frame['step']}"
-    assert np.abs(seen(page, name, size) - file(frame["picture"])).mean() < 6
-    assert f"step {frame['step']}" in page.locator(f"{name} img").first.get_attribute("alt")
+    assert step.get_attribute("aria-valuetext") == f"step {frame.step}, frame 6 of 8"
+    assert page.locator("#case-2-step + output").inner_text() == f"step {frame.step}"
+    assert np.abs(seen(page, name, size) - file(frame.picture)).mean() < 6
+    assert f"step {frame.step}" in page.locator(f"{name} img").first.get_attribute("alt")
     cover.focus()
     page.keyboard.press("End")
     assert np.abs(seen(page, name, size) - truth).mean() < 6
@@ -189,7 +189,7 @@ def test_the_slider_lays_the_original_over_every_step(page, whole_folder: Path):
 
 def test_tables_sort_by_number_with_infinite_first_or_last_and_missing_always_last(page, whole_folder: Path):
     records = read(whole_folder)
-    value = {n: r.metrics["psnr"]["mean"] for n, r in enumerate(records, start=1) if r.status == "done"}
+    value = {n: r.scores.mean("psnr") for n, r in enumerate(records, start=1) if r.status == "done"}
     missing = [n for n in range(1, 9) if n not in value]
     table = page.locator("table.overview:not(.cuts)")
     head = table.locator("th", has_text="PSNR").first
@@ -223,7 +223,7 @@ def test_tables_sort_by_number_with_infinite_first_or_last_and_missing_always_la
 
 
 def test_every_row_leads_to_its_record_and_its_command(page, whole_folder: Path):
-    for rows, count in (("table.overview:not(.cuts)", 8), ("table.cuts", 5), ("#monitor-curve table", 15)):
+    for rows, count in (("table.overview:not(.cuts)", 8), ("table.cuts", 5), ("#training-curve table", 15)):
         links = page.locator(f"{rows} tbody tr th a:last-child").evaluate_all("found => found.map(a => a.hash)")
         assert len(set(links)) == count
         assert all(
