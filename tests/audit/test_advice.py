@@ -315,7 +315,7 @@ def test_questions_without_an_answer_are_named_with_the_reason():
 
 
 def test_every_field_of_findings_is_a_question_or_what_is_missing():
-    assert {field.name for field in fields(Findings)} == {*QUESTIONS, "unanswered", "waiting"}
+    assert {field.name for field in fields(Findings)} == {*QUESTIONS, "unanswered", "waiting", "incomplete"}
 
 
 def test_what_leaks_under_a_defense_alone_is_a_leak_too():

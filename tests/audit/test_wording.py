@@ -80,6 +80,13 @@ SCENES: dict[str, dict[str, tuple[Findings, str, str]]] = {
         "stopped before its end": (
             replace(_updates(PLAIN), waiting=(Waiting("updates", 5, 8),)), "good", "Held within budget",
         ),
+        "failed in the middle": (
+            replace(_updates(PLAIN), incomplete=(Unanswered("updates", "RuntimeError: boom", failed=True),)),
+            "good", "Held within budget",
+        ),
+        "two of three have no result": (
+            _updates(PLAIN, update(2, "b", None, status="refused"), update(3, "c", None, status="error")), "good", "Held within budget",
+        ),
         "refused": (Findings(unanswered=(Unanswered("updates", "too few images"),)), "none", "No result"),
         "not reached": (Findings(unanswered=(Unanswered("updates", reached=False),)), "none", "Not reached"),
         "not asked": (Findings(), "none", "Not asked"),
@@ -102,6 +109,9 @@ SCENES: dict[str, dict[str, tuple[Findings, str, str]]] = {
     },
     "defenses": {
         "a cheap one": (_defenses(BASE, ROW), "good", "Defense found"),
+        "one hides who was in the batch": (
+            _defenses(BASE, ROW, replace(ROW, number=3, defenses=("dpsgd:clip=1",), auc=0.52, auc_low=0.4)), "good", "Defense found",
+        ),
         "none is cheap": (_defenses(BASE, replace(ROW, cost=9.0)), "bad", "No cheap defense"),
         "none holds": (_defenses(BASE, ended(ROW, PARTIAL)), "bad", "No cheap defense"),
         "a price is unknown": (_defenses(BASE, replace(ROW, cost=None)), "partly", "Cost unknown"),

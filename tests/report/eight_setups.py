@@ -11,8 +11,9 @@ from PIL import Image, ImageDraw, ImageFilter
 from leakgauge.audit.case import Case
 from leakgauge.audit.records import Curve, Frame, Record, VictimFacts, append
 from leakgauge.audit.scoring import Scores
-from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
+from leakgauge.audit.verdict import Outcome
 from leakgauge.core import Assumption
+from tests.made import verdict
 
 SIZE = 32
 
@@ -155,6 +156,7 @@ def make_record(
         values = [float(level + rng.normal(0, 0.7)) for _ in truth]
         return scores(values, [float(structure + rng.uniform(0, 0.05)) for _ in truth])
 
+    kind = "diagnostic" if any(a.kind == "diagnostic" for a in assumptions) else "deployable"
     perceptual = tuple(1 - s for s in ssim) if lpips else None
     return Record(
         **common,
@@ -163,21 +165,12 @@ def make_record(
         scores=scores(psnr, ssim, lpips=perceptual, labels=(1.0,) * batch),
         null=weak(8.4, 0.02),
         baseline=weak(11.9, 0.16),
-        verdict=None if outcome is None else verdict(outcome, batch, assumptions),
+        verdict=None if outcome is None else verdict(outcome, images=batch, kind=kind),
         pictures=pictures,
         progress=tuple(progress),
         curve=curve(restarts, steps, 10 ** (-3 * quality), seed) if restarts else Curve(),
         restarts={"psnr": [psnr[0] - abs(rng.normal(0, 2)) for _ in range(restarts)]} if restarts > 1 else {},
     )
-
-
-def verdict(outcome: Outcome, images: int = 1, assumptions: tuple[Assumption, ...] = ()) -> Verdict:
-    """A verdict of this outcome: all images reconstructed, one of them glimpsed, or none."""
-    kind = "diagnostic" if any(a.kind == "diagnostic" for a in assumptions) else "deployable"
-    if outcome is Outcome.FEASIBLE:
-        return Verdict(outcome, kind, images, images)
-    seen = {Way.CLOSENESS: 1} if outcome is Outcome.PARTIAL else {}
-    return Verdict(outcome, kind, images, glimpsed=seen, missed=Check("ssim", 0.38, above="zero"))
 
 
 def build(folder: Path) -> list[Record]:

@@ -10,8 +10,7 @@ from leakgauge.audit.compare import CasePair, Comparison, Difference, OtherChang
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Outcome
 from leakgauge.report.compare_page import render
-
-from .eight_setups import verdict
+from tests.made import verdict
 
 HOSTILE = "<script>alert('x')</script>\"&"
 

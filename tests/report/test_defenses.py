@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +14,8 @@ from PIL import Image
 
 from leakgauge.audit import defense_records as store
 from leakgauge.audit.case import Case
-from leakgauge.audit.defense_records import DefenseRecord, Trial
+from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.findings import Defenses, defenses_of, read_findings
-from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome, Verdict, Way
 from leakgauge.audit.wording import defense_words, on_defenses, statements
 from leakgauge.core import Assumption
@@ -27,53 +25,17 @@ from leakgauge.report.charts import Mark
 from leakgauge.report.page import write
 from leakgauge.report.sections import defenses
 from leakgauge.report.sections.defenses import defense_chart
-
-from .eight_setups import verdict
+from tests import made
+from tests.made import FEASIBLE, INFEASIBLE, PARTIAL, scores, verdict
 
 CASE = Case(model="cnn<b>", options={"steps": 200})
 
 
-def rate(value: float, spread: float = 0.02) -> dict[str, float]:
-    return {"value": value, "low": value - spread, "high": value + spread}
+def tried(spec: str, outcome: Outcome | None, ssim: float, **changes: Any) -> DefenseRecord:
+    known = {"case": CASE, "assumptions": (Assumption("eval mode", "diagnostic"),), "null": scores(0.125, 7.0)}
+    return made.tried(spec, outcome, ssim, **{**known, **changes})
 
 
-def tried(
-    spec: str,
-    outcome: Outcome | None,
-    ssim: float,
-    *,
-    auc: float = 0.98,
-    cost: float | None = 0.0,
-    **changes: Any,
-) -> DefenseRecord:
-    accuracy = {
-        **rate(0.8 - (cost or 0)), "images": 500, "steps": 60, "batch": 32, "trained_on": 480, "right": "01",
-        "start": "fresh weights", "optimizer": "Adam", "unknown": "" if cost is not None else "learned <nothing>",
-        "cost": None if cost is None else rate(cost),
-    }  # fmt: skip
-    record = DefenseRecord(
-        key=spec or "none",
-        status="done",
-        trial=Trial(CASE, 60),
-        defenses=(spec,) if spec else (),
-        attack="A",
-        channel="Gradient()",
-        versions={"torch": "2"},
-        command=f"leakgauge attack cnn --defense {spec}",
-        seconds=2.0,
-        assumptions=(Assumption("eval mode", "diagnostic"),),
-        scores=Scores((0.1,), (math.inf if ssim == 1 else 12.0,), (ssim,)),
-        null=Scores((0.2,), (7.0,), (0.125,)),
-        verdict=None if outcome is None else verdict(outcome),
-        leakage={
-            "auc": rate(auc), "tpr": rate(0.5), "candidates": 64, "batch": 1, "releases": 128, "notes": [], "unknown": "",
-        },
-        accuracy=accuracy,
-    )  # fmt: skip
-    return replace(record, **changes)
-
-
-FEASIBLE, PARTIAL, INFEASIBLE = Outcome
 NONE = tried("", FEASIBLE, 0.95, auc=1.0)
 STOPPED = tried("gaussian_noise:relative=10.0", INFEASIBLE, 0.2, cost=0.06)
 RECORDS = [
@@ -269,15 +231,15 @@ def visit(browser, run):
     contexts = []
 
     def opened(width: int = 1280, scheme: str = "light"):
-        made = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-        contexts.append(made)
-        page = made.new_page()
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
         page.goto(write(run).as_uri())
         return page
 
     yield opened
-    for made in contexts:
-        made.close()
+    for context in contexts:
+        context.close()
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])

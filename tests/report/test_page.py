@@ -26,8 +26,7 @@ from leakgauge.core import Assumption
 from leakgauge.errors import BadInput
 from leakgauge.report.charts import pictures
 from leakgauge.report.page import render, write
-
-from .eight_setups import verdict
+from tests.made import verdict
 
 EVIL = '<script>alert("1")</script> & "quoted"'
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import answers, monitor_records, whole_plan
+from leakgauge.audit import answers, monitor_records
+from leakgauge.audit import plan as plans
 from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.findings import read_findings
@@ -23,7 +24,7 @@ from leakgauge.report.page import render
 
 def plan(folder: Path, *questions: str, cases: tuple[Case, ...] = ()) -> None:
     request = {"format": 2, "request": {"questions": questions}, "cases": [asdict(c) for c in cases], "ladder": []}
-    (folder / whole_plan.FILE).write_text(json.dumps(request))
+    (folder / plans.FILE).write_text(json.dumps(request))
 
 
 def states(page: str) -> dict[str, str]:
@@ -69,7 +70,7 @@ def test_what_failed_in_the_middle_shows_what_there_is_and_says_so(tmp_path: Pat
 
 def test_a_damaged_plan_is_said(tmp_path: Path, one: Record):
     append(tmp_path, one)
-    (tmp_path / whole_plan.FILE).write_text("{")
+    (tmp_path / plans.FILE).write_text("{")
     with pytest.raises(BadInput, match="is damaged"):
         render(tmp_path)
 
