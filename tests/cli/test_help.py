@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from leakgauge import cli
+from leakgauge.audit.case import Case
 from leakgauge.cli.app import COMMANDS, PANELS
 from leakgauge.cli.monitor import MonitorOptions
 from leakgauge.cli.options import NOT_MEASURED
@@ -107,6 +108,14 @@ def test_the_recorded_command_is_short():
     assert MonitorOptions(script="train.py", arguments=("--lr", "1"), every=5).command() == (
         "leakgauge monitor --every 5 train.py --lr 1"
     )
+
+
+def test_every_field_of_a_case_is_an_option_of_attack():
+    flags = {flag for one in OPTIONS["attack"].declared().values() for flag in one.flags}
+    for one in fields(Case):
+        if one.name not in ("model", "name", "change"):
+            flag = f"--{one.name.replace('_', '-')}"
+            assert {flag, flag.removesuffix("s")} & flags, one.name
 
 
 def test_list_shows_options_and_defaults_on_request(leakgauge):

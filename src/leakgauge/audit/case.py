@@ -9,7 +9,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from leakgauge.attacks import ATTACKS
@@ -95,6 +95,12 @@ def _options_of_channel(channel: str) -> Mapping[str, object]:
 def default_data(model: str) -> str:
     """The embedded data that a model gets when none is named: what it was trained on, or photographs."""
     return "fashion" if model.removeprefix(REARRANGED) in PRETRAINED else "photographs"
+
+
+EXPLICIT = ("mode", "batch_size", "attack", "seed", "first")
+"""Fields that a recorded command always names."""
+SETUP = ("data", "classes", "resize", "device")
+"""Fields that every command takes, beside the model."""
 
 
 @dataclass(frozen=True)
@@ -272,29 +278,24 @@ class Case:
         channel = self.build_channel()
         return channel.batch_sizes() if isinstance(channel, LimitsBatch) else range(1, sys.maxsize)
 
-    def options_of_setup(self) -> list[str]:
-        """How every command is told which data, classes, size and device, where those are not the usual ones."""
-        words = [] if self.data == default_data(self.model) else ["--data", self.data]
-        words += [] if self.classes is None else ["--classes", str(self.classes)]
-        words += ["--resize"] if self.resize else []
-        return [*words, *([] if self.device == Case.device else ["--device", self.device])]
+    def as_options(self, *names: str) -> list[str]:
+        """The fields ``names`` as options of the command line; a field with its usual value is left out unless it is explicit."""
+        usual = {one.name: one.default for one in fields(self)} | {"data": default_data(self.model)}
+        words: list[str] = []
+        for name in names:
+            value, flag = getattr(self, name), f"--{name.replace('_', '-')}"
+            if isinstance(value, Mapping):
+                value = tuple(f"{key}={one}" for key, one in value.items())
+            if isinstance(value, tuple):
+                words += [word for spec in value if spec != "size" for word in (flag.removesuffix("s"), spec)]
+            elif name in EXPLICIT or value != usual[name]:
+                words += [flag] if value is True else [flag, str(value)]
+        return words
 
     def command(self) -> str:
         """The command line that runs this case alone."""
-        words = ["leakgauge", "attack", self.model, "--mode", self.mode, "--batch-size", str(self.batch_size)]
-        words += ["--attack", self.attack, "--seed", str(self.seed), "--first", str(self.first)]
-        if (self.local_steps, self.local_lr) != (Case.local_steps, Case.local_lr):
-            words += ["--local-steps", str(self.local_steps), "--local-lr", str(self.local_lr)]
-        words += ["--channel", self.channel] if self.channel else []
-        words += ["--server", self.server] if self.server else []
-        words += self.options_of_setup()
-        for name, value in self.options.items():
-            words += ["--option", f"{name}={value}"]
-        for spec in self.defenses:
-            words += ["--defense", spec]
-        for spec in self.reveal:
-            words += [] if spec == "size" else ["--reveal", spec]
-        return shlex.join(words)
+        names = (one.name for one in fields(self) if one.name not in ("model", "name", "change"))
+        return shlex.join(["leakgauge", "attack", self.model, *self.as_options(*names)])
 
 
 def _defense(spec: str) -> Defense:

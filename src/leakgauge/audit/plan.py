@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.audit import scan_records
-from leakgauge.audit.case import Case, accepted_options, protects, restored
+from leakgauge.audit.case import SETUP, Case, accepted_options, protects, restored
 from leakgauge.audit.changes import ladder, pointless
 from leakgauge.audit.defend import GRID, Base, Spec, Trial, plan_trials
 from leakgauge.audit.defense_leakage import told_apart
@@ -424,7 +424,7 @@ def with_steps(case: Case, steps: int) -> Case:
 
 def again(case: Case, question: Question, option: str, value: int | None) -> str:
     """The command line that answers this question alone, with this effort."""
-    words = ["leakgauge", "audit", case.model, "--only", question, "--seed", str(case.seed), *case.options_of_setup()]
+    words = ["leakgauge", "audit", case.model, "--only", question, *case.as_options("seed", *SETUP)]
     return shlex.join([*words, *([] if value is None else [option, str(value)])])
 
 
