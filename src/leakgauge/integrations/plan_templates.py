@@ -17,20 +17,20 @@ class Template:
     above: str = ""
 
 
-_SKELETON = '''"""What could be read out of what this model shares? An audit of leakgauge, to be run again whenever the model changes.
+_SKELETON = '''"""An audit with leakgauge: what could be reconstructed from what this model shares? Run it again when the model changes.
 
     leakgauge audit {name}               the whole audit, report in leakgauge-runs/audit/report.html
-    leakgauge attack {name}              one quick attack on one set-up
+    leakgauge attack {name}              one quick attack on one case
 
-It runs as it is, on a small stand-in. Make it yours by the lines marked "{bare_mark}". Options on the command line win
-over what stands here.{install}
+It runs as it is, on a small stand-in model. Replace the lines marked "{bare_mark}" with your own. Options on the command
+line override this file.{install}
 """
 
 {imports}
 
-BUDGET = "5m"  # time for the whole audit; more time, stronger attacks
+BUDGET = "5m"  # time for the whole audit; with more time attacks are stronger
 # SKIP = ("training", "split")  # of the questions updates, training, split, defenses; or ONLY = ("updates",)
-# FAIL_OVER = "partial"  # exit with 3 where a verdict is worse: "infeasible" or "partial"
+# FAIL_OVER = "partial"  # exit with 3 if a verdict is worse than this: "infeasible" or "partial"
 
 {above}
 def victim():
@@ -47,7 +47,7 @@ def data():
 
 
 def cases():
-    """The set-ups to attack, on victim() and data(). Without this function: both modes, batches of 1 and 4."""
+    """The cases to attack, on victim() and data(). Without this function: both modes, batches of 1 and 4."""
     return [
         Case(mode="train", batch_size=4),  # as a client would train
         Case(mode="train", batch_size=4, defenses=("gaussian_noise:relative=1",)),  # see `leakgauge list`
@@ -99,7 +99,7 @@ from leakgauge.integrations.huggingface import Logits""",
         patch_size=4,
         num_channels=1,
         num_labels=10,
-        attn_implementation="eager",  # the one that can be differentiated twice
+        attn_implementation="eager",  # attacks differentiate twice, which faster ones do not support
     )
     model = ViTForImageClassification(config)
     return Logits(model), Pixels((1, 28, 28), mean=(0.5,), std=(0.5,))  {mark}; see preprocessor_config.json""",
