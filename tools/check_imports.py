@@ -34,6 +34,9 @@ LEVELS: tuple[frozenset[str], ...] = (
 TOGETHER = {LEVELS[0]}
 """Names of one level that may import each other."""
 
+ROOT = {"core", "errors", "audit", "integrations"}
+"""What the package itself names; it imports a name when that is asked for, so ``import leakgauge`` stays light."""
+
 SIDE = {"models", "data"}
 MAY_USE_SIDE = {"audit", "split", "integrations", "cli", "testing"}
 """``integrations`` is among them because it turns a case's names into a model and its data."""
@@ -161,11 +164,7 @@ def _forbidden(own: str, module: str) -> str | None:
     if theirs in ("", "__version__") or mine == theirs:
         return None
     if mine == "":
-        return (
-            None
-            if theirs in ("core", "errors")
-            else f"the package itself imports {theirs}; it may name core and errors"
-        )
+        return None if theirs in ROOT else f"the package itself imports {theirs}; it may name {', '.join(sorted(ROOT))}"
     if mine in NARROW:
         allowed = any(target == name or target.startswith(name + ".") for name in NARROW[mine])
         # `from leakgauge.audit import records` arrives as audit.records; `from leakgauge.audit.records import FILE` too

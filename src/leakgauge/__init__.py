@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from leakgauge.audit.evaluate import Result, evaluate
     from leakgauge.core import (
         Assumption,
         Attack,
@@ -38,13 +39,14 @@ _HOME = {
         "Assumption", "Attack", "Auxiliary", "Buffers", "Channel", "Defense", "Labels", "NoisyCopy", "Observation", "Pixels",
         "Reconstruction", "Signal", "Size", "Space", "Targets", "Tokens", "Victim", "share",
     ),
+    "leakgauge.audit.evaluate": ("Result", "evaluate"),
     "leakgauge.errors": ("BadInput", "Inapplicable", "LeakgaugeError"),
 }  # fmt: skip
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - in the order a reader meets them
     "Victim", "Pixels", "Tokens", "Space", "Signal", "Targets", "Channel", "Defense", "share", "Observation", "Assumption",
-    "Size", "Labels", "Buffers", "Auxiliary", "NoisyCopy", "Attack", "Reconstruction",
+    "Size", "Labels", "Buffers", "Auxiliary", "NoisyCopy", "Attack", "Reconstruction", "evaluate", "Result",
     "LeakgaugeError", "BadInput", "Inapplicable", "__version__",
 ]  # fmt: skip
 

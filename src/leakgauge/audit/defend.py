@@ -23,7 +23,8 @@ from leakgauge.audit.case import Case, accepted_options, protects
 from leakgauge.audit.defense_leakage import Releases, draw_releases, told_apart
 from leakgauge.audit.defense_records import DefenseRecord, Trial, may_be_private, protected
 from leakgauge.audit.defense_training import Training, accuracy, classified, privacy_of
-from leakgauge.audit.run import attacked, null_run, versions
+from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.run import attack_case, save_pictures, versions
 from leakgauge.audit.session import Load, Setup, check_fits
 from leakgauge.channels import DPSGD
 from leakgauge.core import Blindable, PerSample, Reconstruction
@@ -178,16 +179,21 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
     return DefenseRecord(**about, **found, seconds=time.perf_counter() - began, finished=finished)
 
 
-KEPT = ("status", "assumptions", "scores", "null", "baseline", "verdict", "notes", "pictures")
-"""Of what an attack finds, the fields that a record of a defense has."""
-
-
 def _attack(trial: Trial, base: Base, folder: Path) -> dict[str, Any]:
     try:
-        found = attacked(trial.case, base.setup, folder, nothing=base.nothing)
+        found = attack_case(trial.case, base.setup, nothing=base.nothing)
     except Inapplicable as refusal:
         return {"status": "refused", "reason": str(refusal)}
-    return {name: found[name] for name in KEPT}
+    return {
+        "status": "done",
+        "assumptions": found.assumptions,
+        "scores": found.scores,
+        "null": found.null,
+        "baseline": found.baseline,
+        "verdict": found.verdict,
+        "notes": found.reconstruction.notes,
+        "pictures": save_pictures(trial.case, found, folder),
+    }
 
 
 def _leakage(trial: Trial, base: Base) -> Mapping[str, Any]:

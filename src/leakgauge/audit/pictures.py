@@ -16,6 +16,13 @@ FOLDER = "pictures"
 
 def save_strip(folder: Path, name: str, images: Tensor) -> str:
     """Writes images (N, C, H, W) in [0, 1] as one PNG, whole or not at all; returns its path relative to ``folder``."""
+    (folder / FOLDER).mkdir(exist_ok=True)
+    write_whole(folder / FOLDER / f"{name}.png", strip(images))
+    return f"{FOLDER}/{name}.png"
+
+
+def strip(images: Tensor) -> bytes:
+    """Images (N, C, H, W) in [0, 1] as one PNG."""
     pixels = (images.detach().cpu().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy()
     count, height, width, channels = pixels.shape
     sheet = np.full((height, count * (width + 1) - 1, channels), 255, dtype=np.uint8)
@@ -23,6 +30,4 @@ def save_strip(folder: Path, name: str, images: Tensor) -> str:
         sheet[:, i * (width + 1) : i * (width + 1) + width] = picture
     buffer = io.BytesIO()
     Image.fromarray(sheet[..., 0] if channels == 1 else sheet[..., :3]).save(buffer, "PNG", optimize=True)
-    (folder / FOLDER).mkdir(exist_ok=True)
-    write_whole(folder / FOLDER / f"{name}.png", buffer.getvalue())
-    return f"{FOLDER}/{name}.png"
+    return buffer.getvalue()

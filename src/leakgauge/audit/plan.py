@@ -25,7 +25,7 @@ from leakgauge.audit.defense_training import Training, at_once, held_out, judged
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.migrate import case_of
 from leakgauge.audit.questions import QUESTIONS, Question
-from leakgauge.audit.run import attacked, run_case
+from leakgauge.audit.run import attack_case, run_case
 from leakgauge.audit.scan_run import SHARE, Asked, ScanRun, plan_scan
 from leakgauge.audit.session import Load, Setup, check_fits, modes_differ, set_up
 from leakgauge.audit.timing import FEWEST_STEPS, Cost, cost_of, elapsed
@@ -489,16 +489,14 @@ def cost_of_trials(setup: Setup, case: Case, *, load: Load) -> TrialCost:
     def decode() -> None:
         told_apart(base.releases, (GaussianNoise(relative=1.0),), seed=case.seed)
 
-    with tempfile.TemporaryDirectory() as folder:
+    def attack(steps: int) -> None:
+        attack_case(with_steps(trial.case, steps), base.setup, nothing=base.nothing)
 
-        def attack(steps: int) -> None:
-            attacked(with_steps(trial.case, steps), base.setup, Path(folder), nothing=base.nothing)
-
-        try:
-            first = elapsed(lambda: attack(1))
-            cost = cost_of(attack, warm=True) if steps else Cost(elapsed(lambda: attack(1)))
-        except Inapplicable:
-            first, cost = 0.0, Cost()
+    try:
+        first = elapsed(lambda: attack(1))
+        cost = cost_of(attack, warm=True) if steps else Cost(elapsed(lambda: attack(1)))
+    except Inapplicable:
+        first, cost = 0.0, Cost()
     try:
         drawing, decoding = elapsed(lambda: base.releases), elapsed(decode)
     except Inapplicable:

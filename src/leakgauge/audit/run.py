@@ -19,20 +19,14 @@ from torch import Tensor
 
 import leakgauge
 from leakgauge.audit import records
-from leakgauge.audit.assumed import assumed
 from leakgauge.audit.case import Case
+from leakgauge.audit.evaluate import Result, assess
 from leakgauge.audit.intervals import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.pictures import save_strip
-from leakgauge.audit.records import Curve, Frame, Record, VictimFacts
-from leakgauge.audit.scoring import Perceptual, Scores, score, score_images, score_images_in_order, trivial_baseline
+from leakgauge.audit.records import Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
-from leakgauge.audit.verdict import judge
-from leakgauge.core import Attack, Blindable, Observation, Reconstruction, Victim
+from leakgauge.core import Reconstruction, Trace, Victim
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.families.patches import patch_side
-from leakgauge.measures import baseline
-from leakgauge.measures.lpips import load_lpips
-from leakgauge.measures.pairing import pair
 
 OnRecord = Callable[[Record], None]
 
@@ -88,45 +82,60 @@ class _Runner:
         return run_case(case, load=self.load, folder=self.folder)
 
     def failed(self, case: Case, reason: str) -> Record:
-        return _finished(_about(case), {"status": "error", "reason": reason}, began=time.perf_counter())
+        return _record(case, "error", reason, began=time.perf_counter())
 
 
 def run_case(case: Case, *, load: Load, folder: Path) -> Record:
     """Attacks one case, its null run and the trivial baseline, and judges. ``BadInput`` is the user's and is raised."""
-    began = time.perf_counter()
-    about = _about(case)
+    began, victim = time.perf_counter(), VictimFacts()
     try:
         setup = set_up(case, load)
-        about["victim"] = _described(setup, check_fits(setup))
-        found = attacked(case, setup, folder)
+        victim = _described(setup, check_fits(setup))
+        result = attack_case(case, setup)
+        return _record(
+            case,
+            "done",
+            began=began,
+            victim=victim,
+            assumptions=result.assumptions,
+            scores=result.scores,
+            null=result.null,
+            baseline=result.baseline,
+            start=result.start,
+            restarts=result.restarts,
+            intervals=_intervals(result.restarts),
+            verdict=result.verdict,
+            notes=result.reconstruction.notes,
+            stated=result.reconstruction.stated,
+            curve=_curve(result.reconstruction.trace),
+            pictures=save_pictures(case, result, folder),
+            progress=_progress(case, setup.victim, result, folder),
+        )
     except Inapplicable as refusal:
-        found = {"status": "refused", "reason": str(refusal)}
-    except (BadInput, OSError):  # the user's to mend, a full disk among them; without a record the case can be resumed
+        return _record(case, "refused", str(refusal), began=began, victim=victim)
+    except (BadInput, OSError):  # for the user to fix, a full disk among them; without a record the case can be resumed
         raise
     except Exception as crash:  # noqa: BLE001 - recorded with its traceback as an error, never as a score
-        found = {"status": "error", "reason": f"{type(crash).__name__}: {crash}", "notes": (traceback.format_exc(),)}
-    return _finished(about, found, began=began)
+        reason, notes = f"{type(crash).__name__}: {crash}", (traceback.format_exc(),)
+        return _record(case, "error", reason, began=began, victim=victim, notes=notes)
 
 
-def _finished(about: Mapping[str, Any], found: Mapping[str, Any], *, began: float) -> Record:
+def _record(case: Case, status: Status, reason: str = "", *, began: float, **found: Any) -> Record:
     return Record(
-        **{**about, **found},
+        key=case.key(),
+        status=status,
+        case=case,
+        attack=repr(case.build_attack()),
+        channel=repr(case.build_channel()),
+        defenses=tuple(repr(d) for d in case.build_defenses()),
+        versions=versions(),
+        command=case.command(),
+        reason=reason,
         seconds=time.perf_counter() - began,
         peak_bytes=_peak_bytes(),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        **found,
     )
-
-
-def _about(case: Case) -> dict[str, Any]:
-    return {
-        "key": case.key(),
-        "case": case,
-        "attack": repr(case.build_attack()),
-        "channel": repr(case.build_channel()),
-        "defenses": tuple(repr(d) for d in case.build_defenses()),
-        "versions": versions(),
-        "command": case.command(),
-    }
 
 
 def _described(setup: Setup, classes: int) -> VictimFacts:
@@ -136,103 +145,38 @@ def _described(setup: Setup, classes: int) -> VictimFacts:
     return VictimFacts(victim.name, victim.mode, parameters, classes, shape, str(victim.device))
 
 
-def attacked(case: Case, setup: Setup, folder: Path, *, nothing: Reconstruction | None = None) -> dict[str, Any]:
-    """What the attack on the case makes of it, as fields of a record; ``nothing`` is its null run where that is known."""
-    victim, attack = setup.victim, case.build_attack()
-    x, y = setup.private(case)
-    seen = setup.observation(case)
-    result = attack(victim, seen, seed=case.seed)
-    nothing = null_run(attack, victim, seen, seed=case.seed) if nothing is None else nothing
-    truths, pool, lpips = victim.space.decode(x).cpu(), setup.pool(case), load_lpips()
-    tile = patch_side(victim.model, victim.space.shape)
-    scores = score(result, x, y, space=victim.space, pool=pool, lpips=lpips, tile=tile)
-    null = score(nothing, x, y, space=victim.space, pool=pool, lpips=lpips, tile=tile)
-    trivial = trivial_baseline(truths, lpips=lpips)
-    known = assumed(attack, seen)
-    verdict = judge(scores, null, trivial, known)
-    spread = _spread(result, truths, victim, lpips)
-    return {
-        "status": "done",
-        "assumptions": known,
-        "scores": scores,
-        "null": null,
-        "baseline": trivial,
-        "start": None if seen.near is None else _start_scores(seen.near, truths, victim),
-        "restarts": spread,
-        "intervals": _intervals(spread),
-        "verdict": verdict,
-        "notes": result.notes,
-        "stated": result.stated,
-        "curve": _curve(result),
-        "pictures": _pictures(case, folder, truths, victim, result, nothing),
-        "progress": _progress(case, folder, truths, victim, result),
-    }
+def attack_case(case: Case, setup: Setup, *, nothing: Reconstruction | None = None) -> Result:
+    """Attacks the case and judges; ``nothing`` is its null run where that is known."""
+    (x, y), seen, pool = setup.private(case), setup.observation(case), setup.pool(case)
+    return assess(case.build_attack(), setup.victim, seen, x, y, seed=case.seed, pool=pool, nothing=nothing)
 
 
-def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int) -> Reconstruction:
-    """The same attack without any information in the signal.
-
-    An attack by matching runs on its priors alone, from the same starts. Any other is given the signal of pure noise.
-    """
-    if isinstance(attack, Blindable):
-        return attack.blind()(victim, seen, seed=seed)
-    rng = torch.Generator().manual_seed(seed)
-    size = seen.size or 1
-    noise = victim.to_input(victim.space.start(size, rng))
-    with torch.no_grad():
-        labels = victim(noise).argmin(-1)  # an unlikely class, so that the gradient does not vanish
-    signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}
-    blank = Observation(signal=signal, channel=seen.channel, size=seen.size)
-    return attack(victim, blank, seed=seed)
+def save_pictures(case: Case, result: Result, folder: Path) -> dict[str, str]:
+    """Truth, reconstruction, null run and baseline as strips, by their names."""
+    return {name: save_strip(folder, f"{case.key()}-{name}", images) for name, images in result.images.items()}
 
 
-def _start_scores(near: Tensor, truths: Tensor, victim: Victim) -> Scores:
-    return score_images_in_order(victim.space.decode(near).cpu(), truths)
-
-
-def _spread(result: Reconstruction, truths: Tensor, victim: Victim, lpips: Perceptual | None) -> dict[str, list[float]]:
-    every = [score_images(victim.space.decode(x), truths, lpips=lpips).means() for x in result.candidates]
-    return {name: [means[name] for means in every] for name in every[0]}
-
-
-def _intervals(spread: Mapping[str, list[float]]) -> dict[str, Interval]:
-    found = {name: interval(values, within=POSSIBLE.get(name, ANYWHERE)) for name, values in spread.items()}
+def _intervals(restarts: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+    found = {name: interval(values, within=POSSIBLE.get(name, ANYWHERE)) for name, values in restarts.items()}
     return {name: one for name, one in found.items() if one is not None}
 
 
-def _curve(result: Reconstruction) -> Curve:
-    return Curve(tuple(result.trace.steps), tuple(_finite(row) for row in result.trace.losses.T))
+def _curve(trace: Trace) -> Curve:
+    return Curve(tuple(trace.steps), tuple(_finite(row) for row in trace.losses.T))
 
 
 def _finite(losses: Tensor) -> tuple[float | None, ...]:
     return tuple(v if abs(v) < float("inf") else None for v in losses.tolist())
 
 
-def _pictures(
-    case: Case, folder: Path, truths: Tensor, victim: Victim, result: Reconstruction, nothing: Reconstruction
-) -> dict[str, str]:
-    order = _paired(victim.space.decode(result.x).cpu(), truths)
-    null_order = _paired(victim.space.decode(nothing.x).cpu(), truths)
-    shown = {
-        "truth": truths,
-        "reconstruction": victim.space.decode(result.x).cpu()[order],
-        "null": victim.space.decode(nothing.x).cpu()[null_order],
-        "baseline": baseline.blur(truths),
-    }
-    return {name: save_strip(folder, f"{case.key()}-{name}", images) for name, images in shown.items()}
-
-
-def _progress(case: Case, folder: Path, truths: Tensor, victim: Victim, result: Reconstruction) -> tuple[Frame, ...]:
+def _progress(case: Case, victim: Victim, result: Result, folder: Path) -> tuple[Frame, ...]:
     """The candidate over the steps, each image at the place that it has in the end, to be laid over its original."""
-    order = _paired(victim.space.decode(result.x).cpu(), truths)
-    return tuple(
-        Frame(step, save_strip(folder, f"{case.key()}-step-{step:06d}", victim.space.decode(x).cpu()[order]))
-        for step, x in zip(result.trace.snapshot_steps, result.trace.snapshots, strict=True)
-    )
-
-
-def _paired(guesses: Tensor, truths: Tensor) -> Tensor:
-    return torch.argsort(pair(guesses, truths))
+    trace = result.reconstruction.trace
+    shown = [
+        (step, victim.space.decode(x).cpu()[result.order])
+        for step, x in zip(trace.snapshot_steps, trace.snapshots, strict=True)
+    ]
+    return tuple(Frame(step, save_strip(folder, f"{case.key()}-step-{step:06d}", images)) for step, images in shown)
 
 
 def versions() -> dict[str, str]:

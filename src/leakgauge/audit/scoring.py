@@ -101,15 +101,17 @@ def score(
     """
     if isinstance(space, Tokens):
         raise BadInput("token ids are no image; compare them with score_text")
-    return score_images(
-        space.decode(reconstruction.x),
-        space.decode(x),
-        labels=reconstruction.y,
-        truth=y,
-        pool=pool,
-        lpips=lpips,
-        tile=tile,
-    )
+    guesses, truths = space.decode(reconstruction.x), space.decode(x)
+    return score_images(guesses, truths, labels=reconstruction.y, truth=y, pool=pool, lpips=lpips, tile=tile)
+
+
+@dataclass(frozen=True, eq=False)
+class Paired:
+    """``images`` are the guesses in the order of the truths that they were paired with: ``order[j]`` is the guess for truth j."""
+
+    images: Tensor
+    order: Tensor
+    scores: Scores
 
 
 def score_images(
@@ -123,6 +125,20 @@ def score_images(
     tile: int | None = None,
 ) -> Scores:
     """As :func:`score`, for images in [0, 1]."""
+    return pair_images(guesses, truths, labels=labels, truth=truth, pool=pool, lpips=lpips, tile=tile).scores
+
+
+def pair_images(
+    guesses: Tensor,
+    truths: Tensor,
+    *,
+    labels: Tensor | None = None,
+    truth: Tensor | None = None,
+    pool: Tensor | None = None,
+    lpips: Perceptual | None = None,
+    tile: int | None = None,
+) -> Paired:
+    """Guesses (images in [0, 1], as ``truths``) paired with truths one to one, and their scores; see :func:`score`."""
     guesses, truths = guesses.detach().cpu(), truths.detach().cpu()
     order = torch.argsort(pair(guesses, truths))  # order[j] is the guess paired with truth j
     guesses = guesses[order]
@@ -131,7 +147,7 @@ def score_images(
         right = _right(labels.cpu()[order], truth.cpu(), guesses)
     others = pool if pool is not None and _enough(truths, pool) else None
     scrambled = guesses if tile is None else guesses[pair_pieces(guesses, truths, side=tile)]
-    return Scores(
+    scores = Scores(
         mse=_values(image.mse(guesses, truths)),
         psnr=_values(image.psnr(guesses, truths)),
         ssim=_values(image.ssim(guesses, truths)),
@@ -147,6 +163,7 @@ def score_images(
         ssim_reduced=_reduced(image.ssim, guesses, truths),
         psnr_reduced=_reduced(image.psnr, guesses, truths),
     )
+    return Paired(guesses, order, scores)
 
 
 def _enough(truths: Tensor, pool: Tensor) -> bool:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.case import AuxiliaryImages, Case
-from leakgauge.channels.facts import is_weight_update
-from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Signal, Victim, share
+from leakgauge.audit.evaluate import observe
+from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.data.embedded import MEAN, STD, fashion
-from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
+from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 
 POOL = 200
@@ -50,17 +50,15 @@ class Setup:
     def observation(self, case: Case) -> Observation:
         """What the adversary of the case holds."""
         x, y = self.private(case)
-        defenses, reveal = case.build_defenses(), self.reveal(case)
-        seen = share(self.victim, case.build_channel(), x, y, defenses=defenses, reveal=reveal, seed=case.seed)
-        if _finite(seen.signal) or not _finite(self.victim.parameters()):
-            return seen
-        plain = share(self.victim, case.build_channel(), x, y, reveal=reveal, seed=case.seed) if defenses else seen
-        if _finite(plain.signal):
-            kind = str(self.victim.dtype).removeprefix("torch.")
-            raise Inapplicable(f"what is sent under {' + '.join(case.defenses)} is not finite in {kind}")
-        if is_weight_update(seen.channel):
-            raise Inapplicable("the client's update is not finite: its training diverged; lower its learning rate")
-        return seen
+        return observe(
+            self.victim,
+            case.build_channel(),
+            x,
+            y,
+            defenses=case.build_defenses(),
+            reveal=self.reveal(case),
+            seed=case.seed,
+        )
 
     def pool(self, case: Case) -> Tensor | None:
         """Other images of the data, for re-identification; None where the batch is all there is."""
@@ -137,10 +135,6 @@ def one_of_each_class(labels: Tensor) -> Tensor:
         turn[i] = seen[label]
         seen[label] += 1
     return torch.argsort(turn * len(seen) + labels, stable=True)
-
-
-def _finite(signal: Signal) -> bool:
-    return all(bool(value.isfinite().all()) for value in signal.values())
 
 
 def check_fits(setup: Setup) -> int:

@@ -11,9 +11,10 @@ import numpy as np
 
 from leakgauge.audit.assumed import assumed
 from leakgauge.audit.case import Case
+from leakgauge.audit.evaluate import null_run
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.pictures import save_strip
-from leakgauge.audit.run import null_run, versions
+from leakgauge.audit.run import versions
 from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.inversion.knowledge import gradient_alignment

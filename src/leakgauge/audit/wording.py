@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from leakgauge.audit.case import accepted_options
 from leakgauge.audit.changes import Explanation
@@ -26,11 +26,14 @@ from leakgauge.audit.findings import (
     Updates,
 )
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.audit.phrasing import duration, number, plural
+from leakgauge.audit.phrasing import duration, metric, number, plural
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.records import Record
 from leakgauge.audit.stopped import Waiting
 from leakgauge.audit.verdict import Check, Evidence, Outcome, Verdict, Way
+
+if TYPE_CHECKING:
+    from leakgauge.audit.evaluate import Result
 
 METRICS: Mapping[str, tuple[str, str]] = {
     "psnr": ("PSNR", "higher = closer to the original"),
@@ -158,6 +161,20 @@ def quality(update: Update) -> str:
         f"null run: SSIM {number(update.null_ssim, 2)}, PSNR {number(update.null_psnr, 1)} dB"
     )
     return "; ".join(said)
+
+
+def evaluation(found: Result) -> str:
+    """The result of one attack: what happened, by which numbers, and under which assumptions."""
+    label, sides = found.outcome.label, {"null run": found.null, "trivial baseline": found.baseline}
+    decided = rule(found.verdict)
+    lines = [f"{one[0].upper()}{one[1:]}." for one in (f"{label}. {found.outcome.meaning.removesuffix('.')}", decided)]
+    for name in dict.fromkeys(("ssim", "psnr", found.verdict.evidence)):
+        others = [
+            f"{side} {metric(name, m, unit=True)}" for side, one in sides.items() if (m := one.mean(name)) is not None
+        ]
+        lines.append(f"{METRICS[name][0]} {metric(name, found.scores.mean(name), unit=True)} ({', '.join(others)}).")
+    known = "; ".join(assumption.what for assumption in found.assumptions) or "nothing beyond the signal"
+    return "\n".join([*lines, f"{found.victim}, {found.channel}. Assumed: {known}."])
 
 
 # One record

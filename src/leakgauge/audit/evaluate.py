@@ -1,0 +1,217 @@
+"""One attack on one batch, from the private data to a verdict. A case, a trial of a defense and a notebook all come through here."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from leakgauge.audit.assumed import assumed
+from leakgauge.audit.pictures import strip
+from leakgauge.audit.scoring import Paired, Perceptual, Scores, pair_images, score_images_in_order, trivial_baseline
+from leakgauge.audit.verdict import Outcome, Verdict, judge
+from leakgauge.channels.facts import is_weight_update
+from leakgauge.core import (
+    Assumption,
+    Attack,
+    Blindable,
+    Channel,
+    Defense,
+    Observation,
+    Reconstruction,
+    Reveal,
+    Signal,
+    Size,
+    Tokens,
+    Victim,
+    share,
+)
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.families.patches import patch_side
+from leakgauge.measures import baseline
+from leakgauge.measures.lpips import load_lpips
+
+BY_RESTART = ("mse", "psnr", "ssim", "lpips", "layout", "ssim_reduced", "psnr_reduced")
+"""Metrics that need nothing but the two images, and that every restart is scored by."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What an attack came to, and what it is measured against.
+
+    ``scores`` are of the attack, ``null`` of the same attack without the signal, ``baseline`` of a crude picture of the truth, ``start``
+    of what was revealed to start from. ``restarts`` maps a metric to its mean over the batch for each restart. ``images`` maps
+    truth / reconstruction / null / baseline to images in [0, 1], all in the order of the truth; ``order`` says which image of
+    ``reconstruction`` is which of these.
+    """
+
+    verdict: Verdict
+    scores: Scores
+    null: Scores
+    baseline: Scores
+    reconstruction: Reconstruction
+    assumptions: tuple[Assumption, ...]
+    victim: str
+    channel: str
+    start: Scores | None = None
+    restarts: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    images: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.verdict.outcome
+
+    def __str__(self) -> str:
+        from leakgauge.audit.wording import evaluation  # which words whole audits too, and they are made of results
+
+        return evaluation(self)
+
+    def _repr_html_(self) -> str:
+        """The verdict and the pictures, for notebooks."""
+        rows = [
+            f"<tr><td>{name}</td><td><img alt='{name}' style='image-rendering: pixelated; height: {HEIGHT}px' "
+            f"src='data:image/png;base64,{base64.b64encode(strip(images)).decode()}'></td></tr>"
+            for name, images in self.images.items()
+        ]
+        return f"<pre>{html.escape(str(self))}</pre><table>{''.join(rows)}</table>"
+
+
+HEIGHT = 96
+"""Of a picture in a notebook, in pixels."""
+
+
+def evaluate(
+    attack: Attack,
+    victim: Victim,
+    channel: Channel,
+    x: Tensor,
+    y: Tensor,
+    *,
+    defenses: Sequence[Defense] = (),
+    reveal: Sequence[Reveal] = (Size(),),
+    seed: int = 0,
+    pool: Tensor | None = None,
+) -> Result:
+    """Shares ``x, y`` (model space) through ``channel``, attacks what was sent, and judges what the attack found.
+
+    The attack sees what ``share`` gives it and never the truth. ``reveal`` is what it is told beyond the signal; the verdict lists it.
+    ``pool`` holds other images, in [0, 1]: with at least twenty, a reconstruction counts only if it is closest to its own original.
+
+    >>> from leakgauge import testing
+    >>> from leakgauge.attacks import linear
+    >>> from leakgauge.channels import Gradient
+    >>> victim, x, y = testing.tiny_case("mlp")
+    >>> print(evaluate(linear(), victim, Gradient(), x, y).outcome.label)
+    feasible
+    """
+    seen = observe(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
+    return assess(attack, victim, seen, x, y, seed=seed, pool=pool)
+
+
+def observe(
+    victim: Victim,
+    channel: Channel,
+    x: Tensor,
+    y: Tensor,
+    *,
+    defenses: Sequence[Defense] = (),
+    reveal: Sequence[Reveal] = (Size(),),
+    seed: int = 0,
+) -> Observation:
+    """What the adversary gets to see. An update that is not finite is refused, with the reason: there is nothing to attack."""
+    seen = share(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
+    if _finite(seen.signal) or not _finite(victim.parameters()):
+        return seen
+    plain = share(victim, channel, x, y, reveal=reveal, seed=seed) if defenses else seen
+    if _finite(plain.signal):
+        kind = str(victim.dtype).removeprefix("torch.")
+        raise Inapplicable(f"what is sent under {' + '.join(map(repr, defenses))} is not finite in {kind}")
+    if is_weight_update(seen.channel):
+        raise Inapplicable("the client's update is not finite: its training diverged; lower its learning rate")
+    return seen
+
+
+def _finite(signal: Signal) -> bool:
+    return all(bool(value.isfinite().all()) for value in signal.values())
+
+
+def assess(
+    attack: Attack,
+    victim: Victim,
+    seen: Observation,
+    x: Tensor,
+    y: Tensor,
+    *,
+    seed: int = 0,
+    pool: Tensor | None = None,
+    nothing: Reconstruction | None = None,
+) -> Result:
+    """Attacks an observation of ``x, y`` and judges. ``nothing`` is the null run, where it is known already."""
+    if isinstance(victim.space, Tokens):
+        raise BadInput("token ids are no image; compare them with score_text")
+    found = attack(victim, seen, seed=seed)
+    nothing = null_run(attack, victim, seen, seed=seed) if nothing is None else nothing
+    truths, lpips = victim.space.decode(x).cpu(), load_lpips()
+    tile = patch_side(victim.model, victim.space.shape)
+
+    def paired(one: Reconstruction) -> Paired:
+        guesses = victim.space.decode(one.x)
+        return pair_images(guesses, truths, labels=one.y, truth=y, pool=pool, lpips=lpips, tile=tile)
+
+    own, blind = paired(found), paired(nothing)
+    trivial, known = trivial_baseline(truths, lpips=lpips), assumed(attack, seen)
+    return Result(
+        verdict=judge(own.scores, blind.scores, trivial, known),
+        scores=own.scores,
+        null=blind.scores,
+        baseline=trivial,
+        reconstruction=found,
+        assumptions=known,
+        victim=f"{victim.name} in {victim.mode} mode",
+        channel=repr(seen.channel),
+        start=None if seen.near is None else score_images_in_order(victim.space.decode(seen.near).cpu(), truths),
+        restarts=_by_restart(found, own, truths, victim, lpips),
+        images={
+            "truth": truths,
+            "reconstruction": own.images,
+            "null": blind.images,
+            "baseline": baseline.blur(truths),
+        },
+        order=own.order,
+    )
+
+
+def _by_restart(
+    found: Reconstruction, own: Paired, truths: Tensor, victim: Victim, lpips: Perceptual | None
+) -> dict[str, list[float]]:
+    """The restart that the attack chose has been scored already."""
+    scored = [
+        own.scores
+        if torch.equal(candidate, found.x)
+        else pair_images(victim.space.decode(candidate), truths, lpips=lpips).scores
+        for candidate in found.candidates
+    ]
+    means = [one.means() for one in scored]
+    return {name: [one[name] for one in means] for name in BY_RESTART if name in means[0]}
+
+
+def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int = 0) -> Reconstruction:
+    """The same attack without any information in the signal.
+
+    An attack by matching runs on its priors alone, from the same starts. Any other is given the signal of pure noise.
+    """
+    if isinstance(attack, Blindable):
+        return attack.blind()(victim, seen, seed=seed)
+    rng = torch.Generator().manual_seed(seed)
+    size = seen.size or 1
+    noise = victim.to_input(victim.space.start(size, rng))
+    with torch.no_grad():
+        labels = victim(noise).argmin(-1)  # an unlikely class, so that the gradient does not vanish
+    signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}
+    blank = Observation(signal=signal, channel=seen.channel, size=seen.size)
+    return attack(victim, blank, seed=seed)

@@ -1,0 +1,124 @@
+"""One call from private data to a verdict: the same as a case gives, each part computed once, and readable as it prints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import leakgauge
+from leakgauge import BadInput, Inapplicable, Labels, NoisyCopy, Size, testing
+from leakgauge.attacks import feasibility, inverting_gradients, linear
+from leakgauge.audit import evaluate as module
+from leakgauge.audit import run_case, scoring
+from leakgauge.audit.evaluate import Result, evaluate
+from leakgauge.audit.verdict import Outcome
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.defenses import GaussianNoise
+
+
+@pytest.fixture(scope="module")
+def solved() -> Result:
+    victim, x, y = testing.tiny_case("mlp")
+    return evaluate(linear(), victim, Gradient(), x, y)
+
+
+def test_a_leaking_update_is_feasible(solved):
+    assert solved.outcome is Outcome.FEASIBLE
+    assert solved.verdict.kind == "deployable"
+    assert solved.scores.mean("ssim") > 0.99 > solved.baseline.mean("ssim") > solved.null.mean("ssim")
+    assert solved.assumptions == (leakgauge.Assumption("batch size known (1)", "deployable"),)
+    torch.testing.assert_close(solved.images["reconstruction"], solved.images["truth"], atol=1e-3, rtol=0)
+
+
+def test_noise_that_drowns_the_gradient_is_infeasible():
+    victim, x, y = testing.tiny_case("mlp")
+    found = evaluate(linear(), victim, Gradient(), x, y, defenses=[GaussianNoise(relative=10.0)])
+    assert found.outcome is Outcome.INFEASIBLE
+
+
+def test_it_is_what_a_case_does(quick, load, tmp_path):
+    case = quick(batch_size=2, options={"steps": 3, "restarts": 2}, defenses=("gaussian_noise:relative=0.1",), seed=4)
+    setup = load(case)
+    x, y = setup.private(case)
+    found = evaluate(
+        case.build_attack(), setup.victim, Gradient(), x, y, defenses=case.build_defenses(), seed=4, pool=setup.pool(case)
+    )  # fmt: skip
+    record = run_case(case, load=load, folder=tmp_path)
+    assert (found.verdict, found.scores, found.null, found.baseline) == (
+        record.verdict, record.scores, record.null, record.baseline,
+    )  # fmt: skip
+    assert found.restarts == record.restarts
+    assert found.assumptions == record.assumptions
+    assert len(found.restarts["ssim"]) == 2
+    assert found.scores.mean("ssim") in found.restarts["ssim"]
+
+
+def test_pairing_is_solved_once_for_each_picture(monkeypatch):
+    calls = []
+    real = scoring.pair
+    monkeypatch.setattr(scoring, "pair", lambda *images: calls.append(1) or real(*images))
+    victim, x, y = testing.tiny_case("cnn", count=2)
+    evaluate(inverting_gradients(steps=2), victim, Gradient(), x, y)
+    assert len(calls) == 2  # the reconstruction and the null run
+    evaluate(inverting_gradients(steps=2, restarts=3), victim, Gradient(), x, y)
+    assert len(calls) == 2 + 2 + 2  # and the restarts that were not chosen
+
+
+def test_images_are_in_the_order_of_the_truth():
+    victim, x, y = testing.tiny_case("cnn", count=3)
+
+    class Backwards:
+        def __call__(self, victim, seen, /, *, seed=0):
+            return leakgauge.Reconstruction.single(x.flip(0), y.flip(0), made_by="Backwards()", began=0.0)
+
+    found = evaluate(Backwards(), victim, Gradient(), x, y)
+    assert found.order.tolist() == [2, 1, 0]
+    assert torch.equal(found.images["reconstruction"], found.images["truth"])
+    assert found.scores.mean("labels") == 1
+
+
+def test_what_is_revealed_is_assumed_and_scored():
+    victim, x, y = testing.tiny_case("cnn")
+    found = evaluate(feasibility(steps=2), victim, Gradient(), x, y, reveal=[Size(), Labels(), NoisyCopy(0.2)])
+    assert found.verdict.kind == "diagnostic"
+    assert len(found.assumptions) == 4  # and eval mode
+    assert found.start is not None
+    assert evaluate(inverting_gradients(steps=2), victim, Gradient(), x, y).start is None
+
+
+def test_it_prints_a_verdict(solved):
+    said = str(solved)
+    first, second, *numbers, last = said.splitlines()
+    assert first == f"Feasible. {Outcome.FEASIBLE.meaning}"
+    assert second == "1 of 1 image passes every check (deployable)."
+    assert numbers[0].startswith("SSIM 1.000 (null run 0.")
+    assert numbers[1].startswith("PSNR ")
+    assert last == "mlp in eval mode, Gradient(). Assumed: batch size known (1)."
+
+
+def test_notebooks_show_pictures(solved):
+    page = solved._repr_html_()
+    assert page.count("<img") == 4
+    assert "data:image/png;base64," in page
+    assert "<script" not in page
+    named = replace(solved, victim="<b>net</b>")
+    assert "&lt;b&gt;net&lt;/b&gt;" in named._repr_html_()
+
+
+def test_what_cannot_be_judged_is_refused():
+    victim, x, y = testing.tiny_case("text")
+    with pytest.raises(BadInput, match="compare them with score_text"):
+        evaluate(linear(), victim, Gradient(), x, y)
+    victim, x, y = testing.tiny_case("cnn")
+    with pytest.raises(Inapplicable, match="its training diverged"):
+        evaluate(inverting_gradients(steps=1), victim, FedAvg(steps=4, lr=1e30), x, y)
+    with pytest.raises(Inapplicable, match=r"under GaussianNoise\(.*\) is not finite in float32"):
+        evaluate(inverting_gradients(steps=1), victim, Gradient(), x, y, defenses=[GaussianNoise(std=1e39)])
+
+
+def test_it_is_part_of_the_vocabulary():
+    assert leakgauge.evaluate is evaluate
+    assert leakgauge.Result is Result
+    assert module.evaluate is evaluate
