@@ -57,7 +57,7 @@ class GroupedCosine(Term):
     reads_signal: ClassVar[bool] = True
 
     def __call__(self, at: Candidate, /) -> Tensor:
-        replay = at.replayed()
+        replay = at.require_replay()
         each = [{name: 1.0} for name in replay.names]
         dots = torch.stack([replay.dot(one) for one in each])
         own = torch.stack([replay.square(one) for one in each])
