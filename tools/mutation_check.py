@@ -37,7 +37,7 @@ class Mutant:
 MI = "measures/mutual_information"
 
 MUTANTS = (
-    Mutant("pixels: mean added", "spaces.py", "return (image - mean) / std", "return (image + mean) / std", "TestSpace"),
+    Mutant("pixels: mean added", "core/spaces.py", "return (image - mean) / std", "return (image + mean) / std", "TestSpace"),
     Mutant("mse: square missing", "measures/image.py", "difference.square()", "difference.abs()", "TestMeasures"),
     Mutant("psnr: factor 20", "measures/image.py", "-10 * torch.log10", "-20 * torch.log10", "TestMeasures"),
     Mutant("ssim: constants not squared", "measures/image.py", "c1, c2 = K1**2, K2**2", "c1, c2 = K1, K2", "TestMeasures"),
@@ -53,8 +53,8 @@ MUTANTS = (
     Mutant("sign rule: comparison", "inversion/labels.py", "(agreement < 0)", "(agreement > 0)", "TestLabels"),
     Mutant("bias counts: sign", "inversion/labels.py", "missing = -head_gradient", "missing = head_gradient", "TestLabels"),
     Mutant("linear: square missing", "attacks/linear.py", ") / square)", ") / square.sqrt())", "TestClosedForm"),
-    Mutant("r-gap: output on another scale", "attacks/r_gap_system.py", "[known] / scale]", "[known] * scale]", "TestClosedForm"),
-    Mutant("r-gap: index without depth", "attacks/r_gap_system.py", "(depth - i) / depth * (layer", "1 * (layer", "TestClosedForm"),
+    Mutant("r-gap: output on another scale", "attacks/r_gap/system.py", "[known] / scale]", "[known] * scale]", "TestClosedForm"),
+    Mutant("r-gap: index without depth", "attacks/r_gap/system.py", "(depth - i) / depth * (layer", "1 * (layer", "TestClosedForm"),
     Mutant("fedavg: sign of the momentum", "channels/fedavg.py", "self.momentum * velocity", "-self.momentum * velocity", "TestFedAvg"),
     Mutant("clip: max for min", "channels/rows.py", "clamp(max=1.0)", "clamp(min=1.0)", "TestDefenses"),
     Mutant("dp-sgd: noise without the clip", "channels/dpsgd.py", "sigma = self.noise * self.clip", "sigma = self.noise", "TestChannels"),
