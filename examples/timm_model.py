@@ -15,7 +15,9 @@ from pathlib import Path
 
 from leakgauge import Pixels, Victim
 from leakgauge.audit import Case, Setup, scan_records
+from leakgauge.audit.findings import read_findings
 from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
+from leakgauge.audit.wording import statements
 from leakgauge.data import fashion
 from leakgauge.data.fit import fit
 from leakgauge.errors import MissingExtra
@@ -52,13 +54,14 @@ def main() -> None:
         options.out,
         command="python examples/timm_model.py",
     )
-    found = ScanRun(setup, plan, options.out)()
+    ScanRun(setup, plan, options.out)()
     fvu = {row.cut: row.fvu for row in scan_records.read(options.out) if row.attack == scan_records.RIDGE}
     for cut in plan.cuts:
         print(f"{cut['name']}: {cut['bytes']} bytes are sent, ridge regression leaves an FVU of {fvu[cut['name']]:.2f}")
     print(f"report: {page.write(options.out)}")
     first = str(plan.cuts[0]["name"])
-    print(f"Finding: after {first} {1 - fvu[first]:.0%} of the images' variance can be read back. {found.sentence}")
+    scanned = next(one for one in statements(read_findings(options.out)) if one.question == "split")
+    print(f"Finding: after {first} {1 - fvu[first]:.0%} of the images' variance can be read back. {scanned.text}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ WATCHED = Training(
 )  # fmt: skip
 SCANNED = Split(
     threshold=0.25, cuts=7, recommended="features.pool3", fvu=0.31, bytes=2304, raw_bytes=784, edge_share=0.93, decoder_epochs=12,
-    safest="head", safest_fvu=0.56, threat="a curious cloud", budget="ridge regression at 7 cuts",
+    safest="head", safest_fvu=0.56, scanned=7, auxiliary=800, tested=200,
 )  # fmt: skip
 BASE = defended(1, "", "feasible", ssim=0.88, auc=1.0, cost=0.0)
 ROW = defended(2, "prune:0.99", HELD, ssim=0.13, auc=0.71, cost=1.25, cost_low=-0.5, cost_high=3.0, front=True)

@@ -247,7 +247,7 @@ def scanned(folder, recommended: str | None, threshold: float = 0.25):
         jpeg_bytes=None, auxiliary=4, tested=1, traced="", labels=(), truth="", shown=0, versions={}, command="",
     ))  # fmt: skip
     scan_records.save_conclusion(folder, Conclusion(
-        recommended=recommended, leaking=None, met=recommended is not None, sentence="", threat="", budget="", front=(),
+        recommended=recommended, leaking=None, met=recommended is not None, front=(),
         envelope=(0.1, 0.5), by_depth=(0.1, 0.5), depth_choice=None, class_mean=None, epochs_spent=0, epochs_of_all=0,
     ))  # fmt: skip
     return folder

@@ -173,13 +173,14 @@ def test_a_scan_is_read_with_the_cut_that_it_names(tmp_path: Path):
     assert unfinished is not None
     assert (unfinished.finished, unfinished.recommended) == (False, None)
     scan_records.append(tmp_path, CutRecord("late", "decoder", 2, {"fvu": 0.4}))
-    end = Conclusion("late", "early", True, "", "a cloud", "little", (), (0.1, 0.4), (), None, None, 2, 4)
+    end = Conclusion("late", "early", True, (), (0.1, 0.4), (), None, None, 2, 4)
     scan_records.save_conclusion(tmp_path, end)
     found = read_findings(tmp_path).split
     assert found is not None
     assert (found.recommended, found.fvu, found.bytes, found.edge_share) == ("late", 0.4, 40, 0.75)
     assert (found.safest, found.safest_fvu, found.decoder_epochs, found.cuts) == ("late", 0.4, 2, 2)
-    assert (found.raw_bytes, found.defenses, found.threat, found.budget) == (784, ("quantize:8",), "a cloud", "little")
+    assert (found.raw_bytes, found.defenses, found.auxiliary, found.tested) == (784, ("quantize:8",), 10, 5)
+    assert (found.scanned, found.decoded, found.epochs_here, found.weak, found.stopped) == (2, 1, 2, (), ())
     scan_records.save_conclusion(tmp_path, replace(end, recommended=None, envelope=(0.1, None)))
     none = read_findings(tmp_path).split
     assert none is not None

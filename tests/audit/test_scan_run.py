@@ -11,10 +11,12 @@ from torch import nn
 
 from leakgauge.audit import scan_records as store
 from leakgauge.audit.case import Case
+from leakgauge.audit.findings import Split, split_of
 from leakgauge.audit.scan_conclusion import conclude, straight
-from leakgauge.audit.scan_records import DECODER, RIDGE
+from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion
 from leakgauge.audit.scan_run import Asked, ScanRun, parted, placed, plan_scan
 from leakgauge.audit.session import Setup
+from leakgauge.audit.wording import on_split, split_notes
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
@@ -59,6 +61,12 @@ def scanned(setup, folder, asked, *, inverter=None):
     return run, run()
 
 
+def facts(run: ScanRun, found: Conclusion) -> Split:
+    known = split_of(run.plan, list(run.known.values()), found)
+    assert isinstance(known, Split)
+    return known
+
+
 def test_images_are_parted_class_by_class(setup):
     order = setup.labels.argsort(stable=True)  # a folder of classes comes like this
     auxiliary, test = parted(Setup(setup.victim, setup.images[order], setup.labels[order]))
@@ -80,9 +88,9 @@ def test_images_without_classes_have_no_accuracy(setup, tmp_path):
     same = Setup(setup.victim, setup.images, torch.zeros_like(setup.labels))
     run, found = scanned(same, tmp_path / "run", Asked(threshold=0.4, epochs=0))
     assert all(record.risk["accuracy"] is None for record in run.known.values())
-    assert any("no classes" in note for note in found.notes)
+    assert any("no classes" in note for note in facts(run, found).notes)
     page = write(run.folder).read_text()
-    assert "Exact t-SNE of the features of 18 attacked images. Who" in page
+    assert "Exact t-SNE of the features of 18 attacked images. Close" in page
 
 
 @pytest.mark.parametrize("in_place", [False, True])  # it turns a dropout of the exported graph into a clone
@@ -98,7 +106,7 @@ def test_a_cut_behind_dropout_is_attacked_or_left_out_but_never_taken_for_safe(s
     run, found = scanned(dropping, tmp_path / "every", Asked(threshold=0.5, epochs=1, every=True))
     assert [str(cut["name"]) for cut in run.plan.cuts] == ["0", "1", "3", "4"]
     assert {key[0] for key in run.known if key[1] == RIDGE} == set(run.names)
-    assert "1 of 5 cuts were left out: they send the same numbers as the cut before" in found.notes
+    assert "1 of 5 cuts were left out: they send the same numbers as the cut before." in facts(run, found).notes
 
 
 class Skipping(nn.Module):
@@ -156,9 +164,10 @@ def test_a_scan_concludes(setup, tmp_path):
     lines = store.read(tmp_path / "run")
     assert [r.cut for r in lines if r.attack == RIDGE] == names
     assert found.recommended in names
-    assert found.sentence.startswith(f"Recommended cut: {found.recommended}, which keeps an FVU of ")
-    for said in ("threshold 0.4", "knows the weights", "owns 72 images like the 18 attacked", "epochs of decoders"):
-        assert said in found.sentence
+    known = facts(run, found)
+    assert known.recommended == found.recommended
+    assert (known.threshold, known.auxiliary, known.tested, known.scanned) == (0.4, 72, 18, 3)
+    assert known.decoder_epochs == found.epochs_spent > 0
     place = names.index(found.recommended)
     assert found.envelope[place] >= 0.4
     assert all(found.envelope[i] < 0.4 for i in range(place))
@@ -202,7 +211,8 @@ def test_a_decoder_that_diverges_is_recorded_and_passed_over(setup, tmp_path):
     assert {(r.cut, r.attack) for r in refused} == {("1", DECODER)}
     assert all(math.isnan(r.fvu) for r in refused)
     assert found.recommended in ("3", "5")
-    assert any("training diverged" in note for note in found.notes)
+    assert [(attack, cut) for attack, cut, _ in facts(run, found).refused] == [(DECODER, "1")]
+    assert "training diverged" in facts(run, found).refused[0][2]
     assert len([k for k in run.known if k[1] == RIDGE]) == 3
 
 
@@ -227,33 +237,37 @@ def test_a_decoder_that_stops_early_is_recorded_with_the_epochs_it_took(setup, t
     trained = [record for record in store.read(tmp_path / "run") if record.attack == DECODER]
     assert [(record.allowed, record.epochs) for record in trained] == [(6, 1 + 6)]
     assert found.epochs_spent == 7
-    assert "and 7 epochs of decoders at 1 of them, at this cut 7" in found.sentence
+    assert (facts(run, found).decoded, facts(run, found).epochs_here) == (1, 7)
     again = ScanRun(setup, run.plan, tmp_path / "run", inverter=Blunt(diverges_at=1))  # nothing is left to train
     assert again() == found
-    assert not any("stopped" in note for note in found.notes)
+    assert facts(run, found).stopped == ()
 
 
 def test_cuts_whose_leak_was_only_shown_are_named(setup, tmp_path):
     run, _ = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=6))
     shown = store.CutRecord("3", DECODER, 2, {"fvu": 0.39}, allowed=6)
-    found = conclude(run.plan, [*run.known.values(), shown], None)
-    assert "decoders at 3 stopped once they had shown the leak; with more epochs more leaks" in found.notes
+    every = [*run.known.values(), shown]
+    found = split_of(run.plan, every, conclude(run.plan, every, None))
+    assert isinstance(found, Split)
+    assert found.stopped == ("3",)
+    assert "Decoders at 3 stopped once they had shown the leak; more epochs would show more." in split_notes(found)
 
 
 def test_requirements_decide_behind_the_zone(setup, tmp_path):
-    _, found = scanned(setup, tmp_path / "a", Asked(epochs=0, require="fvu>=0.01, bytes<=12"))
+    run, found = scanned(setup, tmp_path / "a", Asked(epochs=0, require="fvu>=0.01, bytes<=12"))
     assert found.recommended == "5"  # three class scores
-    assert "no decoder" in found.sentence
-    _, none = scanned(setup, tmp_path / "b", Asked(epochs=0, require="fvu>=0.01, bytes<=4"))
+    assert not facts(run, found).decoders
+    other, none = scanned(setup, tmp_path / "b", Asked(epochs=0, require="fvu>=0.01, bytes<=4"))
     assert (none.recommended, none.met) == (None, False)
-    assert none.sentence.startswith("No recommended cut: none keeps an FVU of 0.01 and meets 'fvu>=0.01, bytes<=4'")
+    assert "No cut of 3 keeps an FVU of 0.01 and meets fvu>=0.01, bytes<=4." in on_split(facts(other, none)).text
 
 
 def test_more_bytes_than_the_image_are_told(setup, tmp_path):
-    _, found = scanned(setup, tmp_path / "run", Asked(epochs=0, threshold=1e-4, names=("1",)))
-    assert any(
-        note.startswith("1 sends 1024 bytes as fp32: more than the raw image (64) and its JPEG") for note in found.notes
-    )
+    run, found = scanned(setup, tmp_path / "run", Asked(epochs=0, threshold=1e-4, names=("1",)))
+    assert facts(run, found).larger == facts(run, found).larger_than_jpeg == ("1",)
+    first, second = split_notes(facts(run, found))
+    assert first.startswith("1 sends 1024 bytes as fp32: more than the raw image (64) and its JPEG (")
+    assert second == "1 of 1 cut sends more than the raw image: 1."
 
 
 def test_epochs_are_planned_from_a_budget(setup, tmp_path):
@@ -275,8 +289,8 @@ def test_defenses_act_on_what_is_sent(setup, tmp_path):
 def test_missing_classes_are_told(setup, tmp_path):
     two = setup.labels < 2
     few = Setup(setup.victim, setup.images[two].repeat(2, 1, 1, 1), setup.labels[two].repeat(2))
-    _, found = scanned(few, tmp_path / "run", Asked(epochs=0))
-    assert "1 of the model's 3 classes have no image in the data" in found.notes
+    run, _ = scanned(few, tmp_path / "run", Asked(epochs=0))
+    assert "1 of the model's 3 classes have no image in the data." in run.plan.notes
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ ONE = Change("batch of 1", "relaxation")
 WATCHED = Training(steps=100, peak=Measured(40, 1.0, 0.8, 1.2), last=Measured(100, 0.2, 0.1, 0.3), ceiling=2.77, scored=30,
                    controls=(("null", 0.0), ("decoy", -0.1)), layers=(("fc.weight", 0.3),), seconds=4.0)  # fmt: skip
 SCANNED = Split(threshold=0.25, cuts=7, recommended="pool3", fvu=0.3, bytes=64, edge_share=0.9, safest="head", safest_fvu=0.5,
-                threat="a curious cloud", budget="ridge alone")  # fmt: skip
+                scanned=7, decoders=False, auxiliary=800, tested=200)  # fmt: skip
 NO_CUT = replace(SCANNED, recommended=None)
 BASE = defended(1, "", FEASIBLE, ssim=0.9)
 ROW = defended(2, "prune:0.99", INFEASIBLE, ssim=0.1, auc=0.9, cost=1.0, front=True)

@@ -50,7 +50,7 @@ def test_the_closed_form_recovers_a_rearranged_transformer_and_says_so_before(le
     assert dict(record.stated)["unknown tokens against width"] == "49 against 64: enough"
     assert dict(record.stated)["predicted"] == "everything is recovered"
     page = (tmp_path / "run/report.html").read_text("utf-8")
-    assert "what can be identified" in page
+    assert "What can be identified" in page
     assert "49 against 64: enough" in page
 
 

@@ -57,7 +57,7 @@ def test_the_page_can_be_written_again(leakgauge, tmp_path):
     assert leakgauge("monitor", "--steps", 5, "--out", "run", "-q").out == ""
     (tmp_path / "run/report.html").unlink()
     assert leakgauge("report", "run").code == 0
-    assert 'id="monitor-run"' in (tmp_path / "run/report.html").read_text("utf-8")
+    assert 'id="training-run"' in (tmp_path / "run/report.html").read_text("utf-8")
 
 
 def test_attacks_and_a_monitored_training_share_a_folder_and_a_page(leakgauge, tmp_path):
@@ -65,7 +65,7 @@ def test_attacks_and_a_monitored_training_share_a_folder_and_a_page(leakgauge, t
     assert leakgauge("monitor", "--steps", 30, "--out", "run", "-q").code == 0
     page = (tmp_path / "run/report.html").read_text("utf-8")
     assert 'id="verdict"' in page
-    assert 'id="monitor-run"' in page
+    assert 'id="training-run"' in page
 
 
 def test_a_script_of_ones_own(leakgauge, script, tmp_path):
@@ -134,7 +134,7 @@ def test_a_script_that_breaks_off_keeps_what_was_seen(leakgauge, script, tmp_pat
     found = monitor_records.read(tmp_path / "run")
     assert [report["step"] for report in found.reports] == [10, 20, 30, 34]
     assert found.end["how"] == "failed"
-    assert "broke off after 34 steps" in (tmp_path / "run/report.html").read_text("utf-8")
+    assert "failed after 34 steps" in (tmp_path / "run/report.html").read_text("utf-8")
 
 
 def test_ctrl_c_ends_with_what_was_measured(leakgauge, script, tmp_path):
@@ -199,4 +199,4 @@ def test_a_script_that_ends_by_an_error_of_ours_keeps_what_was_seen(leakgauge, s
     said = leakgauge("monitor", "--every", 10, "--out", "run", script(ours))
     assert (said.code, said.sentence) == (2, "leakgauge: nothing to attack")
     assert monitor_records.read(tmp_path / "run").end["how"] == "failed"
-    assert "broke off after 34 steps" in (tmp_path / "run/report.html").read_text("utf-8")
+    assert "failed after 34 steps" in (tmp_path / "run/report.html").read_text("utf-8")

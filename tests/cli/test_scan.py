@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import signal
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 
 from leakgauge.audit import scan_records as store
+from leakgauge.audit.findings import read_findings
 from leakgauge.audit.scan_run import ScanRun
+from leakgauge.audit.wording import statements
 
 TWO = ("--cut", "features.relu1_1", "--cut", "head", "--epochs", 0)
 SMALL = ("my_model.py:make", "--data", "data.npz", "--epochs", 0)
@@ -51,14 +54,15 @@ def data(tmp_path):
 def test_ones_own_model_and_data(leakgauge, model, data, tmp_path):
     said = leakgauge("scan", f"{model}:make", "--data", data, "--epochs", 2, "--threshold", 0.05, "--out", "run")
     assert said.code == 0, said.err
-    assert "Recommended cut: " in said.out
     assert "report: run/report.html" in said.out
     plan, found = store.read_plan(tmp_path / "run"), store.read_conclusion(tmp_path / "run")
     assert plan.command == "leakgauge scan my_model.py:make --data data.npz --threshold 0.05 --epochs 2"
     assert (plan.auxiliary, plan.tested) == (65, 15)
     assert found is not None
-    assert found.sentence in said.out
-    assert 'id="scan-cuts"' in (tmp_path / "run/report.html").read_text()
+    statement = statements(read_findings(tmp_path / "run"))[2]
+    assert f"{statement.badge}: {statement.text}" in said.out
+    assert statement.budget in said.out
+    assert 'id="split-cuts"' in (tmp_path / "run/report.html").read_text()
 
 
 def test_an_own_model_gets_a_time_budget(leakgauge, model, data, tmp_path, monkeypatch):
@@ -103,7 +107,7 @@ def test_resume_does_only_what_is_missing(leakgauge, model, data, tmp_path):
     assert said.out.count("ridge: FVU") == 2
     assert store.read_conclusion(tmp_path / "run") == found
     assert (tmp_path / "run" / store.FILE).read_bytes().startswith(lines[0])
-    assert found.sentence.split(",")[0] in report_of(leakgauge, tmp_path)
+    assert statements(read_findings(tmp_path / "run"))[2].sentences[0] in html.unescape(report_of(leakgauge, tmp_path))
 
 
 def report_of(leakgauge, tmp_path) -> str:
@@ -115,7 +119,7 @@ def test_a_scan_and_an_audit_share_a_folder_and_a_report(leakgauge, model, data,
     assert leakgauge("scan", *SMALL, "--out", "run", "-q").code == 0
     assert leakgauge("attack", "--option", "steps=2", "--out", "run", "-q").code == 0
     page = report_of(leakgauge, tmp_path)
-    assert 'id="scan-cuts"' in page
+    assert 'id="split-cuts"' in page
     assert 'id="case-1"' in page
 
 

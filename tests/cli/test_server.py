@@ -24,7 +24,7 @@ def test_a_malicious_server_is_read_by_its_own_attack_and_named_everywhere(leakg
     assert "malicious: imprint:bins=" in page
     assert 'class="kind malicious"' in page
     assert "Check the model the server sends" in page
-    assert "a malicious server could reconstruct private images" in page
+    assert "A malicious server could reconstruct private images" in page
     assert "an honest-but-curious server" not in page
 
 

@@ -62,7 +62,7 @@ def lightning_training(said: str, out: Path) -> None:
     assert auc == 1
     assert low > 0.8
     assert 16 <= fired <= 60
-    assert "Alarm at step" in (out / "report.html").read_text()
+    assert "The alarm fired at step" in (out / "report.html").read_text()
 
 
 def compose_an_attack(said: str, out: Path) -> None:

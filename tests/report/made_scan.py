@@ -33,6 +33,7 @@ def make_scan(folder: Path, *, names: list[str] = CUTS, fvu: list[float] = RIDGE
         cuts=cuts, threshold=0.4, epochs=12, budget=None, require="", numbers="fp32", raw_bytes=1200, jpeg_bytes=900.0,
         auxiliary=80, tested=20, traced="torch.export", labels=tuple(i % 12 for i in range(30)),
         truth=scanned_strip(folder, "truth.png", 0), shown=4, versions={"torch": "2"}, command="leakgauge scan vgg --seed 0",
+        notes=("note <one>",),
     )  # fmt: skip
     scan_records.save_plan(folder, plan)
     for i, (name, value) in enumerate(zip(names, fvu, strict=True)):
@@ -52,8 +53,5 @@ def make_scan(folder: Path, *, names: list[str] = CUTS, fvu: list[float] = RIDGE
     if finished:
         best = (0.04, 0.2, 0.42, 0.42, 0.7) if names is CUTS else tuple(fvu)
         line = tuple(0.04 + 0.66 * i / (len(names) - 1) for i in range(len(names)))
-        found = Conclusion(
-            names[3], names[1], True, f"Recommended cut: {names[3]}, which keeps an FVU of 0.42.", "t", "b",
-            (names[0], names[3]), best, line, names[2], 0.63, 13, 60, ("note <one>",),
-        )  # fmt: skip
+        found = Conclusion(names[3], names[1], True, (names[0], names[3]), best, line, names[2], 0.63, 13, 60)
         scan_records.save_conclusion(folder, found)

@@ -23,6 +23,7 @@ from leakgauge.audit.records import Record
 from leakgauge.audit.scan_records import DECODER, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.stopped import Waiting
 from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, Evidence, Outcome, Verdict
+from leakgauge.split.envelope import kinks
 
 SETTLED = 8
 """Scored steps from which a number of the critic counts; with fewer its interval is most of its range."""
@@ -238,8 +239,12 @@ class Training:
 class Split:
     """A scan of cuts. ``finished`` is whether it came to its conclusion; what follows from one is empty before.
 
-    ``scanned`` of ``cuts`` were attacked at least once. ``fvu`` and ``bytes`` are of the recommended cut; ``safest`` is the cut with the
-    highest FVU of all. ``audited`` is whether it is part of an audit.
+    ``scanned`` of ``cuts`` were attacked at least once, ``decoded`` by decoders, which took ``decoder_epochs`` in all and ``epochs_here``
+    at the recommended cut; ``decoders`` is whether any were planned. The cloud owns ``auxiliary`` images and attacks ``tested`` others.
+    ``fvu`` and ``bytes`` are of the recommended cut; ``safest`` is the cut with the highest FVU of all. ``larger`` names the cuts that
+    send more than the raw image, ``larger_than_jpeg`` those that send more than its JPEG. At ``weak`` cuts an attack on a deeper one did
+    better; at ``stopped`` ones the decoder stopped once it had shown the leak. ``refused`` holds attack, cut and reason. ``notes`` are
+    remarks of the plan. ``audited`` is whether it is part of an audit.
     """
 
     threshold: float
@@ -250,15 +255,25 @@ class Split:
     fvu: float | None = None
     bytes: int | None = None
     raw_bytes: int | None = None
+    jpeg_bytes: float | None = None
     numbers: str = "float32"
     edge_share: float | None = None
+    decoders: bool = True
+    decoded: int = 0
     decoder_epochs: int = 0
+    epochs_here: int = 0
+    auxiliary: int = 0
+    tested: int = 0
     safest: str | None = None
     safest_fvu: float | None = None
     require: str = ""
     defenses: tuple[str, ...] = ()
-    threat: str = ""
-    budget: str = ""
+    larger: tuple[str, ...] = ()
+    larger_than_jpeg: tuple[str, ...] = ()
+    weak: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
+    refused: tuple[tuple[str, str, str], ...] = ()
+    notes: tuple[str, ...] = ()
     audited: bool = True
 
     @property
@@ -579,6 +594,11 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
     if found and len(refusals) == len(found):
         return Unanswered("split", "; ".join(dict.fromkeys(refusals)))
     names = [str(cut["name"]) for cut in plan.cuts]
+    trained = [record for record in found if record.attack == DECODER]
+
+    def larger_than(size: float) -> tuple[str, ...]:
+        return tuple(str(cut["name"]) for cut in plan.cuts if cut["bytes"] > size)
+
     known = {
         "threshold": plan.threshold,
         "cuts": len(names),
@@ -588,7 +608,19 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         "require": plan.require,
         "defenses": tuple(map(str, plan.case.get("defenses") or ())),
         "audited": plan.audited,
-        "decoder_epochs": sum(record.epochs for record in found if record.attack == DECODER),
+        "decoder_epochs": sum(record.epochs for record in trained),
+        "decoded": len({record.cut for record in trained}),
+        "decoders": plan.epochs != 0,
+        "auxiliary": plan.auxiliary,
+        "tested": plan.tested,
+        "jpeg_bytes": plan.jpeg_bytes,
+        "larger": larger_than(plan.raw_bytes),
+        "larger_than_jpeg": () if plan.jpeg_bytes is None else larger_than(plan.jpeg_bytes),
+        "stopped": tuple(dict.fromkeys(r.cut for r in trained if r.stopped_early and r.fvu < plan.threshold)),
+        "refused": tuple(
+            dict.fromkeys((r.attack, r.cut, str(r.risk["refusal"])) for r in found if r.risk.get("refusal"))
+        ),
+        "notes": plan.notes,
     }
     if end is None:
         return Split(**known, finished=False)
@@ -604,9 +636,18 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         edge_share=float(cut["edge_share"]) if cut else None,
         safest=safest,
         safest_fvu=None if safest is None else measured[safest],
-        threat=end.threat,
-        budget=end.budget,
+        epochs_here=max((record.epochs for record in trained if record.cut == end.recommended), default=0),
+        weak=tuple(_weak(names, found)),
     )
+
+
+def _weak(names: Sequence[str], found: Sequence[CutRecord]) -> list[str]:
+    """Cuts at which every attack was beaten by one on a deeper cut, which the cloud can make of the same features."""
+    best = {
+        name: min((r.fvu for r in found if r.cut == name and not math.isnan(r.fvu)), default=None) for name in names
+    }
+    usable = [(name, value) for name, value in best.items() if value is not None]
+    return kinks([name for name, _ in usable], [value for _, value in usable])
 
 
 def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:

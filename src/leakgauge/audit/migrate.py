@@ -77,6 +77,11 @@ def migrated_scan(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "audited": fields.get("audited", _by_an_audit(fields))}
 
 
+def migrated_conclusion(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The conclusion of a scan. 0.1 kept its sentences; they are made again from the facts."""
+    return {name: value for name, value in fields.items() if name not in ("sentence", "threat", "budget", "notes")}
+
+
 def migrated_training(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The first line of a monitored training, likewise."""
     return {**fields, "audited": fields.get("audited", _by_an_audit(fields))}

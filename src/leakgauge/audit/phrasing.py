@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 MISSING = "not measured"
 DECIMALS: Mapping[str, int] = {
@@ -96,4 +96,13 @@ def duration(seconds: float) -> str:
     return " ".join([*([f"{minutes} min"] if minutes else []), *([f"{rest} s"] if rest else [])])
 
 
-__all__ = ["DECIMALS", "MISSING", "duration", "memory", "metric", "number", "plural", "thousands"]
+def few(names: Sequence[str]) -> str:
+    """The names, or the first six and how many more there are.
+
+    >>> few("abc"), few("abcdefgh")
+    ('a, b, c', 'a, b, c, d, e, f and 2 more')
+    """
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+__all__ = ["DECIMALS", "MISSING", "duration", "few", "memory", "metric", "number", "plural", "thousands"]

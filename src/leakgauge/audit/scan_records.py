@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from leakgauge.audit.files import JsonLines, finite, write_whole
-from leakgauge.audit.migrate import migrated_scan
+from leakgauge.audit.migrate import migrated_conclusion, migrated_scan
 from leakgauge.audit.phrasing import plural
 from leakgauge.errors import BadInput
 
@@ -83,6 +83,11 @@ class CutRecord:
         return math.nan if value is None else float(value)
 
     @property
+    def stopped_early(self) -> bool:
+        """A decoder stops once it has shown that its cut leaks."""
+        return self.allowed is not None and self.epochs < self.allowed
+
+    @property
     def effort(self) -> str:
         """How hard the cut was attacked."""
         return RIDGE if self.attack == RIDGE else f"{self.attack}, {plural(self.epochs, 'epoch')}"
@@ -96,7 +101,7 @@ class CutRecord:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the scan found, in words and by name.
+    """What the scan found. :mod:`leakgauge.audit.wording` says it in sentences.
 
     ``leaking`` is the deepest cut that was shown to leak. ``envelope`` and ``by_depth`` hold one FVU per cut: of the best attack
     on this or a deeper cut, and of a straight line from the first to the last, which is what counting layers would say.
@@ -107,9 +112,6 @@ class Conclusion:
     recommended: str | None
     leaking: str | None
     met: bool
-    sentence: str
-    threat: str
-    budget: str
     front: tuple[str, ...]
     envelope: tuple[float | None, ...]
     by_depth: tuple[float | None, ...]
@@ -117,7 +119,6 @@ class Conclusion:
     class_mean: float | None
     epochs_spent: int
     epochs_of_all: int
-    notes: tuple[str, ...] = field(default_factory=tuple)
 
 
 def save_plan(folder: Path, plan: ScanPlan) -> None:
@@ -156,8 +157,8 @@ def read_conclusion(folder: Path) -> Conclusion | None:
     path = folder / CONCLUSION
     if not path.is_file():
         return None
-    fields = _read(path)
-    for name in ("front", "envelope", "by_depth", "notes"):
+    fields = migrated_conclusion(_read(path))
+    for name in ("front", "envelope", "by_depth"):
         fields[name] = tuple(fields.get(name, ()))
     return _made(Conclusion, fields, path)
 

@@ -17,9 +17,10 @@ from leakgauge.attacks.decoder import FEW, DecoderInverter
 from leakgauge.audit import scan_records as store
 from leakgauge.audit.case import Case, restored
 from leakgauge.audit.files import finite
+from leakgauge.audit.phrasing import few
 from leakgauge.audit.pictures import save_strip
 from leakgauge.audit.run import versions
-from leakgauge.audit.scan_conclusion import conclude, few
+from leakgauge.audit.scan_conclusion import conclude
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.session import Setup, check_fits
 from leakgauge.audit.timing import evenly, places_within
@@ -103,18 +104,18 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
     listed = tuple(cut for cut in every if cut.single)
     chosen = _chosen(setup, listed, every, asked)
     missing = sorted(set(range(classes)) - set(auxiliary.labels.tolist())) if auxiliary.labels is not None else []
-    notes = [f"{len(missing)} of the model's {classes} classes have no image in the data"] if missing else []
+    notes = [f"{len(missing)} of the model's {classes} classes have no image in the data."] if missing else []
     if auxiliary.labels is None:
-        notes.append("the images have no classes, so that accuracy and measures by class are left out")
+        notes.append("The images have no classes, so accuracy and measures by class are left out.")
     if len(auxiliary.images) < FEW:
-        notes.append(f"only {len(auxiliary.images)} images to learn from: an adversary with more would do better")
+        notes.append(f"Only {len(auxiliary.images)} images to learn from: an adversary with more would do better.")
     left_out = len(listed) - len(chosen)
     if left_out and asked.every:
-        notes.append(f"{left_out} of {len(listed)} cuts were left out: they send the same numbers as the cut before")
+        notes.append(f"{left_out} of {len(listed)} cuts were left out: they send the same numbers as the cut before.")
     elif left_out and not asked.names:
         notes.append(
-            f"{left_out} of {len(listed)} cuts were left out: a neighbour with the same work of the edge "
-            "sends no more and leaks no more (--every-cut scans them too)"
+            f"{left_out} of {len(listed)} cuts were left out: a neighbour with the same edge work "
+            "sends no more and leaks no more (--every-cut scans them too)."
         )
     first = chosen[0].name  # a defense that cannot stand at a cut is told before anything is written
     cache_features(setup.victim, test.images[:1], [first], defenses=case.build_defenses(), seed=case.seed)
@@ -234,7 +235,7 @@ class ScanRun:
         left_out = [name for place, name in enumerate(self.names) if place not in kept]
         note = (
             f"{len(left_out)} of {count} cuts were not attacked for lack of time: {few(left_out)}; a longer budget or --cut "
-            "attacks them, and until then nothing is known of them"
+            "attacks them. Until then nothing is known about them."
         )
         self.plan = replace(
             self.plan, cuts=tuple(self.plan.cuts[place] for place in kept), notes=(*self.plan.notes, note)

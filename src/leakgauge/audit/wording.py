@@ -26,7 +26,7 @@ from leakgauge.audit.findings import (
     Updates,
 )
 from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.audit.phrasing import duration, metric, number, plural
+from leakgauge.audit.phrasing import duration, few, metric, number, plural
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.records import Record
 from leakgauge.audit.stopped import Waiting
@@ -583,7 +583,7 @@ def on_split(split: Split) -> Statement:
         command = "audit" if split.audited else "scan"
         said = f"The scan is not finished: {done}. Resume it with leakgauge {command} --resume."
         return Statement("split", asked, "none", "Not finished", (said,), state="unfinished")
-    assumed = (("deployable", split.threat),) if split.threat else ()
+    assumed, budget = (("deployable", cloud(split)),), effort(split)
     if split.recommended is None:
         more = f" and meets {split.require}" if split.require else ""
         best = (
@@ -593,20 +593,70 @@ def on_split(split: Split) -> Statement:
         )
         of = f" of {split.cuts}" if split.cuts > 1 else ""
         said = f"No cut{of} keeps an FVU of {split.threshold:g}{more}.{best}"
-        return Statement("split", asked, "bad", "No cut", (said,), assumed, split.budget)
+        return Statement("split", asked, "bad", "No cut", (said,), assumed, budget)
     if split.only_output:
         said = (
             f"Only the model's output ({split.recommended}) keeps an FVU of {split.threshold:g} (it keeps {number(split.fvu, 2)}): the "
             f"device does all the work and sends {split.bytes} bytes."
         )
-        return Statement("split", asked, "partly", "Only the output", (said,), assumed, split.budget)
+        return Statement("split", asked, "partly", "Only the output", (said,), assumed, budget)
     deep = "" if split.edge_share is None else f"; the edge holds {100 * split.edge_share:.0f} % of the weights"
     said = (
         f"At {split.recommended} or deeper. There the best attack leaves {100 * (split.fvu or 0):.0f} % of the image variance unexplained "
         f"(FVU {number(split.fvu, 2)}, threshold {split.threshold:g}; 0 is a copy of the image, 1 is the mean image). It sends "
         f"{split.bytes} bytes{deep}."
     )
-    return Statement("split", asked, "good", "Cut found", (said,), assumed, split.budget)
+    return Statement("split", asked, "good", "Cut found", (said,), assumed, budget)
+
+
+def cloud(split: Split) -> str:
+    """The adversary of a scan."""
+    return (
+        f"a curious but honest cloud that knows the weights, sees what is sent and owns {split.auxiliary} images like the "
+        f"{split.tested} attacked ones"
+    )
+
+
+def effort(split: Split) -> str:
+    """What was spent on the attacks of a scan."""
+    said = f"ridge regression at {plural(split.scanned, 'cut')}"
+    if split.decoded:
+        here = (
+            f", {split.epochs_here} of them at this cut"
+            if split.epochs_here
+            else ", none at this cut: a shallower one held"
+        )
+        total = f"{plural(split.decoder_epochs, 'epoch')} of decoders at {plural(split.decoded, 'cut')}"
+        return f"{said} and {total}{here if split.recommended is not None else ''}"
+    if split.decoders:
+        return f"{said}; no decoder was needed"
+    return f"{said} and no decoder, so a stronger attack may recover more"
+
+
+def split_notes(split: Split) -> list[str]:
+    """What to mind beside the recommended cut."""
+    notes = list(split.notes)
+    if split.recommended is not None and split.bytes is not None:
+        sizes = {"the raw image": split.raw_bytes, "its JPEG": split.jpeg_bytes}
+        known = {name: size for name, size in sizes.items() if size is not None}
+        more = [f"{name} ({size:.0f})" for name, size in known.items() if split.bytes > size]
+        compared = f"more than {' and '.join(more)}" if more else f"no more than {' or '.join(known)}"
+        notes.append(f"{split.recommended} sends {split.bytes} bytes as {split.numbers}: {compared}.")
+    for name, cuts in (("raw image", split.larger), ("JPEG", split.larger_than_jpeg)):
+        if cuts and not (name == "JPEG" and cuts == split.larger):  # often the same cuts exceed both
+            verb = "sends" if len(cuts) == 1 else "send"
+            notes.append(f"{len(cuts)} of {plural(split.cuts, 'cut')} {verb} more than the {name}: {few(cuts)}.")
+    if split.only_output:
+        notes.append("The recommended cut is the model's output: the device does all the work.")
+    if split.weak:
+        notes.append(
+            f"The attack was too weak at {few(split.weak)}: one on a deeper cut did better, and counts here too."
+        )
+    if split.stopped:
+        notes.append(
+            f"Decoders at {few(split.stopped)} stopped once they had shown the leak; more epochs would show more."
+        )
+    return [*notes, *(f"No score of {attack} at {cut}: {reason}." for attack, cut, reason in split.refused)]
 
 
 def on_defenses(defenses: Defenses) -> Statement:

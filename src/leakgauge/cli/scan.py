@@ -93,8 +93,10 @@ def scan(options: ScanOptions) -> int:
 
 
 def _run(run: ScanRun, *, quiet: bool) -> int:
+    from leakgauge.audit.findings import Split, split_of
     from leakgauge.audit.gate import EXIT_CODE
     from leakgauge.audit.scan_records import RIDGE
+    from leakgauge.audit.wording import on_split, split_notes
     from leakgauge.report import page
 
     screen = Console(quiet=quiet)
@@ -118,9 +120,14 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
         found = run()
     path = page.write(run.folder)
     screen.print(_table(run.plan, list(run.known.values()), found))
-    screen.print(escape(found.sentence), soft_wrap=True, highlight=False)
-    for note in found.notes:
-        screen.print(f"- {escape(note)}", soft_wrap=True, highlight=False)
+    known = split_of(run.plan, list(run.known.values()), found)
+    if isinstance(known, Split):
+        statement = on_split(known)
+        screen.print(escape(f"{statement.badge}: {statement.text}"), soft_wrap=True, highlight=False)
+        for kind, what in (*statement.assumptions, ("budget", statement.budget)):
+            screen.print(escape(f"{kind}: {what}"), soft_wrap=True, highlight=False)
+        for note in split_notes(known):
+            screen.print(f"- {escape(note)}", soft_wrap=True, highlight=False)
     screen.print(f"report: {path}", soft_wrap=True)
     return EXIT_CODE if run.plan.require and not found.met else 0
 

@@ -10,7 +10,7 @@ from leakgauge.audit.case import adds_noise, has_prior
 from leakgauge.audit.findings import Defended, Defenses, Findings, Flip, Update
 from leakgauge.audit.phrasing import number, plural
 from leakgauge.audit.verdict import Outcome
-from leakgauge.audit.wording import cheapest, interval, points, quality, seen, waiting
+from leakgauge.audit.wording import cheapest, effort, interval, points, quality, seen, waiting
 
 TRAINING, SPLIT, DEFENSES = "training", "split", "defenses"
 """Anchors of the report's sections, by question."""
@@ -284,7 +284,7 @@ def cut_here(found: Findings) -> Match | None:
     facts = {"cut": split.recommended, "fvu": number(split.fvu, 2), "threshold": f"{split.threshold:g}"}
     facts |= {"left": f"{100 * split.fvu:.0f} %"}
     return Match(
-        (SPLIT,), facts | {"bytes": split.bytes, "numbers": split.numbers, "more": more, "budget": split.budget}
+        (SPLIT,), facts | {"bytes": split.bytes, "numbers": split.numbers, "more": more, "budget": effort(split)}
     )
 
 
@@ -293,7 +293,7 @@ def keep_it_whole(found: Findings) -> Match | None:
     if split is None or split.recommended is None or split.fvu is None or not split.only_output:
         return None
     facts = {"cut": split.recommended, "fvu": number(split.fvu, 2), "threshold": f"{split.threshold:g}"}
-    return Match((SPLIT,), facts | {"cuts": split.cuts, "bytes": split.bytes, "budget": split.budget})
+    return Match((SPLIT,), facts | {"cuts": split.cuts, "bytes": split.bytes, "budget": effort(split)})
 
 
 def no_safe_cut(found: Findings) -> Match | None:

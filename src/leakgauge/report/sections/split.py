@@ -12,9 +12,10 @@ import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit import scan_records as store
+from leakgauge.audit.findings import Split, split_of
 from leakgauge.audit.phrasing import duration, number, plural, thousands
 from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.wording import Statement
+from leakgauge.audit.wording import Statement, split_notes
 from leakgauge.report.charts import (
     HEIGHT,
     Level,
@@ -56,10 +57,11 @@ class Cut:
 
 def section(folder: Path, statement: Statement) -> dict[str, Any]:
     """All that the template shows of the scan in ``folder``."""
-    plan, found, end = store.read_plan(folder), store.read(folder), store.read_conclusion(folder)
+    plan, records, end = store.read_plan(folder), store.read(folder), store.read_conclusion(folder)
+    found = split_of(plan, records, end)
     names = [str(cut["name"]) for cut in plan.cuts]
-    ridge = {r.cut: r for r in found if r.attack == RIDGE}
-    decoded = {name: _strongest([r for r in found if r.attack == DECODER and r.cut == name]) for name in names}
+    ridge = {r.cut: r for r in records if r.attack == RIDGE}
+    decoded = {name: _strongest([r for r in records if r.attack == DECODER and r.cut == name]) for name in names}
     cuts = [_cut(i, plan, ridge.get(name), decoded[name], end) for i, name in enumerate(names)]
     recommended = None if end is None or end.recommended is None else names.index(end.recommended) + 1
     leaking = 0 if end is None or end.leaking is None else names.index(end.leaking) + 1
@@ -97,8 +99,8 @@ def section(folder: Path, statement: Statement) -> dict[str, Any]:
         "maps": [_map(cut, ridge[cut.name], plan) for i in pictured if (cut := cuts[i]).name in ridge],
         "mapped": max((len(record.map) for record in ridge.values()), default=0),
         "by_class": bool(plan.labels),
-        "notes": plan.notes if end is None else end.notes,
-        "facts": _facts(plan, found, end),
+        "notes": split_notes(found) if isinstance(found, Split) else plan.notes,
+        "facts": _facts(plan, records, end),
         "command": plan.command,
         "numbers": plan.numbers,
         "source": cut_anchor(),
