@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from leakgauge.audit import records as store
 from leakgauge.audit.findings import Defended, Defenses, Measured, Split, Training, read_findings
-from leakgauge.audit.phrasing import plural
+from leakgauge.audit.phrasing import number, plural
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Evidence, Outcome
+from leakgauge.audit.wording import interval
 from leakgauge.errors import BadInput
 
 Direction = Literal["worse", "lost", "better", "new", "different", "same", "unclear"]
@@ -193,8 +194,8 @@ def _seen(what: Evidence, a: Record, b: Record) -> str:
         return OTHER_RULE
     before, after = ((0.0 if r.scores is None else r.scores.mean(what)) or 0.0 for r in (a, b))
     if what == "layout":
-        return f"seen by the layout: correlation {before:.2f} before and {after:.2f} after"
-    return f"seen by the patches: they fit the original better than other images by {before:.2f} before and {after:.2f} after"
+        return f"seen by the layout: correlation {number(before, 2)} before and {number(after, 2)} after"
+    return f"seen by the patches: they fit the original better than other images by {number(before, 2)} before and {number(after, 2)} after"
 
 
 def verdict_direction(before: Outcome | None, after: Outcome | None) -> Direction:
@@ -384,7 +385,7 @@ def _auc(a: Measured, b: Measured) -> OtherChange:
         "same": "the intervals overlap, so no difference is shown",
     }
     note = notes.get(direction, "the intervals are apart")
-    return OtherChange("training", "White-box AUC at the last look", _interval(a), _interval(b), direction, note)
+    return OtherChange("training", "White-box AUC at the last look", interval(a), interval(b), direction, note)
 
 
 def _apart(a: tuple[float | None, float | None], b: tuple[float | None, float | None]) -> Direction:
@@ -393,12 +394,6 @@ def _apart(a: tuple[float | None, float | None], b: tuple[float | None, float | 
     if low is None or high is None or new_low is None or new_high is None:
         return "unclear"
     return "worse" if new_low > high else "better" if new_high < low else "same"
-
-
-def _interval(found: Measured) -> str:
-    if found.low is None or found.high is None:
-        return f"{found.value:.3f}"
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def _split(a: Split, b: Split) -> Iterator[OtherChange]:
@@ -418,7 +413,7 @@ def _cut(split: Split) -> str:
         return "not finished"
     if split.recommended is None:
         return "none"
-    fvu = "" if split.fvu is None else f"FVU {split.fvu:.3f}, "
+    fvu = "" if split.fvu is None else f"FVU {number(split.fvu, 2)}, "
     return f"{split.recommended} ({fvu}{split.bytes} bytes)"
 
 
@@ -436,7 +431,7 @@ def _defenses(a: Defenses, b: Defenses, one_sided: tuple[list[str], list[str]]) 
 
 def _row(row: Defended) -> str:
     said = row.status if row.outcome is None else row.outcome.label
-    figures = [f"{what} {value:.{places}f}{unit}" for what, value, places, unit in (
+    figures = [f"{what} {number(value, places)}{unit}" for what, value, places, unit in (
         ("SSIM", row.ssim, 3, ""), ("AUC", row.auc, 2, ""), ("cost", row.cost, 1, " points"),
     ) if value is not None]  # fmt: skip
     return said + (f" ({', '.join(figures)})" if figures else "")

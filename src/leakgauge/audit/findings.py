@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records, stopped
 from leakgauge.audit.case import Change, accepted_options, clients_of, same_protection
@@ -569,6 +569,15 @@ def scalar(report: Mapping[str, Any], name: str) -> float | None:
 def is_settled(report: Mapping[str, Any]) -> bool:
     """Whether enough steps were scored for the critic's numbers in this report to count."""
     return (scalar(report, "pairs") or 0.0) >= SETTLED
+
+
+CRITIC = ("infonce_nats", "top1", *(f"control/{name}_nats" for name in ("null", "decoy", "noise_1x", "noise_10x")))
+"""Numbers of the critic and of its controls."""
+
+
+def counted(report: Mapping[str, Any], name: str, end: Literal["", "_low", "_high"] = "") -> float | None:
+    """A number of one report, or an end of its interval; None where it was not measured or rests on too few steps to count."""
+    return None if name in CRITIC and not is_settled(report) else scalar(report, name + end)
 
 
 def _measured(report: Mapping[str, Any], name: str) -> Measured:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from leakgauge.audit.advice import advise
 from leakgauge.audit.compare import ORDER, Comparison, Difference
 from leakgauge.audit.findings import Findings
-from leakgauge.audit.phrasing import metric
+from leakgauge.audit.phrasing import metric, moved
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
@@ -274,8 +274,10 @@ def _figure(scores: Scores | None, name: str) -> str:
 def _moved(difference: Difference) -> str:
     if difference.value is None:
         return ""
-    text = f"{difference.value:+.3f}" if difference.metric == "ssim" else f"{difference.value:+.1f} dB"
-    return text + {True: "", False: " (within spread)", None: " (spread unknown)"}[difference.beyond]
+    return (
+        moved(difference.metric, difference.value, unit=True)
+        + {True: "", False: " (within spread)", None: " (spread unknown)"}[difference.beyond]
+    )
 
 
 def _spreads(differences: Iterable[Difference]) -> list[str]:

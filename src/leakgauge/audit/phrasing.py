@@ -53,6 +53,15 @@ def metric(name: str, value: float | None, *, unit: bool = False) -> str:
     return f"{written} dB" if unit and name.startswith("psnr") and value is not None else written
 
 
+def moved(name: str, by: float, *, unit: bool = False) -> str:
+    """By how much a metric changed.
+
+    >>> moved("ssim", 0.2), moved("psnr", -1.25, unit=True)
+    ('+0.200', '−1.2 dB')
+    """
+    return ("" if by < 0 else "+") + metric(name, by, unit=unit)
+
+
 def thousands(count: int) -> str:
     """
     >>> thousands(13426) == "13\\u202f426"
@@ -105,4 +114,4 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-__all__ = ["DECIMALS", "MISSING", "duration", "few", "memory", "metric", "number", "plural", "thousands"]
+__all__ = ["DECIMALS", "MISSING", "duration", "few", "memory", "metric", "moved", "number", "plural", "thousands"]

@@ -112,8 +112,9 @@ def _word(direction: str) -> str:
 
 def _moved(difference: Difference) -> str:
     """The values before and after, with a mark where restarts differ as much, or where the spread is unknown."""
+    from leakgauge.audit.phrasing import metric
+
     if difference.before is None or difference.after is None:
         return ""
-    places = 3 if difference.metric == "ssim" else 1
-    before, after = (f"{v:.{places}f}".replace("inf", "∞") for v in (difference.before, difference.after))
+    before, after = (metric(difference.metric, v) for v in (difference.before, difference.after))
     return f"{before} → {after}{ {True: '', False: ' ~', None: ' ?'}[difference.beyond] }"

@@ -133,6 +133,7 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
 
 
 def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> Table:
+    from leakgauge.audit.phrasing import number
     from leakgauge.audit.scan_conclusion import strongest
     from leakgauge.audit.scan_records import DECODER, RIDGE
 
@@ -156,12 +157,12 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
         table.add_row(
             escape(name),
             f"{cut['bytes']}{larger}",
-            f"{cut['edge_flops'] / 1e6:.2f}",
+            number(cut["edge_flops"] / 1e6, 2),
             f"{cut['edge_share']:.0%}",
-            "" if ridge is None else f"{ridge.fvu:.3f}",
-            f"{strongest(decoded, name):.3f}" if decoded else "",
+            number(None if ridge is None else ridge.fvu, 3, missing=""),
+            number(strongest(decoded, name) if decoded else None, 3, missing=""),
             f"{risk.get('reidentified', 0):.0%}",
-            "" if risk.get("accuracy") is None else f"{risk['accuracy']:.3f}",
+            number(risk.get("accuracy"), 3, missing=""),
             style="bold green" if name == found.recommended else None,
         )
     return table

@@ -148,7 +148,11 @@ def verdict_table(found: Sequence[Record]) -> Table:
             continue
         psnr, null = (metric("psnr", scores.mean("psnr"), unit=True) for scores in (record.scores, record.null))
         spread = record.intervals.get("ssim")
-        restarts = "" if spread is None else f" ({spread.n} restarts: {spread.low:.3f} to {spread.high:.3f})"
+        restarts = (
+            ""
+            if spread is None
+            else f" ({spread.n} restarts: {metric('ssim', spread.low)} to {metric('ssim', spread.high)})"
+        )
         verdict = f"[{record.outcome.colour}]{record.outcome.label}[/]"
         table.add_row(name, psnr, null, f"{metric('ssim', record.scores.mean('ssim'))}{restarts}", verdict)
     return table

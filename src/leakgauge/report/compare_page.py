@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leakgauge.audit.compare import ORDER, CasePair, Comparison, Difference
-from leakgauge.audit.phrasing import metric
+from leakgauge.audit.phrasing import metric, moved
 from leakgauge.audit.wording import ending, rule
 from leakgauge.report.templating import environment
 
@@ -45,12 +45,9 @@ def _case(pair: CasePair) -> dict[str, Any]:
 def _figure(difference: Difference) -> dict[str, str]:
     if difference.before is None or difference.after is None:
         return {"from": "", "to": "", "by": "", "spread": ""}
-    write = {side: metric(difference.metric, getattr(difference, side)) for side in ("before", "after")}
-    value = difference.value
-    sign = "" if value is None or value < 0 else "+"
     return {
-        "from": write["before"],
-        "to": write["after"],
-        "by": "" if value is None else sign + metric(difference.metric, value),
+        "from": metric(difference.metric, difference.before),
+        "to": metric(difference.metric, difference.after),
+        "by": "" if difference.value is None else moved(difference.metric, difference.value),
         "spread": _SPREAD[difference.beyond],
     }

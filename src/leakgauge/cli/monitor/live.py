@@ -14,8 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from leakgauge.audit.findings import Training, Unanswered, training_of
+from leakgauge.audit.findings import Training, Unanswered, counted, training_of
 from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.phrasing import number
 from leakgauge.audit.wording import alarm
 from leakgauge.errors import BadInput
 from leakgauge.report.page import live_page, live_section
@@ -73,11 +74,10 @@ def view(run: MonitorRun) -> RenderableType:
 
 
 def _numbers(run: MonitorRun) -> Table:
-    newest = run.reports[-1]["scalars"]
     table = Table(box=None, padding=(0, 1))
     for heading in ("", "now", "95 % interval", "over the run", "read it as"):
         table.add_column(heading, no_wrap=True)
-    read = [v for report in run.reports if (v := report["scalars"].get("privacy/infonce_nats")) is not None]
+    read = [v for report in run.reports if (v := counted(report, "infonce_nats")) is not None]
     nats = (0.0, max([0.1, *read]))  # one scale for the critic and its controls, to compare them
     rows = (
         ("white-box AUC", "whitebox/auc", (0.5, 1.0), "0.5 is guessing, 1 recognises every member"),
@@ -87,9 +87,9 @@ def _numbers(run: MonitorRun) -> Table:
         ("  control noise 10x", "control/noise_10x_nats", nats, "must fall"),
     )
     for label, name, limits, reading in rows:
-        values = [report["scalars"].get(f"privacy/{name}") for report in run.reports]
-        low, high = (newest.get(f"privacy/{name}_{end}") for end in ("low", "high"))
-        interval = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+        values = [counted(report, name) for report in run.reports]
+        low, high = counted(run.reports[-1], name, "_low"), counted(run.reports[-1], name, "_high")
+        interval = "" if low is None or high is None else f"{number(low, 3)} to {number(high, 3)}"
         table.add_row(label, _number(values[-1]), interval, sparkline(values, *limits), reading)
     return table
 
@@ -104,7 +104,7 @@ def _layers(found: Training) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return number(value, 3, missing="-")
 
 
 def sparkline(values: list[float | None], low: float, high: float, width: int = 28) -> str:

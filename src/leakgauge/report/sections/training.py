@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from markupsafe import Markup
 
-from leakgauge.audit.findings import SETTLED, Training, is_settled, scalar, training_of
+from leakgauge.audit.findings import SETTLED, Training, counted, training_of
 from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.phrasing import MISSING, duration, number, plural, thousands
 from leakgauge.audit.wording import Statement, training_ended
@@ -20,12 +20,7 @@ from leakgauge.report.sources import of_training, training_anchor
 Report = Mapping[str, Any]
 _STEPS = "optimizer step"
 _MOST_LAYERS = 16
-_CRITIC = (
-    "infonce_nats",
-    "top1",
-    *(f"control/{name}_nats" for name in ("null", "decoy", "noise_1x", "noise_10x")),
-)
-"""Numbers of the critic, which count from a number of scored steps on."""
+_ENDS: tuple[Literal["", "_low", "_high"], ...] = ("", "_low", "_high")
 _ROWS = (
     ("whitebox/auc", "White-box AUC", "how well an attacker with weights and candidates recognises members; 0.5 is guessing"),
     ("whitebox/tpr_at_1pct_fpr", "White-box true positives", "members recognised when 1 % of non-members are accused"),
@@ -268,7 +263,7 @@ def _paper_figure(run: MonitorRun) -> list[Figure]:
 
 
 def _line(reports: Sequence[Report], key: str, label: str, css: str) -> Line:
-    values, low, high = ([_counted(report, key, end) for report in reports] for end in ("", "_low", "_high"))
+    values, low, high = ([counted(report, key, end) for report in reports] for end in _ENDS)
     bounded = any(v is not None for v in low)
     return Line(label, f"line-{css}", values, low if bounded else (), high if bounded else ())
 
@@ -276,15 +271,10 @@ def _line(reports: Sequence[Report], key: str, label: str, css: str) -> Line:
 # ------------------------------------------------------------------------------------------------------------- numbers
 
 
-def _counted(report: Report, key: str, end: str = "") -> float | None:
-    """A number of the report, None where it was not measured or rests on too few scored steps to count."""
-    return None if key in _CRITIC and not is_settled(report) else scalar(report, key + end)
-
-
 def _numbers(newest: Report) -> list[dict[str, str]]:
     rows = []
     for key, name, meaning in _ROWS:
-        value, low, high = (_counted(newest, key, end) for end in ("", "_low", "_high"))
+        value, low, high = (counted(newest, key, end) for end in _ENDS)
         if value is not None or key not in _OPTIONAL:
             interval = "" if low is None or high is None else f"{_number(low)} to {_number(high)}"
             rows.append({"name": name, "meaning": meaning, "value": _number(value), "interval": interval})
@@ -294,7 +284,7 @@ def _numbers(newest: Report) -> list[dict[str, str]]:
 def _curve_row(report: Report) -> list[str]:
     """Step, AUC, critic, null, decoy, noise 10× and evidence."""
     keys = ("whitebox/auc", "infonce_nats", "control/null_nats", "control/decoy_nats", "control/noise_10x_nats")
-    return [str(report["step"]), *(_number(_counted(report, key)) for key in (*keys, "log_wealth"))]
+    return [str(report["step"]), *(_number(counted(report, key)) for key in (*keys, "log_wealth"))]
 
 
 def _number(value: float | None) -> str:
