@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         share,
     )
     from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
+    from leakgauge.integrations.in_memory import Run, run_audit
 
 __version__ = "0.2.0"
 
@@ -40,13 +41,14 @@ _HOME = {
         "Reconstruction", "Signal", "Size", "Space", "Targets", "Tokens", "Victim", "share",
     ),
     "leakgauge.audit.evaluate": ("Result", "evaluate"),
+    "leakgauge.integrations.in_memory": ("Run", "run_audit"),
     "leakgauge.errors": ("BadInput", "Inapplicable", "LeakgaugeError"),
 }  # fmt: skip
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - in the order a reader meets them
     "Victim", "Pixels", "Tokens", "Space", "Signal", "Targets", "Channel", "Defense", "share", "Observation", "Assumption",
-    "Size", "Labels", "Buffers", "Auxiliary", "NoisyCopy", "Attack", "Reconstruction", "evaluate", "Result",
+    "Size", "Labels", "Buffers", "Auxiliary", "NoisyCopy", "Attack", "Reconstruction", "evaluate", "Result", "run_audit", "Run",
     "LeakgaugeError", "BadInput", "Inapplicable", "__version__",
 ]  # fmt: skip
 

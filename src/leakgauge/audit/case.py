@@ -121,7 +121,8 @@ class Case:
     Without a ``server`` it is honest, and sends the model as it is.
     ``first`` is the index of the first private image in the data; the batch is that one and those after it. ``classes``
     (where a library's model can be built for any number) and ``resize`` (images to the model's size) are for loading. ``change`` is what
-    sets a case apart from the set-up that it explains; None for a set-up of its own.
+    sets a case apart from the set-up that it explains; None for a set-up of its own. ``in_memory``: the model was given as a Python object,
+    ``model`` is only what it is called, and no command line can load it.
     """
 
     model: str = "cnn"
@@ -143,6 +144,7 @@ class Case:
     device: str = "cpu"
     name: str = ""
     change: Change | None = None
+    in_memory: bool = False
 
     def __post_init__(self) -> None:
         sizes = {
@@ -195,11 +197,12 @@ class Case:
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
 
     def identity(self) -> dict[str, Any]:
-        """The fields that a key is made of; channel and server only where there is one, as runs of older versions know none.
+        """The fields that a key is made of; those that older versions do not know only where they say something.
 
         ``change`` is not among them: it says why the case is run, not what it does.
         """
-        fields = {name: value for name, value in asdict(self).items() if name not in ("channel", "server") or value}
+        later = ("channel", "server", "in_memory")
+        fields = {name: value for name, value in asdict(self).items() if name not in later or value}
         return {name: value for name, value in fields.items() if name != "change"}
 
     def content_key(self) -> str:
@@ -293,8 +296,10 @@ class Case:
         return words
 
     def command(self) -> str:
-        """The command line that runs this case alone."""
-        names = (one.name for one in fields(self) if one.name not in ("model", "name", "change"))
+        """The command line that runs this case alone; none for a model in memory."""
+        if self.in_memory:
+            return ""
+        names = (one.name for one in fields(self) if one.name not in ("model", "name", "change", "in_memory"))
         return shlex.join(["leakgauge", "attack", self.model, *self.as_options(*names)])
 
 

@@ -181,6 +181,7 @@ def ask(
     batch_size: int | None = None,
     defenses: Sequence[str] = (),
     cases: Sequence[Case] | None = None,
+    changes: bool = True,
     explain: bool = False,
     models: Mapping[str, str] | None = None,
     effort: Effort = UNDECIDED,
@@ -190,7 +191,7 @@ def ask(
     """A request about the model and data of ``base``. Where train and eval mode do not differ for the model, they are one case.
 
     ``cases`` take the place of the usual ones; the first of them is the set-up that counts. ``models`` are relaxations of the network
-    itself, by name. ``explain`` asks for the single changes of one set-up alone.
+    itself, by name. ``changes``: try single changes of one set-up too; ``explain`` asks for nothing else.
     """
     if cases is not None:
         main, grid = cases[0], list(cases)
@@ -211,7 +212,7 @@ def ask(
             without -= {"eval mode", "train mode"}
         elif cases is None:
             grid = [case for case in grid if case.mode == main.mode]
-        steps = ladder(main, images=len(setup.images), models=models, without=without)
+        steps = ladder(main, images=len(setup.images), models=models, without=without) if changes else []
     if explain:
         grid, steps = steps, []
     split = replace(base, name="", attack=Case.attack, options={}, reveal=Case.reveal, channel="")
@@ -423,7 +424,9 @@ def with_steps(case: Case, steps: int) -> Case:
 
 
 def again(case: Case, question: Question, option: str, value: int | None) -> str:
-    """The command line that answers this question alone, with this effort."""
+    """The command line that answers this question alone, with this effort; none for a model in memory."""
+    if case.in_memory:
+        return ""
     words = ["leakgauge", "audit", case.model, "--only", question, *case.as_options("seed", *SETUP)]
     return shlex.join([*words, *([] if value is None else [option, str(value)])])
 

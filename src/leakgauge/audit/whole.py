@@ -79,7 +79,7 @@ class _Run:
 def refuse_second(folder: Path) -> None:
     """Refuses a folder that holds a run already."""
     if any((folder / name).exists() for name in (FILE, *MEASURED)):
-        raise BadInput(f"{folder} already holds a run; resume it with --resume, or choose another folder with --out")
+        raise BadInput(f"{folder} already holds a run; resume it with --resume, or choose another folder (--out)")
 
 
 def conduct(

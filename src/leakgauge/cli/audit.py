@@ -167,29 +167,28 @@ def _map(options: AuditOptions) -> CaseMap | None:
 
 
 def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer], screen: Console) -> int:
-    from leakgauge.audit import records, whole
+    from leakgauge.audit import whole
     from leakgauge.audit.advice import to_do_as_text
-    from leakgauge.audit.findings import read_findings
     from leakgauge.audit.wording import explanation, flipping
     from leakgauge.cli.screen import verdict_table
+    from leakgauge.integrations.in_memory import Run
     from leakgauge.integrations.setups import smaller
-    from leakgauge.report import page
 
     folder = options.folder
-    found = records.read(folder) if "updates" in ended else []
+    run = Run(folder)
+    found = run.records if "updates" in ended else []
     own = {case.key() for case in ready.cases}
     asked = [record for record in found if record.key in own]
     explained = whole.explained(folder, ready, models=smaller(ready.request.main.model))
-    path = page.write(folder)
+    path = run.report()
     if asked:
         screen.print(verdict_table(asked))
     if explained is not None:
         text = explanation(explained) if options.explain else flipping(explained)
         screen.print(escape(text), soft_wrap=True, highlight=False)
-    findings = read_findings(folder)
-    for note in (*ready.notes, *_sentences(findings, ended)):
+    for note in (*ready.notes, *_sentences(run.findings, ended)):
         screen.print(escape(note), soft_wrap=True, highlight=False)
-    to_do = to_do_as_text(findings, width=min(100, screen.width))
+    to_do = to_do_as_text(run.findings, width=min(100, screen.width))
     screen.print(f"\n{escape(to_do)}\n", soft_wrap=True, highlight=False)
     screen.print(f"report: {path}", soft_wrap=True)
     code = options.judge(asked, folder=folder) if "updates" in ended else 0

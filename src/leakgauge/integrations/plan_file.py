@@ -152,7 +152,7 @@ def returned_data(spec: str, *, seed: int = 0) -> str | tuple[np.ndarray, np.nda
         case str() | Path():
             return str(Path(source).parent / found)
         case (x, y) if _like_an_array(x) and _like_an_array(y):
-            return _array(x, where), _array(y, where), where
+            return as_array(x, where), as_array(y, where), where
         case tuple() | list():
             got = f"{len(found)} things ({', '.join(type(part).__name__ for part in found[:4])})"
         case _:
@@ -164,7 +164,7 @@ def _like_an_array(value: object) -> bool:
     return isinstance(value, Tensor | np.ndarray | list)
 
 
-def _array(value: Any, where: str) -> np.ndarray:
+def as_array(value: Any, where: str) -> np.ndarray:
     if isinstance(value, Tensor):
         return plain(value).cpu().numpy()  # NumPy has neither bfloat16 nor sparse arrays
     try:

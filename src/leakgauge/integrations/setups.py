@@ -25,6 +25,10 @@ from leakgauge.models.pretrained import PRETRAINED
 
 def find(case: Case) -> Setup:
     """The set-up of any case. Without data of its own a model gets embedded photographs, resized to what it takes."""
+    if case.in_memory:
+        raise BadInput(
+            f"the model {case.model} was in memory, and no file says how to make it; run the audit again in Python, into a new folder"
+        )
     _check_device(case.device)
     inner = case.model.removeprefix(REARRANGED)
     if inner != case.model and inner in PRETRAINED:
@@ -35,18 +39,18 @@ def find(case: Case) -> Setup:
         return embedded(case)
     if case.model in PRETRAINED:
         small = embedded(case)
-        images, labels = _data(case, cast(Shape, small.victim.space.shape))
-        return Setup(small.victim, images, _made_up(images, small.victim) if labels is None else labels)
+        images, labels = data_of(case, cast(Shape, small.victim.space.shape))
+        return Setup(small.victim, images, labels_for(images, small.victim) if labels is None else labels)
     loaded = load_model(case.model, seed=case.seed, classes=case.classes)
-    images, labels = _data(case, cast(Shape, loaded.space.shape) if loaded.space is not None else None)
+    images, labels = data_of(case, cast(Shape, loaded.space.shape) if loaded.space is not None else None)
     space = loaded.space or Pixels(tuple(images.shape[1:]))
     victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
-    return Setup(victim, images, _made_up(images, victim) if labels is None else labels)
+    return Setup(victim, images, labels_for(images, victim) if labels is None else labels)
 
 
 def images_for(case: Case, shape: Shape) -> Tensor:
     """The images of the case's data, in [0, 1] and of ``shape``."""
-    return _data(case, shape)[0]
+    return data_of(case, shape)[0]
 
 
 def smaller(model: str) -> dict[str, str]:
@@ -57,7 +61,7 @@ def smaller(model: str) -> dict[str, str]:
     return {"stem and resolution of 32×32": f"timm32:{name}"}
 
 
-def _data(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor | None]:
+def data_of(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor | None]:
     """Images and labels; None for the labels of photographs, which have no classes of the model's.
 
     A folder has no order but that of its names, in which a batch would hold one class and the auxiliary images another; so one
@@ -85,7 +89,7 @@ def _data(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor | None]:
     return images[order], labels[order]
 
 
-def _made_up(images: Tensor, victim: Victim) -> Tensor:
+def labels_for(images: Tensor, victim: Victim) -> Tensor:
     """Labels of images without any: 0, 1, 2, …, as far as the model has classes."""
     numbers = torch.arange(len(images))
     return numbers % check_fits(Setup(victim, images, torch.zeros_like(numbers)))

@@ -1,0 +1,316 @@
+"""Audits from Python: a module and its data as they are in memory, and the run that comes out."""
+
+from __future__ import annotations
+
+import html
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from leakgauge.audit import plan, records, whole
+from leakgauge.audit.advice import Advice, advise, to_do_as_text
+from leakgauge.audit.case import Case
+from leakgauge.audit.files import write_whole
+from leakgauge.audit.findings import Findings, read_findings
+from leakgauge.audit.plan import Effort
+from leakgauge.audit.questions import QUESTIONS, Question
+from leakgauge.audit.records import Record
+from leakgauge.audit.session import Session, Setup, check_fits, one_of_each_class
+from leakgauge.audit.timing import seconds_of
+from leakgauge.audit.wording import statements
+from leakgauge.core import Mode, Pixels, Victim
+from leakgauge.data.arrays import from_arrays
+from leakgauge.data.fit import Shape
+from leakgauge.errors import BadInput, MissingExtra
+from leakgauge.integrations.plan_file import as_array
+from leakgauge.integrations.setups import data_of, labels_for
+from leakgauge.report import page
+
+Arrays = tuple[Any, Any]
+"""Images and labels, as tensors, arrays or lists."""
+Data = Arrays | Dataset[Any] | DataLoader[Any] | str | Path
+MOST = 2000
+"""Images that are taken of a dataset or a loader: as many as an audit can use in its time."""
+IN_MEMORY = "in memory"
+PAIRS = (("image", "label"), ("images", "labels"), ("pixel_values", "labels"), ("x", "y"))
+"""Names of image and label where a dataset gives them by name."""
+METRICS = ("ssim", "psnr", "lpips", "labels")
+HEIGHT = 800
+"""Of a report in a notebook, in pixels."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run, read when something of it is asked for. Any folder of ``leakgauge audit`` or ``attack`` will do."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """One for each attacked set-up."""
+        return records.latest(records.read(self.folder)) if records.exists(self.folder) else []
+
+    @cached_property
+    def findings(self) -> Findings:
+        """What the run says on each question, as data."""
+        return read_findings(self.folder)
+
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """What to do, most important first."""
+        return advise(self.findings)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each set-up: what it was, how it ended and how well the attack did beside its null run."""
+        return [_row(record) for record in self.records]
+
+    def frame(self) -> Any:
+        """:meth:`rows` as a pandas ``DataFrame``."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise MissingExtra("pandas", "pandas") from error
+        return pandas.DataFrame(self.rows())
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Writes the page into the run folder, or to ``path``. It holds the private originals."""
+        made = page.write(self.folder)
+        if path is None:
+            return made
+        write_whole(Path(path), made.read_bytes())
+        return Path(path)
+
+    def show(self) -> Shown:
+        """The page, for the last line of a notebook's cell."""
+        return Shown(self.report().read_text(encoding="utf-8"))
+
+    def __str__(self) -> str:
+        said = [f"{one.asked} {one.badge}. {one.text}" for one in statements(self.findings)]
+        return "\n".join([*said, "", to_do_as_text(self.findings)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre style='white-space: pre-wrap'>{html.escape(str(self))}</pre>"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A page that a notebook shows in a frame of its own."""
+
+    page: str
+
+    def __repr__(self) -> str:
+        return f"Shown(<{len(self.page)} characters of HTML>)"
+
+    def _repr_html_(self) -> str:
+        return f"<iframe srcdoc='{html.escape(self.page)}' style='width: 100%; height: {HEIGHT}px; border: 0'></iframe>"
+
+
+def run_audit(
+    model: nn.Module | Victim,
+    data: Data,
+    *,
+    questions: Sequence[Question] = tuple(QUESTIONS),
+    budget: str | None = "10m",
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    seed: int = 0,
+    name: str = "",
+    mode: Mode | None = None,
+    batch_size: int | None = None,
+    defenses: Sequence[str] = (),
+    attack: str = Case.attack,
+    options: Mapping[str, Any] | None = None,
+    channel: str = "",
+    local_steps: int = Case.local_steps,
+    local_lr: float = Case.local_lr,
+    reveal: Sequence[str] = (),
+    changes: bool = True,
+    training_steps: int | None = None,
+    epochs: int | None = None,
+    resize: bool = False,
+    watcher: whole.Watcher | None = None,
+) -> Run:
+    """Audits a model in memory, as ``leakgauge audit`` does one in a file. The model and the data are left as they are.
+
+    A module gets images as they are. Give a ``Victim`` where it takes normalised ones (``Pixels(shape, mean, std)``) or has a loss of its
+    own; the victim's mode does not count, since both are tried unless ``mode`` says otherwise. ``data`` is (images, labels) with
+    images in [0, 1] or bytes, a ``Dataset`` or ``DataLoader`` of such pairs, or a path. The first images are the private ones.
+    ``attack``, ``channel``, ``defenses`` and ``reveal`` are written as on the command line, ``options`` go to the attack.
+    ``changes``: also single changes of one set-up, to see which flip its verdict. The ``budget`` decides the steps of each
+    question, unless ``options["steps"]``, ``training_steps`` and ``epochs`` do. Without ``out`` the run folder is a temporary
+    one; ``overwrite`` replaces the run that a folder holds.
+    """
+    began = time.perf_counter()
+    unknown = [question for question in questions if question not in QUESTIONS]
+    if unknown or not questions:
+        raise BadInput(
+            f"questions are one or more of {', '.join(QUESTIONS)}; got {', '.join(map(repr, unknown)) or 'none'}"
+        )
+    setup = hold(model, data, resize=resize, name=name)
+    base = Case(
+        model=setup.victim.name,
+        data=str(data) if isinstance(data, str | Path) else IN_MEMORY,
+        attack=attack,
+        options=dict(options or {}),
+        channel=channel,
+        local_steps=local_steps,
+        local_lr=local_lr,
+        reveal=("size", *reveal),
+        seed=seed,
+        resize=resize,
+        device=str(setup.victim.device),
+        in_memory=True,
+    )
+    for build in (base.build_attack, base.build_channel, base.build_reveal):
+        build()
+    wanted: tuple[Question, ...] = tuple(question for question in QUESTIONS if question in questions)
+    effort = Effort(base.options.get("steps"), training_steps, epochs)
+    if budget is None and effort.leaves_open(wanted):
+        raise BadInput("give a budget such as '10m', or options={'steps': …}, training_steps and epochs")
+    load = Session(Held(setup))
+    request = plan.ask(
+        base,
+        load=load,
+        questions=wanted,
+        mode=mode,
+        batch_size=batch_size,
+        defenses=defenses,
+        changes=changes,
+        effort=effort,
+        budget=seconds_of(budget) if budget is not None and effort.leaves_open(wanted) else None,
+    )
+    folder = Path(tempfile.mkdtemp(prefix="leakgauge-") if out is None else out)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not overwrite:
+        whole.refuse_second(folder)
+    ready, _ = whole.conduct(request, folder=folder, load=load, began=began, watcher=watcher)
+    whole.explained(folder, ready)
+    run = Run(folder)
+    run.report()
+    return run
+
+
+@dataclass(frozen=True)
+class Held:
+    """A ``Load`` of what is in memory."""
+
+    setup: Setup
+
+    def __call__(self, case: Case) -> Setup:
+        return self.setup
+
+    def __reduce__(self) -> NoReturn:
+        raise BadInput(
+            "a model in memory cannot be sent to other processes; write it as file.py:factory, or run in this one"
+        )
+
+
+def hold(model: nn.Module | Victim, data: Data, *, resize: bool = False, name: str = "") -> Setup:
+    """The set-up of a model and data in memory. The model is copied; what does not fit together is refused."""
+    if isinstance(model, Victim) and not isinstance(model.space, Pixels):
+        raise BadInput(f"an audit is about images, but the victim takes {model.space!r}")
+    shape = model.space.shape if isinstance(model, Victim) else None
+    images, labels = _read(data, shape=shape, resize=resize)
+    victim = model if isinstance(model, Victim) else Victim(model, Pixels(tuple(images.shape[1:])))
+    victim = replace(victim, name=name) if name else victim
+    setup = Setup(victim, images, labels_for(images, victim) if labels is None else labels)
+    check_fits(setup)
+    return setup
+
+
+def _read(data: Data, *, shape: Shape | None, resize: bool) -> tuple[Tensor, Tensor | None]:
+    if isinstance(data, str | Path):
+        return data_of(Case(data=str(data), resize=resize), shape)
+    if isinstance(data, tuple | list):
+        if len(data) != 2:
+            raise BadInput(f"data in memory is (images, labels), got {len(data)} things")
+        x, y = data
+        return from_arrays(as_array(x, "data"), as_array(y, "data"), source="data", shape=shape, resize=resize)
+    pairs = list(_taken(data))
+    if not pairs:
+        raise BadInput(f"the {type(data).__name__} holds no image")
+    sizes = {image.shape for image, _ in pairs}
+    if len(sizes) > 1:
+        raise BadInput(
+            f"the images differ in shape ({', '.join(map(str, sorted(sizes)[:3]))}); resize them in the dataset"
+        )
+    source, (x, y) = f"the {type(data).__name__}", zip(*pairs, strict=True)
+    images, labels = from_arrays(np.stack(x), np.array(y), source=source, shape=shape, resize=resize)
+    order = one_of_each_class(labels)  # a dataset is often sorted by class, and then a batch would hold one of them
+    return images[order], labels[order]
+
+
+def _taken(data: Dataset[Any] | DataLoader[Any]) -> Iterable[tuple[np.ndarray, int]]:
+    """Images and labels one by one: of a dataset with a length evenly from all of it, of any other as many as come first."""
+    if isinstance(data, DataLoader):
+        batches = (_pair(batch) for batch in data)
+        samples: Iterable[Any] = chain.from_iterable(zip(x, y, strict=True) for x, y in batches)
+    elif isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        samples = (_pair(one) for one in cast(Iterable[Any], data))
+    else:
+        count = len(cast(Sequence[Any], data))
+        places = torch.linspace(0, count - 1, min(count, MOST)).long().unique().tolist() if count else []
+        samples = (_pair(data[place]) for place in places)
+    for number, (image, label) in enumerate(samples):
+        if number == MOST:
+            return
+        yield _pixels(image), int(label)
+
+
+def _pair(sample: Any) -> tuple[Any, Any]:
+    if isinstance(sample, Mapping):
+        for image, label in PAIRS:
+            if image in sample and label in sample:
+                return sample[image], sample[label]
+        raise BadInput(
+            f"the data gives {', '.join(map(str, sample))}; name image and label as {' or '.join(map(' and '.join, PAIRS))}"
+        )
+    if isinstance(sample, tuple | list) and len(sample) >= 2:
+        return sample[0], sample[1]
+    raise BadInput(f"the data must give pairs (image, label), it gave {type(sample).__name__}")
+
+
+def _pixels(image: Any) -> np.ndarray:
+    if isinstance(image, Image.Image):
+        return np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+    return as_array(image, "data")
+
+
+def _row(record: Record) -> dict[str, Any]:
+    case, verdict = record.case, record.verdict
+    scores = {"": record.scores, "_null": record.null, "_baseline": record.baseline}
+    return {
+        "model": case.model,
+        "mode": case.mode,
+        "batch_size": case.batch_size,
+        "local_steps": case.local_steps,
+        "channel": case.channel,
+        "server": case.server,
+        "attack": case.attack,
+        "defenses": " + ".join(case.defenses),
+        "reveal": ", ".join(case.reveal),
+        "change": None if case.change is None else case.change.name,
+        "status": record.status,
+        "reason": record.reason,
+        "outcome": None if verdict is None else verdict.outcome.value,
+        "kind": None if verdict is None else verdict.kind,
+        "reconstructed": None if verdict is None else verdict.reconstructed,
+        **{f"{m}{side}": None if s is None else s.mean(m) for m in METRICS for side, s in scores.items()},
+        **{f"option_{option}": value for option, value in asdict(case)["options"].items()},
+        "seconds": record.seconds,
+        "key": record.key,
+    }
