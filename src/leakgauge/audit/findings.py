@@ -646,11 +646,11 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         safest=safest,
         safest_fvu=None if safest is None else measured[safest],
         epochs_here=max((record.epochs for record in trained if record.cut == end.recommended), default=0),
-        weak=tuple(_weak(names, found)),
+        weak=_weak(names, found),
     )
 
 
-def _weak(names: Sequence[str], found: Sequence[CutRecord]) -> list[str]:
+def _weak(names: Sequence[str], found: Sequence[CutRecord]) -> tuple[str, ...]:
     """Cuts at which every attack was beaten by one on a deeper cut, which the cloud can make of the same features."""
     best = {
         name: min((r.fvu for r in found if r.cut == name and not math.isnan(r.fvu)), default=None) for name in names
