@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leakgauge.attacks import bag_of_tokens
-from leakgauge.attacks.bag_of_tokens import filled
+from leakgauge.attacks.bag_of_tokens import fill_places
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import share
 from leakgauge.defenses import GaussianNoise, Withhold
@@ -32,9 +32,9 @@ def test_counts_are_exact_where_every_token_is_another(text_victim):
 
 
 def test_places_are_shared_out_by_size():
-    assert filled(torch.tensor([1.0, 9.0, 4.0]), 3).tolist() == [0, 1, 2]
-    assert filled(torch.tensor([1.0, 9.0, 4.0]), 5).tolist() == [0, 1, 1, 1, 2]
-    assert filled(torch.tensor([1.0, 9.0, 4.0]), 2).tolist() == [1, 2]
+    assert fill_places(torch.tensor([1.0, 9.0, 4.0]), 3).tolist() == [0, 1, 2]
+    assert fill_places(torch.tensor([1.0, 9.0, 4.0]), 5).tolist() == [0, 1, 1, 1, 2]
+    assert fill_places(torch.tensor([1.0, 9.0, 4.0]), 2).tolist() == [1, 2]
 
 
 def test_padding_is_not_seen(text_victim, sentences):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from leakgauge.attacks import fit_generator, generative_prior, inverting_gradients
-from leakgauge.attacks.generator import principal
+from leakgauge.attacks.generator import whitened_components
 from leakgauge.audit import Case, embedded, score
 from leakgauge.audit.evaluate import null_run
 from leakgauge.channels import Gradient
@@ -17,7 +17,7 @@ from leakgauge.models import CNN
 
 def test_principal_components_are_those_of_the_covariance():
     images = fashion("train")[0][:200]
-    found = principal(images, 5).double().numpy()
+    found = whitened_components(images, 5).double().numpy()
     flat = images.flatten(1).double().numpy()
     values, vectors = np.linalg.eigh(np.cov(flat.T, bias=True))
     expected = (flat - flat.mean(0)) @ vectors[:, ::-1][:, :5] / np.sqrt(values[::-1][:5])
@@ -29,7 +29,7 @@ def test_a_generator_makes_images_of_its_kind():
     images = fashion("train")[0][:400]
     generator = fit_generator(images, latents=16, epochs=20)
     assert generator.history.held_out_fvu < 0.4
-    made = generator(principal(images, 16)[:20])
+    made = generator(whitened_components(images, 16)[:20])
     assert made.shape == (20, 1, 28, 28)
     assert 0 <= float(made.min()) <= float(made.max()) <= 1
     assert (made - images[:20]).square().mean() < 0.4 * (images[:20] - images.mean(0)).square().mean()
@@ -57,7 +57,7 @@ def test_there_are_fewer_latents_than_images():
     [
         (torch.rand(15, 1, 8, 8), {}, "at least 16 images"),
         (torch.rand(20, 64), {}, "N, C, H, W"),
-        (torch.rand(20, 1, 8, 8), {"latents": 0}, "at least 1 latent"),
+        (torch.rand(20, 1, 8, 8), {"latents": 0}, "latents of at least 1"),
     ],
 )
 def test_a_generator_refuses(images, options, words):
@@ -97,7 +97,7 @@ def test_without_images_of_its_own_it_does_not_apply(count):
     victim = Victim(CNN(), Pixels((1, 28, 28)))
     x, y = torch.rand(1, 1, 28, 28), torch.tensor([3])
     told = (Size(), Auxiliary(torch.rand(count, 1, 28, 28))) if count else (Size(),)
-    with pytest.raises(Inapplicable, match=f"at least 16 images of the adversary's own, which holds {count}; reveal"):
+    with pytest.raises(Inapplicable, match=f"at least 16 of the adversary's own images, but it has {count}; reveal"):
         generative_prior()(victim, share(victim, Gradient(), x, y, reveal=told))
 
 

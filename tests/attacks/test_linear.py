@@ -90,11 +90,11 @@ class Halved(nn.Module):
 @pytest.mark.parametrize(
     ("model", "count", "defenses", "message"),
     [
-        (MLP, 2, (), "mix 2 samples"),
+        (MLP, 2, (), "gradient mix 2"),
         (NoBiasFirst, 1, (), r"not shared: body\.0\.bias"),
         (MLP, 1, (WithholdNames(("body.0.weight",)),), r"not shared: body\.0\.weight"),
-        (CNN, 1, (), "first layer is a Conv2d"),
-        (Halved, 1, (), "takes 392 values, the input has 784"),
+        (CNN, 1, (), "but this is a Conv2d"),
+        (Halved, 1, (), "takes 392 values, but the input has 784"),
     ],
 )
 def test_refusals(model, count, defenses, message):
@@ -116,7 +116,7 @@ def test_a_layer_that_does_not_see_the_image_itself_is_refused(before):
     """What it sees would be read off exactly, and would not be the image."""
     victim = Victim(nn.Sequential(before, nn.Flatten(), nn.Linear(784, 10)), SPACE, mode="train")
     seen = share(victim, Gradient(), SPACE.encode(fashion("test")[0][:1]), torch.tensor([1]))
-    with pytest.raises(Inapplicable, match="does not see the image as it is"):
+    with pytest.raises(Inapplicable, match="does not read the image itself"):
         linear()(victim, seen)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks import fishing, imprint, linear_rows
 from leakgauge.attacks.imprint import images_in_bins
-from leakgauge.attacks.linear_rows import quotients, told_apart
+from leakgauge.attacks.linear_rows import distinct_images, quotients
 from leakgauge.channels import Aggregate, FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.defenses import Withhold
@@ -66,7 +66,7 @@ def test_images_alone_in_their_bins_come_back_exactly(places, norm, mode):
     guess = imprint()(sent, seen)
     assert guess.x.shape == x.shape
     assert float(found_in(guess.x, x).max()) < 1e-6
-    assert guess.notes == (f"{len(x)} of {bins} bins hold something, for {len(x)} images",)
+    assert guess.notes == (f"{len(x)} of {bins} bins are filled, for {len(x)} images",)
 
 
 def test_images_in_one_bin_come_back_mixed_and_what_is_missing_is_grey():
@@ -107,10 +107,10 @@ def test_what_two_units_show_alike_is_believed_first_and_once():
     valid, outside = torch.tensor([0.1, 0.9, 0.4, 0.3]), torch.tensor([0.1, 1.9, 0.4, 0.3])
     twice = torch.tensor([0.7, 0.2, 0.6, 0.5])
     rows = torch.stack([outside, valid, twice, outside, twice, outside]).double()
-    kept, shown = told_apart(rows, victim, seed=0)
+    kept, shown = distinct_images(rows, victim, seed=0)
     assert shown == 1
     assert kept.tolist() == torch.stack([twice, valid, outside]).double().tolist()
-    assert told_apart(rows[:0], victim, seed=0)[1] == 0
+    assert distinct_images(rows[:0], victim, seed=0)[1] == 0
 
 
 def test_traps_catch_more_of_a_batch_than_honest_weights():
@@ -154,12 +154,12 @@ def test_refusals_say_what_is_missing():
         imprint()(victim, share(victim, Gradient(), x, y))
     with pytest.raises(Inapplicable, match="does not fish for a class"):
         fishing()(victim, share(victim, Gradient(), x, y))
-    with pytest.raises(Inapplicable, match="first layer is a Conv2d"):
+    with pytest.raises(Inapplicable, match="but this is a Conv2d"):
         linear_rows()(victim, share(victim, Gradient(), x, y))
     fished = FishingServer(target=2)(victim)
-    with pytest.raises(Inapplicable, match="no image of class 2"):
+    with pytest.raises(Inapplicable, match="has no image of class 2"):
         fishing()(fished, share(fished, Gradient(), x, y))
-    with pytest.raises(Inapplicable, match="one gradient"):
+    with pytest.raises(Inapplicable, match="single gradient"):
         fishing()(fished, share(fished, FedAvg(steps=2, lr=0.1), x, y))
     with pytest.raises(Inapplicable, match=r"not shared: 3\.bias"):
         fishing()(fished, share(fished, Gradient(), x, y, defenses=[Withhold(("head",))]))

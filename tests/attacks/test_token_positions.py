@@ -16,7 +16,7 @@ from leakgauge.errors import Inapplicable
 from leakgauge.models import MLP, TextTransformer
 from leakgauge.testing import untouched
 
-ONLY = "every row is met exactly, and no other order of the tokens meets them"
+ONLY = "every row is explained exactly, and no other order of the tokens explains them"
 LABEL = torch.tensor([2])
 
 
@@ -52,7 +52,7 @@ def test_exact_over_widths_heads_lengths_and_vocabularies(width, heads, length, 
     if ONLY in result.notes:
         assert result.x.tolist() == x.tolist()
     else:
-        assert "not settled" in result.notes[0] or "best guess" in result.notes[0]
+        assert "may explain them too" in result.notes[0] or "best guess" in result.notes[0]
     if length <= width // 2:
         assert result.x.tolist() == x.tolist()
 
@@ -103,7 +103,7 @@ def test_small_noise_is_measured_and_seen_through_and_large_noise_is_not(text_vi
     small = attacked(victim, x, defenses=[GaussianNoise(relative=1e-4)])
     assert small.x.tolist() == x.tolist()
     assert "within the noise" in small.notes[0]
-    assert any("taken for noise" in note for note in small.notes)
+    assert any("treated as noise" in note for note in small.notes)
     large = attacked(victim, x, defenses=[GaussianNoise(relative=0.3)])
     assert score_text(large, x, LABEL).tokens[0] < 0.5
     assert not any("no other order" in note for note in (*small.notes, *large.notes))
@@ -125,7 +125,7 @@ def test_equal_gradients_of_two_places_are_noticed():
     victim = Victim(Sum(), Tokens(4, 20))
     result = attacked(victim, torch.tensor([[3, 4, 5, 6]]))
     assert not any("no other order" in note for note in result.notes)
-    assert "4 positions have the same gradient as another: their tokens may be swapped" in result.notes
+    assert "4 positions share their gradient with another: their tokens may be swapped" in result.notes
     assert sorted(result.x[0].tolist()) == [3, 4, 5, 6]
 
 

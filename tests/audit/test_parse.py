@@ -70,7 +70,7 @@ def test_options_of_an_attack():
         ("clip", DEFENSES, "does not fit.*it takes norm"),
         ("prune:much", DEFENSES, "prune takes a number as fraction, got 'much'"),
         ("prune:1.5", DEFENSES, "between 0 and 1"),
-        ("withhold:3", DEFENSES, "needs names of roles, such as head, got 3"),
+        ("withhold:3", DEFENSES, "needs role names such as head, got 3"),
         ("mask_channels:0.5,seed=1.5", DEFENSES, "takes a whole number as seed, got 1.5"),
         ("dpsgd:seed=0.5", CHANNELS, "takes a whole number as seed, got 0.5"),
         ("shuffled_fedavg:epochs=1.5", CHANNELS, "takes a whole number as epochs, got 1.5"),

@@ -27,5 +27,5 @@ def test_refusals(tmp_path):
     with pytest.raises(BadInput, match="does not exist"):
         read(tmp_path / "nowhere")
     (tmp_path / "data.pkl").write_bytes(b"")
-    with pytest.raises(BadInput, match="no known kind"):
+    with pytest.raises(BadInput, match="not of a known kind"):
         read(tmp_path / "data.pkl")

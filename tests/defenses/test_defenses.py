@@ -238,7 +238,7 @@ def test_what_is_frozen_is_not_sent_and_cannot_be_withheld():
     """It was passed over without a word, and the set-up shown as a defended one."""
     model = CNN()
     model.head.requires_grad_(False)
-    with pytest.raises(Inapplicable, match="head of this model is frozen, so that nothing of it is sent anyway"):
+    with pytest.raises(Inapplicable, match="head of this model is frozen, so none of it is sent anyway"):
         Withhold(("norms", "head")).for_victim(Victim(model, Pixels((1, 28, 28))))
     model.head.bias.requires_grad_(True)
     assert Withhold(("head",)).for_victim(Victim(model, Pixels((1, 28, 28)))) == WithholdNames(("head.bias",))

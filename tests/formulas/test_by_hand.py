@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.linear import input_of_linear
 from leakgauge.attacks.r_gap.chain import Layer
-from leakgauge.attacks.r_gap.system import Judged, RankAnalysis, system_of_convolution
+from leakgauge.attacks.r_gap.system import Judgement, RankAnalysis, system_of_convolution
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import judge
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient
@@ -178,13 +178,13 @@ class TestClosedForm:
         weight, z = torch.tensor([[[2.0, -1.0]]]).double(), torch.tensor([[0.0, -1.0]]).double()
         delta, gradient = torch.tensor([[1.0, 3.0]]).double(), torch.tensor([[[7.0, 17.0]]]).double()
         known = torch.ones(1, 2, dtype=torch.bool)
-        found = system_of_convolution(layer, weight, delta, gradient, z, known).solved("", rounding=1e-16)
+        found = system_of_convolution(layer, weight, delta, gradient, z, known).solve("", rounding=1e-16)
         assert found.x.tolist() == pytest.approx([1.0, 2.0, 5.0])
         assert (found.judged.rank, found.judged.equations) == (3, 4)
 
     def test_rank_analysis_index(self):
         # three layers, 10 of 12, 5 of 6 and 4 of 4 unknowns: 3/3 · (−2) + 2/3 · (−1) + 1/3 · 0
-        layers = tuple(Judged("", n, 20, rank, 1.0, 0.0, 0.0) for rank, n in ((10, 12), (5, 6), (4, 4)))
+        layers = tuple(Judgement("", n, 20, rank, 1.0, 0.0, 0.0) for rank, n in ((10, 12), (5, 6), (4, 4)))
         assert RankAnalysis(layers, span=1.0, rounding=1e-7).index == pytest.approx(-8 / 3)
 
 

@@ -94,7 +94,7 @@ def test_a_restart_does_not_depend_on_its_company(linear, target):
 
 
 def test_what_cannot_be_is_refused(linear, target):
-    with pytest.raises(BadInput, match="at least 1 latent"):
+    with pytest.raises(BadInput, match="latents of at least 1"):
         Latent(linear, 0)
     with pytest.raises(BadInput, match="must not be negative"):
         Latent(linear, SIZE, weight=-1.0)

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import brentq
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.tsne import affinities, principal, slope, tsne
+from leakgauge.measures.tsne import affinities, principal_components, slope, tsne
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_clusters_stay_apart_and_the_map_is_the_same_again(clusters):
 
 def test_principal_components_are_those_of_the_singular_values(clusters):
     z = clusters[0].double()
-    found = principal(z, 2)
+    found = principal_components(z, 2)
     left, values, _ = torch.linalg.svd(z - z.mean(0), full_matrices=False)
     assert torch.allclose(found.abs(), (left[:, :2] * values[:2]).abs(), atol=1e-9)
 

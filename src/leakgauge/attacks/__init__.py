@@ -1,6 +1,6 @@
-"""Attacks of the papers, one file each; ``ATTACKS`` names all that need nothing but options.
+"""Attacks from the papers, one file each; ``ATTACKS`` lists those that need only options.
 
-A decoder is an attack that has to be trained first: :func:`fit_decoder` makes one from public images.
+A decoder is an attack that must be trained first: :func:`fit_decoder` makes one from public images.
 """
 
 from collections.abc import Callable

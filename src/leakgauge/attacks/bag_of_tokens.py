@@ -1,4 +1,4 @@
-"""Which tokens occur: the rows of the token embedding that got a gradient."""
+"""Finds which tokens occur: the rows of the token embedding that received a gradient."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class BagOfTokens:
             rows = output.without(rows)
         found = sent_ids(rows, noise if output is None else output.floor)
         if len(found) == 0:
-            raise Inapplicable(f"no row of the gradient of {model.token} stands out, so it names no token")
-        notes = ["a bag: which tokens occur is read, not in which order or sentence"]
+            raise Inapplicable(f"no row of the gradient of {model.token} stands out, so no token can be read")
+        notes = ["a bag of tokens: the order and the sentence of each token are unknown"]
         if output is not None:
-            notes.append(
-                f"{model.token} is also the output layer, whose {output.basis.shape[1]} directions were taken out"
-            )
+            notes.append(f"{model.token} is also the output layer; its {output.basis.shape[1]} directions were removed")
         if noise:
-            notes.append(f"more rows differ from zero than {slots} tokens fill: those larger than the noise were taken")
+            notes.append(
+                f"more rows differ from zero than {slots} tokens can fill: only those larger than the noise were used"
+            )
         if len(found) < slots:
             notes.append(f"{len(found)} distinct tokens for {slots} places: how often each occurs is an estimate")
         if model.padding is not None:
             notes.append(f"token {model.padding} is padding, gets no gradient and is never seen")
-        ids = filled(rows[found].norm(dim=1), slots)
+        ids = fill_places(rows[found].norm(dim=1), slots)
         x = victim.to_input(found[ids].sort().values.view(size, model.space.length))
         return Reconstruction.single(
             x,
@@ -58,11 +58,11 @@ class BagOfTokens:
         )
 
 
-def filled(sizes: Tensor, slots: int) -> Tensor:
-    """``slots`` places shared out: one for each row, largest first, then one by one to the row with the most size per place.
+def fill_places(sizes: Tensor, slots: int) -> Tensor:
+    """Shares ``slots`` places among the rows: one for each row, largest first, then one by one to the row with the most size per place.
 
-    Exact where there are as many rows as places; an estimate otherwise, since a row that stands for several places need
-    not be larger.
+    Exact if there are as many rows as places; otherwise an estimate, because a token that occurs several times need not have a
+    larger row.
     """
     counts = torch.zeros_like(sizes, dtype=torch.long)
     counts[sizes.argsort(descending=True)[:slots]] = 1
@@ -77,13 +77,13 @@ def bag_of_tokens() -> BagOfTokens:
 
         {tokens} = {v : ∂l/∂E_v ≠ 0},     ∂l/∂E_v = Σ over the places of v of ∂l/∂(embedded input there)
 
-    Works for batches, weight updates and any number of local steps. Needs the token embedding trained and shared. An
-    output layer tied to it fills every row, which the adversary notices on ids of its own; its part is then taken out
-    (:func:`leakgauge.inversion.tied_output.output_part`) while fewer places are predicted than the model is wide. A
-    padding token is not learned and so not seen. Under noise every row differs from zero; then those larger than it are taken.
+    Works for batches, weight updates and any number of local steps. Needs the token embedding to be trained and shared. An
+    output layer tied to it fills every row. The adversary detects this with its own ids and removes that part
+    (:func:`leakgauge.inversion.tied_output.output_part`), provided that fewer places are predicted than the model is wide. A
+    padding token is not trained and so not seen. Under noise every row differs from zero; then only rows larger than the noise count.
 
-    Deviations: the paper infers membership of words; here the tokens are also laid out as sentences, in order of their
-    ids, with the number of each estimated from the size of its row where it is not certain. The order means nothing.
+    Deviations: the paper infers membership of words; here the tokens are also laid out as sentences, ordered by id. If the number of
+    occurrences is not certain, it is estimated from the size of the row. The order has no meaning.
 
     Ref: Melis et al. 2019, leakage from the embedding layer — tokens from non-zero rows
     """

@@ -13,10 +13,10 @@ def dlg(*, lr: float = 1.0, steps: int = 300, restarts: int = 1) -> Matching:
         x̂, ŷ = argmin ‖∇θ loss(f(x), softmax(l)) − g*‖²        over x and the label logits l, both from N(0, 1)
 
     ``lr`` is L-BFGS's learning rate, ``steps`` its outer steps (20 inner iterations each, history 100), as in the paper.
-    It needs a twice differentiable network: the paper uses sigmoids instead of ReLU and no strides beyond 2.
+    Needs a twice differentiable network: the paper uses sigmoids instead of ReLU and no strides beyond 2.
 
-    Deviations: candidates live in the model's input space, which is the image itself when the victim's ``Pixels`` has no
-    mean and std; among several restarts the one with the lowest objective is kept.
+    Deviations: candidates are in the model's input space, which is the image itself if the victim's ``Pixels`` has no mean and
+    std; of several restarts the one with the lowest objective is kept.
 
     Ref: Zhu et al. 2019, Algorithm 1 — DLG
     """

@@ -1,4 +1,4 @@
-"""Inversion of training-mode updates, with what can be known of the client's normalisation statistics."""
+"""Inversion of training-mode updates, with the client's normalisation statistics as far as they can be known."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from leakgauge.inversion import (
 def feasibility(
     *, tv: float = 0.01, statistics: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:
-    """Valadi et al. 2026: inverting gradients, held to the client's normalisation statistics as well as they are known.
+    """Valadi et al. 2026: inverting gradients, plus the client's normalisation statistics as far as they are known.
 
         x̂ = argmin_{x in box}  1 − cos(∇θ loss(x, ŷ), g*)  +  tv · TV(x)  +  statistics · Σ_l ‖μ_l − μ*_l‖ + ‖σ²_l − σ²*_l‖
 
-    ``tv`` is λ_TV, ``statistics`` λ_BN, ``lr`` η of the paper. μ*, σ²* are the batch's own where the client shared its
-    running statistics (reveal ``Buffers()``), else those of the best aligned auxiliary batch (reveal ``Auxiliary(…)``); with
-    neither the last term is left out. The search starts at a revealed noisy copy of the target, if there is one.
+    ``tv`` is λ_TV, ``statistics`` λ_BN, ``lr`` η of the paper. μ*, σ²* are the batch's own if the client shared its running
+    statistics (reveal ``Buffers()``), else those of the best aligned auxiliary batch (reveal ``Auxiliary(…)``); with neither, the
+    last term is left out. The search starts at a revealed noisy copy of the target, if there is one.
 
-    Deviations: the paper gives ranges, not values (λ_TV 1e-6 to 1e-1, λ_BN 0, 1e-4 or 1e-2, η 1e-4 to 100); ours are chosen,
-    λ_BN larger than the paper's because it did better with exact statistics on the embedded network.
-    Labels are read off the gradient unless revealed (the paper gives them). Dropout is left out of the replay and stays in
-    the client, unless the victim is made without it, as in the paper.
+    Deviations: the paper gives ranges, not values (λ_TV 1e-6 to 1e-1, λ_BN 0, 1e-4 or 1e-2, η 1e-4 to 100). Ours are chosen;
+    λ_BN is larger than the paper's because that worked better with exact statistics on the embedded network.
+    Labels are read from the gradient unless revealed (the paper gives them). The replay has no dropout, but the client does,
+    unless the victim is created without it, as in the paper.
 
     Ref: Valadi et al. 2026, section 4.3 — training-mode inversion with exact or proxy statistics
     """
@@ -45,10 +45,10 @@ def feasibility(
 def huang(
     *, tv: float = 0.01, statistics: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:
-    """Huang et al. 2021: the same with the running statistics as they are, in place of the batch's: the paper's baseline.
+    """Huang et al. 2021: the same, but with the running statistics in place of the batch's; the paper's baseline.
 
-    Deviations: weights are those of :func:`feasibility`, so that the two differ in the statistics alone; labels are read
-    off the gradient unless revealed.
+    Deviations: weights are those of :func:`feasibility`, so the two differ only in the statistics; labels are read from the
+    gradient unless revealed.
 
     Ref: Huang et al. 2021, section 3.2 — inversion with running statistics as a prior
     """

@@ -19,55 +19,55 @@ from leakgauge.servers.fishing import FishingServer, fished_class
 
 
 @dataclass(frozen=True)
-class Fishing:
+class FishingAttack:
     """The attack made by :func:`fishing`."""
 
     of: Matching
 
-    def blind(self) -> Fishing:
-        """The same without the signal, but for how many images it is from."""
+    def blind(self) -> FishingAttack:
+        """The same without the signal; it still knows how many images there are."""
         return replace(self, of=self.of.blind())
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         size, target = batch_size(seen), fished_class(victim)
-        count = caught(victim, seen, target, size)
+        count = count_target(victim, seen, target, size)
         head = set(find_roles(victim.model).parameters("head", victim.model))
         body = {name: value for name, value in seen.signal.items() if name not in head}
         if not body:
-            raise Inapplicable("not shared: anything but the head")
+            raise Inapplicable("not shared: every parameter outside the head")
         labels = torch.full((count,), target, device=victim.device)
         found = self.of(victim, replace(seen, signal=body, size=count, labels=labels, near=None), seed=seed)
         whole = [batch_of(one, size, victim) for one in found.candidates]
-        told = f"class {target} has {count} of the {size} images, by the gradient of its bias; the others do not reach the body"
+        note = f"class {target} has {count} of the {size} images, by the gradient of its bias; the others do not reach the body"
         trace = replace(found.trace, snapshots=torch.empty(0), snapshot_steps=())
         return replace(
             found, x=batch_of(found.x, size, victim), candidates=torch.stack(whole), y=None, trace=trace,
-            made_by=f"fishing by {found.made_by}", notes=(*found.notes, told),
+            made_by=f"fishing by {found.made_by}", notes=(*found.notes, note),
         )  # fmt: skip
 
 
-def caught(victim: Victim, seen: Observation, target: int, size: int) -> int:
+def count_target(victim: Victim, seen: Observation, target: int, size: int) -> int:
     """How many images of the class are in the batch: ∂L/∂b_target = Σ_i (p − y)_target / size = −count / size."""
     if is_weight_update(seen.channel):
-        raise Inapplicable("fishing reads one gradient; local steps change the head that the server sent")
+        raise Inapplicable("fishing reads a single gradient, but local steps change the head that the server sent")
     name = f"{find_roles(victim.model).head}.bias"
     if name not in seen.signal:
         raise Inapplicable(f"not shared: {name}")
     count = round(-float(seen.signal[name][target]) * size)
     if count < 1:
-        raise Inapplicable(f"no image of class {target} is in the batch, or a defense hides it; fish for another class")
+        raise Inapplicable(f"the batch has no image of class {target}, or a defense hides it; fish for another class")
     return min(count, size)
 
 
 @example("lenet", server=FishingServer(0), steps=150, tv=0.01)
-def fishing(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1) -> Fishing:
-    """Wen et al. 2022: inverting gradients, on the part of the update that :class:`leakgauge.servers.FishingServer` left to one class.
+def fishing(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1) -> FishingAttack:
+    """Wen et al. 2022: inverting gradients on the part of the update that :class:`leakgauge.servers.FishingServer` left to one class.
 
-    The number of images of that class is read off the gradient of its bias, their labels are known, and the body of the network has
-    a gradient from them alone. The options are those of inverting gradients. Images of other classes are grey.
+    The number of images of that class is read from the gradient of its bias, their labels are known, and only they contribute to the
+    gradient of the body. The options are those of inverting gradients. Images of other classes are grey.
 
-    Deviations: the head's own gradient, in which other classes stand too, is left out; the paper takes other attacks as well.
+    Deviations: the head's own gradient, which also contains other classes, is left out; the paper uses other attacks as well.
 
     Ref: Wen et al. 2022 — inversion of the class that was fished for
     """
-    return Fishing(inverting_gradients(tv=tv, lr=lr, steps=steps, restarts=restarts))
+    return FishingAttack(inverting_gradients(tv=tv, lr=lr, steps=steps, restarts=restarts))

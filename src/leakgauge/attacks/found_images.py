@@ -1,4 +1,4 @@
-"""A whole batch from the images that were found in it."""
+"""Completes a batch from the images that were found in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leakgauge.core import Victim
 
 
 def valid_range(victim: Victim, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The darkest and the lightest image there is (model space), of the type of ``like``."""
+    """The darkest and the lightest possible image (model space), in the type of ``like``."""
     dark, light = (
         victim.space.project(like.new_full((1, *victim.space.shape), bound)) for bound in (-torch.inf, torch.inf)
     )
@@ -17,6 +17,6 @@ def valid_range(victim: Victim, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def batch_of(found: Tensor, size: int, victim: Victim) -> Tensor:
-    """The images that were found (model space), and grey ones for those that were not, up to ``size``."""
+    """The found images (model space), filled up with grey ones to ``size``."""
     dark, light = valid_range(victim, found)
     return torch.cat([found, ((dark + light) / 2).expand(max(0, size - len(found)), *victim.space.shape)])

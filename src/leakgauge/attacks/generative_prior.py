@@ -1,4 +1,4 @@
-"""Gradient inversion among what a generator can make, which the adversary trains on images of its own."""
+"""Gradient inversion within the range of a generator, which the adversary trains on its own images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from leakgauge.inversion import (
 
 @dataclass(frozen=True)
 class GenerativePrior:
-    """The attack made by :func:`generative_prior`. ``matching`` lacks its solver, which needs the generator; ``signal`` is False
+    """The attack made by :func:`generative_prior`. ``matching`` has no solver yet, because that needs the generator; ``signal`` is False
     for the null run.
     """
 
@@ -40,13 +40,13 @@ class GenerativePrior:
     def __post_init__(self) -> None:
         for name, value in (("latents", self.latents), ("epochs", self.epochs)):
             if not isinstance(value, int) or value < 1:
-                raise BadInput(f"generative_prior takes a whole number of at least 1 as {name}, got {value!r}")
+                raise BadInput(f"generative_prior needs an integer of at least 1 as {name}, got {value!r}")
 
     def uses(self) -> frozenset[Use]:
         return frozenset({"learned_prior"})
 
     def blind(self) -> GenerativePrior:
-        """The same generator without the signal: what it makes of latents near 0."""
+        """The same generator without the signal: its images for latents near 0."""
         return replace(self, signal=False)
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
@@ -58,11 +58,11 @@ class GenerativePrior:
 
     def _generator(self, victim: Victim, seen: Observation, seed: int) -> Generator:
         if not isinstance(victim.space, Pixels):
-            raise Inapplicable("a generator makes images, and the victim takes none")
+            raise Inapplicable("a generator makes images, but the victim does not take images")
         count = 0 if seen.auxiliary is None else len(seen.auxiliary)
         if seen.auxiliary is None or count < FEWEST:
             raise Inapplicable(
-                f"a generator learns from at least {FEWEST} images of the adversary's own, which holds {count}; reveal some with "
+                f"a generator needs at least {FEWEST} of the adversary's own images, but it has {count}; reveal some with "
                 "Auxiliary(images), on the command line --reveal auxiliary:900"
             )
         images = victim.space.decode(seen.auxiliary.to(victim.device).float())
@@ -81,17 +81,17 @@ def generative_prior(
     tv: float = 0.0,
     restarts: int = 1,
 ) -> GenerativePrior:
-    """Jeon et al. 2021: the image is looked for among those that a generator makes, which fills in what the gradient lacks.
+    """Jeon et al. 2021: searches the images that a generator can make, which fills in what the gradient lacks.
 
         ẑ = argmin_z  1 − ⟨∇θ loss(f(G(z)), ŷ), g*⟩ / (‖∇θ loss‖·‖g*‖)  +  weight · mean z²,    x̂ = G(ẑ)
 
-    G has ``latents`` numbers as input and is trained for ``epochs`` on the auxiliary images that the server holds
-    (:func:`fit_generator`); without any the attack does not apply. Adam with the rate ``lr``, which falls to zero, moves z. In the last
-    share ``pixels`` of the ``steps`` the image itself is moved, as in inverting gradients, which reaches detail that G cannot make. With
-    ``tv`` the total variation counts as well.
+    G takes ``latents`` numbers and is trained for ``epochs`` on the auxiliary images that the server holds (:func:`fit_generator`);
+    without any the attack does not apply. Adam moves z, with a rate that falls from ``lr`` to zero. In the last share ``pixels`` of the
+    ``steps`` the image itself is moved, as in inverting gradients, which reaches detail that G cannot make. With ``tv`` total variation
+    is added.
 
-    Deviations: G is no generative adversarial network but a decoder of principal components, which few images suffice to train.
-    Instead of G's weights, pixels are moved in the second stage. Labels are inferred from the head's gradient.
+    Deviations: G is not a generative adversarial network but a decoder of principal components, which can be trained on few images.
+    The second stage moves pixels instead of G's weights. Labels are inferred from the head's gradient.
 
     Ref: Jeon et al. 2021, gradient inversion with generative image prior — search among latents, then near what they give
     """

@@ -1,4 +1,4 @@
-"""GradInversion: layer-wise matching, priors of natural images, and restarts that agree with each other."""
+"""GradInversion: layer-wise matching, natural-image priors, and restarts that agree with each other."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def gradinversion(
     steps: int = 2000,
     restarts: int = 4,
 ) -> Matching:
-    """Yin et al. 2021: gradients layer by layer, natural-image priors, and a group of restarts that hold together.
+    """Yin et al. 2021: gradients layer by layer, natural-image priors, and a group of coupled restarts.
 
         x̂ = argmin Σ_l ‖∇W_l(x, ŷ) − ∇W_l*‖₂ + tv·TV(x) + l2·‖x‖² + bn·R_BN(x) + group·‖x − E(x_g)‖²
         x ← x − λ(t)·Adam(∇x) + λ(t)·noise·η,   η ~ N(0, 1),   λ(t) from ``lr`` to 0 along a cosine
 
     R_BN compares the candidates' statistics with the running statistics of the public model; a model without batch
-    normalisation (a vision transformer) is attacked without it, and a note says so. E is the mean of the restarts of the same
-    observation, with ``registration="shift"`` after they were aligned. Labels are read by Yin et al.'s rule where it holds,
-    by the usual rules otherwise. All restarts of an observation must fit into memory together; if not, it is refused.
+    normalisation (a vision transformer) is attacked without it, and a note says so. E is the mean of the restarts of one
+    observation, aligned first with ``registration="shift"``. Labels are read by Yin et al.'s rule if it applies, otherwise by
+    the usual rules. All restarts of an observation must fit into memory together; otherwise the attack is refused.
 
-    Deviations: the paper aligns with RANSAC-flow, which is a trained network; here alignment is off, or a whole-pixel shift by
-    phase correlation. Norms of images are means of squares, so that weights do not depend on the image size, and the weights
-    are chosen here; so are ``steps`` and ``restarts``. There is no warm-up of the learning rate, candidates are not
-    clipped while they move, and the kept image is the one that produced the lowest objective.
+    Deviations: the paper aligns with RANSAC-flow, a trained network; here alignment is off, or a whole-pixel shift by phase
+    correlation. Norms of images are means of squares, so weights do not depend on the image size. The weights are chosen
+    here, and so are ``steps`` and ``restarts``. The learning rate has no warm-up, candidates are not clipped while they move,
+    and the kept image is the one that produced the lowest objective.
 
     Ref: Yin et al. 2021, GradInversion — the whole objective and the noisy update of pixels
     """

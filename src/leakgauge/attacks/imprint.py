@@ -1,4 +1,4 @@
-"""Reads the images off the gradient of an imprint block that a malicious server put in front of the model."""
+"""Reads the images from the gradient of an imprint block that a malicious server put in front of the model."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from leakgauge.inversion.labels import batch_size
 from leakgauge.servers.imprint import ImprintBlock, ImprintServer
 
 ROUNDING = 64.0
-"""Units of rounding, relative to the largest row, below which a bin counts as empty."""
+"""A bin is empty below this many rounding errors of the largest row."""
 
 
 @dataclass(frozen=True)
-class Imprint:
+class ImprintAttack:
     """The attack made by :func:`imprint`."""
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began, size = time.perf_counter(), batch_size(seen)
         name = next((n for n, m in victim.model.named_modules() if isinstance(m, ImprintBlock)), None)
         if name is None:
-            raise Inapplicable(
-                "the model has no imprint block; a malicious server must send it first (--server imprint)"
-            )
+            raise Inapplicable("the model has no imprint block; a malicious server must add it (--server imprint)")
         signal = Observed.check(seen.signal, victim).signal
         for needed in (f"{name}.measure.weight", f"{name}.measure.bias"):
             if needed not in signal:
@@ -39,20 +37,20 @@ class Imprint:
         found, strength = images_in_bins(weight, bias)
         best = strength.abs().argsort(descending=True, stable=True)[:size]
         x = found[best].view(-1, *victim.space.shape).to(victim.dtype)
-        told = f"{len(found)} of {len(bias)} bins hold something, for {size} images"
+        note = f"{len(found)} of {len(bias)} bins are filled, for {size} images"
         return Reconstruction.single(
-            batch_of(victim.space.project(x), size, victim), None, made_by=repr(self), began=began, notes=(told,)
+            batch_of(victim.space.project(x), size, victim), None, made_by=repr(self), began=began, notes=(note,)
         )
 
 
 def images_in_bins(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The content of each bin that is not empty (n, d), and Σ δ of it (n,).
+    """The content of each filled bin (n, d), and its Σ δ (n,).
 
-    Rows k of ``weight`` and ``bias`` add up δ_i x_i and δ_i over the images above cut k, so for the bin between cuts k and k + 1
+    Row k of ``weight`` and ``bias`` sums δ_i x_i and δ_i over the images above cut k, so for the bin between cuts k and k + 1
 
         x = (∂W_k − ∂W_{k+1}) / (∂b_k − ∂b_{k+1})
 
-    which is the image, where there is one, and a mean weighted by δ where there are several. The last bin is open.
+    which is the image itself if the bin holds one, and a mean weighted by δ if it holds several. The last bin is open.
 
     Ref: Fowl et al. 2022 — difference of neighbouring rows
     """
@@ -65,14 +63,14 @@ def images_in_bins(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @example("cnn", server=ImprintServer())
-def imprint() -> Imprint:
-    """Fowl et al. 2022: what the client sends back of the model that :class:`leakgauge.servers.ImprintServer` made, image by image.
+def imprint() -> ImprintAttack:
+    """Fowl et al. 2022: reads single images from the update of a model sent by :class:`leakgauge.servers.ImprintServer`.
 
-    An image that has its bin to itself comes back up to rounding, whatever the rest of the network is, in any batch and through
-    secure aggregation. Where fewer bins are filled than there are images, the missing ones are grey. Labels are not read.
+    An image alone in its bin comes back up to rounding, for any network after the block, in any batch and through secure
+    aggregation. If fewer bins are filled than there are images, the missing ones are grey. Labels are not read.
 
-    Deviations: where noise fills more bins than there are images, those with the largest bias are taken.
+    Deviations: if noise fills more bins than there are images, those with the largest bias are used.
 
     Ref: Fowl et al. 2022 — images read off the imprint module
     """
-    return Imprint()
+    return ImprintAttack()

@@ -19,10 +19,10 @@ from leakgauge.families import find_roles
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 
 PROBES = 4
-"""Samples of noise on which the layer's input is looked at; more than one, for batch normalisation in train mode."""
+"""Samples of noise for looking at the layer's input; more than one, because of batch normalisation in train mode."""
 
 AGREEMENT = 1e-3
-"""How far, relative to its length, the layer's input may be from the image."""
+"""How far the layer's input may be from the image, relative to its length."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Linear:
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         if batch_size(seen) != 1:
-            raise Inapplicable(f"the rows of a shared gradient mix {seen.size} samples; analytic recovery needs one")
+            raise Inapplicable(f"analytic recovery needs one sample, but the rows of this gradient mix {seen.size}")
         name, weight, bias = first_layer_gradients(victim, seen, seed=seed)
         x = input_of_linear(weight, bias).view(1, *victim.space.shape)
         return Reconstruction.single(
@@ -53,12 +53,12 @@ def input_of_linear(weight: Tensor, bias: Tensor) -> Tensor:
     """
     square = torch.dot(bias.double(), bias.double())
     if square == 0:
-        raise Inapplicable("the bias gradient of the first layer is zero, so its input cannot be divided out")
+        raise Inapplicable("the bias gradient of the first layer is zero, so its input cannot be computed by division")
     return ((weight.double().T @ bias.double()) / square).to(weight.dtype)
 
 
 def first_layer_gradients(victim: Victim, seen: Observation, *, seed: int) -> tuple[str, Tensor, Tensor]:
-    """Name of the fully connected layer that sees the image itself, and the gradients of its weight and bias; refuses other models."""
+    """Name of the fully connected layer that reads the image itself, and the gradients of its weight and bias; refuses other models."""
     signal = Observed.check(seen.signal, victim).signal
     name = _first_linear(victim)
     _require_raw_input(victim, name, seed=seed)
@@ -73,17 +73,17 @@ def _first_linear(victim: Victim) -> str:
     layer = None if name is None else victim.model.get_submodule(name)
     if name is None or not isinstance(layer, nn.Linear):
         raise Inapplicable(
-            f"the first layer is a {type(layer).__name__}, analytic recovery needs a Linear that sees the input"
+            f"analytic recovery needs a Linear first layer on the input, but this is a {type(layer).__name__}"
         )
     if layer.in_features != math.prod(victim.space.shape):
         raise Inapplicable(
-            f"the first linear layer {name} takes {layer.in_features} values, the input has {math.prod(victim.space.shape)}"
+            f"the first linear layer {name} takes {layer.in_features} values, but the input has {math.prod(victim.space.shape)}"
         )
     return name
 
 
 def _require_raw_input(victim: Victim, name: str, *, seed: int) -> None:
-    """Runs noise through the public model: what enters the layer must be the image itself, value by value."""
+    """Runs noise through the public model: the layer's input must be the image itself, value by value."""
     noise = victim.to_input(victim.space.start(PROBES, torch.Generator().manual_seed(seed)))
     with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:
         victim(noise)
@@ -93,21 +93,21 @@ def _require_raw_input(victim: Victim, name: str, *, seed: int) -> None:
     off = float((entered.reshape(PROBES, -1) - noise.flatten(1)).norm() / noise.norm())
     if not off < AGREEMENT:
         raise Inapplicable(
-            f"the first linear layer {name} does not see the image as it is: something, such as a normalisation, dropout or another "
-            "order of the pixels, lies before it"
+            f"the first linear layer {name} does not read the image itself: something changes it first, such as a normalisation, "
+            "dropout or another order of the pixels"
         )
 
 
 @example("mlp")
 def linear() -> Linear:
-    """Phong et al. 2018: for y = W x + b, row i of ∂W is ∂b_i · x, so x is read off exactly.
+    """Phong et al. 2018: for y = W x + b, row i of ∂W is ∂b_i · x, so x can be computed exactly.
 
         x̂ = ∂Wᵀ ∂b / ‖∂b‖²
 
-    Needs a fully connected first layer with a bias that sees the image itself, both gradients shared, and one sample. A weight
-    update after one step does as well: its factor −η cancels.
+    Needs a fully connected first layer with a bias that reads the image itself, both gradients shared, and one sample. A weight
+    update after one step works too: its factor −η cancels.
 
-    Deviations: all rows are used by least squares instead of one row's quotient, so a single small ∂b_i does no harm.
+    Deviations: all rows are used by least squares instead of one row's quotient, so a single small ∂b_i is harmless.
 
     Ref: Phong et al. 2018, section III — analytic recovery
     """

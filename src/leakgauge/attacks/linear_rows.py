@@ -1,4 +1,4 @@
-"""Images that are alone in some unit of a fully connected first layer, from the update of a whole batch."""
+"""Finds images that are alone in some unit of a fully connected first layer, from the update of a whole batch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from leakgauge.inversion.labels import batch_size
 SAME = 1e-3
 """Relative distance below which two rows show the same image."""
 OUTSIDE = 1e-2
-"""By how much of the range a pixel of a row may leave the valid images, for rounding."""
+"""How far a pixel of a row may be outside the valid range, as a share of that range, because of rounding."""
 COMPARED = 64
-"""Random projections on which rows are compared, in place of all pixels."""
+"""Random projections used to compare rows, instead of all pixels."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,16 @@ class LinearRows:
         began, size = time.perf_counter(), batch_size(seen)
         _, weight, bias = first_layer_gradients(victim, seen, seed=seed)
         rows = quotients(weight, bias)
-        chosen, shown = told_apart(rows, victim, seed=seed)
+        chosen, shown = distinct_images(rows, victim, seed=seed)
         x = chosen[:size].view(-1, *victim.space.shape).to(victim.dtype)
-        told = f"{len(rows)} units answered; {shown} images stand in several of them, for {size} in the batch"
+        note = f"{len(rows)} units fired; {shown} images appear in several of them, for {size} in the batch"
         return Reconstruction.single(
-            batch_of(victim.space.project(x), size, victim), None, made_by=repr(self), began=began, notes=(told,)
+            batch_of(victim.space.project(x), size, victim), None, made_by=repr(self), began=began, notes=(note,)
         )
 
 
 def quotients(weight: Tensor, bias: Tensor) -> Tensor:
-    """∂W_j / ∂b_j for every unit j that any image reached: Σ_i δ_ij x_i / Σ_i δ_ij, the image itself where one reached it alone.
+    """∂W_j / ∂b_j for every unit j that any image reached: Σ_i δ_ij x_i / Σ_i δ_ij, which is the image itself if only one reached it.
 
     Ref: Boenisch et al. 2023 — input from the gradients of one unit
     """
@@ -47,11 +47,11 @@ def quotients(weight: Tensor, bias: Tensor) -> Tensor:
     return weight[reached].double() / bias[reached].double()[:, None]
 
 
-def told_apart(rows: Tensor, victim: Victim, *, seed: int) -> tuple[Tensor, int]:
-    """Rows in the order of belief, each image once, and how many of them stand in several units.
+def distinct_images(rows: Tensor, victim: Victim, *, seed: int) -> tuple[Tensor, int]:
+    """Rows by descending confidence, each image once, and how many of them appear in several units.
 
-    Mixtures differ from unit to unit, so what two units show alike is a single image. Then come rows that are valid images; a mixture
-    whose weights have both signs mostly is none.
+    Mixtures differ between units, so a row that appears in two units is a single image. Next come rows that are valid images; a
+    mixture with weights of both signs usually is not.
     """
     if not len(rows):
         return rows, 0
@@ -76,15 +76,15 @@ def told_apart(rows: Tensor, victim: Victim, *, seed: int) -> tuple[Tensor, int]
 
 @example("mlp")
 def linear_rows() -> LinearRows:
-    """Boenisch et al. 2023: single images of a batch, from units of a fully connected first layer that only one of them reached.
+    """Boenisch et al. 2023: single images of a batch, from units of a fully connected first layer that only one image reached.
 
         x̂ = ∂W_j / ∂b_j
 
-    Works on honest weights as well (a wide first layer has such units by chance), and on many more images where a malicious server
-    chose the weights (:class:`leakgauge.servers.TrapWeightServer`). The adversary does not know which units are reached by one image
-    alone; it believes those that agree with another unit first, then those that are valid images. Images that were not found are grey.
+    Works with honest weights too (a wide first layer has such units by chance), and finds many more images if a malicious server
+    chose the weights (:class:`leakgauge.servers.TrapWeightServer`). The adversary does not know which units were reached by a single
+    image; it first trusts rows that agree with another unit, then rows that are valid images. Images that were not found are grey.
 
-    Deviations: the paper counts what was extracted with the truth at hand; here the adversary chooses without it.
+    Deviations: the paper counts extracted images using the truth; here the adversary chooses without it.
 
     Ref: Boenisch et al. 2023 — extraction of single images of a batch
     """

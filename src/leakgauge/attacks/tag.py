@@ -1,4 +1,4 @@
-"""TAG: squared and absolute distance together."""
+"""TAG: squared plus absolute distance."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def tag(*, alpha: float = 0.1, decay: float = 1.0, lr: float = 0.05, steps: int 
 
         x̂, ŷ = argmin Σ_l ‖g_l − g*_l‖² + alpha · Σ_l w_l ‖g_l − g*_l‖₁,    w_l = exp(−decay · l / L)
 
-    ``alpha`` is the paper's α at the first layer; its layer-dependent fall is written as ``decay``. Image and label are
-    optimised together by AdamW with learning rate ``lr``.
+    ``alpha`` is the paper's α at the first layer; ``decay`` is how it falls with depth. Image and label are optimised together by
+    AdamW with learning rate ``lr``.
 
-    Deviations: the paper attacks text; here the candidate is whatever the victim's space holds. The paper gives the
-    fall of α only as "larger near the input"; the exponential form is ours.
+    Deviations: the paper attacks text; here the candidate is anything in the victim's space. The paper describes the decay of α
+    only as "larger near the input"; the exponential form is ours.
 
     Ref: Deng et al. 2021, Algorithm 1 — TAG
     """

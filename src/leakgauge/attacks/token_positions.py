@@ -1,4 +1,4 @@
-"""Tokens and their order from the gradients of two look-up tables: that of the tokens and that of the positions."""
+"""Tokens and their order from the gradients of two look-up tables: token embedding and position embedding."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TokenPositions:
             floor = noise = noise_size(rows, model.space.length)
         alive, found = sent_ids(parts, floor), sent_ids(rows, floor)
         if len(found) == 0 or len(alive) == 0:
-            raise Inapplicable("no row of the gradients of both embeddings stands out, so they name no token")
+            raise Inapplicable("no row stands out in the gradients of both embeddings, so no token can be read")
         loose = model.padding is not None or noise > 0
         solved = cover(rows[found], parts[alive], relative=relative, absolute=absolute + ABOVE * floor, loose=loose)
         filler = 0 if model.padding is None else model.padding
@@ -72,32 +72,34 @@ class TokenPositions:
 
 
 def _notes(model: TextModel, solved: Cover, parts: Tensor, noise: float, output: Output | None) -> tuple[str, ...]:
-    """What is certain and what is not, as the adversary can see it."""
+    """What is certain and what is not, from the adversary's point of view."""
     silent = model.space.length - len(parts)
     if not solved.exact:
-        found = [f"the rows are met up to {solved.residual:.1e}: a best guess"]
+        found = [f"the rows are explained up to {solved.residual:.1e}: a best guess"]
     elif noise:  # its size is an estimate, so nothing is proven
-        found = ["every row that stands out is met within the noise"]
+        found = ["every row that stands out is explained within the noise"]
     elif solved.unique:
-        found = [f"every row is met exactly, and no other order of {'these' if silent else 'the'} tokens meets them"]
+        found = [
+            f"every row is explained exactly, and no other order of {'these' if silent else 'the'} tokens explains them"
+        ]
     else:
-        found = ["every row is met exactly; whether another order of tokens would too was not settled"]
+        found = ["every row is explained exactly; another order of tokens may explain them too"]
     if noise:
         found.append(
-            f"more rows differ from zero than {model.space.length} tokens fill: smaller ones are taken for noise"
+            f"more rows differ from zero than {model.space.length} tokens can fill: the smaller ones are treated as noise"
         )
     if output is not None:
-        found.append(f"{model.token} is also the output layer, whose {output.basis.shape[1]} directions were taken out")
+        found.append(f"{model.token} is also the output layer; its {output.basis.shape[1]} directions were removed")
     if silent:
-        why = "no gradient above the noise" if noise else "no gradient: nothing reads them, or it was rounded to zero"
-        found.append(f"{silent} positions got {why}, and their tokens are not known")
+        why = "no gradient above the noise" if noise else "no gradient (nothing reads them, or it was rounded to zero)"
+        found.append(f"{silent} positions got {why}, so their tokens are unknown")
     alike = equal_rows(parts)
     if alike:
-        found.append(f"{alike} positions have the same gradient as another: their tokens may be swapped")
+        found.append(f"{alike} positions share their gradient with another: their tokens may be swapped")
     unowned = int((solved.owner == NONE).sum())
     if unowned:
         found.append(
-            f"{unowned} positions fit no row" + ("" if model.padding is None else " and are taken for padding")
+            f"{unowned} positions fit no row" + ("" if model.padding is None else " and are treated as padding")
         )
     return tuple(found)
 
@@ -110,26 +112,25 @@ def equal_rows(parts: Tensor) -> int:
 
 @example("text")
 def token_positions() -> TokenPositions:
-    """Where a position embedding is added to the token embedding, both gradients are made of the same rows.
+    """If a position embedding is added to the token embedding, both gradients consist of the same rows.
 
         h_p = E[t_p] + E_pos[p],   δ_p = ∂l/∂h_p   ⟹   ∂l/∂E_pos[p] = δ_p,   ∂l/∂E[v] = Σ_{p: t_p = v} δ_p
 
-    So the shared gradient of the positions lists the δ_p one by one, and each row of the token embedding's is the sum of
-    those where its token stands. Which they are is an exact cover, solved by equality, least squares or whole numbers
-    (:func:`leakgauge.inversion.row_cover.cover`); tokens and order follow. Nothing is asked of the network behind the
-    sum, so residual connections, normalisation (BERT) and causal masks (GPT-2) do no harm, nor does dropout after the
-    sum, nor several local steps on the one sentence, since the relation is linear.
+    So the shared gradient of the positions lists the δ_p one by one, and each row of the token embedding's gradient is the sum
+    of the δ_p at the positions of its token. Finding them is an exact cover problem, solved by equality, least squares or
+    integer search (:func:`leakgauge.inversion.row_cover.cover`); tokens and order follow. The network after the sum does not
+    matter, so residual connections, normalisation (BERT), causal masks (GPT-2) and dropout after the sum do no harm. Neither
+    do several local steps on the same sentence, because the relation is linear.
 
-    Needs both embeddings trained and shared, and one sentence: a batch adds its δ_p position by position. An output layer
-    tied to the token embedding (language models) adds to every row; its part lies in as many directions as there are
-    predicted places and is taken out of both gradients (:func:`leakgauge.inversion.tied_output.output_part`), or the
-    model is refused where no direction is left. Further summands, such as BERT's token types, do not
-    matter. Padding gets no row of its own and is what remains. The adversary tries the relation on ids of its own
-    first. Whether the solution is the only one is said in the notes; positions with equal δ_p cannot be told apart, and
-    those that nothing reads (δ_p = 0) not at all.
+    Needs both embeddings trained and shared, and a single sentence: a batch sums its δ_p by position. An output layer tied to
+    the token embedding (language models) adds to every row; its part spans as many directions as there are predicted places
+    and is removed from both gradients (:func:`leakgauge.inversion.tied_output.output_part`). If no direction is left, the model
+    is refused. Further summands, such as BERT's token types, do not matter. Padding has no row and is what remains. The
+    adversary first tests the relation on its own ids. The notes say whether the solution is unique; positions with equal δ_p
+    cannot be distinguished, and those that nothing reads (δ_p = 0) cannot be recovered.
 
-    Deviations: APRIL uses ∂l/∂E_pos = ∂l/∂z for a linear system in z, which asks for a bare first attention; here only
-    that gradient itself is used, together with the token embedding's, which the paper does not do.
+    Deviations: APRIL uses ∂l/∂E_pos = ∂l/∂z for a linear system in z, which needs a bare first attention. Here only that
+    gradient is used, together with the token embedding's, which the paper does not do.
 
     Ref: APRIL (Lu et al. 2022), Theorem 3.2 and Eq. (9) — the gradient of the positions is that of the embedded input
     """

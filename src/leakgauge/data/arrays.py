@@ -1,4 +1,4 @@
-"""Reads images and labels from a NumPy ``.npz`` file, never unpickling anything."""
+"""Reads images and labels from a NumPy ``.npz`` file without unpickling."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ PAIRS = (
     ("x", "y"), ("images", "labels"), ("x_test", "y_test"), ("x_train", "y_train"),
     ("test_images", "test_labels"), ("train_images", "train_labels"),
 )  # fmt: skip
-"""Names under which images and labels are looked for, in this order."""
+"""Names of the arrays for images and labels, tried in this order."""
 
 
 def read_npz(path: str | Path, *, shape: Shape | None = None, resize: bool = False) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W) in [0, 1] and labels from the first pair of ``PAIRS`` that the file holds.
+    """Images (N, C, H, W) in [0, 1] and labels from the first pair of ``PAIRS`` in the file.
 
-    Images may be (N, H, W), (N, H, W, C) or (N, C, H, W); integers count from 0 to 255, floats from 0 to 1.
-    ``shape`` and ``resize`` act as in :func:`leakgauge.data.folder.read_folder`.
+    Images may be (N, H, W), (N, H, W, C) or (N, C, H, W); integers range from 0 to 255, floats from 0 to 1.
+    ``shape`` and ``resize`` work as in :func:`leakgauge.data.folder.read_folder`.
     """
     path = Path(path)
     if not path.is_file():
-        raise BadInput(f"{path} does not exist or is no file; give a .npz file with arrays x and y")
+        raise BadInput(f"{path} does not exist or is not a file; give a .npz file with arrays x and y")
     x, y = _load(path)
     return from_arrays(x, y, source=str(path), shape=shape, resize=resize)
 
@@ -36,7 +36,7 @@ def read_npz(path: str | Path, *, shape: Shape | None = None, resize: bool = Fal
 def from_arrays(
     x: np.ndarray, y: np.ndarray, *, source: str, shape: Shape | None = None, resize: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Images and labels as :func:`read_npz` gives them, from arrays; ``source`` names them in messages."""
+    """Images and labels from arrays, as :func:`read_npz` returns them; ``source`` is their name in error messages."""
     images = torch.from_numpy(_pixels(_layout(x, shape, source), source))
     return fit(images, shape=shape, resize=resize, source=source), torch.from_numpy(_labels(y, len(x), source))
 
@@ -62,7 +62,7 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _layout(x: np.ndarray, shape: Shape | None, source: str) -> np.ndarray:
-    """Any of the three layouts as (N, C, H, W); where both could be meant, ``shape`` decides, else channels first."""
+    """Converts any of the three layouts to (N, C, H, W). If it is ambiguous, ``shape`` decides, else channels come first."""
     if x.ndim not in (3, 4) or 0 in x.shape:
         raise BadInput(
             f"{source} holds images of shape {x.shape}; (count, height, width), (count, height, width, channels) "
@@ -92,9 +92,9 @@ def _pixels(x: np.ndarray, source: str) -> np.ndarray:
             f"{source} holds {x.dtype} images with values from {x.min():g} to {x.max():g}; "
             f"values from 0 to {top} are expected, so scale them first (mean and std belong to Pixels)"
         )
-    if top == 255 and x.max() == 1:  # 1/255 is black to the eye, and nobody would see why an attack finds nothing
+    if top == 255 and x.max() == 1:  # 1/255 looks black, and it would be hard to see why an attack finds nothing
         raise BadInput(
-            f"{source} holds {x.dtype} images of 0 and 1 alone, where integers count from 0 to 255; "
+            f"{source} holds {x.dtype} images with values 0 and 1 only, but integers range from 0 to 255; "
             "save black and white images as bool or float"
         )
     return np.ascontiguousarray(x, dtype=np.float32) / top
@@ -108,5 +108,5 @@ def _labels(y: np.ndarray, count: int, source: str) -> np.ndarray:
     if len(y) != count:
         raise BadInput(f"{source} holds {count} images but {len(y)} labels; one label per image is expected")
     if y.dtype.kind not in "buif" or not np.isfinite(y).all() or (y < 0).any() or (y != np.floor(y)).any():
-        raise BadInput(f"{source} holds labels that are no class numbers; whole numbers from 0 are expected")
+        raise BadInput(f"{source} holds labels that are not class numbers; integers from 0 are expected")
     return y.astype(np.int64)

@@ -1,6 +1,6 @@
-"""Real samples that travel with the package, so that every first try works without a download.
+"""Real samples that ship with the package, so a first try works without a download.
 
-Sources and licences stand in ``embedded/LICENSES.md``; the files were made by ``tools/make_embedded_data.py``.
+Sources and licences are listed in ``embedded/LICENSES.md``; the files were made by ``tools/make_embedded_data.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PHOTO_SIDE = 224
 def fashion(split: Literal["train", "test"] = "train") -> tuple[Tensor, Tensor]:
     """Images (N, 1, 28, 28) in [0, 1] and labels: 3000 of Fashion-MNIST's training or 1000 of its test images.
 
-    The classes are balanced and take turns: image i is of class i mod 10, so any ten in a row show them all.
+    The classes are balanced and alternate: image i has class i mod 10, so any ten consecutive images show all classes.
     """
     if split not in ("train", "test"):
         raise BadInput(f"fashion has the splits 'train' and 'test', got {split!r}")

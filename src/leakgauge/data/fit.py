@@ -1,4 +1,4 @@
-"""Makes images fit the shape a model takes, or says why they do not."""
+"""Fits images to the shape that a model takes, or says why that is not possible."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from torch import Tensor
 from leakgauge.errors import BadInput
 
 Shape = tuple[int, ...]
-"""(channels, height, width) of what the model takes, as ``Pixels.shape``."""
+"""(channels, height, width) of the model's input, as ``Pixels.shape``."""
 
 _LUMA = (0.299, 0.587, 0.114)
 
 
 def fit(images: Tensor, *, shape: Shape | None, resize: bool, source: str) -> Tensor:
-    """Images (N, C, H, W) in [0, 1] as (N, *shape); ``source`` names them in messages.
+    """Images (N, C, H, W) in [0, 1] as (N, *shape); ``source`` is their name in error messages.
 
-    Grey and RGB are converted into each other. The size is changed only when ``resize`` asks for it, because
-    resampling silently would change what an attack is measured against.
+    Converts between grey and RGB. Changes the size only with ``resize``, because silent resampling would change what an attack is
+    measured against.
     """
     if shape is None:
         return images

@@ -15,21 +15,21 @@ from leakgauge.errors import BadInput
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 UNREAD = (".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".ppm", ".pgm")
-"""Images too, but of kinds that are not read: one is told of, for a folder read in part looks like one read whole."""
+"""Image types that we cannot read. They are reported, because a silently half-read folder looks complete."""
 
 
 def read_folder(path: str | Path, *, shape: Shape | None = None, resize: bool = False) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) in [0, 1] and labels.
 
-    A flat folder gets label 0 throughout; subfolders are classes 0, 1, … in the order of their sorted names. With
-    ``shape`` = (channels, height, width) the images become grey or RGB as it says, and must have its size unless
-    ``resize`` is set. Without ``shape`` they are RGB unless all of them are grey.
+    In a flat folder all labels are 0; subfolders are classes 0, 1, … in order of their sorted names. With ``shape`` = (channels,
+    height, width) the images are converted to grey or RGB accordingly, and must have that size unless ``resize`` is set.
+    Without ``shape`` they are RGB unless all of them are grey.
     """
     path = Path(path)
     if not path.exists():
         raise BadInput(f"{path} does not exist; give a folder of images")
     if not path.is_dir():
-        raise BadInput(f"{path} is a file; give the folder that holds the images")
+        raise BadInput(f"{path} is a file; give the folder with the images")
     files, labels = _list(path)
     return read_files(files, shape=shape, resize=resize), torch.tensor(labels)
 
@@ -50,7 +50,7 @@ def read_files(files: Sequence[Path], *, shape: Shape | None = None, resize: boo
 
 
 def is_flat(path: str | Path) -> bool:
-    """Whether a folder holds its images directly, so that nothing says of which classes they are."""
+    """Whether a folder holds its images directly, so their classes are unknown."""
     return bool(_images(Path(path)))
 
 
@@ -75,12 +75,12 @@ def _images(folder: Path) -> list[Path]:
     for file in shown:
         if file.suffix.lower() in UNREAD:
             raise BadInput(
-                f"{file} is an image of a kind that is not read; make it one of {', '.join(SUFFIXES)}, or remove it"
+                f"{file} is an image of an unsupported type; convert it to one of {', '.join(SUFFIXES)}, or remove it"
             )
     found = [file for file in shown if file.suffix.lower() in SUFFIXES]
     for file in found:
         if file.is_symlink() and not file.exists():
-            raise BadInput(f"{file} is a link to a file that is not there; mend or remove it")
+            raise BadInput(f"{file} is a link to a missing file; fix or remove it")
     return [file for file in found if file.is_file()]
 
 

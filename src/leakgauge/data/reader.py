@@ -1,4 +1,4 @@
-"""One entry for the user's own data: the kind of path says which reader is meant."""
+"""One entry point for the user's own data: the kind of path decides which reader is used."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from leakgauge.errors import BadInput
 
 
 def is_image_folder(path: str | Path) -> bool:
-    """Whether a path is read as a folder of images: any folder but that of CIFAR-10's binary files."""
+    """Whether a path is read as a folder of images: any folder except CIFAR-10's binary files."""
     return Path(path).is_dir() and not any(Path(path).glob("*_batch*.bin"))
 
 
 def read(path: str | Path, *, shape: Shape | None = None, resize: bool = False) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) in [0, 1] and labels from a folder, an image, an npz, an idx or a CIFAR-10 binary file.
 
-    With ``shape`` = (channels, height, width) the images are made grey or RGB to fit, and their size must match
-    unless ``resize`` is set.
+    With ``shape`` = (channels, height, width) the images are converted to grey or RGB, and their size must match unless
+    ``resize`` is set.
     """
     path = Path(path)
     if not path.exists():
@@ -41,7 +41,7 @@ def read(path: str | Path, *, shape: Shape | None = None, resize: bool = False) 
         images, labels = read_mnist(path)
     else:
         raise BadInput(
-            f"{path} is of no known kind; give a folder of images, an image ({', '.join(SUFFIXES)}), a .npz file, "
+            f"{path} is not of a known kind; give a folder of images, an image ({', '.join(SUFFIXES)}), a .npz file, "
             "an idx3-ubyte file or a CIFAR-10 .bin file"
         )
     return fit(images, shape=shape, resize=resize, source=str(path)), labels

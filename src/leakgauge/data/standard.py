@@ -1,7 +1,7 @@
 """Readers of the standard datasets' own files: MNIST-style idx pairs and the binary version of CIFAR-10.
 
-Only formats that hold plain numbers are read. The Python version of CIFAR consists of pickles, which can run code
-when opened, and is refused on purpose.
+Only formats with plain numbers are read. The Python version of CIFAR consists of pickles, which can run code when opened; it is
+refused on purpose.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_idx(path: str | Path) -> Tensor:
 def read_mnist(images: str | Path, labels: str | Path | None = None) -> tuple[Tensor, Tensor]:
     """Images (N, 1, H, W) in [0, 1] and labels from a pair of idx files.
 
-    Without ``labels`` the partner is looked for beside the images, by the name the datasets themselves use.
+    Without ``labels`` the partner file is looked up next to the images, by the datasets' own naming.
     """
     images = Path(images)
     partner = Path(labels) if labels is not None else _partner(images)
@@ -71,7 +71,7 @@ def read_cifar(path: str | Path) -> tuple[Tensor, Tensor]:
         raw = _bytes(file)
         if not raw or len(raw) % _CIFAR_RECORD:
             raise BadInput(
-                f"{file} has {len(raw)} bytes, no multiple of {_CIFAR_RECORD}; "
+                f"{file} has {len(raw)} bytes, which is not a multiple of {_CIFAR_RECORD}; "
                 "a file of the binary version of CIFAR-10 is expected"
             )
         rows = torch.from_numpy(np.frombuffer(raw, np.uint8).reshape(-1, _CIFAR_RECORD).copy())
@@ -90,12 +90,12 @@ def _partner(images: Path) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    raise BadInput(f"no labels file was found beside {images}; put {name} there or name the labels file")
+    raise BadInput(f"no labels file was found next to {images}; put {name} there or give the labels file")
 
 
 def _bytes(path: Path) -> bytes:
     if not path.is_file():
-        raise BadInput(f"{path} does not exist or is no file; give the path of the dataset's own file")
+        raise BadInput(f"{path} does not exist or is not a file; give the path of the dataset's own file")
     raw = path.read_bytes()
     if raw[:2] != b"\x1f\x8b":
         return raw

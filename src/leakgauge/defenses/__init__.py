@@ -1,4 +1,4 @@
-"""Changes to what leaves the device, one file each; ``DEFENSES`` names them all."""
+"""Changes to what leaves the device, one file each, listed in ``DEFENSES``."""
 
 from leakgauge.core import Defense
 from leakgauge.defenses.channels import MaskChannels as MaskChannels

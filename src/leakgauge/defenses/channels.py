@@ -1,4 +1,4 @@
-"""Sending some channels of the features only."""
+"""Sends only some channels of the features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leakgauge.errors import BadInput
 
 
 def channel_axis(shape: tuple[int, ...]) -> int:
-    """Which axis of one sample's features holds the channels: the last one of tokens (T, C), else the first.
+    """The axis of the channels in one sample's features: the last for tokens (T, C), else the first.
 
     >>> channel_axis((64, 8, 8)), channel_axis((257, 128)), channel_axis((512,))
     (0, 1, 0)
@@ -24,7 +24,7 @@ def channel_axis(shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class _OfChannels(ABC):
-    """``fraction`` of the channels is set to zero; of a signal that is no feature, the rows of each tensor count."""
+    """Sets a ``fraction`` of the channels to zero; in a signal other than features, of the rows of each tensor."""
 
     fraction: float
 
@@ -54,7 +54,7 @@ class _OfChannels(ABC):
 
     @abstractmethod
     def _dropped(self, rows: Tensor, count: int) -> Tensor:
-        """Which ``count`` channels of each of the rows (samples, channels, ...) go, shape (samples, count)."""
+        """Which ``count`` channels of each row (samples, channels, ...) to drop, shape (samples, count)."""
 
 
 @example(fraction=0.5, seed=1, neutral={"fraction": 0.0})
@@ -72,7 +72,7 @@ class MaskChannels(_OfChannels):
 @example(fraction=0.5, neutral={"fraction": 0.0})
 @dataclass(frozen=True)
 class PruneChannels(_OfChannels):
-    """Does not send the ``fraction`` of channels with the smallest sum of squares, chosen for each sample anew."""
+    """Does not send the ``fraction`` of channels with the smallest sum of squares, chosen separately for each sample."""
 
     def _dropped(self, rows: Tensor, count: int) -> Tensor:
         energy = rows.double().square().flatten(2).sum(2) if rows.dim() > 2 else rows.double().square()

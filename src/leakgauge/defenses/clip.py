@@ -1,4 +1,4 @@
-"""Clipping the length of the gradient."""
+"""Clips the norm of the gradient."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from leakgauge.errors import BadInput
 @example(norm=0.1, neutral={"norm": math.inf})
 @dataclass(frozen=True)
 class Clip:
-    """g · min(1, norm / ‖g‖) over all tensors together: :func:`leakgauge.channels.rows.clip_rows` of one row.
+    """g · min(1, norm / ‖g‖) over all tensors together: :func:`leakgauge.channels.rows.clip_rows` with one row.
 
-    The whole update is clipped, not the gradient of each sample; that changes how it is computed: channel ``DPSGD``.
+    Clips the whole update. Clipping the gradient of each sample changes how the update is computed: channel ``DPSGD``.
     """
 
     norm: float
@@ -31,5 +31,5 @@ class Clip:
         return {name: t[0] for name, t in self.by_row({n: t[None] for n, t in signal.items()}, rng=rng).items()}
 
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
-        """The same with each row clipped by its own length."""
+        """The same with each row clipped by its own norm."""
         return clip_rows(signal, self.norm)

@@ -1,4 +1,4 @@
-"""Random noise on what is sent."""
+"""Adds random noise to what is sent."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from leakgauge.errors import BadInput
 
 @dataclass(frozen=True, kw_only=True)
 class _Noise(ABC):
-    """Exactly one of the three strengths is given; σ is the standard deviation of one entry of the noise.
+    """Give exactly one of the three strengths; σ is the standard deviation of one entry of the noise.
 
-    ``std``: σ itself. ``relative``: σ = relative·‖g‖/√d, so that noise is ``relative`` times as long as the whole
-    gradient g of d entries. ``variance_to_norm``: σ² = variance_to_norm·‖g‖, the APRIL paper's words read literally.
-    Of features, each sample has its own length ‖g‖.
+    ``std``: σ itself. ``relative``: σ = relative·‖g‖/√d, so the norm of the noise is ``relative`` times that of the whole
+    gradient g with d entries. ``variance_to_norm``: σ² = variance_to_norm·‖g‖, the APRIL paper's wording taken literally.
+    For features, each sample has its own norm ‖g‖.
 
     Ref: APRIL (Lu et al. 2022), Fig. 6 — noise measured against the gradient norm
     """
@@ -53,7 +53,7 @@ class _Noise(ABC):
         return (self.variance_to_norm * norms).sqrt()
 
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
-        """The same with each row as a signal of its own."""
+        """The same with each row as a separate signal."""
         deviations = self._deviations(signal)
         return {name: t + column(deviations, t) * self.unit(t, rng) for name, t in signal.items()}
 
@@ -63,7 +63,7 @@ class _Noise(ABC):
 
     @abstractmethod
     def unit(self, like: Tensor, rng: torch.Generator) -> Tensor:
-        """Noise of deviation 1."""
+        """Noise with deviation 1."""
 
 
 @example(relative=0.5, neutral={"std": 0.0})
@@ -78,9 +78,9 @@ class GaussianNoise(_Noise):
 @example(std=0.1, neutral={"relative": 0.0})
 @dataclass(frozen=True, kw_only=True)
 class LaplacianNoise(_Noise):
-    """g + Laplace(0, b) on every entry, with b = σ/√2 so that σ is its standard deviation."""
+    """g + Laplace(0, b) on every entry; b = σ/√2 makes σ its standard deviation."""
 
     def unit(self, like: Tensor, rng: torch.Generator) -> Tensor:
-        """Difference of two exponential draws, a Laplace variable of scale 1, over its deviation √2."""
+        """Difference of two exponential draws, a Laplace variable of scale 1, divided by its deviation √2."""
         first, second = (torch.empty(like.shape).exponential_(generator=rng) for _ in range(2))
         return ((first - second) / math.sqrt(2)).to(like)

@@ -1,4 +1,4 @@
-"""Sending only the largest entries."""
+"""Sends only the largest entries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leakgauge.errors import BadInput
 @example(fraction=0.9, neutral={"fraction": 0.0})
 @dataclass(frozen=True)
 class Prune:
-    """Sets the ``fraction`` of smallest entries (by magnitude, within each tensor) to zero; the top k stay.
+    """Sets the ``fraction`` of smallest entries (by magnitude, within each tensor) to zero and keeps the largest.
 
     Ref: Lin et al. 2018, section 3.1 — gradient sparsification
     """

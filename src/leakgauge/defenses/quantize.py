@@ -1,4 +1,4 @@
-"""Sending fewer bits per entry."""
+"""Sends fewer bits per entry."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from leakgauge.errors import BadInput
 @example(bits=4, neutral={"bits": 32})
 @dataclass(frozen=True)
 class Quantize:
-    """Rounds each tensor to 2^bits − 1 equally spaced levels from −max|g| to max|g|, zero among them.
+    """Rounds each tensor to 2^bits − 1 equally spaced levels from −max|g| to max|g|, including zero.
 
-    With s = max|g| / (2^(bits−1) − 1), entries become s · round(g / s); 32 bits and more leave floats as they are.
+    With s = max|g| / (2^(bits−1) − 1), entries become s · round(g / s); with 32 bits or more floats stay unchanged.
 
     Ref: Jacob et al. 2018, section 2.1 — uniform affine quantisation, symmetric form
     """
@@ -27,13 +27,13 @@ class Quantize:
 
     def __post_init__(self) -> None:
         if self.bits < 2 or self.bits % 1:
-            raise BadInput(f"Quantize needs a whole number of at least 2 bits (levels -1, 0, 1), got {self.bits}")
+            raise BadInput(f"Quantize needs an integer of at least 2 bits (levels -1, 0, 1), got {self.bits}")
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         return {name: self._rounded(t[None])[0] for name, t in signal.items()}
 
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
-        """The same with a largest value for each row of each tensor."""
+        """The same with a separate largest value for each row of each tensor."""
         return {name: self._rounded(t) for name, t in signal.items()}
 
     def _rounded(self, rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Not sending some parameters at all."""
+"""Does not send some parameters at all."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class WithholdNames:
         return {name: t for name, t in signal.items() if name not in self.names}
 
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
-        """Features hold no parameters to withhold; without them nothing would be computed."""
-        raise BadInput("withholding keeps parameters on the device, but features are sent; mask channels instead")
+        """Refuses: features contain no parameters to withhold."""
+        raise BadInput("Withhold keeps parameters on the device, but features have none; mask channels instead")
 
 
 @example(roles=("head",))
@@ -41,22 +41,22 @@ class Withhold:
         if isinstance(self.roles, str):  # ``withhold:head`` on the command line
             object.__setattr__(self, "roles", (self.roles,))
         if not isinstance(self.roles, tuple | list) or not all(isinstance(role, str) for role in self.roles):
-            raise BadInput(f"Withhold needs names of roles, such as head, got {self.roles!r}")
+            raise BadInput(f"Withhold needs role names such as head, got {self.roles!r}")
 
     def for_victim(self, victim: Victim, /) -> Defense:
-        """The names to keep back; a role of which nothing is trained is refused, since withholding it would change nothing."""
+        """The names to withhold. A role without trained parameters is refused, because withholding it would change nothing."""
         roles, sent = find_roles(victim.model), victim.parameters()
         kept: list[str] = []
         for role in self.roles:
             trained = [name for name in roles.parameters(role, victim.model) if name in sent]
             if not trained:
-                raise Inapplicable(f"the {role} of this model is frozen, so that nothing of it is sent anyway")
+                raise Inapplicable(f"the {role} of this model is frozen, so none of it is sent anyway")
             kept += trained
         return WithholdNames(tuple(kept))
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         if self.roles:
             raise BadInput(
-                "Withhold names roles, which need the model: use it through share() or call for_victim(victim) first"
+                "Withhold needs the model to look up its roles; use it through share() or call for_victim(victim) first"
             )
         return dict(signal)

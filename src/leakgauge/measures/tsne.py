@@ -59,7 +59,7 @@ def tsne(features: Tensor, *, perplexity: float = 30.0, steps: int = 400) -> Ten
     Ref: van der Maaten and Hinton 2008, Algorithm 1 — simple version of t-SNE
     """
     joint = affinities(features, perplexity=perplexity)
-    y = principal(features, 2)
+    y = principal_components(features, 2)
     y = y / y[:, :1].std().clamp_min(1e-300) * 1e-4
     rate = max(len(y) / EXAGGERATION, 50.0)
     moved, gains = torch.zeros_like(y), torch.ones_like(y)
@@ -72,7 +72,7 @@ def tsne(features: Tensor, *, perplexity: float = 30.0, steps: int = 400) -> Ten
     return y - y.mean(0)
 
 
-def principal(features: Tensor, count: int) -> Tensor:
+def principal_components(features: Tensor, count: int) -> Tensor:
     """The first ``count`` principal components of features (N, …), (N, count), from the Gram matrix of the centred points.
 
     The largest entry of each is positive, because the sign of an eigenvector is arbitrary.

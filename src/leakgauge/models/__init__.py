@@ -1,4 +1,4 @@
-"""Small networks built from a seed, and the trained victims that travel with the package."""
+"""Small networks built from a seed, and the trained victims that ship with the package."""
 
 from leakgauge.models.cnn import CNN
 from leakgauge.models.lenet import LeNet

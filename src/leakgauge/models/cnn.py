@@ -1,4 +1,4 @@
-"""A small convolutional network: cheap enough to be attacked on a laptop, deep enough to classify well."""
+"""A small convolutional network: cheap to attack on a laptop, deep enough to classify well."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakgauge.models.seeded import seeded
 class CNN(nn.Module):
     """Three 3 × 3 convolutions with batch normalisation and ReLU, then one linear layer.
 
-    Strides instead of pooling keep the gradients dense, so that inversion attacks have something to match.
+    Strides instead of pooling keep the gradients dense, so inversion attacks have something to match.
     """
 
     def __init__(

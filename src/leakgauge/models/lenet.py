@@ -1,4 +1,4 @@
-"""The LeNet of Deep Leakage from Gradients: smooth activations and no pooling, so that its gradient can be matched."""
+"""The LeNet of Deep Leakage from Gradients: smooth activations and no pooling, so its gradient can be matched."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from leakgauge.models.seeded import seeded
 class LeNet(nn.Module):
     """5 × 5 convolutions of 12 channels with sigmoid, then one linear layer.
 
-    Weights and biases are drawn from U(-0.5, 0.5), the wide initialisation on which the published attack relies:
-    with torch's own, sigmoid layers pass hardly any second derivative.
+    Weights and biases are drawn from U(-0.5, 0.5), the wide initialisation that the published attack relies on: with torch's
+    default, sigmoid layers have hardly any second derivative.
 
     Ref: Zhu, Liu, Han 2019, *Deep Leakage from Gradients*, section 4. Strides (2, 2, 1) follow iDLG (Zhao et al.
     2020); the first release of the DLG code has a fourth convolution, ``strides=(2, 2, 1, 1)``.

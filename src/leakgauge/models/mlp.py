@@ -1,4 +1,4 @@
-"""A multilayer perceptron: the case in which the first layer's gradient gives the input away in closed form."""
+"""A multilayer perceptron: the gradient of its first layer reveals the input in closed form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakgauge.models.seeded import seeded
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU on the flattened image; ``bias=False`` removes what the closed form divides by."""
+    """Linear layers with ReLU on the flattened image; ``bias=False`` removes the gradient that the closed form divides by."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Victims trained on Fashion-MNIST that travel with the package; made by ``tools/train_victims.py``."""
+"""Victims trained on Fashion-MNIST that ship with the package; made by ``tools/train_victims.py``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from leakgauge.models.vgg import VGG
 from leakgauge.models.vit import ViT
 
 PRETRAINED: dict[str, Callable[[], nn.Module]] = {"cnn": CNN, "vit": ViT, "vgg": VGG}
-"""Architectures with embedded weights; each maker's defaults are what was trained."""
+"""Architectures with embedded weights, trained with the default options."""
 
 
 def pretrained(name: str) -> nn.Module:
-    """The trained victim ``name`` in eval mode; it takes 28 × 28 grey images normalised by the data's MEAN and STD.
+    """The trained victim ``name`` in eval mode; takes 28 × 28 grey images normalised by the data's MEAN and STD.
 
-    Weights are stored in half precision and loaded as float32; the accuracies in ``weights/README.md`` were
-    measured on what this function returns.
+    Weights are stored in half precision and loaded as float32; the accuracies in ``weights/README.md`` were measured on what
+    this function returns.
     """
     if name not in PRETRAINED:
         raise BadInput(f"there is no pretrained model {name!r}; choose one of {', '.join(PRETRAINED)}")

@@ -1,4 +1,4 @@
-"""Seeded initialisation that leaves torch's global generator as it was."""
+"""Seeded initialisation that leaves torch's global generator unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draws of the block come from ``seed``; layers of torch know only the global generator when they are made.
+    """Random draws inside the block come from ``seed``; torch's layers always initialise from the global generator.
 
     >>> before = torch.get_rng_state()
     >>> with seeded(3):

@@ -1,4 +1,4 @@
-"""A small text classifier with learned absolute positions, in the manner of BERT."""
+"""A small text classifier with learned absolute positions, similar to BERT."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from leakgauge.models.vit import MLP, Attention, PlainBlock
 class TextTransformer(nn.Module):
     """Token embedding plus learned position embedding, transformer blocks, linear head (Devlin et al. 2019, made small).
 
-    The standard layout normalises the sum of the embeddings and adds to every attention and MLP what it read, then
-    normalises again. ``residual=False`` stacks attention, normalisation and MLP one after another with nothing before
-    the first attention or around it: architecture A of the APRIL paper, whose first attention reads exactly the sum of
-    token and position embedding. The head reads the first token, where BERT puts ``[CLS]``, or without ``first_token``
-    the mean of all. ``padding`` is the id of a token that is not learned. ``position_std`` is the deviation of the
-    initial positions, ``dropout`` acts on the sum of the embeddings in train mode.
+    The standard layout normalises the sum of the embeddings; every attention and MLP has a residual connection followed by a
+    normalisation. ``residual=False`` stacks attention, normalisation and MLP with nothing before or around the first attention:
+    architecture A of the APRIL paper, where the first attention reads exactly the sum of token and position embedding. The head
+    reads the first token, where BERT puts ``[CLS]``, or without ``first_token`` the mean of all. ``padding`` is the id of a token
+    that is not trained. ``position_std`` is the deviation of the initial positions; ``dropout`` applies to the sum of the
+    embeddings in train mode.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TextTransformer(nn.Module):
 
 
 class PostNormBlock(nn.Module):
-    """Attention and MLP, each added to what it read and then normalised."""
+    """Attention and MLP, each with a residual connection and then a normalisation."""
 
     def __init__(self, *, width: int, heads: int, hidden: int, qkv_bias: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A small VGG whose every layer has a name of its own, so that a split scan can cut it anywhere."""
+"""A small VGG in which every layer has its own name, so a split scan can cut it anywhere."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from leakgauge.models.seeded import seeded
 
 
 class VGG(nn.Module):
-    """Stages of 3 × 3 convolutions, each with batch normalisation and ReLU, each stage closed by a 2 × 2 max-pool.
+    """Stages of 3 × 3 convolutions, each with batch normalisation and ReLU; each stage ends with a 2 × 2 max-pool.
 
-    Convolutions keep the spatial size, so the feature size changes at ``pool1``, ``pool2``, … only.
+    Convolutions keep the spatial size, so the feature size only changes at ``pool1``, ``pool2``, …
     Layers of ``features`` are named ``conv1_1``, ``bn1_1``, ``relu1_1``, …, ``pool1``, ``conv2_1`` and so on.
     """
 

@@ -1,4 +1,4 @@
-"""A small vision transformer with the parameter names that the larger public ones use."""
+"""A small vision transformer with the parameter names of the larger public ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from leakgauge.models.seeded import seeded
 class ViT(nn.Module):
     """Patch embedding, learned position embedding, pre-norm blocks, linear head (Dosovitskiy et al. 2021).
 
-    Without ``class_token`` the head reads the mean of the patch tokens. ``residual=False`` stacks attention, normalisation
-    and MLP one after another, without anything before the first attention or around it: architecture A of the APRIL
-    paper, whose first attention reads exactly the sum of patch and position embedding. ``position_std`` is the deviation
-    of the initial positions.
+    Without ``class_token`` the head reads the mean of the patch tokens. ``residual=False`` stacks attention, normalisation and
+    MLP with nothing before or around the first attention: architecture A of the APRIL paper, where the first attention reads
+    exactly the sum of patch and position embedding. ``position_std`` is the deviation of the initial positions.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each on normalised tokens and added to them."""
+    """Attention and MLP, each on normalised tokens with a residual connection."""
 
     def __init__(self, *, width: int, heads: int, hidden: int, qkv_bias: bool) -> None:
         super().__init__()
@@ -116,7 +115,7 @@ class Block(nn.Module):
 
 
 class PlainBlock(nn.Module):
-    """Attention, normalisation, MLP, each on what the one before gives: nothing bypasses the attention."""
+    """Attention, normalisation, MLP, one after another: nothing bypasses the attention."""
 
     def __init__(self, *, width: int, heads: int, hidden: int, qkv_bias: bool) -> None:
         super().__init__()

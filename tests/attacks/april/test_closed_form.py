@@ -75,7 +75,7 @@ def test_the_papers_size_in_both_precisions():
 def test_small_positions_in_float32_are_a_predicted_failure():
     """Positions of scale 0.02 hardly tell the flat patches of a photograph apart: 5 % of the range are 26 dB, 27 come out."""
     quality, notes = recovered(papers_size(0.02), (3, 224, 224), images=photographs(224)[:1])
-    assert "rounding or noise in the gradients puts pixels off by about 5 % of their range" in notes[0]
+    assert "rounding or noise in the gradients makes pixels wrong by about 5 % of their range" in notes[0]
     assert 24 < quality < 40
 
 
@@ -89,10 +89,10 @@ def test_one_block_read_by_the_class_token_is_a_predicted_failure():
 
 def test_a_width_below_the_tokens_or_the_patch_is_a_predicted_failure():
     quality, notes = recovered(architecture_a(side=12, patch=2, width=24, heads=4), (1, 12, 12))
-    assert "36 tokens do not follow from a width of 24" in notes[0]
+    assert "36 tokens are not determined by a width of 24" in notes[0]
     assert quality < 30
     quality, notes = recovered(architecture_a(side=12, patch=6, width=24, heads=4), (1, 12, 12))
-    assert "36 values of a patch do not follow from a width of 24" in notes[0]
+    assert "36 values of a patch are not determined by a width of 24" in notes[0]
     assert quality < 30
 
 
@@ -155,7 +155,7 @@ def test_library_models_rearranged_as_architecture_a_are_recovered(make):
 
 @pytest.mark.parametrize("make", [timm_vit, hugging_face_vit, lambda: ViT(in_channels=3, side=16, width=48, heads=4)])
 def test_the_standard_layout_is_refused_with_the_reason(make):
-    with pytest.raises(Inapplicable, match="normalisation, lies between them"):
+    with pytest.raises(Inapplicable, match="a normalisation, between them"):
         recovered(spread_positions(make()), (3, 16, 16))
 
 
@@ -226,12 +226,12 @@ def test_a_forced_solution_is_a_guess_and_says_so():
     space = Pixels((1, 12, 12))
     victim = Victim(ViT(side=12, patch=4, width=24, heads=2, classes=5), space)
     seen = share(victim, Gradient(), torch.rand(1, 1, 12, 12), torch.tensor([1]))
-    with pytest.raises(Inapplicable, match="lies between them"):
+    with pytest.raises(Inapplicable, match="between them"):
         april_closed_form()(victim, seen)
     for ridge in (None, "auto"):
         result = april_closed_form(ridge=ridge, force=True)(victim, seen)
         assert result.x.shape == (1, 1, 12, 12)
-        assert "a guess, since the theorem's condition fails: the first attention does not read" in result.notes[-1]
+        assert "a guess, because the theorem's condition fails: the first attention does not read" in result.notes[-1]
 
 
 def test_force_changes_nothing_where_the_theorem_holds():

@@ -14,7 +14,7 @@ from leakgauge.families import attention_first, find_roles
 from leakgauge.measures.image import psnr
 
 SHAPE, WIDTH = (3, 12, 12), 54
-NO_ATTENTION = "the model has no self-attention that a family knows"
+NO_ATTENTION = "the model has no self-attention of a known family"
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -225,7 +225,7 @@ def test_heads_that_share_keys_and_values():
 @pytest.mark.parametrize("style", ["to_qkv", "wq", "query"])
 def test_standard_layouts_are_refused_with_the_reason_and_can_be_rearranged(style):
     torch.manual_seed(0)
-    with pytest.raises(Inapplicable, match="such as dropout or a normalisation, lies between them"):
+    with pytest.raises(Inapplicable, match="such as dropout or a normalisation, between them"):
         attacked(model := Vit(STYLES[style](), order="standard"))
     assert attacked(attention_first(model, find_roles(model))) > 200
     with pytest.raises(Inapplicable, match="the tokens also bypass it, as in a residual connection"):
@@ -297,7 +297,7 @@ def test_cross_attention_is_refused(latent):
 @pytest.mark.parametrize("called", [True, False])
 def test_a_layer_that_only_has_the_name_is_refused(called):
     torch.manual_seed(0)
-    with pytest.raises(Inapplicable, match="is not that of the first attention's input alone"):
+    with pytest.raises(Inapplicable, match="is not only that of the first attention's input"):
         attacked(Vit(Unused(called=called)))
 
 

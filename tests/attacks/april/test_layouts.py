@@ -85,14 +85,14 @@ def test_the_weight_and_the_cut_are_the_convolution(options):
     grid, x = PatchGrid.of(conv, (2, 9, 11)), torch.rand(1, 2, 9, 11, dtype=torch.float64)
     tokens = grid.cut(x) @ grid.weight.T + (0 if conv.bias is None else conv.bias)
     torch.testing.assert_close(tokens, conv(x).flatten(2).transpose(1, 2)[0])
-    seen = grid.assembled(grid.cut(torch.ones_like(x)))
-    torch.testing.assert_close(grid.assembled(grid.cut(x)), x[0] * seen)
+    seen = grid.assemble(grid.cut(torch.ones_like(x)))
+    torch.testing.assert_close(grid.assemble(grid.cut(x)), x[0] * seen)
     assert grid.unseen() == int((seen == 0).sum())
 
 
 def test_pixels_in_no_patch_are_predicted_to_be_lost():
     quality, predicted = attacked(timm_vit(img_size=(18, 17)), (3, 18, 17))
-    assert predicted == "150 values of the image lie in no patch: they stay unknown"
+    assert predicted == "150 values of the image are in no patch: they stay unknown"
     assert quality < 30
 
 
@@ -227,8 +227,8 @@ def with_a_stem(model: ViT) -> ViT:
         (same_weight, "are used more than once"),
         (PositionsTwice, "or the positions are used again"),
         (ClassFromImage, "the tokens before the patches depend on the image"),
-        (Wrapped, "something changes it before"),
-        (mirrored, "with zeros around it"),
+        (Wrapped, "something changes it first"),
+        (mirrored, "with zero padding"),
         (with_a_stem, "the patch embedding has several layers"),
     ],
 )
@@ -238,7 +238,7 @@ def test_refused_with_the_reason(change, reason):
 
 
 def test_resized_positions_and_dropout_on_them_are_refused_with_the_reason():
-    with pytest.raises(Inapplicable, match="reads 13 tokens for 12 patches, and the position embedding has 17 rows"):
+    with pytest.raises(Inapplicable, match="reads 13 tokens for 12 patches, but the position embedding has 17 rows"):
         attacked(timm_vit(dynamic_img_size=True), (3, 12, 16))
     with pytest.raises(Inapplicable, match="such as dropout or a normalisation"):
         attacked(timm_vit(pos_drop_rate=0.5), (3, 16, 16), mode="train")
@@ -282,5 +282,5 @@ def test_attention_over_windows_cannot_be_rearranged():
 def test_text_is_sent_to_the_attack_for_text():
     victim = Victim(TextTransformer(residual=False, vocab=20, length=5), Tokens(5, 20))
     seen = share(victim, Gradient(), torch.randint(20, (1, 5)), torch.tensor([1]))
-    with pytest.raises(Inapplicable, match="april_text is the closed form for text"):
+    with pytest.raises(Inapplicable, match="use april_text, the closed form for text"):
         april_closed_form()(victim, seen)

@@ -91,9 +91,9 @@ def test_attention_called_by_name_with_learned_keys():
 
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_standard_layers_are_refused_with_the_reason(batch_first):
-    with pytest.raises(Inapplicable, match="such as dropout or a normalisation, lies between them"):
+    with pytest.raises(Inapplicable, match="such as dropout or a normalisation, between them"):
         attacked(torchvision_vit(first=False))
-    with pytest.raises(Inapplicable, match="such as dropout or a normalisation, lies between them"):
+    with pytest.raises(Inapplicable, match="such as dropout or a normalisation, between them"):
         attacked(OnEncoder(batch_first=batch_first, norm_first=True))
     with pytest.raises(Inapplicable, match="the tokens also bypass it, as in a residual connection"):
         attacked(OnEncoder(batch_first=batch_first))

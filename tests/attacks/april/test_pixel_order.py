@@ -102,7 +102,7 @@ def test_images_come_back_from_any_order_of_pixels(rearrange, shape):
 def test_overlapping_patches_and_values_that_no_patch_holds():
     assert attacked(vit(overlapping, (1, 8, 8)), (1, 8, 8))[0] > 100
     quality, predicted = attacked(vit(unfolded, (1, 10, 8)), (1, 10, 8))
-    assert predicted == "16 values of the image lie in no patch: they stay unknown"
+    assert predicted == "16 values of the image are in no patch: they stay unknown"
     assert quality < 30
 
 
@@ -129,8 +129,8 @@ def test_a_linear_layer_on_unfolded_pixels_is_a_convolution():
     one, other = PatchGrid.of(conv, shape), PatchGrid.of_linear(layer, index, shape)
     x = torch.rand(1, *shape, dtype=torch.float64)
     assert torch.equal(one.index, other.index)
-    torch.testing.assert_close(one.embedded(x), conv(x).flatten(2).transpose(1, 2)[0])
-    torch.testing.assert_close(other.embedded(x), layer(unfolded(x))[0])
+    torch.testing.assert_close(one.embed(x), conv(x).flatten(2).transpose(1, 2)[0])
+    torch.testing.assert_close(other.embed(x), layer(unfolded(x))[0])
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_linear_layer_on_unfolded_pixels_is_a_convolution():
     ids=["layer norm", "clipped", "two linear layers", "normalised", "blurred", "zeros around it"],
 )
 def test_anything_else_than_single_pixels_is_refused_with_the_reason(rearrange, before):
-    reason = "several layers" if isinstance(before, nn.Linear) else "does not read single values of the image"
+    reason = "several layers" if isinstance(before, nn.Linear) else "does not read single values of the model's input"
     with pytest.raises(Inapplicable, match=reason):
         attacked(vit(rearrange, (1, 12, 12), before=before), (1, 12, 12))
 

@@ -99,7 +99,7 @@ def test_what_is_predicted_comes_true(convolutions, act, hidden, bias, seed):
         said = float(told(result)["expected error of a pixel"].partition(" ")[0])
         assert error < max(100 * said, 1e-12)
         assert said < 1e-2
-    elif "do not follow" in predicted:
+    elif "not determined" in predicted:
         assert error > 1e-3
 
 
@@ -120,7 +120,7 @@ def test_a_first_layer_with_too_few_equations_gives_the_part_that_it_determines(
         return  # the second layer does not follow either
     projection = torch.linalg.pinv(rows) @ rows
     torch.testing.assert_close(result.x.flatten(), projection @ x.flatten(), atol=1e-6, rtol=1e-6)
-    lost = f"{128 - rank} of the 128 unknowns of the image do not follow: detail is lost"
+    lost = f"{128 - rank} of the 128 unknowns of the image are not determined: detail is lost"
     assert told(result)["predicted"] == (lost if rank < 128 else "everything is recovered")
     assert float(told(result)["rank analysis index"]) == rank - 128
 
@@ -144,8 +144,8 @@ def _first_layer_rows(delta, weight, stride):
 def test_a_later_layer_with_too_few_equations_makes_all_before_it_a_guess():
     x = image()
     result = attacked(chain((12, 3, 1, 1), (2, 3, 3, 0)), x)
-    assert "values that enter 2 do not follow: they and all before are a guess" in told(result)["predicted"]
-    assert told(result)["expected error of a pixel"].startswith("not known")
+    assert "values that enter 2 are not determined: they and everything before are a guess" in told(result)["predicted"]
+    assert told(result)["expected error of a pixel"].startswith("unknown")
     assert float(told(result)["rank analysis index"]) < 0
     assert off(result, x) > 0.05
 
@@ -165,7 +165,7 @@ def test_relu_loses_the_equations_of_what_it_clips():
     x, layers = image(), ((8, 3, 1, 1), (8, 3, 2, 1), (8, 3, 1, 1))
     assert off(attacked(chain(*layers), x), x) < 1e-6
     clipped = attacked(chain(*layers, act="relu"), x)
-    assert "do not follow" in told(clipped)["predicted"]
+    assert "not determined" in told(clipped)["predicted"]
     assert off(clipped, x) > 1e-2
 
 
@@ -231,8 +231,8 @@ def test_a_clipped_gradient_is_brought_back_to_its_length():
     x = image()
     result = attacked(chain((12, 3, 1, 1), (16, 3, 2, 1)), x, defenses=(Clip(1e-3),))
     assert off(result, x) < 1e-8
-    assert any("on its way, which is undone" in note for note in result.notes)
-    with pytest.raises(Inapplicable, match="no scores explain the gradient of the head, whose bias is not shared"):
+    assert any("in transit; this was undone" in note for note in result.notes)
+    with pytest.raises(Inapplicable, match="no scores explain the gradient of the head, and its bias is not shared"):
         attacked(chain((12, 3, 1, 1), bias=False), x, defenses=(Clip(1e-3),))
 
 
@@ -244,12 +244,12 @@ def test_a_withheld_bias_of_the_head_is_no_obstacle():
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_the_logistic_loss_of_the_paper(label):
-    """One score and no biases. Where two inputs of the head have its gradient, the layers before tell which one it was."""
+    """One score and no biases. Where two inputs of the head have this gradient, the layers before tell which one it was."""
     x, model = image(), chain((12, 3, 1, 1), (16, 3, 2, 1), classes=1, bias=False)
     victim = Victim(model, SPACE, loss=F.binary_cross_entropy_with_logits)
     result = r_gap()(victim, share(victim, Gradient(), x, torch.tensor([[label]], dtype=torch.float64)))
     assert off(result, x) < 1e-8
-    assert any("inputs of the head have its gradient" in note for note in result.notes)
+    assert any("inputs of the head have this gradient" in note for note in result.notes)
 
 
 def test_any_loss_will_do_where_the_bias_of_the_head_is_shared():
@@ -266,7 +266,7 @@ def test_in_single_precision_and_under_noise_the_error_is_foretold():
         said = float(told(result)["expected error of a pixel"].partition(" ")[0])
         assert said / 10 < off(result, x, victim.space) < 10 * said
         assert off(result, x, victim.space) < worst
-    assert "puts pixels off by about" in told(result)["predicted"]
+    assert "makes pixels wrong by about" in told(result)["predicted"]
 
 
 def test_the_lenet_of_dlg_gives_a_photograph_away():

@@ -1,4 +1,4 @@
-"""APRIL by optimisation: all gradients, and the direction of the position embedding's."""
+"""APRIL by optimisation: matches all gradients, and the direction of the position embedding's gradient."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from leakgauge.families import find_roles
 from leakgauge.inversion import L2, Adam, Cosine, Descent, Matching, Normal, infer_labels
 
 POSITION_NAMES = ("pos_emb", "position_embedding", "positional_embedding")
-"""What learned positions are called in our models, timm's and Hugging Face's, in GPTs written by hand and in CLIP."""
+"""Names of learned positions in our models, timm's and Hugging Face's, in hand-written GPTs and in CLIP."""
 
 
 _FOUND: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
-"""The position embedding of each model that was looked at, since an attack asks at every step."""
+"""The position embedding of each model, cached because an attack needs it at every step."""
 
 
 @dataclass(frozen=True)
 class PositionEmbedding:
-    """Weight 1 for the position embedding, none for anything else: known by its name, or by its role in the model."""
+    """Weight 1 for the position embedding, 0 for anything else. It is found by its name, or by its role in the model."""
 
     def __call__(self, names: Sequence[str], /) -> Mapping[str, float]:
         found = [name for name in names if any(part in name for part in POSITION_NAMES)]
@@ -52,17 +52,17 @@ def april(*, alpha: float = 1.0, lr: float = 0.1, steps: int = 1500, restarts: i
 
         x̂ = argmin ‖∇w' − ∇w‖² + alpha · (1 − cos(∇E'_pos, ∇E_pos))
 
-    The label comes from the sign rule for one image, from the bias gradient's counts for several.
+    The label comes from the sign rule for one image, from counts in the bias gradient for several.
 
-    Deviations: the paper writes −cos, which differs by a constant; it gives neither ``alpha`` nor the learning rate, ours
-    are chosen. For batches it reads the labels by Yin et al.'s rule, whose features without negative values the head of a
-    vision transformer does not get. Its step is plain descent in Algorithm 2 and Adam in the experiments; Adam is used here. Steps: 800 for
-    MNIST, 1500 for CIFAR-10, 5000 for ImageNet in the paper.
+    Deviations: the paper writes −cos, which differs by a constant; it gives neither ``alpha`` nor the learning rate, so ours are
+    chosen. For batches it reads the labels by Yin et al.'s rule, which needs non-negative features; the head of a vision
+    transformer does not have them. Algorithm 2 uses plain descent, the experiments use Adam; Adam is used here. Steps in the paper:
+    800 for MNIST, 1500 for CIFAR-10, 5000 for ImageNet.
 
     Ref: APRIL (Lu et al. 2022), Eq. (12) and Algorithm 2 — optimisation-based attack
     """
     if not alpha >= 0:
-        raise BadInput(f"april needs a weight alpha of the positions' angle that is not negative, got {alpha!r}")
+        raise BadInput(f"april needs a non-negative alpha, the weight of the positions' angle, got {alpha!r}")
     return Matching(
         objective=L2() + alpha * Cosine(weights=PositionEmbedding()),
         labels=infer_labels(),

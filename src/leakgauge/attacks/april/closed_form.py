@@ -33,16 +33,16 @@ from leakgauge.families import Attention, Roles, find_roles
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 
 AGREEMENT = 1e-2
-"""How well the paper's identity must hold on the adversary's own data before the attack is called applicable."""
+"""How well the paper's identity must hold on the adversary's own data for the attack to apply."""
 
 
 BYPASSED = (
-    "the gradient of the position embedding is not that of the first attention's input alone: the tokens also "
+    "the gradient of the position embedding is not only that of the first attention's input: the tokens also "
     "bypass it, as in a residual connection, or the positions are used again"
 )
 BETWEEN = (
-    "the first attention does not read the sum of patch and position embedding: something, such as dropout or a "
-    "normalisation, lies between them"
+    "the first attention does not read the sum of patch and position embedding: there is something, such as dropout or "
+    "a normalisation, between them"
 )
 
 
@@ -80,14 +80,14 @@ class AprilClosedForm:
 
     def __post_init__(self) -> None:
         if self.ridge not in (None, "auto") and not _is_size(self.ridge):
-            raise BadInput(f"ridge is None, 'auto' or a number that is not negative, got {self.ridge!r}")
+            raise BadInput(f"ridge must be None, 'auto' or a non-negative number, got {self.ridge!r}")
         if self.noise is not None and (not _is_size(self.noise) or self.ridge is None):
             raise BadInput(
-                f"noise is a deviation that is not negative and is used with a ridge; got noise {self.noise!r}, ridge {self.ridge!r}"
+                f"noise must be a non-negative deviation and needs a ridge; got noise {self.noise!r}, ridge {self.ridge!r}"
             )
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        """A declared noise is knowledge about the client's defense, which protocols make public."""
+        """A declared noise is knowledge about the client's defense, which protocols publish."""
         if self.noise is None:
             return ()
         return (Assumption(f"deviation of the noise on each shared entry known ({self.noise:g})", "deployable"),)
@@ -100,15 +100,15 @@ class AprilClosedForm:
         roles, grid = _parts(victim, signal, seed=seed)
         layout = _layout(victim, roles, grid, seed=seed)
         if layout.broken and not self.force:
-            raise Inapplicable(f"{layout.broken}; the attack april, by optimisation, asks for no such layout")
-        guessed = (f"a guess, since the theorem's condition fails: {layout.broken}",) if layout.broken else ()
+            raise Inapplicable(f"{layout.broken}; the attack april, by optimisation, does not need this layout")
+        guessed = (f"a guess, because the theorem's condition fails: {layout.broken}",) if layout.broken else ()
         unknown, known = _position_gradient(signal, roles)[layout.first :], layout.known
         products = attention_products(signal, victim.parameters(), roles.attention[0]).cpu()
-        products = products - layout.gradient_before(signal).T @ known  # what the known tokens add to the right side
+        products = products - layout.gradient_before(signal).T @ known  # the known tokens' part of the right side
         positions, weight, box = _positions(victim, roles)[layout.first :], grid.weight, Box.of(victim, grid)
         system = NoisySystem.of(unknown, products, positions + box.tokens, embedding=weight, guess=box.middle)
         own = torch.cat([victim.parameters()[n].double().cpu() for n in roles.attention[0].weights])
-        ridge, said = self._ridge(system, own)
+        ridge, notes = self._ridge(system, own)
         stated = replace(
             identifiability(unknown, weight.shape[1], signal[_position(roles)].dtype),
             patch_rank=int(torch.linalg.matrix_rank(weight)),
@@ -121,14 +121,14 @@ class AprilClosedForm:
         if self.ridge is None:
             flat = pixels_from_patches(tokens_from_attention(unknown, products) - positions, weight, grid.bias)
         else:
-            flat = system.solved(ridge)
+            flat = system.solve(ridge)
         if self.noise is not None:
             largest = float(system.base.norm()) + box.radius * float(torch.linalg.matrix_norm(weight, 2))
-            said += self._bound(system, own, box, math.hypot(largest, float(known.norm())), ridge)
-        x = grid.assembled(flat).to(victim.device, next(iter(signal.values())).dtype)
+            notes += self._bound(system, own, box, math.hypot(largest, float(known.norm())), ridge)
+        x = grid.assemble(flat).to(victim.device, next(iter(signal.values())).dtype)
         x = victim.space.project(torch.nan_to_num(x))[None].expand(size, *x.shape).clone()
         mixed = (
-            (f"the batch's {size} samples share one linear system: this is their mixture, {size} times",)
+            (f"the batch's {size} samples share one linear system: this is their mixture, repeated {size} times",)
             if size > 1
             else ()
         )
@@ -137,7 +137,7 @@ class AprilClosedForm:
             labels_or_none(self.labels, victim, seen, seed=seed),
             made_by=repr(self),
             began=began,
-            notes=(str(stated), *said, *mixed, *guessed),
+            notes=(str(stated), *notes, *mixed, *guessed),
             stated=stated.rows(),
         )
 
@@ -152,7 +152,7 @@ class AprilClosedForm:
         return ridge, (f"ridge {ridge:.1e} from noise of deviation {std:.1e} ({source})",)
 
     def _bound(self, system: NoisySystem, weights: Tensor, box: Box, largest: float, ridge: float) -> tuple[str, ...]:
-        """How far pixels are off at most under the declared noise; ``largest`` ≥ ‖z‖ for every valid image."""
+        """A bound on the pixel error under the declared noise; ``largest`` ≥ ‖z‖ for every valid image."""
         assert self.noise is not None
         noise = noise_bound(weights, largest, std=self.noise, width=system.base.shape[1])
         bound = error_bound(system, ridge, noise=noise, distance=box.radius) / math.sqrt(box.pixels) / box.narrowest
@@ -178,11 +178,11 @@ def _positions(victim: Victim, roles: Roles) -> Tensor:
 
 def _parts(victim: Victim, signal: Signal, *, seed: int) -> tuple[Roles, PatchGrid]:
     if isinstance(victim.space, Tokens):
-        raise Inapplicable("the victim takes token ids; april_text is the closed form for text")
+        raise Inapplicable("the victim takes token ids; use april_text, the closed form for text")
     roles = find_roles(victim.model)
     if not roles.attention:
         raise Inapplicable(
-            "the model has no self-attention that a family knows: linear layers whose names say q, k and v (to_q, wq, query, "
+            "the model has no self-attention of a known family: linear layers with q, k and v in their names (to_q, wq, query, "
             "q_proj, qkv, in any spelling) or nn.MultiheadAttention, after a patch embedding"
         )
     if roles.position_embedding is None:
@@ -193,18 +193,17 @@ def _parts(victim: Victim, signal: Signal, *, seed: int) -> tuple[Roles, PatchGr
         if needed not in signal:
             raise Inapplicable(f"not shared: {needed}")
     if roles.patch_embedding is None or roles.first_layer != roles.patch_embedding:
-        raise Inapplicable("the patch embedding has several layers; the closed form inverts a single one")
+        raise Inapplicable("the patch embedding has several layers; the closed form only inverts a single one")
     return roles, patch_grid(victim, roles.patch_embedding, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Which tokens the first attention reads, as the adversary finds with images of its own.
+    """Which tokens the first attention reads, as the adversary finds with its own images.
 
-    ``known`` (k, width) are the tokens before the patches, the same for every image. ``before`` names the parameter and its
-    row whose gradient is that of each of them: of its position, or where it has none the learned token itself. ``first`` is the
-    position of the first patch. ``broken`` says why Eq. (8) does not
-    hold ("" if it does).
+    ``known`` (k, width) are the tokens before the patches, equal for every image. ``before`` holds the parameter and row with the
+    gradient of each of them: its position, or the learned token itself if it has no position. ``first`` is the position of the
+    first patch. ``broken`` says why Eq. (8) does not hold ("" if it does).
     """
 
     known: Tensor
@@ -222,15 +221,15 @@ class _Layout:
 
 
 def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Layout:
-    """Runs images of the adversary's own through the model; refuses one whose tokens are not patches with a position."""
+    """Runs the adversary's own images through the model; refuses a model with tokens that are not patches plus positions."""
     attention = roles.attention[0]
     probe = victim.to_input(victim.space.start(1, torch.Generator().manual_seed(seed)))
-    z, embedded = _first_input(victim, attention, probe, seed=seed), grid.embedded(probe)
+    z, embedded = _first_input(victim, attention, probe, seed=seed), grid.embed(probe)
     positions, patches = _positions(victim, roles), len(embedded)
     known, first = z[: len(z) - patches], len(positions) - patches
     if not patches <= len(positions) <= len(z) or z.shape[1:] != positions.shape[1:]:
         raise Inapplicable(
-            f"the first attention reads {len(z)} tokens for {patches} patches, and the position embedding has {len(positions)} "
+            f"the first attention reads {len(z)} tokens for {patches} patches, but the position embedding has {len(positions)} "
             "rows: positions are resized or shared, or patches are left out"
         )
     own = tuple((_position(roles), row) for row in range(first)) if len(z) == len(positions) else ()
@@ -239,7 +238,7 @@ def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Lay
     found = _Layout(known, own or _learned_tokens(victim, roles, known, positions[:first]), first)
     other = _first_input(victim, attention, torch.zeros_like(probe), seed=seed)
     if not close(other[: len(known)], known):
-        return replace(found, broken="the tokens before the patches depend on the image, so they are not known")
+        return replace(found, broken="the tokens before the patches depend on the image, so they are unknown")
     signal = _probe_gradient(victim, probe, seed=seed)
     gradient = torch.cat([found.gradient_before(signal), _position_gradient(signal, roles)[first:]])
     if close(gradient.T @ z, attention_products(signal, victim.parameters(), attention).cpu()):
@@ -250,27 +249,27 @@ def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Lay
 
 
 def _first_input(victim: Victim, attention: Attention, x: Tensor, *, seed: int) -> Tensor:
-    """What the first attention reads for one image, (tokens, width)."""
-    places = (*attention.layers, attention.name)  # some layers are not called: their weight is used as it is
+    """The input of the first attention for one image, (tokens, width)."""
+    places = (*attention.layers, attention.name)  # some layers are not called, only their weight is used
     with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, places) as seen:
         victim(x)
     read = [seen[name] for name in attention.layers if name in seen]
     if any(other.shape != read[0].shape or not close(other, read[0]) for other in read):
         raise Inapplicable(
-            f"q, k and v of {attention.name or 'the model'} do not read the same tokens: it is no self-attention"
+            f"q, k and v of {attention.name or 'the model'} do not read the same tokens: it is not self-attention"
         )
     for tokens in (*read[:1], seen.get(attention.name)):
         if isinstance(tokens, Tensor) and tokens.dim() == 3 and 1 in tokens.shape[:2]:  # the batch is first or second
             return tokens.flatten(0, 1).double().cpu()
     raise Inapplicable(
-        f"{attention.name or 'the model'} does not read tokens (1, tokens, width), so its input is not known"
+        f"{attention.name or 'the model'} does not read tokens (1, tokens, width), so its input is unknown"
     )
 
 
 def _learned_tokens(victim: Victim, roles: Roles, known: Tensor, positions: Tensor) -> tuple[tuple[str, int], ...]:
-    """Parameter and row of each token before the patches (class token, registers), where not all of them have a position.
+    """Parameter and row of each token before the patches (class token, registers), if not all of them have a position.
 
-    They are found by their value, alone or with one of the ``positions`` added.
+    They are found by value, alone or with one of the ``positions`` added.
     """
     width = known.shape[1]
     every = victim.model.named_parameters()
@@ -282,14 +281,14 @@ def _learned_tokens(victim: Victim, roles: Roles, known: Tensor, positions: Tens
         own = [at for at, row in rows for place in (row, *(row + positions)) if close(place, token)]
         if not own:
             raise Inapplicable(
-                "a token before the patches has no position of its own and is no learned token, so its gradient is not known"
+                "a token before the patches has no position and is not a learned token, so its gradient is unknown"
             )
         found.append(next((at for at in own if at not in found), own[0]))
     return tuple(found)
 
 
 def _probe_gradient(victim: Victim, probe: Tensor, *, seed: int) -> Signal:
-    """A gradient of the adversary's own. The identity holds for any loss, so one is drawn that takes any output."""
+    """The gradient of the adversary's own image. The identity holds for any loss, so we draw one that takes any output."""
     parameters = victim.parameters()
 
     def loss(at: dict[str, Tensor]) -> Tensor:
@@ -307,7 +306,7 @@ def _probe_gradient(victim: Victim, probe: Tensor, *, seed: int) -> Signal:
 
 
 def _used_again(victim: Victim, attention: Attention, probe: Tensor, *, seed: int) -> bool:
-    """Whether the attention, or its first layer, runs several times for one image, or shares a weight with another layer."""
+    """Whether the attention, or its first layer, runs several times per image, or shares a weight with another layer."""
     calls: list[nn.Module] = []
     layers = [victim.model.get_submodule(name) for name in (attention.name, *attention.layers[:1])]
     handles = [layer.register_forward_pre_hook(lambda module, _: calls.append(module)) for layer in layers]
@@ -323,19 +322,19 @@ def _used_again(victim: Victim, attention: Attention, probe: Tensor, *, seed: in
 
 
 def require_identity(gradient: Tensor, z: Tensor, products: Tensor) -> None:
-    """Refuses a model for which Eq. (8) does not hold on the adversary's own data, whose z is known."""
+    """Refuses a model if Eq. (8) does not hold on the adversary's own data, where z is known."""
     if not close(gradient.T @ z, products):
         raise Inapplicable(BYPASSED)
 
 
 def require_one_step(seen: Observation) -> None:
-    """Refuses a weight update of several local steps."""
+    """Refuse a weight update of several local steps."""
     if local_steps(seen.channel, batch_size(seen)) > 1:
-        raise Inapplicable("the identity holds for one gradient; several local steps mix several of them")
+        raise Inapplicable("the identity holds for a single gradient, but several local steps mix several")
 
 
 def close(a: Tensor, b: Tensor) -> bool:
-    """Whether two things that should be equal are, up to ``AGREEMENT`` of the second."""
+    """Whether two values that should be equal are, up to ``AGREEMENT`` of the second."""
     return bool((a - b).norm() <= AGREEMENT * b.norm())
 
 
@@ -347,20 +346,21 @@ def april_closed_form(
 
         (∂l/∂E_pos)ᵀ z = Qᵀ ∂l/∂Q + Kᵀ ∂l/∂K + Vᵀ ∂l/∂V,     x = W_p⁺ (z − E_pos − b_p)
 
-    Needs a transformer whose first attention reads exactly the sum of patch and position embedding, with nothing around it
-    (architecture A; ``families.attention_first`` makes that variant of a model), and the gradients of both shared. What
-    will be lost, and how far pixels will be off, is said before solving, in the result's notes
-    (:class:`.april_identifiability.Identifiability`). The adversary tries the identity on noise of its own first, so other
-    layouts are refused with the reason; with ``force=True`` they are solved all the same and the result is a guess, as a note says.
+    Needs a transformer with a first attention that reads exactly the sum of patch and position embedding, with nothing around it
+    (architecture A; ``families.attention_first`` makes that variant of a model), and the gradients of both shared. The notes of
+    the result predict, before solving, what will be lost and how wrong pixels will be
+    (:class:`leakgauge.attacks.april.identifiability.Identifiability`). The adversary first tests the identity on its own noise, so other
+    layouts are refused with the reason. With ``force=True`` they are solved anyway; the result is a guess, and a note says so.
 
-    For gradients with noise a ``ridge`` λ pulls the pixels towards grey (:mod:`.april_ridge`): a number, or
-    "auto" for λ from the noise. ``noise`` is the deviation of Gaussian noise on each shared entry, if the adversary knows it
-    (an assumption; a note then bounds the error); otherwise it is estimated from what no solution explains.
+    For noisy gradients a ``ridge`` λ pulls the pixels towards grey (:mod:`leakgauge.attacks.april.ridge`): a number, or "auto" to
+    derive λ from the noise. ``noise`` is the deviation of Gaussian noise on each shared entry, if the adversary knows it (an
+    assumption; a note then bounds the error); otherwise it is estimated from what no solution explains.
 
-    Deviations: tokens before the patches (class token, registers) are known and moved to the right side, which the paper does
-    not do; the gradient of those without a position is that of the learned token itself. The patch embedding is any
-    convolution with zero padding, or a linear layer whose order of pixels the adversary finds (:mod:`.april_pixel_order`); where
-    patches overlap, their mean is taken. All is solved in float64; the ridge is not in the paper.
+    Deviations: tokens before the patches (class token, registers) are known and moved to the right side, which the paper does not
+    do; for those without a position the gradient is that of the learned token itself. The patch embedding may be any
+    convolution with zero padding, or a linear layer; the adversary finds its order of pixels
+    (:mod:`leakgauge.attacks.april.pixel_order`). Overlapping patches are averaged. Everything is solved in float64. The ridge is
+    not in the paper.
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1 — closed-form attack
     """

@@ -1,4 +1,4 @@
-"""APRIL by optimisation, begun at what the closed form gives: also where the theorem does not hold, as a guess."""
+"""APRIL by optimisation, started from the closed form, even if the theorem does not hold and the start is only a guess."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AprilFromClosedForm:
     spread: float
 
     def blind(self) -> Matching:
-        """The null run knows no signal, so it has no closed form to begin at: it begins where ``refine`` does."""
+        """The null run has no signal and so no closed form to start from: it starts like ``refine``."""
         return self.refine.blind()
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
@@ -45,18 +45,18 @@ def april_from_closed_form(
     ridge: float | Literal["auto"] | None = "auto",
     spread: float = 0.1,
 ) -> AprilFromClosedForm:
-    """``april`` with ``alpha``, ``lr`` and ``steps`` of its own, begun at ``april_closed_form(ridge=ridge, force=True)``.
+    """``april`` with its own ``alpha``, ``lr`` and ``steps``, started from ``april_closed_form(ridge=ridge, force=True)``.
 
-    On a standard vision transformer, with a normalisation before the first attention and a connection around it, the
-    closed form is a guess: it takes ∂l/∂E_pos for the gradient of the attention's input and the normalised tokens for the tokens.
+    On a standard vision transformer, with a normalisation before the first attention and a connection around it, the closed
+    form is a guess: it uses ∂l/∂E_pos as the gradient of the attention's input, and the normalised tokens as the tokens.
     Whether such a start helps was measured; see reproductions/april/beyond.md. Restarts differ by noise of deviation ``spread``.
 
-    Deviations: the paper keeps its two attacks apart; joining them is ours, and so are ``ridge`` and ``spread``.
+    Deviations: the paper has two separate attacks; combining them is ours, and so are ``ridge`` and ``spread``.
 
     Ref: APRIL (Lu et al. 2022), Algorithms 1 and 2 — the closed form as the start of the optimisation
     """
     if not spread >= 0:
-        raise BadInput(f"april_from_closed_form needs a spread of its restarts that is not negative, got {spread!r}")
+        raise BadInput(f"april_from_closed_form needs a non-negative spread of its restarts, got {spread!r}")
     return AprilFromClosedForm(
         guess=april_closed_form(ridge=ridge, force=True),
         refine=replace(april(alpha=alpha, lr=lr, steps=steps, restarts=restarts), name="april_from_closed_form"),

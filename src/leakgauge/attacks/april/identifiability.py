@@ -1,4 +1,4 @@
-"""What the linear systems of closed-form APRIL can and cannot give back, said before they are solved."""
+"""What the linear systems of closed-form APRIL can and cannot recover, predicted before they are solved."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.april.ridge import NoisySystem, gain, kept
+from leakgauge.attacks.april.ridge import NoisySystem, gain, penalty_share
 
 SMALL_ERROR = 0.01
-"""Share of their range by which pixels may be off while a picture still counts as recovered: 40 dB."""
+"""Pixels may be off by this share of their range while a picture still counts as recovered: 40 dB."""
 
 LARGE_ERROR = 0.1
-"""Share of their range beyond which a deficient rank shows: 20 dB. Below it, the small singular values are still good enough."""
+"""From this share of the range on, a deficient rank is visible: 20 dB. Below it, the small singular values are still good enough."""
 
 _FAR = 1e30
-"""An error beyond any range, squared, that can still be multiplied by zero."""
+"""A squared error beyond any range that can still be multiplied by zero."""
 
 
 @dataclass(frozen=True)
 class Identifiability:
-    """What the linear systems can and cannot give back, known before they are solved.
+    """What the linear systems can and cannot recover, known before they are solved.
 
     Theorem 3.1 has ``tokens`` unknown rows of ``width`` numbers; it needs width ≥ tokens and ∂l/∂z of full rank. The patch
-    embedding turns ``patch_values`` numbers into ``width``; it needs width ≥ patch_values and full ``patch_rank`` (None where
-    tokens are looked up). Rounding of relative size ``rounding`` grows by at most ``condition``. ``pixel_error`` is what
-    :func:`expected_pixel_error` gives, ``unseen`` counts values of the image in no patch, ``samples`` those of the update.
+    embedding turns ``patch_values`` numbers into ``width``; it needs width ≥ patch_values and full ``patch_rank`` (None if
+    tokens are looked up). A relative rounding error ``rounding`` grows by at most ``condition``. ``pixel_error`` is
+    :func:`expected_pixel_error`, ``unseen`` the number of image values in no patch, ``samples`` the number of samples in the update.
     """
 
     tokens: int
@@ -42,32 +42,32 @@ class Identifiability:
     samples: int = 1
 
     def lost(self) -> tuple[str, ...]:
-        """Predictions, in words; none means that everything comes back."""
+        """Predicted losses, in words; empty if everything is recovered."""
         found: list[str] = []
         if self.samples > 1:
-            found.append(f"{self.samples} samples share one system: their mixture comes back, none of them")
+            found.append(f"{self.samples} samples share one system: only their mixture is recovered")
         if self.width < self.tokens:
-            found.append(f"{self.tokens} tokens do not follow from a width of {self.width}: tokens are mixed")
+            found.append(f"{self.tokens} tokens are not determined by a width of {self.width}: tokens are mixed")
         if self.rank < min(self.tokens, self.width) and (self.pixel_error is None or self.pixel_error > LARGE_ERROR):
             found.append(f"the gradient of the tokens has rank {self.rank} of {self.tokens}: tokens are mixed")
         if self.patch_values is not None and self.width < self.patch_values:
             found.append(
-                f"{self.patch_values} values of a patch do not follow from a width of {self.width}: detail is lost"
+                f"{self.patch_values} values of a patch are not determined by a width of {self.width}: detail is lost"
             )
         elif self.patch_values is not None and self.patch_rank is not None and self.patch_rank < self.patch_values:
             found.append(f"the patch embedding has rank {self.patch_rank} of {self.patch_values}: detail is lost")
         if self.unseen:
-            found.append(f"{self.unseen} values of the image lie in no patch: they stay unknown")
+            found.append(f"{self.unseen} values of the image are in no patch: they stay unknown")
         if self.pixel_error is None and self.condition * self.rounding > 0.1:
-            found.append(f"condition number {self.condition:.1e} lets rounding of {self.rounding:.0e} drown the tokens")
+            found.append(f"condition number {self.condition:.1e} lets rounding of {self.rounding:.0e} swamp the tokens")
         if self.pixel_error is not None and self.pixel_error > SMALL_ERROR and not found:
             found.append(
-                f"rounding or noise in the gradients puts pixels off by about {100 * self.pixel_error:.0f} % of their range"
+                f"rounding or noise in the gradients makes pixels wrong by about {100 * self.pixel_error:.0f} % of their range"
             )
         return tuple(found)
 
     def rows(self) -> tuple[tuple[str, str], ...]:
-        """The same as a table: what is asked, and the answer."""
+        """The same as a table of questions and answers."""
         enough = {True: "enough", False: "too few"}
         patches: tuple[tuple[str, str], ...] = ()
         if self.patch_values is not None:
@@ -101,10 +101,10 @@ class Identifiability:
 
 
 def identifiability(gradient: Tensor, values: int | None, dtype: torch.dtype) -> Identifiability:
-    """What ``gradient`` (tokens, width), ∂l/∂z as shared in ``dtype``, lets the system of Theorem 3.1 give back."""
+    """What the system of Theorem 3.1 can recover from ``gradient`` (tokens, width), ∂l/∂z as shared in ``dtype``."""
     singular = torch.linalg.svdvals(gradient)
     rounding = torch.finfo(dtype).eps
-    # rounding is random over the entries, so it moves singular values by its size times the root of the dimension
+    # rounding is random over the entries, so it changes singular values by its size times the root of the dimension
     rank = int((singular > singular[0] * rounding * math.sqrt(max(gradient.shape))).sum())
     condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
     tokens, width = gradient.shape
@@ -114,22 +114,22 @@ def identifiability(gradient: Tensor, values: int | None, dtype: torch.dtype) ->
 def expected_pixel_error(
     system: NoisySystem, weights: Tensor, *, rounding: float, span: float, ridge: float = 0.0
 ) -> float:
-    """Root mean square error of the solution's pixels once they are pulled into their range, as a share of it (``span``).
+    """Root mean square error of the solution's pixels after clipping to their range, as a share of it (``span``).
 
         τ²_pq = Σ_ij v²_pi q²_qj · ((ν g_ij)² + (1 − k_ij)² (d_i · e_ij)² + k²_ij span²/12) + (1 − Σ_ij v²_pi q²_qj) · (span/2)²
         error² = mean over pixels of min(τ_pq, span/2)²
 
-    g_ij = σ_ij/(σ²_ij + λ) and k_ij = λ/(σ²_ij + λ) for a ``ridge`` λ (:mod:`.april_ridge`), which takes away the share k_ij of what
-    sets the image apart from grey, span/√12 where all values are alike likely; the plain solution has g_ij = 1/σ_ij and k_ij = 0.
+    g_ij = σ_ij/(σ²_ij + λ) and k_ij = λ/(σ²_ij + λ) for a ``ridge`` λ (:mod:`leakgauge.attacks.april.ridge`), which removes the share
+    k_ij of the image's difference from grey, span/√12 if all values are equally likely. The plain solution has g_ij = 1/σ_ij, k_ij = 0.
 
-    ν is the root mean square of the right side's entries outside all l_i and p_j, where the truth puts nothing: rounding, noise
-    that a defense added, a loss of digits in a weight update, whatever it comes from. It is taken to be as large inside,
-    where g_ij enlarges it. Where everything is reached, ν is ``rounding`` times the right side. What no
-    direction reaches is off by half of the range. One direction that is drowned spoils all pixels that it touches, so the
-    range bounds the error of a pixel and not that of a direction.
+    ν is the root mean square of the right side's entries outside all l_i and p_j, where the truth has no part: rounding, noise
+    added by a defense, lost digits in a weight update. It is assumed to be as large inside, where g_ij enlarges it. If the
+    directions cover everything, ν is ``rounding`` times the right side. Pixels that no direction reaches are off by half of the
+    range. One swamped direction spoils all pixels that it touches, so the range bounds the error of a pixel, not of a
+    direction.
 
-    l_i leans towards the noise E of ∂l/∂z by d_i = min(1, width · std²/s_i²), and takes that share of the tokens for none:
-    e_ij = |v_iᵀ z₀ p_j|/t_j, at least span/2 since the picture is not known. std is that of noise alike on all entries,
+    l_i leans towards the noise E of ∂l/∂z by d_i = min(1, width · std²/s_i²) and loses that share of the tokens:
+    e_ij = |v_iᵀ z₀ p_j|/t_j, at least span/2 because the picture is unknown. std is that of equal noise on all entries,
     ν = std · √((‖W‖² + ‖z₀‖²)/width); ``weights`` is W, (3·width, width).
 
     Ref: Golub and Van Loan 2013, section 5.3.7 — sensitivity of least squares, with the residual as the size of the noise
@@ -144,10 +144,10 @@ def expected_pixel_error(
     lean = noise**2 * width**2 / (float(weights.norm()) ** 2 + float(system.base.norm()) ** 2)  # width · std²
     drowned = (lean * (stretch / system.singular).square()).clamp_max(1)
     missed = (system.right.T @ system.base @ system.inner / stretch).abs().clamp_min(span / 2)
-    pulled = kept(system.singular, ridge)
+    pulled = penalty_share(system.singular, ridge)
     squared = (noise * gain(system.singular, ridge)).square() + ((1 - pulled) * drowned * missed).square()
     squared = squared + pulled.square() * span**2 / 12
-    if not ridge:  # a direction that nothing reaches is drowned in rounding, unless a ridge holds it
+    if not ridge:  # a direction that nothing reaches is swamped by rounding, unless a ridge holds it
         squared = torch.where(system.singular > 0, squared, math.inf)
     squared = squared.clamp_max(_FAR * span**2)
     token, pixel = system.right.square(), system.outer.square()

@@ -1,4 +1,4 @@
-"""The patch embedding that closed-form APRIL inverts: one linear map on every patch, and which pixels each patch holds."""
+"""The patch embedding that closed-form APRIL inverts: one linear map per patch, and which pixels each patch holds."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def pixels_from_patches(embedded: Tensor, weight: Tensor, bias: Tensor | None) -
 
 @dataclass(frozen=True, eq=False)
 class PatchGrid:
-    """How an image of ``shape`` (channels, height, width) is cut into patches, and what is made of each.
+    """How an image of ``shape`` (channels, height, width) is cut into patches, and how each becomes a token.
 
-    ``index`` (patches, values) says which value of the flat image each cell of a patch holds, -1 beyond the border. Patches may
-    overlap and leave values out. ``weight`` (width, values) and ``bias`` are in float64 and make a token of a patch.
+    ``index`` (patches, values) is the index in the flat image of each cell of a patch, -1 beyond the border. Patches may overlap
+    and leave values out. ``weight`` (width, values) and ``bias``, in float64, turn a patch into a token.
     """
 
     weight: Tensor
@@ -38,51 +38,51 @@ class PatchGrid:
 
     @classmethod
     def of(cls, layer: nn.Module, shape: tuple[int, ...]) -> PatchGrid:
-        """Of a convolution; refuses what is none, or does not put zeros around the image."""
+        """From a convolution; refuses any other layer, and padding other than zeros."""
         if not isinstance(layer, nn.Conv2d):
             raise Inapplicable(
                 f"the patch embedding is neither a convolution nor a linear layer: it is a {type(layer).__name__}"
             )
         if layer.padding_mode != "zeros" or layer.padding == "same":
-            raise Inapplicable("the patch embedding is no convolution over patches of the image with zeros around it")
+            raise Inapplicable("the patch embedding is not a convolution over patches of the image with zero padding")
         padding = 0 if layer.padding == "valid" else layer.padding
         how: dict[str, Any] = {"dilation": layer.dilation, "padding": padding, "stride": layer.stride}
-        numbers = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).reshape(1, *shape)  # the border adds zeros
+        numbers = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).reshape(1, *shape)  # padding adds zeros
         index = F.unfold(numbers, layer.kernel_size, **how)[0].T.long() - 1
         return cls(_dense(layer), _float64(layer.bias), index, shape)
 
     @classmethod
     def of_linear(cls, layer: nn.Linear, index: Tensor, shape: tuple[int, ...]) -> PatchGrid:
-        """Of a linear layer that reads the values ``index`` of the image."""
+        """From a linear layer that reads the values ``index`` of the image."""
         return cls(layer.weight.detach().double().cpu(), _float64(layer.bias), index, shape)
 
     def cut(self, image: Tensor) -> Tensor:
         """One image (1, C, H, W) as (patches, values); cells beyond its border are zero."""
-        return F.pad(image.flatten(), (0, 1))[self.index]  # the last value, at -1, is the border's
+        return F.pad(image.flatten(), (0, 1))[self.index]  # the last value, at -1, is for the border
 
-    def embedded(self, image: Tensor) -> Tensor:
+    def embed(self, image: Tensor) -> Tensor:
         """The tokens (patches, width) of one image, without positions, in float64."""
         return F.linear(self.cut(image.double().cpu()), self.weight, self.bias)
 
-    def assembled(self, patches: Tensor) -> Tensor:
-        """The image (C, H, W) of patches (patches, values): the mean where they overlap, zero where there is none."""
-        return self._folded(patches) / self._covered().clamp_min(1)
+    def assemble(self, patches: Tensor) -> Tensor:
+        """The image (C, H, W) of patches (patches, values): the mean where they overlap, zero where there are none."""
+        return self._fold(patches) / self._coverage().clamp_min(1)
 
     def unseen(self) -> int:
-        """How many values of the image lie in no patch."""
-        return int((self._covered() == 0).sum())
+        """The number of image values in no patch."""
+        return int((self._coverage() == 0).sum())
 
-    def _covered(self) -> Tensor:
-        return self._folded(torch.ones(self.index.shape, dtype=torch.float64))
+    def _coverage(self) -> Tensor:
+        return self._fold(torch.ones(self.index.shape, dtype=torch.float64))
 
-    def _folded(self, patches: Tensor) -> Tensor:
+    def _fold(self, patches: Tensor) -> Tensor:
         inner = self.index >= 0
         flat = patches.new_zeros(math.prod(self.shape)).index_add_(0, self.index[inner], patches[inner])
         return flat.reshape(self.shape)
 
 
 def _dense(conv: nn.Conv2d) -> Tensor:
-    """Weight (width, values) of a convolution. In groups, the channels that an output does not read have weight zero."""
+    """Weight (width, values) of a convolution. With groups, channels that an output does not read have weight zero."""
     own = conv.weight.detach().double().cpu()
     groups, (outputs, inputs) = conv.groups, own.shape[:2]
     dense = own.new_zeros(outputs, groups * inputs, *own.shape[2:])
@@ -98,10 +98,10 @@ def _float64(bias: Tensor | None) -> Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """All valid images, cut into patches, lie within ``radius`` (Frobenius) of the grey ``middle`` (patches, values).
+    """All valid images, cut into patches, are within ``radius`` (Frobenius) of the grey ``middle`` (patches, values).
 
-    ``tokens`` (patches, width) is what the patch embedding makes of the middle. A value runs over ``span`` in root mean
-    square, and at least over ``narrowest``, in model space; ``pixels`` of them lie in a patch.
+    ``tokens`` (patches, width) are the tokens of the middle. A value has a range of ``span`` in root mean square, and at least
+    ``narrowest``, in model space; ``pixels`` of them are in a patch.
     """
 
     middle: Tensor
@@ -118,7 +118,7 @@ class Box:
         grey = (low + high) / 2
         return cls(
             middle=grid.cut(grey),
-            tokens=grid.embedded(grey),
+            tokens=grid.embed(grey),
             radius=float((grid.cut(high) - grid.cut(low)).norm()) / 2,
             span=float((high - low).square().mean().sqrt()),
             narrowest=float((high - low).min()),

@@ -1,4 +1,4 @@
-"""Closed-form APRIL on text: the input of the first self-attention, and from it the tokens by the nearest embedding."""
+"""Closed-form APRIL on text: recovers the input of the first self-attention, and from it the tokens by nearest embedding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from leakgauge.inversion.text_tables import (
 )
 
 COLUMNS = "Conv1D"
-"""The linear layer of GPT-2 in transformers: its weight is (inputs, outputs)."""
+"""GPT-2's linear layer in transformers, with a weight of shape (inputs, outputs)."""
 
 
 @dataclass(frozen=True)
@@ -70,19 +70,19 @@ class AprilText:
 
 
 def nearest_rows(embedded: Tensor, table: Tensor, among: Tensor) -> Tensor:
-    """Ids, out of ``among``, whose row of ``table`` (vocabulary, width) is nearest to each row of ``embedded``."""
+    """The ids out of ``among`` with the row of ``table`` (vocabulary, width) nearest to each row of ``embedded``."""
     return among[torch.cdist(embedded, table[among]).argmin(1)]
 
 
 def _first_attention(victim: Victim, model: TextModel, signal: Signal) -> tuple[Attention, bool]:
-    """The first attention layer, and whether its weights hold an output in a column; refuses what cannot be used."""
+    """The first attention layer, and whether an output is a column of its weights; refuses unusable layers."""
     attention = model.roles.attention[0]
     kinds: set[str] = set()
     for name in attention.layers:
         layer = victim.model.get_submodule(name)
         kinds.add("Linear" if isinstance(layer, nn.Linear) else type(layer).__name__)
         if not kinds <= {"Linear", COLUMNS}:
-            raise Inapplicable(f"{name} is a {type(layer).__name__}; the closed form is written for linear layers")
+            raise Inapplicable(f"{name} is a {type(layer).__name__}; the closed form needs linear layers")
         if f"{name}.weight" not in signal:
             raise Inapplicable(f"not shared: {name}.weight")
     return attention, kinds == {COLUMNS}
@@ -91,8 +91,8 @@ def _first_attention(victim: Victim, model: TextModel, signal: Signal) -> tuple[
 def _layout(
     victim: Victim, model: TextModel, attention: Attention, tried: Probe, *, in_columns: bool
 ) -> tuple[Tensor, Tensor]:
-    """Token embedding (vocabulary, width) and the rows of the positions. Refuses, on the adversary's own ids, models
-    for which the first attention reads anything but their sum, or for which Eq. (8) does not hold.
+    """Token embedding (vocabulary, width) and the rows of the positions. Tests the model on the adversary's own ids, and refuses
+    it if the first attention reads anything but their sum, or if Eq. (8) does not hold.
     """
     weights = {name: p.detach().double().cpu() for name, p in victim.model.named_parameters()}
     assert tried.inputs is not None
@@ -101,8 +101,8 @@ def _layout(
     z = tried.inputs.double().cpu()
     if z.shape != positions.shape or not close(z, weights[model.token][tried.ids.cpu()] + positions):
         raise Inapplicable(
-            "the first attention does not read the sum of token and position embedding: something, such as a normalisation "
-            "or a token type, lies between them"
+            "the first attention does not read the sum of token and position embedding: there is something, such as a "
+            "normalisation or a token type, between them"
         )
     gradient = position_table(model, victim, tried.signal)[tried.places].double().cpu()
     products = attention_products(tried.signal, victim.parameters(), attention, in_columns=in_columns)
@@ -130,12 +130,11 @@ def april_text() -> AprilText:
 
         (∂l/∂E_pos)ᵀ z = Qᵀ ∂l/∂Q + Kᵀ ∂l/∂K + Vᵀ ∂l/∂V,     t_p = argmin_v ‖z_p − E_pos[p] − E[v]‖
 
-    over the tokens v whose row of the token embedding's gradient is not zero, or over the whole vocabulary where that
-    gradient is not shared; order follows from the positions. Needs one sentence and a first attention that reads exactly
-    the sum of token and position embedding, with nothing around it (architecture A,
-    ``TextTransformer(residual=False)``, or GPT-2 after ``families.attention_first``). Standard BERT and GPT-2 are refused with
-    the reason; for them there is :func:`leakgauge.attacks.token_positions`. What will be lost is said
-    before solving, in the result's notes.
+    over the tokens v with a nonzero row in the token embedding's gradient, or over the whole vocabulary if that gradient is not
+    shared; the order follows from the positions. Needs one sentence and a first attention that reads exactly the sum of token
+    and position embedding, with nothing around it (architecture A, ``TextTransformer(residual=False)``, or GPT-2 after
+    ``families.attention_first``). Standard BERT and GPT-2 are refused with the reason; use
+    :func:`leakgauge.attacks.token_positions` for them. The notes of the result predict, before solving, what will be lost.
 
     Deviations: the paper inverts a patch embedding by its pseudo-inverse; ids are found by the nearest row.
 

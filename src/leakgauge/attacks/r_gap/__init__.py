@@ -12,7 +12,7 @@ from torch import Tensor
 from leakgauge.attacks.found_images import valid_range
 from leakgauge.attacks.r_gap.chain import Layer, read_chain
 from leakgauge.attacks.r_gap.head import Start, starts
-from leakgauge.attacks.r_gap.system import Judged, RankAnalysis, system_of_convolution, system_of_linear
+from leakgauge.attacks.r_gap.system import Judgement, RankAnalysis, system_of_convolution, system_of_linear
 from leakgauge.channels.facts import local_steps
 from leakgauge.core import Observation, Reconstruction, Signal, Victim
 from leakgauge.core.examples import example
@@ -31,16 +31,16 @@ class RGap:
     def __post_init__(self) -> None:
         if not isinstance(self.unknowns, int) or isinstance(self.unknowns, bool) or self.unknowns < 1:
             raise BadInput(
-                f"unknowns is the largest number of values that enter a layer, at least 1; got {self.unknowns!r}"
+                f"unknowns must be at least 1, the largest number of inputs of a layer; got {self.unknowns!r}"
             )
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         if batch_size(seen) != 1:
-            raise Inapplicable(f"R-GAP solves for one sample, the shared gradient mixes {seen.size}")
+            raise Inapplicable(f"R-GAP solves for one sample, but the shared gradient mixes {seen.size}")
         steps = local_steps(seen.channel, 1)
         if steps > 1:
-            raise Inapplicable(f"R-GAP needs the gradient of one step, the update adds up {steps}")
+            raise Inapplicable(f"R-GAP needs the gradient of one step, but the update sums {steps}")
         signal = Observed.check(seen.signal, victim).signal
         chain = read_chain(victim)
         for layer in chain:
@@ -49,12 +49,12 @@ class RGap:
             self._require_size(layer)
         rounding = torch.finfo(signal[chain[0].weight].dtype).eps
         possible = starts(victim, seen.channel, signal, chain[-1])
-        results = [_walked_back(victim, signal, chain, start, rounding=rounding) for start in possible]
+        results = [_walk_back(victim, signal, chain, start, rounding=rounding) for start in possible]
         worst = [max(layer.noise for layer in judged) for _, judged in results]
         best = min(range(len(results)), key=lambda i: worst[i])
         flat, judged = results[best]
         stated = RankAnalysis(judged, span=float(_box(victim).diff(dim=0).min()), rounding=rounding)
-        twins = f"{len(possible)} inputs of the head have its gradient; the one that the layers before it agree with best is taken"
+        twins = f"{len(possible)} inputs of the head have this gradient; the one that fits the layers before it best is used"
         x = torch.nan_to_num(flat).view(1, *victim.space.shape).to(victim.device, victim.dtype)
         return Reconstruction.single(
             victim.space.project(x),
@@ -63,7 +63,7 @@ class RGap:
             made_by=repr(self),
             began=began,
             notes=tuple(
-                note for note in (str(stated), possible[best].said, twins if len(possible) > 1 else "") if note
+                note for note in (str(stated), possible[best].note, twins if len(possible) > 1 else "") if note
             ),
             stated=stated.rows(),
         )
@@ -73,19 +73,19 @@ class RGap:
             return
         memory = 8 * layer.unknowns * (layer.unknowns + math.prod(layer.leaves)) / 2**30
         raise Inapplicable(
-            f"{layer.unknowns} values enter {layer.name}, for which R-GAP would solve a dense system of {memory:.1f} GiB; "
-            f"it stops at {self.unknowns} (option unknowns)"
+            f"{layer.unknowns} values enter {layer.name}, which would need a dense system of {memory:.1f} GiB; "
+            f"R-GAP stops at {self.unknowns} (option unknowns)"
         )
 
 
-def _walked_back(
+def _walk_back(
     victim: Victim, signal: Signal, chain: tuple[Layer, ...], start: Start, *, rounding: float
-) -> tuple[Tensor, tuple[Judged, ...]]:
-    """The image, and what was known of each layer's equations before they were solved, the first layer first.
+) -> tuple[Tensor, tuple[Judgement, ...]]:
+    """The image, and what was known about each layer's equations before they were solved, first layer first.
 
-    From δ = ∂L/∂z of a layer and its input x follow those of the layer before: z' = σ⁻¹(x) and δ' = Wᵀδ ⊙ σ'(z'). A value of x
-    that is not determined gives no equation for z', and does no other harm where no gradient passes it (a stride that leaves
-    out the border) or its slope is known (no activation). Elsewhere it is a guess, as is all that follows.
+    δ = ∂L/∂z of a layer and its input x give those of the layer before: z' = σ⁻¹(x) and δ' = Wᵀδ ⊙ σ'(z'). An undetermined value
+    of x gives no equation for z'. That is harmless if no gradient passes it (a stride that skips the border) or its slope is
+    known (no activation). Otherwise it is a guess, and so is everything that follows.
     """
 
     def own(name: str) -> Tensor:
@@ -94,17 +94,17 @@ def _walked_back(
     gradients = {layer.weight: signal[layer.weight].double().cpu() / start.factor for layer in chain}
     grey = _box(victim).sum(0).flatten() / 2
     delta, known = start.delta, system_of_linear(start.delta, gradients[chain[-1].weight])
-    found = known.solved(chain[-1].name, rounding=rounding, guess=grey if len(chain) == 1 else None)
+    found = known.solve(chain[-1].name, rounding=rounding, guess=grey if len(chain) == 1 else None)
     judged = [found.judged]
     for layer, following in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
-        after = layer.undone(found.x, off=found.off)
+        after = layer.undo(found.x, off=found.off)
         sent = following.slope_of_input(delta.view(following.leaves), own(following.weight)).flatten()
         open_ones = ~found.determined & (sent.abs() > rounding * sent.abs().max())
         guessed = int(open_ones.sum()) if layer.after else 0
         judged[0] = replace(judged[0], guessed=guessed)
         delta = (sent * after.slope).view(layer.leaves)
         if not delta.any():
-            raise Inapplicable(f"the gradient that reaches {layer.name} is zero, so nothing follows from it")
+            raise Inapplicable(f"the gradient that reaches {layer.name} is zero, so nothing can be computed from it")
         if layer.convolves:
             z, passed = after.z.view(layer.leaves), after.known if guessed else after.known & found.determined
             if layer.bias is not None:
@@ -112,36 +112,36 @@ def _walked_back(
             known = system_of_convolution(layer, own(layer.weight), delta, gradients[layer.weight], z, passed)
         else:
             known = system_of_linear(delta, gradients[layer.weight])
-        found = known.solved(layer.name, rounding=rounding, guess=grey if layer is chain[0] else None)
+        found = known.solve(layer.name, rounding=rounding, guess=grey if layer is chain[0] else None)
         judged.insert(0, found.judged)
     return found.x, tuple(judged)
 
 
 def _box(victim: Victim) -> Tensor:
-    """The lowest and the highest values of an image in model space, (2, *shape)."""
+    """The lowest and highest values of an image in model space, (2, *shape)."""
     return torch.cat(valid_range(victim, torch.empty(0, dtype=torch.float64)))
 
 
 @example("lenet")
 def r_gap(*, unknowns: int = 4096) -> RGap:
-    """Zhu and Blaschko 2021: the image of one sample in closed form, through a plain chain of layers from the head backwards.
+    """Zhu and Blaschko 2021: the image of one sample in closed form, through a plain chain of layers backwards from the head.
 
         ∂L/∂W_d = δ_d x_dᵀ                                          x_d and δ_d = p − y of the head
-        W_i x_i = z_i,   ∂L/∂W_i = δ_i ∗ x_i                         linear equations for what enters layer i
+        W_i x_i = z_i,   ∂L/∂W_i = δ_i ∗ x_i                         linear equations for the input of layer i
         z_{i−1} = σ⁻¹(x_i),   δ_{i−1} = W_iᵀ δ_i ⊙ σ'(z_{i−1})        and on to the layer before
 
-    Needs one sample, one step, and a model of nothing but convolutions and linear layers, each followed by leaky ReLU, ReLU,
-    ELU, sigmoid, tanh or nothing, with the gradients of all weights shared. Pooling, normalisation and residual connections are
-    refused by name. Each layer's equations are judged before they are solved, and the result says what they leave open
-    (:class:`.r_gap_system.RankAnalysis`): where a layer has too few of them (large strides, few channels), the solution nearest
-    to zero is taken, for the image the one nearest to grey. ``unknowns`` is the largest number of values that may enter a
+    Needs one sample, one step, and a model with only convolutions and linear layers, each followed by leaky ReLU, ReLU, ELU,
+    sigmoid, tanh or nothing, with the gradients of all weights shared. Pooling, normalisation and residual connections are
+    refused by name. Each layer's equations are analysed before they are solved, and the result says what they leave open
+    (:class:`leakgauge.attacks.r_gap.system.RankAnalysis`): if a layer has too few of them (large strides, few channels), the
+    solution nearest to zero is used; for the image, the one nearest to grey. ``unknowns`` is the largest number of inputs of a
     convolution; the time grows with its cube.
 
-    Deviations: cross entropy of any number of classes beside the paper's logistic loss, and biases, which the paper leaves
-    out: with that of the head shared no equation for the loss is needed, and a factor on the gradient (clipping, learning rate)
-    is found and undone. Both kinds of equations are brought to the same length, padding is no unknown, all is solved in
-    float64 by singular values. ReLU leaves out the equations of what it clipped. Linear layers use their gradient alone, as in the
-    paper's code. What the layers before a layer allow of its input is not used.
+    Deviations: cross entropy with any number of classes besides the paper's logistic loss, and biases, which the paper leaves
+    out: if the head's bias is shared, no equation for the loss is needed, and a factor on the gradient (clipping, learning rate)
+    is found and undone. Both kinds of equations are scaled to the same length, padding is not an unknown, and everything is
+    solved in float64 by singular values. ReLU drops the equations of values it clipped. Linear layers use only their gradient, as
+    in the paper's code. Constraints on a layer's input from the layers before it are not used.
 
     Ref: R-GAP (Zhu and Blaschko 2021), Algorithm 1 — recursive attack
     """

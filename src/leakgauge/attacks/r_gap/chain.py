@@ -1,4 +1,4 @@
-"""The chain of layers that R-GAP walks back: convolutions and linear layers, each followed by an activation that can be undone."""
+"""The chain of layers that R-GAP walks back: convolutions and linear layers, each followed by an invertible activation."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from leakgauge.graphs.exporting import export_graph
 from leakgauge.graphs.naming import names_of, operation
 
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
-"""By the number of the weight's dimensions."""
+"""By number of dimensions of the weight."""
 
 _SAME_VALUES = {"flatten", "view", "reshape", "unsafe_view", "contiguous", "clone", "alias", "detach", "unsqueeze", "squeeze"}  # fmt: skip
 """Operations that keep all values in their order."""
 
 
 CLEAR = 10
-"""How many times its expected error a value must be above zero to count as one that ReLU let pass."""
+"""A value counts as one that ReLU let pass if it is above zero by this many times its expected error."""
 
 
 @dataclass(frozen=True)
-class Undone:
-    """What an activation's output tells: its input where ``known``, and its slope everywhere."""
+class ActivationInput:
+    """What an activation's output reveals: its input where ``known``, and its slope everywhere."""
 
     z: Tensor
     known: Tensor
@@ -39,7 +39,7 @@ class Undone:
 
 @dataclass(frozen=True)
 class Activation:
-    """An elementwise function that grows, so that its output gives back its input; ReLU does so where it is positive.
+    """An increasing elementwise function, so its output determines its input; for ReLU only where it is positive.
 
     ``level`` is the slope below zero of a leaky ReLU, and the α of an ELU.
     """
@@ -47,24 +47,26 @@ class Activation:
     name: str
     level: float = 0.0
 
-    def undone(self, x: Tensor, *, off: Tensor) -> Undone:
-        """From the output ``x``, whose values are off by about ``off`` each."""
+    def undo(self, x: Tensor, *, off: Tensor) -> ActivationInput:
+        """Inverts the output ``x``; its values have errors of about ``off``."""
         below, everywhere = x < 0, torch.ones_like(x, dtype=torch.bool)
         if self.name == "leaky_relu":
             slope = torch.where(below, torch.full_like(x, self.level), 1.0)
-            return Undone(x / slope, everywhere, slope)
-        if self.name == "relu":  # what it clipped has slope 0, and its input stays unknown
+            return ActivationInput(x / slope, everywhere, slope)
+        if self.name == "relu":  # a clipped value has slope 0, and its input stays unknown
             known = x > CLEAR * off
-            return Undone(x * known, known, known.to(x))
+            return ActivationInput(x * known, known, known.to(x))
         if self.name == "sigmoid":
             inside = x.clamp(torch.finfo(x.dtype).eps, 1 - torch.finfo(x.dtype).eps)
-            return Undone(torch.logit(inside), everywhere, inside * (1 - inside))
+            return ActivationInput(torch.logit(inside), everywhere, inside * (1 - inside))
         if self.name == "tanh":
             inside = x.clamp(-1 + torch.finfo(x.dtype).eps, 1 - torch.finfo(x.dtype).eps)
-            return Undone(torch.atanh(inside), everywhere, 1 - inside.square())
+            return ActivationInput(torch.atanh(inside), everywhere, 1 - inside.square())
         assert self.name == "elu"
         share = torch.where(below, x / self.level, 0.0).clamp_min(-1 + torch.finfo(x.dtype).eps)
-        return Undone(torch.where(below, share.log1p(), x), everywhere, torch.where(below, x + self.level, 1.0))
+        return ActivationInput(
+            torch.where(below, share.log1p(), x), everywhere, torch.where(below, x + self.level, 1.0)
+        )
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Layer:
 
     @property
     def unknowns(self) -> int:
-        """How many values enter the layer."""
+        """The number of inputs of the layer."""
         return math.prod(self.enters)
 
     def product(self, x: Tensor, weight: Tensor, *, groups: int | None = None) -> Tensor:
@@ -105,25 +107,25 @@ class Layer:
             z = self.product(x, weight)
         return torch.autograd.grad(z, x, delta[None])[0][0]
 
-    def undone(self, x: Tensor, *, off: Tensor) -> Undone:
-        """Back through all activations after the layer, from what enters the next one."""
-        found = Undone(x, torch.ones_like(x, dtype=torch.bool), torch.ones_like(x))
+    def undo(self, x: Tensor, *, off: Tensor) -> ActivationInput:
+        """Inverts all activations after the layer, from the input of the next one."""
+        found = ActivationInput(x, torch.ones_like(x, dtype=torch.bool), torch.ones_like(x))
         for activation in reversed(self.after):
-            one = activation.undone(found.z, off=off)
-            found = Undone(one.z, found.known & one.known, found.slope * one.slope)
+            one = activation.undo(found.z, off=off)
+            found = ActivationInput(one.z, found.known & one.known, found.slope * one.slope)
         return found
 
 
 def read_chain(victim: Victim) -> tuple[Layer, ...]:
-    """The layers from the image to the scores; ``Inapplicable`` says what makes the model no such chain."""
+    """The layers from the image to the scores; ``Inapplicable`` says why the model is not such a chain."""
     if isinstance(victim.space, Tokens):
-        raise Inapplicable("the victim takes token ids; R-GAP solves for the values of an image")
+        raise Inapplicable("R-GAP solves for the values of an image, but the victim takes token ids")
     try:
         with fixed_draws(victim):
             graph = export_graph(victim.model, example_of(victim, 2), any_batch=False).module.graph
     except Exception as error:  # torch.export raises anything
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise Inapplicable(f"the model's layers cannot be followed: {type(error).__name__}: {said}"[:300]) from error
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        raise Inapplicable(f"the model's layers cannot be traced: {type(error).__name__}: {reason}"[:300]) from error
     called = [node for node in graph.nodes if node.op == "call_function"]
     names = {node: named.name for node, named in names_of(called).items()}
     layers: list[Layer] = []
@@ -139,12 +141,12 @@ def read_chain(victim: Victim) -> tuple[Layer, ...]:
             after.append(_activation(node, where, what))
         node = source
     if after:
-        raise Inapplicable(f"{after[-1].name} changes the image before the first layer, which R-GAP does not undo")
+        raise Inapplicable(f"{after[-1].name} changes the image before the first layer, which R-GAP cannot invert")
     chain = tuple(reversed(layers))
     _require_own_weights(chain)
     if not chain or chain[-1].convolves or chain[-1].after:
         last = chain[-1].after[-1].name if chain and chain[-1].after else "a convolution" if chain else "nothing"
-        raise Inapplicable(f"the model ends in {last}; R-GAP starts from a linear head that gives the scores")
+        raise Inapplicable(f"the model ends in {last}; R-GAP starts from a linear head that returns the scores")
     return chain
 
 
@@ -152,31 +154,31 @@ def _output(graph: fx.Graph) -> fx.Node:
     result = next(node for node in graph.nodes if node.op == "output").args[0]
     values = list(result) if isinstance(result, Sequence) and not isinstance(result, str) else [result]
     if len(values) != 1 or not isinstance(values[0], fx.Node):
-        raise Inapplicable(f"the model gives {len(values)} outputs, R-GAP starts from one tensor of scores")
+        raise Inapplicable(f"the model returns {len(values)} outputs, but R-GAP starts from one tensor of scores")
     return values[0]
 
 
 def _only_input(node: fx.Node, where: str, what: str) -> fx.Node:
-    """The one tensor that the operation reads, weights apart."""
+    """The one tensor that the operation reads, besides weights."""
     if "norm" in what:
         raise Inapplicable(
-            f"the model normalises ({_called(where, what)}); R-GAP goes back through layers and activations only"
+            f"the model normalises ({_describe(where, what)}); R-GAP only inverts layers and activations"
         )
     if "pool" in what:
-        raise Inapplicable(f"the model pools ({_called(where, what)}); what is merged has no equation of its own")
+        raise Inapplicable(f"the model pools ({_describe(where, what)}); merged values have no equations")
     if what == "dropout" and not _no_dropout(node):
-        raise Inapplicable(f"the model drops values in train mode ({_called(where, what)}); which ones is not known")
+        raise Inapplicable(f"the model drops values in train mode ({_describe(where, what)}); which ones is unknown")
     read = [n for n in node.all_input_nodes if n.op != "get_attr"]
     if len(read) != 1 or not isinstance(node.args[0], fx.Node) or node.args[0] is not read[0]:
         raise Inapplicable(
-            f"not a plain chain of layers: {_called(where, what)} reads {len(read)} tensors, as in a residual connection"
+            f"not a plain chain of layers: {_describe(where, what)} reads {len(read)} tensors, as in a residual connection"
             if len(read) > 1
-            else f"not a plain chain of layers: {_called(where, what)} reads no single tensor"
+            else f"not a plain chain of layers: {_describe(where, what)} reads no single tensor"
         )
     return read[0]
 
 
-def _called(where: str, what: str) -> str:
+def _describe(where: str, what: str) -> str:
     """An operation with the module it runs in."""
     return where if where.rpartition(".")[2].partition("_")[0] == what.partition("_")[0] else f"{what} of {where}"
 
@@ -194,7 +196,7 @@ def _activation(node: fx.Node, where: str, what: str) -> Activation:
     if what == "elu" and float(settings["alpha"]) > 0 and settings["scale"] == 1 and settings["input_scale"] == 1:
         return Activation(what, float(settings["alpha"]))
     raise Inapplicable(
-        f"the model has {_called(where, what)}; R-GAP undoes convolutions, linear layers, leaky ReLU, ReLU, ELU, sigmoid and tanh"
+        f"the model has {_describe(where, what)}; R-GAP inverts convolutions, linear layers, leaky ReLU, ReLU, ELU, sigmoid and tanh"
     )
 
 
@@ -206,7 +208,9 @@ def _layer(node: fx.Node, source: fx.Node, where: str, after: tuple[Activation, 
     convolves = operation(node) != "linear"
     enters, leaves = _shape(source), _shape(node)
     if not convolves and len(enters) != 1:
-        raise Inapplicable(f"the linear layer {where} reads several vectors of one sample, whose gradients add up")
+        raise Inapplicable(
+            f"the linear layer {where} reads several vectors of one sample, and their gradients are summed"
+        )
     options = tuple((k, settings[k]) for k in ("stride", "padding", "dilation")) if convolves else ()
     return Layer(
         name=where,

@@ -1,4 +1,4 @@
-"""Where R-GAP starts: what enters the linear head, and the gradient of its scores, from the gradient of the head alone."""
+"""The start of R-GAP: the input of the linear head and the gradient of its scores, from the head's gradient alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from leakgauge.errors import Inapplicable
 from leakgauge.inversion.labels import is_cross_entropy
 
 GRID = 4096
-"""Lengths of ∂L/∂z at which the head's equation is tried before its roots are narrowed down."""
+"""Lengths of ∂L/∂z at which the head's equation is evaluated before its roots are refined."""
 
 FITS = 1e-2
-"""How far ∂L/∂z may be from what the loss gives for the scores, relative to its length, where no bias tells it."""
+"""How far ∂L/∂z may be from the loss's gradient for the scores, relative to its length, if no bias determines it."""
 
 ONE_VECTOR = 1e-2
 """Second singular value of a head's gradient, relative to the first, up to which it counts as δ xᵀ of one sample."""
@@ -27,28 +27,28 @@ ONE_VECTOR = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """One possible beginning: ``x`` enters the head, ``delta`` is ∂L/∂z, every shared tensor is ``factor`` times its gradient."""
+    """One possible start: ``x`` is the head's input, ``delta`` is ∂L/∂z, every shared tensor is ``factor`` times its gradient."""
 
     x: Tensor
     delta: Tensor
     factor: float
-    said: str = ""
+    note: str = ""
 
 
 def starts(victim: Victim, channel: Channel, signal: Signal, head: Layer) -> list[Start]:
-    """All inputs of the head that explain its gradient ∂W = δ xᵀ: one where the bias is shared, since ∂b = δ."""
+    """All inputs of the head that explain its gradient ∂W = δ xᵀ; only one if the bias is shared, because ∂b = δ."""
     weight = victim.model.get_parameter(head.weight).detach().double().cpu()
     own = 0.0 if head.bias is None else victim.model.get_parameter(head.bias).detach().double().cpu()
     gradient = signal[head.weight].double().cpu()
     if not gradient.any():
-        raise Inapplicable(f"the gradient of {head.weight} is zero, so nothing follows from it")
+        raise Inapplicable(f"the gradient of {head.weight} is zero, so nothing can be computed from it")
     if head.bias is not None and head.bias in signal and signal[head.bias].any():
         return [_from_bias(victim, channel, gradient, signal[head.bias].double().cpu(), weight, own)]
     return _from_scores(victim, channel, gradient, weight, own)
 
 
 def factor_of(channel: Channel) -> float:
-    """By what the channel multiplies the gradient of one step."""
+    """The factor by which the channel multiplies the gradient of one step."""
     one = single_client(channel)
     return -one.lr if isinstance(one, TrainsLocally) else 1.0
 
@@ -56,19 +56,19 @@ def factor_of(channel: Channel) -> float:
 def _from_bias(
     victim: Victim, channel: Channel, gradient: Tensor, slope: Tensor, weight: Tensor, own: Tensor | float
 ) -> Start:
-    """x = ∂Wᵀ∂b / ‖∂b‖², whatever both are multiplied by. Under cross entropy p − y at x tells the factor."""
+    """x = ∂Wᵀ∂b / ‖∂b‖², for any common factor of both. Under cross entropy p − y at x determines the factor."""
     x, factor = gradient.T @ slope / slope.square().sum(), factor_of(channel)
     if not is_cross_entropy(victim.loss) or len(slope) < 2:
         return Start(x, slope / factor, factor)
     residuals = (weight @ x + own).softmax(0) - torch.eye(len(slope), dtype=x.dtype)  # row c: p − y for label c
     fit = F.cosine_similarity(residuals, (slope if factor > 0 else -slope)[None], dim=1)
     residual = residuals[int(fit.argmax())]
-    if not fit.max() > 0:  # noise: no label gives anything like it
+    if not fit.max() > 0:  # noise: no label explains it
         return Start(x, slope / factor, factor)
     found = float(slope @ residual / residual.square().sum())
     changed = abs(found / factor - 1) > FITS
-    said = f"the gradient was multiplied by {found / factor:.3g} on its way, which is undone" if changed else ""
-    return Start(x, slope / found, found, said)
+    note = f"the gradient was multiplied by {found / factor:.3g} in transit; this was undone" if changed else ""
+    return Start(x, slope / found, found, note)
 
 
 def _from_scores(
@@ -84,7 +84,7 @@ def _from_scores(
     left, singular, _ = torch.linalg.svd(gradient / factor, full_matrices=False)
     if len(singular) > 1 and singular[1] > ONE_VECTOR * singular[0]:
         raise Inapplicable(
-            "the gradient of the head is no product of two vectors: it is not that of one sample, or was changed on its way"
+            "the gradient of the head is not a product of two vectors: it is not from one sample, or was changed in transit"
         )
     probabilities, tried = _cases(victim, left[:, 0])
     found: list[Start] = []
@@ -101,7 +101,7 @@ def _from_scores(
         found += [Start(ray / a, a * direction, factor) for a in fitting]
     if not found:
         raise Inapplicable(
-            "no scores explain the gradient of the head, whose bias is not shared: it was changed on its way"
+            "no scores explain the gradient of the head, and its bias is not shared: it was changed in transit"
         )
     return found
 
@@ -111,7 +111,7 @@ def _fits(wrong: Callable[[Tensor], Tensor], length: float) -> bool:
 
 
 def _cases(victim: Victim, direction: Tensor) -> tuple[Callable[[Tensor], Tensor], list[tuple[Tensor, Tensor]]]:
-    """The probabilities of the loss, and which directions of δ with which target are possible."""
+    """The probabilities of the loss, and the possible directions of δ with their targets."""
     if len(direction) == 1 and _is_logistic(victim.loss):
         one = torch.ones(1, dtype=direction.dtype)
         return torch.sigmoid, [(one, 0 * one), (-one, one)]
@@ -134,7 +134,7 @@ def _is_logistic(loss: object) -> bool:
 
 
 def _roots(value: Callable[[Tensor], Tensor], longest: float) -> list[float]:
-    """Where a function of (0, longest] changes its sign, by a grid that is fine near zero and by halving."""
+    """Where a function on (0, longest] changes its sign, by a grid that is fine near zero and bisection."""
     even = torch.linspace(0, 1, GRID + 1, dtype=torch.float64)[1:]
     grid = torch.cat([10 ** (-12 * (1 - even)), even]).unique() * longest
     signs = value(grid).sign()

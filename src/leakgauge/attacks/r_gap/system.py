@@ -1,4 +1,4 @@
-"""The linear equations that R-GAP has for what enters one layer, how many of them count, and their solution."""
+"""The linear equations of R-GAP for the input of one layer, how many of them are independent, and their solution."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 from leakgauge.attacks.r_gap.chain import Layer
 
 SMALL_ERROR = 0.01
-"""Share of their range by which pixels may be off while a picture still counts as recovered: 40 dB."""
+"""Pixels may be off by this share of their range while a picture still counts as recovered: 40 dB."""
 
 
 DETERMINED = 1e-6
-"""How much of a value, squared, may lie where the equations say nothing while it still counts as determined."""
+"""A value counts as determined if at most this share of it, squared, is outside the equations' row space."""
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judgement:
     """What one layer's equations determine, known before they are solved.
 
     ``rank`` of the ``unknowns`` follow from ``equations``; the largest singular value is ``condition`` times the smallest that
-    counts. ``noise`` is how far the right side is from any solution, relative to its length, and ``off`` how far each value of
-    the solution is expected to be off because of it (root mean square, what is not determined left out). ``guessed`` of the
-    values are not determined although the gradient passes them, so that of all layers before is wrong.
+    counts. ``noise`` is how far the right side is from any solution, relative to its length, and ``off`` the expected error of
+    each determined value because of it (root mean square). ``guessed`` values are not determined although the gradient passes
+    them, so all layers before are wrong.
     """
 
     name: str
@@ -43,29 +43,29 @@ class Judged:
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
-    """A layer's input ``x``, how far each of its values is expected to be ``off``, which of them the equations have
-    ``determined``, and the judgement on the equations."""
+class Solution:
+    """A layer's input ``x``, the expected error ``off`` of each value, which values the equations ``determined``, and the
+    judgement on the equations."""
 
     x: Tensor
     off: Tensor
     determined: Tensor
-    judged: Judged
+    judged: Judgement
 
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """Equations ``matrix`` x = ``side``. ``outside`` of ``equations`` were found to hold for no x when others were put together:
-    the sum of their squares; ``matrix`` has the rest."""
+    """Equations ``matrix`` x = ``side``. ``outside`` is the sum of squares of those among ``equations`` that turned out to hold for no x
+    when equations were combined; ``matrix`` has the rest."""
 
     matrix: Tensor
     side: Tensor
     equations: int
     outside: float = 0.0
 
-    def solved(self, name: str, *, rounding: float, guess: Tensor | None = None) -> Solved:
-        """The best solution, of several the one nearest to ``guess`` (zero). Singular values below what ``rounding`` makes of
-        zero do not count."""
+    def solve(self, name: str, *, rounding: float, guess: Tensor | None = None) -> Solution:
+        """The best solution; if there are several, the one nearest to ``guess`` (zero). Singular values that ``rounding`` alone
+        explains do not count."""
         rows, unknowns = self.matrix.shape
         left, singular, right = torch.linalg.svd(self.matrix, full_matrices=False)
         least = float(singular[0]) * rounding * math.sqrt(max(rows, unknowns))
@@ -78,7 +78,7 @@ class System:
         length = math.sqrt(float(self.side.square().sum()) + self.outside)
         error = max(math.sqrt(square / max(self.equations - rank, 1)), rounding * length / math.sqrt(self.equations))
         off = error * (right / singular[:, None]).norm(dim=0)
-        judged = Judged(
+        judged = Judgement(
             name=name,
             unknowns=unknowns,
             equations=self.equations,
@@ -87,20 +87,20 @@ class System:
             noise=math.sqrt(square) / (length or 1.0),
             off=float(off.square().mean().sqrt()),
         )
-        determined = right.square().sum(0) > 1 - DETERMINED  # its unit vector lies in the rows' space
-        return Solved(guess + right.T @ (reached / singular), off, determined, judged)
+        determined = right.square().sum(0) > 1 - DETERMINED  # its unit vector is in the row space
+        return Solution(guess + right.T @ (reached / singular), off, determined, judged)
 
 
 def system_of_convolution(
     layer: Layer, weight: Tensor, delta: Tensor, gradient: Tensor, z: Tensor, known: Tensor
 ) -> System:
-    """What is known of the input x of a convolution z = W x: the output, and the gradient of the weight.
+    """What is known about the input x of a convolution z = W x: the output, and the gradient of the weight.
 
         W x = z                          one equation for each value of z that is ``known``
         Σ_p δ_o,p x_c,p+k = ∂W_o,c,k      one for each entry of the weight
 
-    δ = ∂L/∂z is ``delta``; ``z`` is without the bias. The second kind of equations is the same for all
-    channels c of a group, and is put together by its singular vectors. Both kinds are divided by the mean length of their rows.
+    δ = ∂L/∂z is ``delta``; ``z`` is without the bias. The second kind of equations is the same for all channels c of a group and
+    is combined by its singular vectors. Both kinds are divided by the mean length of their rows.
 
     Ref: R-GAP (Zhu and Blaschko 2021) — weight and gradient constraints of a layer
     """
@@ -110,7 +110,7 @@ def system_of_convolution(
     scale = _row_length(weights)
     matrices, sides = [weights / scale], [z.flatten()[known] / scale]
     channels, places = layer.enters[0], math.prod(layer.enters[1:])
-    taken = _taken(layer, weight)
+    taken = _kernel_positions(layer, weight)
     own = channels // layer.groups
     sent = delta.flatten(1).view(layer.groups, -1, delta[0].numel())
     slopes = gradient.flatten(2).view(layer.groups, -1, *gradient.flatten(2).shape[1:])
@@ -131,15 +131,15 @@ def system_of_convolution(
 
 
 def system_of_linear(delta: Tensor, gradient: Tensor) -> System:
-    """What is known of the input of a linear layer from its gradient ∂W = δ xᵀ, put together: ‖δ‖ x = ∂Wᵀ δ / ‖δ‖."""
+    """What is known about the input of a linear layer from its gradient ∂W = δ xᵀ, combined: ‖δ‖ x = ∂Wᵀ δ / ‖δ‖."""
     length = delta.norm()
     side = gradient.T @ delta / length
     outside = float((gradient - torch.outer(delta / length, side)).square().sum())
     return System(length * torch.eye(len(side), dtype=side.dtype), side, gradient.numel(), outside)
 
 
-def _taken(layer: Layer, weight: Tensor) -> Tensor:
-    """Which place n of a channel the kernel's entry k meets at output place p: (n, k, p) of zeros and ones."""
+def _kernel_positions(layer: Layer, weight: Tensor) -> Tensor:
+    """Which position n of a channel the kernel entry k meets at output position p: (n, k, p) of zeros and ones."""
     places, entries = math.prod(layer.enters[1:]), math.prod(weight.shape[2:])
     single = torch.eye(places, dtype=weight.dtype).view(places, 1, *layer.enters[1:])
     kernels = torch.eye(entries, dtype=weight.dtype).view(entries, 1, *weight.shape[2:])
@@ -147,22 +147,22 @@ def _taken(layer: Layer, weight: Tensor) -> Tensor:
 
 
 def _row_length(matrix: Tensor) -> Tensor:
-    """Root mean square length of the rows; 1 where there is nothing to divide by."""
+    """Root mean square length of the rows; 1 if there is nothing to divide by."""
     length = matrix.norm() / math.sqrt(max(len(matrix), 1))
     return length if length > 0 else torch.ones_like(length)
 
 
 @dataclass(frozen=True)
 class RankAnalysis:
-    """What the chain of systems gives back, layer by layer, the first layer first."""
+    """What the chain of systems recovers, layer by layer, first layer first."""
 
-    layers: tuple[Judged, ...]
+    layers: tuple[Judgement, ...]
     span: float
     rounding: float
 
     @property
     def index(self) -> float:
-        """Σ_i (d − (i − 1))/d · (rank(A_i) − n_i) over the d layers: 0 where every layer's input is determined, else below.
+        """Σ_i (d − (i − 1))/d · (rank(A_i) − n_i) over the d layers: 0 if every layer's input is determined, else negative.
 
         Ref: R-GAP (Zhu and Blaschko 2021), rank analysis — index of an architecture's risk
         """
@@ -171,32 +171,35 @@ class RankAnalysis:
 
     @property
     def pixel_error(self) -> float | None:
-        """How far a pixel is expected to be off, as a share of its range, where unknowns of the image that do not follow are off by
-        half of it. None where a later layer's input is guessed: then nothing is known of the layers before it."""
+        """Expected error of a pixel as a share of its range, where undetermined unknowns of the image are off by half of it. None if a
+        later layer's input is guessed: then nothing is known about the layers before it."""
         first, *later = self.layers
         if any(layer.guessed for layer in later):
             return None
         return math.sqrt(min(first.off / self.span, 0.5) ** 2 + 0.25 * first.lost / first.unknowns)
 
     def lost(self) -> tuple[str, ...]:
-        """Predictions, in words; none means that everything comes back."""
+        """Predicted losses, in words; empty if everything is recovered."""
         first, *later = self.layers
         found = [
-            f"{layer.guessed} of the {layer.unknowns} values that enter {layer.name} do not follow: they and all before are a guess"
+            f"{layer.guessed} of the {layer.unknowns} values that enter {layer.name} are not determined: they and everything before are "
+            "a guess"
             for layer in later
             if layer.guessed
         ]
         if first.lost:
-            found.append(f"{first.lost} of the {first.unknowns} unknowns of the image do not follow: detail is lost")
+            found.append(
+                f"{first.lost} of the {first.unknowns} unknowns of the image are not determined: detail is lost"
+            )
         off = self.pixel_error
         if not found and off is not None and off > SMALL_ERROR:
             found.append(
-                f"rounding or noise in the gradients puts pixels off by about {100 * off:.0f} % of their range"
+                f"rounding or noise in the gradients makes pixels wrong by about {100 * off:.0f} % of their range"
             )
         return tuple(found)
 
     def rows(self) -> tuple[tuple[str, str], ...]:
-        """The same as a table: what is asked, and the answer."""
+        """The same as a table of questions and answers."""
         return (
             *(
                 (
@@ -218,4 +221,4 @@ class RankAnalysis:
         )
 
     def _off(self) -> str:
-        return "not known" if self.pixel_error is None else f"{self.pixel_error:.1e} of its range"
+        return "unknown" if self.pixel_error is None else f"{self.pixel_error:.1e} of its range"
