@@ -28,8 +28,7 @@ from torch import nn
 
 from leakgauge.models.lenet import LeNet
 from leakgauge.monitor import Monitor, watch
-from leakgauge.monitor.paper import Schedule, paper_mode
-from leakgauge.monitor.paper_result import Reading
+from leakgauge.monitor.paper import PaperSchedule, Reading, paper_mode
 from reproductions.common.networks.privacy_tokens import TokenLeNet
 from reproductions.common.networks.resnet import ResNet18
 
@@ -54,7 +53,7 @@ CASES = (
     Case("paper network, default monitor, probe every 50 steps", TokenLeNet, probe=True, before=0, steps=50),
 )
 READINGS: tuple[Reading, ...] = ("once", "fresh", "warm")
-SHORT = Schedule(sub_epochs=3, iterations=50, batch=BATCH, checkpoints=(0, 1, 3), evaluation=8)
+SHORT = PaperSchedule(sub_epochs=3, iterations=50, batch=BATCH, checkpoints=(0, 1, 3), evaluation=8)
 
 
 def images(rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

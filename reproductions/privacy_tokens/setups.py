@@ -16,9 +16,7 @@ from leakgauge.core import Pixels, Signal
 from leakgauge.data import fashion
 from leakgauge.errors import BadInput
 from leakgauge.inversion import LBFGS, Adam, Descent, Matching, StepDecay
-from leakgauge.monitor.paper import Schedule
-from leakgauge.monitor.paper_result import Reading, Shuffle
-from leakgauge.monitor.token_critic import CriticTraining
+from leakgauge.monitor.paper import PaperSchedule, Reading, Shuffle, TokenCriticFit
 from reproductions.common.networks.privacy_tokens import TokenAlexNet, TokenCNN, TokenLeNet, TokenMLP
 from reproductions.common.sheets import sheets
 
@@ -27,10 +25,10 @@ Run = tuple[str, Reading, Shuffle]
 """A token, when its critic is trained, and among which pairs a mismatched gradient is drawn."""
 Data = tuple[Tensor, Tensor]
 
-FACES = Schedule(
+FACES = PaperSchedule(
     sub_epochs=100, iterations=10, lr=1e-4, decay_every=10, checkpoints=(0, 1, 5, 10, 20, 50, 100), evaluation=200
 )
-CIFAR = Schedule()
+CIFAR = PaperSchedule()
 BOTH: tuple[Run, ...] = tuple(
     (token, "once", shuffle) for shuffle in ("sub_epoch", "all") for token in ("transformer", "autoencoder")
 )
@@ -67,7 +65,7 @@ class Setup:
     shape: Shape
     classes: int
     data: str
-    schedule: Schedule
+    schedule: PaperSchedule
     attack: Matching
     single: Matching | None = None
     sketched: bool = False
@@ -76,7 +74,7 @@ class Setup:
     """Whether the network takes images less CIFAR-10's mean, over its deviation."""
     least_accuracy: float = 0.0
     """Below this at the end the network counts as dead, and the next seed is tried."""
-    critic: CriticTraining = field(default_factory=CriticTraining)
+    critic: TokenCriticFit = field(default_factory=TokenCriticFit)
     batch_sizes: tuple[int, ...] = (10, 40)
     targets: int = 12
     candidates: int = 64
@@ -161,7 +159,7 @@ def quick(name: str) -> Setup:
     big = name == "alexnet"
     steps = 2 if big else 4
     assert isinstance(of.attack.solver, Descent)
-    small = Schedule(
+    small = PaperSchedule(
         sub_epochs=4, iterations=2 if big else 10, batch=8, checkpoints=(0, 1, 2, 4), evaluation=4 if big else 20
     )
     networks = {"lenet": TokenLeNet, "alexnet": TokenAlexNet, "cnn": TokenCNN, "mlp": TokenMLP}
@@ -177,7 +175,7 @@ def quick(name: str) -> Setup:
         sketched=of.sketched,
         runs=(*BOTH[2:], BOTH[0], ("transformer", "warm", "sub_epoch")),
         normalised=of.normalised and shape[0] == 3,
-        critic=CriticTraining(steps=5),
+        critic=TokenCriticFit(steps=5),
         batch_sizes=(4, 16),
         targets=2,
         candidates=8,

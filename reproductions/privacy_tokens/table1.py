@@ -11,10 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.monitor.paper import CriticPlan, Schedule, paper_modes
-from leakgauge.monitor.paper_result import Checkpoint, PaperResult
-from leakgauge.monitor.token_critic import Gap
-from leakgauge.monitor.tokens import AutoencoderToken, Token, TransformerToken
+from leakgauge.monitor.paper import (
+    AutoencoderToken,
+    Checkpoint,
+    CriticPlan,
+    Gap,
+    PaperResult,
+    PaperSchedule,
+    Token,
+    TransformerToken,
+    paper_modes,
+)
 from reproductions.common import gates
 from reproductions.privacy_tokens.attacked import attacked, lpips_from
 from reproductions.privacy_tokens.leakage import NOISES, decoder, identification, watched
@@ -53,7 +60,7 @@ def measured(
     runs: Sequence[Run],
     *,
     seed: int,
-    schedule: Schedule | None = None,
+    schedule: PaperSchedule | None = None,
     controls: bool = True,
     snapshots: dict[int, nn.Module] | None = None,
     on_result: Callable[[int, PaperResult], None] | None = None,

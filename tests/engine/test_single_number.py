@@ -11,7 +11,7 @@ from leakgauge.channels import DPSGD, FedAvg, Gradient
 from leakgauge.core import share
 from leakgauge.engine import Observed
 from leakgauge.engine.choose import choose
-from leakgauge.monitor import watch
+from leakgauge.monitor import Protection, watch
 
 
 class Gain(nn.Module):
@@ -59,7 +59,15 @@ def test_an_attack_with_restarts(with_gain, victim_of, batch_of, channel):
 def test_the_monitor_reads_it(with_gain, batch_of):
     x, y = batch_of(12)
     optimizer, loss = torch.optim.SGD(with_gain.parameters(), lr=0.1), nn.CrossEntropyLoss()
-    monitor = watch(with_gain, optimizer, loss=loss, every=1, candidates=(x, y), clip=1.0, noise=0.1, strict=True)
+    monitor = watch(
+        with_gain,
+        optimizer,
+        loss=loss,
+        every=1,
+        candidates=(x, y),
+        protection=Protection(clip=1.0, noise=0.1),
+        strict=True,
+    )
     for step in range(3):
         optimizer.zero_grad()
         rows = slice(4 * step, 4 * step + 4)

@@ -95,7 +95,7 @@ def test_each_view_sees_its_gradient(private):
 
 def test_accounting_goes_on_and_epsilon_is_read(private):
     model, optimizer, loader, engine = private()
-    monitor = watch(model, optimizer, accountant=engine.accountant, delta=1e-4, every=5, strict=True)
+    monitor = watch(model, optimizer, epsilon=lambda: engine.get_epsilon(1e-4), every=5, strict=True)
     slot = optimizer.step_hook
     steps(model, optimizer, loader, nn.CrossEntropyLoss(), 5)
     assert optimizer.step_hook is slot
@@ -121,9 +121,9 @@ def test_training_is_bit_identical(private):
 def test_clip_and_noise_are_read_and_bound_the_information(private):
     model, optimizer, loader, _ = private(noise=2.0)
     criterion = nn.CrossEntropyLoss()
-    protection = protection_of(optimizer, clip=None, noise=None, view="released")
+    protection = protection_of(optimizer, view="released")
     assert (protection.clip, protection.noise) == (CLIP, pytest.approx(2.0 * CLIP / BATCH))
-    assert protection_of(optimizer, clip=None, noise=None, view="raw").noise is None
+    assert protection_of(optimizer, view="raw").noise is None
     monitor = watch(model, optimizer, loss=criterion, every=4, strict=True)
     steps(model, optimizer, loader, criterion, 4)
     found = monitor.compute().whitebox
@@ -158,7 +158,7 @@ def test_batches_accumulated_into_a_step_divide_its_noise(private):
             x, y = next(it)
             nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-    protection = protection_of(optimizer, clip=None, noise=None, view="released")
+    protection = protection_of(optimizer, view="released")
     assert (protection.noise, protection.over) == (pytest.approx(2.0 * CLIP / (3 * BATCH)), 3 * BATCH)
     summed = torch.cat([p.summed_grad.flatten() for p in optimizer.params])
     torch.testing.assert_close(flat(seen[0]), summed / (3 * BATCH))

@@ -157,7 +157,7 @@ def test_a_critic_is_refused_as_driver(private, kind):
     train(model, optimizer, loader, 1)
     driver = {"monitor": monitor, "leakage": monitor.compute(), "float": 0.3}[kind]
     with pytest.raises(
-        BadInput, match=f"{type(driver).__name__} may not set the noise.*use CanaryScore or PrivateStat"
+        BadInput, match=f"{type(driver).__name__} may not control the noise.*use CanaryScore or PrivateStat"
     ):
         adapt_noise(
             model, optimizer, loader, schedule=SCHEDULE, driver=driver,

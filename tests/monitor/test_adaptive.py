@@ -15,7 +15,7 @@ from leakgauge.monitor.adaptive import (
     CanaryScore,
     NoiseSchedule,
     PrivateStatistic,
-    Released,
+    ReleasedValue,
     correlations,
     matched_hits,
 )
@@ -24,13 +24,13 @@ from leakgauge.monitor.adaptive import (
 @given(st.floats(0, 1), st.floats(0.1, 3), st.floats(0, 5))
 def test_noise_is_never_below_the_floor_nor_above_the_ceiling(value, floor, more):
     schedule = NoiseSchedule(floor=floor, ceiling=floor + more, low=0.3, high=0.8)
-    assert floor <= schedule(Released(value, "")) <= (floor + more) * (1 + 1e-12)
-    assert schedule(Released(value, "")) <= schedule(Released(min(value + 0.1, 1.0), "")) * (1 + 1e-12)
+    assert floor <= schedule(ReleasedValue(value, "")) <= (floor + more) * (1 + 1e-12)
+    assert schedule(ReleasedValue(value, "")) <= schedule(ReleasedValue(min(value + 0.1, 1.0), "")) * (1 + 1e-12)
 
 
 def test_schedule_by_hand():
     schedule = NoiseSchedule(floor=1.0, ceiling=3.0, low=0.5, high=0.9)
-    found = [schedule(None if value is None else Released(value, "")) for value in (None, 0.2, 0.5, 0.7, 0.9, 1.0)]
+    found = [schedule(None if value is None else ReleasedValue(value, "")) for value in (None, 0.2, 0.5, 0.7, 0.9, 1.0)]
     assert found == pytest.approx([3.0, 1.0, 1.0, 2.0, 3.0, 3.0])
 
 
@@ -38,7 +38,7 @@ def test_schedule_by_hand():
     "given_value", [Estimate.__new__(Estimate), 0.7, torch.tensor(0.7)], ids=["mi", "float", "tensor"]
 )
 def test_anything_but_a_released_number_is_refused_by_type(given_value):
-    with pytest.raises(BadInput, match=r"may not set the noise: .* the noise scale itself would leak"):
+    with pytest.raises(BadInput, match=r"may not control the noise: .* the noise scale itself would leak"):
         NoiseSchedule(floor=1.0, ceiling=2.0)(given_value)
 
 

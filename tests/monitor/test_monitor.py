@@ -212,7 +212,7 @@ def test_without_private_buffers_the_evidence_stays_and_the_critic_starts_anew()
     assert after.compute().alarm_at == before.compute().alarm_at
     assert after.compute().log_wealth == pytest.approx(before.compute().log_wealth)
     assert after.compute().infonce is None
-    with pytest.raises(BadInput, match="not a monitor's state"):
+    with pytest.raises(BadInput, match="not the state of a monitor"):
         after.load_state_dict({"step": 1})
 
 

@@ -11,14 +11,12 @@ from torch import nn
 from leakgauge.core import Pixels, Victim
 from leakgauge.data import fashion
 from leakgauge.errors import BadInput
-from leakgauge.monitor.paper import Schedule, paper_mode
-from leakgauge.monitor.token_critic import CriticTraining
-from leakgauge.monitor.tokens import AutoencoderToken, TransformerToken
+from leakgauge.monitor.paper import AutoencoderToken, PaperSchedule, TokenCriticFit, TransformerToken, paper_mode
 from leakgauge.testing import untouched
 from reproductions.common.networks.privacy_tokens import TokenLeNet
 
-SHORT = Schedule(sub_epochs=3, iterations=10, lr=5e-3, checkpoints=(0, 1, 3), evaluation=30)
-QUICK = CriticTraining(steps=60, lr=1e-3, token_lr=1e-3, fraction=0.3)
+SHORT = PaperSchedule(sub_epochs=3, iterations=10, lr=5e-3, checkpoints=(0, 1, 3), evaluation=30)
+QUICK = TokenCriticFit(steps=60, lr=1e-3, token_lr=1e-3, fraction=0.3)
 TINY = TransformerToken(width=32, heads=4, feedforward=64)
 
 
@@ -88,7 +86,7 @@ def test_result_says_what_it_is_and_can_be_written_down(warm):
 
 def test_in_the_sample_shuffled_pairs_score_too():
     """Ten pairs and a critic that may learn them by heart: where nothing is to be found it reads more nats than ln 10."""
-    greedy = CriticTraining(steps=100, lr=5e-3, token_lr=1e-3, fraction=1.0)
+    greedy = TokenCriticFit(steps=100, lr=5e-3, token_lr=1e-3, fraction=1.0)
     short = dataclasses.replace(SHORT, sub_epochs=1, checkpoints=(1,))
     controls = measured(schedule=short, training=greedy).checkpoints[0].controls
     assert controls.null.gap > 10
@@ -97,7 +95,7 @@ def test_in_the_sample_shuffled_pairs_score_too():
 
 @pytest.mark.parametrize(("reading", "times"), [("once", 1), ("warm", 3), ("fresh", 2)])
 def test_each_reading_costs_what_is_said(reading, times):
-    few = CriticTraining(steps=2)
+    few = TokenCriticFit(steps=2)
     found = measured(reading=reading, training=few, token=AutoencoderToken(8, 4), controls=False)
     assert found.cost.critic_steps == 2 * times  # nothing is collected at sub-epoch 0, so fresh trains at 1 and 3
     assert [at.sub_epoch for at in found.checkpoints] == [0, 1, 3]
@@ -106,7 +104,7 @@ def test_each_reading_costs_what_is_said(reading, times):
 
 
 def test_controls_do_not_change_the_numbers():
-    few = CriticTraining(steps=3)
+    few = TokenCriticFit(steps=3)
     small = AutoencoderToken(8, 4)
     without = measured(training=few, token=small, controls=False)
     beside = measured(training=few, token=small)
@@ -123,7 +121,7 @@ def test_repeatable_and_nothing_is_touched(controls):
     options = {
         "feature_layer": "3",
         "gradient_layers": ("1", "5"),
-        "training": CriticTraining(steps=2),
+        "training": TokenCriticFit(steps=2),
         "controls": controls,
     }
     before = torch.get_rng_state()
@@ -137,7 +135,7 @@ def test_repeatable_and_nothing_is_touched(controls):
 def test_checkpoints_are_handed_out():
     seen = {}
     measured(
-        training=CriticTraining(steps=1),
+        training=TokenCriticFit(steps=1),
         token=AutoencoderToken(8, 4),
         on_checkpoint=lambda at, model: seen.__setitem__(at, model.fc.weight.detach().clone()),
     )
@@ -153,13 +151,13 @@ def test_a_sketch_takes_the_place_of_whole_gradients():
         shapes.append(set(signal))
         return torch.stack([g.flatten()[:4] for name, g in signal.items() if name.endswith("weight")])
 
-    found = measured(training=CriticTraining(steps=1), token=TINY, sketch=sketch, controls=False)
+    found = measured(training=TokenCriticFit(steps=1), token=TINY, sketch=sketch, controls=False)
     assert shapes[0] == {f"body.{i}.{kind}" for i in (0, 2, 4) for kind in ("weight", "bias")}
     assert found.cost.stored == 4 * 30 * (20 * 192 + 3 * 4)
 
 
 def test_pairs_that_do_not_fit_are_refused():
-    with pytest.raises(BadInput, match="give sketch="):
+    with pytest.raises(BadInput, match="pass sketch="):
         measured(memory=100_000)
 
 
@@ -180,11 +178,11 @@ def test_refusals(options, says):
 
 def test_schedules_and_trainings_are_checked():
     with pytest.raises(BadInput, match="between 0 and 5"):
-        Schedule(sub_epochs=5, checkpoints=(9,))
+        PaperSchedule(sub_epochs=5, checkpoints=(9,))
     with pytest.raises(BadInput, match="two iterations"):
-        Schedule(iterations=0)
+        PaperSchedule(iterations=0)
     with pytest.raises(BadInput, match="fraction"):
-        CriticTraining(fraction=0.0)
+        TokenCriticFit(fraction=0.0)
 
 
 def test_the_features_of_an_untrained_model_are_too_small_for_the_critic():
@@ -194,5 +192,5 @@ def test_the_features_of_an_untrained_model_are_too_small_for_the_critic():
     def keep(sub_epoch, model):
         spread[sub_epoch] = float(model.body(data()[0]).detach().flatten(1).std(0).mean())
 
-    measured(training=CriticTraining(steps=1), token=AutoencoderToken(8, 4), controls=False, on_checkpoint=keep)
+    measured(training=TokenCriticFit(steps=1), token=AutoencoderToken(8, 4), controls=False, on_checkpoint=keep)
     assert spread[3] > 5 * spread[0]

@@ -27,7 +27,7 @@ def test_a_probe_at_every_step_takes_the_members_of_the_step_before(model_of, tr
     optimizer = sgd(model)
     monitor = watch(model, optimizer, loss=criterion, every=1, strict=True)
     train(model, optimizer, 1, criterion=criterion)
-    assert "none came before" in why(monitor)[0]
+    assert "or there were none" in why(monitor)[0]
     train(model, optimizer, 3, criterion=criterion, seed=1)
     found = monitor.compute().whitebox
     assert found is not None
@@ -49,7 +49,7 @@ def test_samples_may_be_single_numbers():
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"), [(True, "candidates drawn were all in the batch"), (False, "batches before held the same")]
+    ("given", "reason"), [(True, "all candidates drawn were in the batch"), (False, "earlier batches had the same")]
 )
 def test_others_that_are_members_are_named_as_the_reason(model_of, data, given, reason):
     x, y = data[0][:10], data[1][:10]

@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from leakgauge.errors import BadInput
 from leakgauge.monitor.alarm import Alarm
-from leakgauge.monitor.stream import BLOCKS, TEMPERATURES, Stream, sampled
+from leakgauge.monitor.stream import BLOCKS, TEMPERATURES, Stream, is_sampled
 
 CPU = torch.device("cpu")
 ALPHA = 0.05
@@ -150,7 +150,7 @@ def test_sketches_of_zero_and_constant_inputs_do_no_harm():
 
 
 def test_sampling_is_dense_first_and_sparse_later():
-    chosen = [step for step in range(1, 2001) if sampled(step)]
+    chosen = [step for step in range(1, 2001) if is_sampled(step)]
     assert chosen[:128] == list(range(1, 129))
     assert {b - a for a, b in pairwise(chosen)} == {1, 2, 4}
 

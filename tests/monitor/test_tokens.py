@@ -10,9 +10,9 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim
 from leakgauge.data import fashion
 from leakgauge.errors import BadInput
-from leakgauge.monitor.gradient_pairs import Collection, Probe
-from leakgauge.monitor.token_critic import Critic, CriticTraining, TokenCritic, mismatched
-from leakgauge.monitor.tokens import AutoencoderToken, TransformerToken
+from leakgauge.monitor.paper import AutoencoderToken, TransformerToken
+from leakgauge.monitor.paper.critic import CriticTrainer, TokenCritic, TokenCriticFit, mismatch
+from leakgauge.monitor.paper.pairs import Collection, GradientReader
 from reproductions.common.networks.privacy_tokens import TokenLeNet
 
 SIZES = (312, 3612, 3612)
@@ -89,15 +89,15 @@ def test_critic_gives_one_value_per_sample():
 
 
 def test_learning_rates_are_those_of_the_paper():
-    critic = Critic.made(4, (6,), AutoencoderToken(8, 4), CriticTraining(), seed=0, device=torch.device("cpu"))
+    critic = CriticTrainer.build(4, (6,), AutoencoderToken(8, 4), TokenCriticFit(), seed=0, device=torch.device("cpu"))
     token, rest = critic.optimizer.param_groups
     assert (token["lr"], rest["lr"]) == (1e-5, 1e-4)
     assert len(token["params"]) + len(rest["params"]) == len(list(critic.network.parameters()))
-    assert CriticTraining() == CriticTraining(steps=200, fraction=0.1)
+    assert TokenCriticFit() == TokenCriticFit(steps=200, fraction=0.1)
 
 
 def test_reading_by_hand():
-    critic = Critic.made(1, (1,), AutoencoderToken(2, 2), CriticTraining(), seed=0, device=torch.device("cpu"))
+    critic = CriticTrainer.build(1, (1,), AutoencoderToken(2, 2), TokenCriticFit(), seed=0, device=torch.device("cpu"))
 
     class Product(torch.nn.Module):
         def forward(self, features, layers):
@@ -127,9 +127,11 @@ def test_training_raises_what_it_should():
     rng = torch.Generator().manual_seed(0)
     shared = torch.randn(60, 1, generator=rng)
     features, layers = shared[:, None].expand(-1, 4, 3), [shared.expand(-1, 5)]
-    training = CriticTraining(steps=150, lr=5e-3, token_lr=5e-3, fraction=0.5)
-    critic = Critic.made(3, (5,), AutoencoderToken(8, 4, "signed"), training, seed=0, device=torch.device("cpu"))
-    rows, partners = torch.arange(60), mismatched(torch.zeros(60), rng)
+    training = TokenCriticFit(steps=150, lr=5e-3, token_lr=5e-3, fraction=0.5)
+    critic = CriticTrainer.build(
+        3, (5,), AutoencoderToken(8, 4, "signed"), training, seed=0, device=torch.device("cpu")
+    )
+    rows, partners = torch.arange(60), mismatch(torch.zeros(60), rng)
     before = critic.read(features, layers, rows, partners)
     state = torch.get_rng_state()
     critic.train(features, layers, rows, partners)
@@ -154,7 +156,7 @@ def test_a_collection_shows_what_is_there():
 @pytest.mark.parametrize("groups", [[0] * 7, [1, 1, 2, 2, 2, 1]])
 def test_mismatched_rows_stay_in_their_group_and_leave_their_place(groups):
     groups = torch.tensor(groups)
-    partners = mismatched(groups, torch.Generator().manual_seed(0))
+    partners = mismatch(groups, torch.Generator().manual_seed(0))
     assert sorted(partners.tolist()) == list(range(len(groups)))
     assert torch.equal(groups[partners], groups)
     assert not (partners == torch.arange(len(groups))).any()
@@ -163,7 +165,7 @@ def test_mismatched_rows_stay_in_their_group_and_leave_their_place(groups):
 def test_probe_gives_the_gradient_of_the_channel():
     images, labels = fashion("train")
     model = TokenLeNet(in_channels=1, side=28)
-    probe = Probe(model, F.cross_entropy, "body", TokenLeNet.gradient_layers)
+    probe = GradientReader(model, F.cross_entropy, "body", TokenLeNet.gradient_layers)
     features, layers, _ = probe.step(images[:5], labels[:5])
     assert features.shape == (5, 588)
     assert torch.equal(features, model.body(images[:5]).flatten(1))
@@ -176,7 +178,7 @@ def test_a_layer_that_does_not_run_is_refused():
     model = TokenLeNet(in_channels=1, side=28)
     model.spare = torch.nn.Linear(2, 2)
     with pytest.raises(BadInput, match="did not run"):
-        Probe(model, F.cross_entropy, "spare", ("fc",)).step(torch.zeros(2, 1, 28, 28), torch.zeros(2).long())
+        GradientReader(model, F.cross_entropy, "spare", ("fc",)).step(torch.zeros(2, 1, 28, 28), torch.zeros(2).long())
 
 
 @pytest.mark.parametrize("make", [lambda: AutoencoderToken(final="tanh"), lambda: TransformerToken(width=10, heads=4)])

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from leakgauge.errors import BadInput
-from leakgauge.monitor import MonitorWarning, watch
-from leakgauge.monitor.views import refuse
+from leakgauge.monitor import MonitorWarning, Protection, watch
+from leakgauge.monitor.views import refuse_unsupported
 
 
 def sgd(model, lr=0.05):
@@ -37,7 +37,7 @@ def test_compiled_models_are_refused(model_of):
 def test_fsdp_is_refused(model_of):
     sharded = type("FullyShardedDataParallel", (nn.Sequential,), {})(model_of())
     with pytest.raises(BadInput, match="FSDP"):
-        refuse(sharded, sgd(sharded))
+        refuse_unsupported(sharded, sgd(sharded))
 
 
 def test_lbfgs_is_refused(model_of):
@@ -48,8 +48,7 @@ def test_lbfgs_is_refused(model_of):
 
 @pytest.mark.parametrize(
     "options",
-    [{"every": 0}, {"view": "other"}, {"choices": 1}, {"alpha": 0.0}, {"log": 3}, {"others": 0}, {"clip": 0.0}, {"noise": -1.0},
-     {"candidates": []}],
+    [{"every": 0}, {"view": "other"}, {"choices": 1}, {"alpha": 0.0}, {"log": 3}, {"others": 0}, {"candidates": []}],
     ids=str,
 )  # fmt: skip
 def test_options_that_make_no_sense_are_refused(model_of, options):
@@ -57,6 +56,12 @@ def test_options_that_make_no_sense_are_refused(model_of, options):
     with pytest.raises(BadInput):
         watch(model, sgd(model), **options)
     assert not model._forward_pre_hooks
+
+
+@pytest.mark.parametrize("options", [{"clip": 0.0}, {"noise": -1.0}], ids=str)
+def test_a_protection_that_makes_no_sense_is_refused(options):
+    with pytest.raises(BadInput, match="clip must be positive and noise at least 0"):
+        Protection(**options)
 
 
 def test_a_model_that_is_none_is_refused(model_of):
@@ -100,7 +105,7 @@ def test_no_gradient_and_no_forward_pass_are_warned_about_once(model_of, batches
         optimizer.step()
     for p in model.parameters():
         p.grad = torch.ones_like(p)
-    with pytest.warns(MonitorWarning, match="without a forward pass"):
+    with pytest.warns(MonitorWarning, match="no forward pass"):
         optimizer.step()
     assert monitor.compute().skipped == {"no gradient": 2, "no input": 1}
 
@@ -232,7 +237,7 @@ def test_an_empty_batch_is_skipped(model_of, tokens):
     monitor = watch(model, optimizer, loss=nn.functional.cross_entropy, every=1)
     model(empty).sum().backward()
     monitor.labels(torch.zeros(0, dtype=torch.long))
-    with pytest.warns(MonitorWarning, match="without a forward pass"):
+    with pytest.warns(MonitorWarning, match="no forward pass"):
         optimizer.step()
     assert monitor.compute().skipped == {"no input": 1}
     assert model._forward_pre_hooks  # it goes on

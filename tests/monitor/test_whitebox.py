@@ -16,10 +16,10 @@ from leakgauge.monitor.whitebox import (
     Protection,
     last_layers,
     per_sample_gradients,
+    preserve_randomness,
     probe,
-    quiet,
-    untouched_randomness,
     whole_gradient,
+    without_hooks,
 )
 
 SIDE = 16
@@ -231,7 +231,7 @@ def test_hooks_and_modes_come_back_after_an_error(case):
     model, *_ = case
     model.train()
     model.register_forward_hook(lambda *_: None)
-    with pytest.raises(RuntimeError), quiet(model):
+    with pytest.raises(RuntimeError), without_hooks(model):
         raise RuntimeError
     assert model.training
     assert len(model._forward_hooks) == 1
@@ -239,7 +239,7 @@ def test_hooks_and_modes_come_back_after_an_error(case):
 
 def test_generators_of_python_and_numpy_do_not_move():
     before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    with untouched_randomness(0, torch.device("cpu")):
+    with preserve_randomness(0, torch.device("cpu")):
         drawn = random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
     assert len(drawn) == 3
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002

@@ -16,11 +16,11 @@ from leakgauge.monitor.adaptive import (
     Driver,
     NoiseSchedule,
     PrivateStatistic,
-    Released,
+    ReleasedValue,
     matched_hits,
     refusal,
 )
-from leakgauge.monitor.views import inside, stepping
+from leakgauge.monitor.views import stepping_optimizer, unwrap
 
 
 def adapt_noise(
@@ -78,7 +78,7 @@ class AdaptiveNoise:
         accountant: Any,
     ) -> None:
         self.budget, self.released, self.steps = budget, None, 0
-        self._model, self._optimizer, self._rate, self._accountant = inside(model), optimizer, rate, accountant
+        self._model, self._optimizer, self._rate, self._accountant = unwrap(model), optimizer, rate, accountant
         self._schedule, self._driver = schedule, driver
         self._names = {n: p for n, p in self._model.named_parameters() if p.requires_grad}
         self._sums: Tensor | None = None
@@ -88,9 +88,9 @@ class AdaptiveNoise:
         self._add_noise = optimizer.add_noise
         # add_noise is reached once per real step, after micro-batches are summed and before the accountant counts
         optimizer.add_noise = self._pay_and_add_noise
-        self._handle = stepping(optimizer).register_step_pre_hook(self._before_step)
+        self._handle = stepping_optimizer(optimizer).register_step_pre_hook(self._before_step)
 
-    released: Released | None
+    released: ReleasedValue | None
     budget: RDPFilter
     steps: int
 

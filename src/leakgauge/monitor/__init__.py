@@ -1,4 +1,4 @@
-"""Measures, while a model trains, what its gradients tell about the batches they were computed on.
+"""Measures, while a model trains, what its gradients reveal about the batches they were computed on.
 
 monitor = watch(model, optimizer, loss=criterion)
 ...                                              # the training loop, unchanged
@@ -10,8 +10,8 @@ from leakgauge.monitor.leakage import Controls, Leakage, View
 from leakgauge.monitor.monitor import Log, Monitor
 from leakgauge.monitor.sketch import SignBucket, TwoSided
 from leakgauge.monitor.watch import watch
-from leakgauge.monitor.whitebox import WhiteBox
+from leakgauge.monitor.whitebox import Protection, WhiteBox
 
 __all__ = [  # noqa: RUF022 - in the order a reader meets them
-    "watch", "Monitor", "Leakage", "Controls", "WhiteBox", "View", "Log", "SignBucket", "TwoSided", "MonitorWarning",
+    "watch", "Monitor", "Leakage", "Controls", "WhiteBox", "Protection", "View", "Log", "SignBucket", "TwoSided", "MonitorWarning",
 ]  # fmt: skip

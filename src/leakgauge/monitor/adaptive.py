@@ -1,7 +1,7 @@
-"""Noise that follows leakage: what may drive it, and how far down it may go.
+"""Noise that adapts to leakage: what may control it, and how far down it may go.
 
-The noise scale of a step is visible in what the step releases. It may therefore depend on earlier *released* outputs and on
-public things, and on nothing else. Two numbers qualify: :class:`CanaryScore` and :class:`PrivateStatistic`.
+The noise scale of a step is visible in what the step releases. So it may only depend on earlier *released* outputs and on public
+data. Two numbers qualify: :class:`CanaryScore` and :class:`PrivateStatistic`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from leakgauge.monitor.whitebox import per_sample_gradients, products, whole_gra
 
 
 @dataclass(frozen=True)
-class Released:
-    """A number within [0, 1] that is public as far as the budget goes: paid for, or computed from released things alone."""
+class ReleasedValue:
+    """A number in [0, 1] that is public within the budget: paid for, or computed only from released values."""
 
     value: float
     source: str
@@ -31,9 +31,9 @@ class Released:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSchedule:
-    """The noise multiplier of the next step: ``floor`` up to a released value of ``low``, ``ceiling`` from ``high`` on, linear between.
+    """The noise multiplier of the next step: ``floor`` up to a released value of ``low``, ``ceiling`` from ``high`` on, linear in between.
 
-    Before anything was released it is the ceiling. The floor must be positive: one step without noise has no finite ε.
+    Before anything was released it is the ceiling. The floor must be positive: a single step without noise has no finite ε.
     """
 
     floor: float
@@ -49,10 +49,10 @@ class NoiseSchedule:
         if not 0 <= self.low < self.high <= 1:
             raise BadInput(f"a schedule needs 0 <= low < high <= 1, got {self.low} and {self.high}")
 
-    def __call__(self, seen: Released | None) -> float:
+    def __call__(self, seen: ReleasedValue | None) -> float:
         if seen is None:
             return self.ceiling
-        if not isinstance(seen, Released):
+        if not isinstance(seen, ReleasedValue):
             raise BadInput(refusal(seen))
         share = min(max((seen.value - self.low) / (self.high - self.low), 0.0), 1.0)
         return self.floor + share * (self.ceiling - self.floor)
@@ -60,13 +60,13 @@ class NoiseSchedule:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateStatistic:
-    """The share of a batch's samples whose trace is found in the released gradient, itself released with noise.
+    """The share of a batch's samples with a trace in the released gradient, itself released with noise.
 
-    (Σᵢ(sᵢ - ½) + N(0, ``noise``²)) / B + ½, where sᵢ within [0, 1] is a score of sample i *alone* (and of public things), B the
-    expected batch size. One sample more or less moves the sum by at most ½, so the noise multiplier is 2·``noise``. It is
-    asked every ``every`` steps.
+    (Σᵢ(sᵢ - ½) + N(0, ``noise``²)) / B + ½, where sᵢ in [0, 1] is a score of sample i *alone* (and of public data), B the expected
+    batch size. Adding or removing one sample changes the sum by at most ½, so the noise multiplier is 2·``noise``. It is queried
+    every ``every`` steps.
 
-    ``seed=None`` draws the noise from the operating system's entropy. A seed that others know voids the guarantee: for tests.
+    ``seed=None`` draws the noise from the operating system's entropy. A seed that others know voids the guarantee; use it in tests only.
 
     Ref: Andrew et al. 2021, section 2.2 — a private fraction of the batch, shifted by ½ to halve its sensitivity
     """
@@ -82,7 +82,7 @@ class PrivateStatistic:
 
     @property
     def multiplier(self) -> float:
-        """Standard deviation of the noise over the sensitivity."""
+        """Standard deviation of the noise divided by the sensitivity."""
         return 2 * self.noise
 
     def generator(self) -> torch.Generator:
@@ -94,36 +94,38 @@ class PrivateStatistic:
         return rng
 
     def spend(self, budget: RDPFilter, *, rate: float) -> RDPFilter:
-        """The budget after asking a batch that was drawn (Poisson, ``rate``) for this question alone; may raise ``Overspent``."""
+        """The budget after querying a separate batch (Poisson, ``rate``) for this question; may raise ``Overspent``."""
         return budget.spend(noise=self.multiplier, rate=rate)
 
-    def __call__(self, scores: Tensor, *, expected: float, rng: torch.Generator) -> Released:
-        """The noised mean of ``scores``, one per sample, over ``expected`` samples. The caller has paid for it."""
+    def __call__(self, scores: Tensor, *, expected: float, rng: torch.Generator) -> ReleasedValue:
+        """The noised mean of ``scores``, one per sample, over ``expected`` samples. The caller pays for it."""
         if scores.dim() != 1 or expected <= 0:
             raise BadInput(
                 f"one score per sample and a positive size are needed, got {tuple(scores.shape)}, {expected}"
             )
-        bounded = scores.detach().double().cpu().nan_to_num(nan=0.0).clamp(0, 1)  # whatever a sample does, it moves ½
+        bounded = (
+            scores.detach().double().cpu().nan_to_num(nan=0.0).clamp(0, 1)
+        )  # any sample changes the sum by at most ½
         noise = torch.randn((), generator=rng, dtype=torch.float64) * self.noise
         value = float((bounded - 0.5).sum() + noise) / expected + 0.5
-        return Released(min(max(value, 0.0), 1.0), repr(self))
+        return ReleasedValue(min(max(value, 0.0), 1.0), repr(self))
 
 
 def matched_hits(
     released: Mapping[str, Tensor], samples: Mapping[str, Tensor], *, noise: float, threshold: float
 ) -> Tensor:
-    """Per sample 1.0 where ⟨released, gᵢ⟩ / (‖gᵢ‖·``noise``) > ``threshold``, else 0.0; ``noise`` is that of one released entry.
+    """Per sample 1.0 if ⟨released, gᵢ⟩ / (‖gᵢ‖·``noise``) > ``threshold``, else 0.0; ``noise`` is that of one released entry.
 
-    ``samples`` are per-sample gradients gᵢ of shape (n, *shape). This decoder looks at one sample at a time, unlike the white-box
-    probe, whose joint regression lets one sample move the scores of all. It also hits where samples share a direction.
+    ``samples`` are per-sample gradients gᵢ of shape (n, *shape). This decoder looks at one sample at a time; in the white-box probe's
+    joint regression, one sample can change the scores of all. It also hits if samples share a direction.
     """
     return (correlations(released, samples) / noise > threshold).double()
 
 
 def correlations(released: Mapping[str, Tensor], samples: Mapping[str, Tensor]) -> Tensor:
-    """⟨released, gᵢ⟩ / ‖gᵢ‖ for each sample's gradient gᵢ; 0 where the gradient vanishes or is not finite."""
+    """⟨released, gᵢ⟩ / ‖gᵢ‖ for each sample's gradient gᵢ; 0 if the gradient vanishes or is not finite."""
     products, norms = [], []
-    for name, gradients in samples.items():  # layer by layer: doubles of all of them at once would be large
+    for name, gradients in samples.items():  # layer by layer: doubles of all layers at once would be large
         rows = as_rows(gradients.detach()).double()
         products.append(rows @ released[name].detach().flatten().double())
         norms.append(rows.square().sum(1))
@@ -133,11 +135,11 @@ def correlations(released: Mapping[str, Tensor], samples: Mapping[str, Tensor]) 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CanaryScore:
-    """How well released gradients tell canaries that are in the training data (``inside``) from others (``outside``).
+    """How well released gradients separate canaries in the training data (``inside``) from others (``outside``).
 
-    Both are pairs (x, y) that are *public*: known to anyone, worth no protection. Weights and gradients are released, so the AUC of
-    their shares is post-processing and costs no budget. Shares are summed over steps, older ones fading by ``keep`` each
-    time; they are read every ``every`` steps. 0.5 is no leak to be seen, 1 is canaries told apart.
+    Both are *public* pairs (x, y): known to everyone, not worth protecting. Weights and gradients are released, so the AUC of their
+    shares is post-processing and costs no budget. Shares are summed over steps with a decay ``keep``; they are read every ``every``
+    steps. 0.5 means no visible leak, 1 means that the canaries are fully separated.
 
     Ref: Andrew et al. 2024, section 3 — known canaries against what training releases
     """
@@ -159,9 +161,9 @@ class CanaryScore:
             raise BadInput(f"canaries need keep within [0, 1] and every >= 1, got {self.keep} and {self.every}")
 
     def read(self, model: nn.Module, released: Mapping[str, Tensor]) -> Tensor:
-        """The canaries' shares in a released gradient, those inside first, at the weights that made it.
+        """The canaries' shares in a released gradient, inside first, at the weights that produced it.
 
-        All canaries are regressed on together, as the white-box probe does: they need no bound on what one of them changes.
+        Regresses on all canaries jointly, like the white-box probe: the influence of one canary needs no bound.
         """
         x, y = (torch.cat([a, b.to(a)]) for a, b in zip(self.inside, self.outside, strict=True))
         device = next(iter(released.values())).device
@@ -171,18 +173,18 @@ class CanaryScore:
         energy = float(torch.stack([released[name].detach().double().square().sum() for name in names]).sum())
         return decode(found.gram, found.cross, energy, sum(released[name].numel() for name in names))
 
-    def __call__(self, sums: Tensor) -> Released:
-        """The AUC of summed shares, inside against outside."""
+    def __call__(self, sums: Tensor) -> ReleasedValue:
+        """The AUC of the summed shares, inside against outside."""
         count = len(self.inside[0])
-        return Released(auc(sums[:count], sums[count:]).value, f"CanaryScore({count}, {len(sums) - count})")
+        return ReleasedValue(auc(sums[:count], sums[count:]).value, f"CanaryScore({count}, {len(sums) - count})")
 
 
 Driver = CanaryScore | PrivateStatistic
 
 
 def refusal(given: object) -> str:
-    """Why ``given`` may not set the noise."""
+    """Why ``given`` may not control the noise."""
     return (
-        f"{type(given).__name__} may not set the noise: a critic, probe or mutual-information estimate is a function of private gradients "
-        f"without a bound on one sample's influence, so the noise scale itself would leak; use CanaryScore or PrivateStatistic"
+        f"{type(given).__name__} may not control the noise: a critic, probe or mutual-information estimate is a function of private "
+        f"gradients without a bound on one sample's influence, so the noise scale itself would leak; use CanaryScore or PrivateStatistic"
     )

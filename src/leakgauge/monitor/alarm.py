@@ -1,4 +1,4 @@
-"""The alarm: a fortune that bets on telling the true batch, and does not grow in the mean when nothing leaks."""
+"""The alarm: wealth from betting on the true batch, which does not grow on average if nothing leaks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from leakgauge.measures.betting import mix
 
 
 class Alarm:
-    """Wealth of a mixture of bets, half of it on the joint critic, half spread over the layers, and over temperatures.
+    """Wealth of a mixture of bets: half on the joint critic, half spread over the layers, each over all temperatures.
 
-    Under the null the wealth is a nonnegative martingale from 1, so it ever reaches 1/``alpha`` with probability at
-    most ``alpha``, however long one watches and whenever one looks. Once fired, an alarm stays.
+    Under the null the wealth is a nonnegative martingale starting at 1, so it ever reaches 1/``alpha`` with probability at most
+    ``alpha``, for any length of watching and any time of looking. Once fired, an alarm stays on.
 
     Ref: Ville 1939, chapter V — a nonnegative martingale from 1 ever reaches 1/α with probability at most α
     """
@@ -36,7 +36,7 @@ class Alarm:
         return float(mix(self._log_fortunes, self._log_weights))
 
     def bet(self, log_evalues: Tensor, steps: list[int]) -> None:
-        """Takes the results (1 + layers, n, temperatures) of the ``steps`` that were scored, in their order."""
+        """Adds the results (1 + layers, n, temperatures) of the scored ``steps``, in order."""
         gains = log_evalues.transpose(0, 1).flatten(1).double()  # (n, bets)
         path = self._log_fortunes + gains.cumsum(0)
         wealth = mix(path, self._log_weights)
@@ -53,7 +53,7 @@ class Alarm:
         fortunes = torch.tensor(state["fortunes"], dtype=torch.float64)
         if fortunes.shape != self._log_fortunes.shape:
             raise BadInput(
-                f"the saved alarm has {len(fortunes)} bets, this model needs {len(self._log_fortunes)}; "
+                f"the saved alarm has {len(fortunes)} bets, but this model needs {len(self._log_fortunes)}; "
                 "load it into a monitor of the same model and settings"
             )
         self._log_fortunes, self.fired_at, self.peak = fortunes, state["fired_at"], state["peak"]

@@ -1,4 +1,4 @@
-"""The probe's short cut: inner products of per-sample gradients of one linear layer, without forming any of them."""
+"""The probe's shortcut: inner products of per-sample gradients of one linear layer, without computing those gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Products:
 
 
 def linear_owner(model: nn.Module, names: tuple[str, ...]) -> nn.Linear | None:
-    """The linear layer that all the named parameters belong to, and that shares none of them, if there is one."""
+    """The linear layer that owns all the named parameters and shares none of them; None if there is no such layer."""
     owners = {name.rpartition(".")[0] for name in names}
     if len(owners) != 1:
         return None
@@ -41,11 +41,11 @@ def head_products(
     x: Tensor,
     y: Tensor,
 ) -> Products | None:
-    """Inner products for the parameters of ``layer`` from one forward pass; None where its use is not plain.
+    """Inner products for the parameters of ``layer`` from one forward pass; None if the layer is not used in the plain way.
 
-    A sample's gradient is δ aᵀ for the weight and δ for the bias, with a the layer's input and δ the loss's gradient at
-    its output. So ⟨gᵢ, gⱼ⟩ = ⟨δᵢ, δⱼ⟩(⟨aᵢ, aⱼ⟩ + 1) and ⟨gᵢ, g⟩ = δᵢᵀ(W_g aᵢ + b_g), with W_g, b_g the ``signal``'s. The
-    loss must be a mean over samples; a common factor would not change the order of the candidates.
+    A sample's gradient is δ aᵀ for the weight and δ for the bias, with a the layer's input and δ the loss's gradient at its
+    output. So ⟨gᵢ, gⱼ⟩ = ⟨δᵢ, δⱼ⟩(⟨aᵢ, aⱼ⟩ + 1) and ⟨gᵢ, g⟩ = δᵢᵀ(W_g aᵢ + b_g), with W_g, b_g from the ``signal``. The loss must be a
+    mean over samples; a common factor would not change the order of the candidates.
 
     Ref: Goodfellow 2015, proposed method — norms of per-sample gradients from inputs and output gradients
     """

@@ -1,4 +1,4 @@
-"""What the monitor keeps of a batch: features that do not depend on the model, and, for the probe, a few samples."""
+"""What the monitor keeps of a batch: features that do not depend on the model, and a few samples for the probe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import Inapplicable
-from leakgauge.monitor.sketch import Plan, SignBucket
+from leakgauge.monitor.sketch import SignBucket, SketchPlan
 
 WIDTH = 64
 PRIME = 2_147_483_647
@@ -19,19 +19,19 @@ PRIME = 2_147_483_647
 class BatchFeatures:
     """The mean sample of all forward passes since the last step, randomly projected to ``WIDTH`` numbers.
 
-    Token numbers are counted into ``WIDTH`` signed bins instead, each by a fixed hash. Weights play no part, so the
-    features of different batches can be compared at any step.
+    Token ids are counted into ``WIDTH`` signed bins by a fixed hash instead. Weights are not used, so the features of different
+    batches can be compared at any step.
     """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._plan: Plan | None = None
+        self._plan: SketchPlan | None = None
         self._shape: tuple[int, ...] | None = None
         self._parts: list[tuple[Tensor, int]] = []
         self._marked = 0
 
     def add(self, x: Tensor) -> None:
-        """Adds one forward pass's batch (n, …)."""
+        """Adds the batch (n, …) of one forward pass."""
         x = x.detach()
         summed = self._tokens(x) if _is_tokens(x) else self._pixels(x)
         self._parts.append((summed, len(x)))
@@ -42,16 +42,16 @@ class BatchFeatures:
         return sum(size for _, size in self._parts)
 
     def mark(self) -> None:
-        """Remembers what was seen so far, for :meth:`drop_marked`."""
+        """Marks what was seen so far, for :meth:`drop_marked`."""
         self._marked = len(self._parts)
 
     def drop_marked(self) -> None:
-        """Forgets what was seen before the mark: its gradient was thrown away."""
+        """Forgets what was seen before the mark, because its gradient was discarded."""
         del self._parts[: self._marked]
         self._marked = 0
 
     def take(self) -> tuple[Tensor, int] | None:
-        """Features and number of samples since the last call, or None where no forward pass was seen."""
+        """Features and number of samples since the last call; None if there was no forward pass."""
         parts, size = self._parts, self.size
         self.drop()
         if size == 0:
@@ -75,7 +75,7 @@ class BatchFeatures:
             self._plan = recipe.plan({"x": (max(1, math.prod(shape)),)}, device=x.device, seed=self._seed)
         if shape != self._shape:
             raise Inapplicable(
-                f"the samples' shape changed from {self._shape} to {shape}; the monitor compares equal ones"
+                f"the samples' shape changed from {self._shape} to {shape}; the monitor needs equal shapes"
             )
         return self._plan({"x": x.float().sum(0)})[0]
 
@@ -98,7 +98,7 @@ def batch_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
 
 def only_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the forward pass takes one tensor and nothing else, so that the probe can repeat it."""
+    """Whether the forward pass takes exactly one tensor, so the probe can repeat it."""
     return len(args) == 1 and isinstance(args[0], Tensor) and not kwargs
 
 

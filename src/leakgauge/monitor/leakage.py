@@ -1,4 +1,4 @@
-"""What the monitor says at a step: frozen, flat names for loggers, one JSON line for records."""
+"""The monitor's result at a step: frozen, with flat names for loggers and one JSON line for records."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ VIEWS: tuple[View, ...] = ("raw", "clipped", "released")
 
 @dataclass(frozen=True)
 class Controls:
-    """What the same measurement reads where nothing can leak; a value counts only above these.
+    """What the same measurement reads if nothing can leak; a value only counts above these.
 
-    ``null``: a critic trained and scored on shuffled pairs. ``decoy``: the critic itself, at the same weights, with a
-    wrong batch declared true. ``noise``: the critic itself, with noise 1 and 10 times as long as the gradient.
+    ``null``: a critic trained and scored on shuffled pairs. ``decoy``: the critic itself, at the same weights, with a wrong
+    batch declared true. ``noise``: the critic itself, with noise of 1 and 10 times the gradient's norm.
     """
 
     null: Rate
@@ -29,11 +29,11 @@ class Controls:
 
 @dataclass(frozen=True)
 class Leakage:
-    """The state of the measurement after ``step`` optimizer steps. What is not known yet, or off, is None.
+    """The state of the measurement after ``step`` optimizer steps. Values that are not known yet, or switched off, are None.
 
-    ``infonce`` in nats, at most ``ceiling`` = ln K; ``top1`` the share of steps whose true batch came out first of K
-    = ``choices``, by chance 1/K; both over the last ``pairs`` scored steps. ``log_wealth`` is the evidence of the alarm,
-    which fires at ln(1/α); ``alarm_at`` the step at which it did. ``layers`` in nats by layer, joint critic not included.
+    ``infonce`` in nats, at most ``ceiling`` = ln K; ``top1`` the share of steps where the true batch ranked first among K =
+    ``choices``, by chance 1/K; both over the last ``pairs`` scored steps. ``log_wealth`` is the evidence of the alarm, which fires
+    at ln(1/α); ``alarm_at`` the step at which it fired. ``layers`` in nats by layer, without the joint critic.
     """
 
     step: int
@@ -61,7 +61,7 @@ class Leakage:
         return self.alarm_at is not None
 
     def scalars(self) -> dict[str, float]:
-        """Flat ``privacy/…`` names for a logger; the controls stand beside the value."""
+        """Flat ``privacy/…`` names for a logger, with the controls next to each value."""
         flat: dict[str, float] = {
             "privacy/alarm": float(self.alarmed),
             "privacy/log_wealth": self.log_wealth,
@@ -87,7 +87,7 @@ class Leakage:
         return flat
 
     def record(self) -> dict[str, Any]:
-        """One JSON line: the scalars, and what is not a number."""
+        """One JSON line: the scalars, and everything that is not a number."""
         return {
             "step": self.step,
             "view": self.view,

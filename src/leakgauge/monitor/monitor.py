@@ -1,4 +1,4 @@
-"""The monitor: takes what a training step released, and says at any time what it told about the data."""
+"""The monitor: takes what each training step releases, and says at any time what it reveals about the data."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from leakgauge.monitor.inputs import WIDTH, BatchFeatures
 from leakgauge.monitor.leakage import VIEWS, Controls, Leakage, View
 from leakgauge.monitor.prober import Prober
 from leakgauge.monitor.ring import Ring, Thinning
-from leakgauge.monitor.sketch import Plan, SignBucket, Sketch
-from leakgauge.monitor.stream import TEMPERATURES, Scored, Stream, sampled
+from leakgauge.monitor.sketch import SignBucket, Sketch, SketchPlan
+from leakgauge.monitor.stream import TEMPERATURES, BlockScores, Stream, is_sampled
 from leakgauge.monitor.summary import summary
 from leakgauge.monitor.whitebox import WhiteBox
 
 WINDOW = 256
-"""Scored steps that the reported rates are taken over."""
-NOT_SHUFFLED = "batches come back in the same order: the alarm needs a shuffled loader and has stopped betting"
+"""Number of scored steps over which rates are reported."""
+NOT_SHUFFLED = "batches repeat in the same order: the alarm needs a shuffled loader and has stopped betting"
 
 Log = Callable[[dict[str, float], int], None]
 """Takes the flat scalars of :meth:`Leakage.scalars` and the step."""
@@ -39,13 +39,14 @@ class ScalarWriter(Protocol):
 
 
 class Monitor:
-    """Measures what the released gradients of a training tell about its batches; the one stateful thing of the package.
+    """Measures what the released gradients of a training reveal about its batches. The only stateful object of the package.
 
-    :func:`leakgauge.monitor.watch` makes one and attaches it. By hand: ``update(x, y, signal)`` once per optimizer step
-    with the step's batch and what was released, ``compute()`` at any time.
+    :func:`leakgauge.monitor.watch` creates one and attaches it. By hand: call ``update(x, y, signal)`` once per optimizer step with
+    the step's batch and what was released, and ``compute()`` at any time. ``prober`` runs the white-box probe, ``epsilon`` returns
+    the ε spent so far, for the reports.
 
-    Everything it holds (sketches, features, recent samples, and the numbers themselves) derives from private data.
-    Buffers are not part of ``state_dict()`` unless asked for, and logging the numbers off-site is a release.
+    Everything it holds (sketches, features, recent samples, and the numbers themselves) derives from private data. ``state_dict()``
+    only includes buffers on request, and logging the numbers off-site is a release.
     """
 
     def __init__(
@@ -59,15 +60,17 @@ class Monitor:
         alpha: float = 0.05,
         choices: int = 16,
         sketch: Sketch | None = None,
+        prober: Prober | None = None,
+        epsilon: Callable[[], float] | None = None,
     ) -> None:
         if every < 1:
-            raise BadInput(f"every counts optimizer steps between reports, at least 1; got {every}")
+            raise BadInput(f"every must be at least 1, the number of optimizer steps between reports; got {every}")
         if view not in VIEWS:
             raise BadInput(f"view must be one of {', '.join(VIEWS)}; got {view!r}")
         if not 2 <= choices <= 64:
-            raise BadInput(f"choices is the number of candidate batches, 2 to 64; got {choices}")
+            raise BadInput(f"choices must be from 2 to 64, the number of candidate batches; got {choices}")
         if not 0 < alpha < 1:
-            raise BadInput(f"alpha is the false-alarm rate, between 0 and 1; got {alpha}")
+            raise BadInput(f"alpha must be between 0 and 1, the false-alarm rate; got {alpha}")
         if log is not None and not isinstance(log, ScalarWriter) and not callable(log):
             raise BadInput(f"log must be a callable log(scalars, step) or a SummaryWriter, got {type(log).__name__}")
         self.view: View = view
@@ -78,21 +81,21 @@ class Monitor:
         self.guard: Guard = Guard(strict=strict)
         self._log: Log | None = _writing(log) if isinstance(log, ScalarWriter) else log
         self._sketch: Sketch = SignBucket() if sketch is None else sketch
-        self._prober: Prober | None = None
+        self._prober: Prober | None = prober
         self._without_prober: str = "no model to probe"
-        self._epsilon: Callable[[], float] | None = None
-        self._on_close: Callable[[], None] | None = None
+        self._epsilon: Callable[[], float] | None = epsilon
+        self._closing: list[Callable[[], None]] = []
         self._saved: dict[str, Any] | None = None
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all that was seen. Hooks stay attached."""
+        """Forgets everything it saw. Hooks stay attached."""
         self.step: int = 0
         self.looking: bool = True
-        """Whether the step under way is looked at: by the stream, which samples steps, or by the probe."""
-        self._differentiated: bool = False  # a backward pass was seen since the last batch of the step
-        self._unsure: bool = False  # a batch came after it: whether both belong to the step is not known yet
-        self._plan: Plan | None = None
+        """Whether the current step is used: by the stream, which samples steps, or by the probe."""
+        self._differentiated: bool = False  # a backward pass came after the last batch of the step
+        self._unsure: bool = False  # a batch came after that: it is not yet known whether both belong to the step
+        self._plan: SketchPlan | None = None
         self._layers: tuple[str, ...] = ()
         self._features = BatchFeatures(self.seed)
         self._stream: Stream | None = None
@@ -108,36 +111,36 @@ class Monitor:
     # what comes in
 
     def update(self, x: Tensor, y: Tensor | None, signal: Signal) -> None:
-        """One optimizer step: its batch ``x``, ``y`` and the ``signal`` that was released for it."""
+        """One optimizer step: its batch ``x``, ``y`` and the released ``signal``."""
         self.see(x)
         if y is not None:
             self.labels(y)
         self.finish(signal)
 
     def see(self, x: Tensor, *, repeatable: bool = True) -> None:
-        """One forward pass's batch; several before a step are one batch in parts."""
+        """The batch of one forward pass; several before a step are parts of one batch."""
         if self._differentiated:
             self._differentiated, self._unsure = False, True
             self._features.mark()
             if self._prober is not None:
                 self._prober.mark()
-        if sampled(self.step + 1):
+        if is_sampled(self.step + 1):
             self._features.add(x)
         if self._prober is not None and self._prober.wants(self.step + 1):
             self._prober.see(x, repeatable=repeatable)
 
     def labels(self, y: Tensor, *, unless_seen: bool = False) -> None:
-        """The labels of the forward pass, for the white-box probe, where no hook can see them.
+        """The labels of the forward pass, for the white-box probe, if no hook can see them.
 
-        ``unless_seen``: they do not count where a hook on the loss has seen the labels of every batch already.
+        ``unless_seen``: ignored if a hook on the loss has already seen the labels of every batch.
         """
         if self._prober is not None and self._prober.wants(self.step + 1):
             self._prober.see_labels(y, unless_seen=unless_seen)
 
     def differentiate(self, fresh: Callable[[], bool]) -> bool:
-        """A backward pass begins. Where ``fresh()``, no gradient is there although one was made since the last step.
+        """Called when a backward pass begins. If ``fresh()``, gradients are empty although one was computed since the last step.
 
-        Then that one was thrown away, as GradScaler does after an overflow, and so are its batches here; returns whether.
+        Then it was discarded, as GradScaler does after an overflow, and its batches are discarded too; returns whether that happened.
         """
         thrown_away = self._unsure and fresh()
         self._differentiated, self._unsure = True, False
@@ -148,12 +151,12 @@ class Monitor:
         return thrown_away
 
     def skip(self) -> None:
-        """Ends a step that is not looked at."""
+        """Ends a step that is not used."""
         self.step += 1
         self._end_step()
 
-    def plan(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> Plan:
-        """The sketch for these parameters; made once."""
+    def plan(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> SketchPlan:
+        """The sketch for these parameters, created once."""
         if self._plan is None:
             plan = self._sketch.plan(shapes, device=device, seed=self.seed)
             self._plan, self._layers = plan, plan.layers
@@ -166,12 +169,12 @@ class Monitor:
         return self._plan
 
     def finish(self, signal: Mapping[str, Tensor | None]) -> None:
-        """Ends a step in which ``signal`` was released, by name; None where a parameter had no gradient."""
+        """Ends a step that released ``signal``, by name; None for a parameter without a gradient."""
         self.step += 1
         batch = self._features.take()
         shared = {name: g for name, g in signal.items() if g is not None}
-        if not sampled(self.step):
-            pass  # here for the probe alone
+        if not is_sampled(self.step):
+            pass  # only the probe needed this step
         elif not shared:
             self._skipped["no gradient"] += 1
             self.guard.say("gradient", "leakgauge monitor: a step had no gradient at all and was not scored")
@@ -179,7 +182,7 @@ class Monitor:
             self._skipped["no input"] += 1
             self.guard.say(
                 "input",
-                "leakgauge monitor: a step came without a forward pass of the model, or with an empty batch; not scored",
+                "leakgauge monitor: a step had no forward pass of the model, or an empty batch, and was not scored",
             )
         else:
             self._take(batch, shared)
@@ -189,7 +192,7 @@ class Monitor:
         self._end_step()
 
     def flush(self) -> None:
-        """Scores the block under way now; at the end of an epoch this keeps the alarm's guarantee exact."""
+        """Scores the current block now. Call it at the end of an epoch to keep the alarm's guarantee exact."""
         if self._stream is not None:
             self._score(self._stream)
 
@@ -200,7 +203,7 @@ class Monitor:
         self.looking = self._looks_at(self.step + 1)
 
     def _looks_at(self, step: int) -> bool:
-        return sampled(step) or (self._prober is not None and self._prober.wants(step))
+        return is_sampled(step) or (self._prober is not None and self._prober.wants(step))
 
     def _take(self, batch: tuple[Tensor, int], shared: Mapping[str, Tensor]) -> None:
         if self._plan is None:
@@ -231,7 +234,7 @@ class Monitor:
     # what comes out
 
     def compute(self) -> Leakage:
-        """What is known now."""
+        """The current state of the measurement."""
         table = torch.empty(0, 0) if self._window is None else self._window.values()
         infonce = top1 = controls = None
         layers: dict[str, float] = {}
@@ -265,11 +268,11 @@ class Monitor:
         )
 
     def report(self) -> str:
-        """A plain-text summary: the curve so far, the latest numbers, and the controls beside them."""
+        """A plain-text summary: the curve so far, and the latest numbers with their controls."""
         return summary(self.compute(), list(self.records()))
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The reports so far as JSON-ready dictionaries, oldest first; over a long training every n-th of them."""
+        """The reports so far as JSON-ready dictionaries, oldest first; in a long training only every n-th."""
         yield from self._history
 
     def state_bytes(self) -> int:
@@ -278,7 +281,7 @@ class Monitor:
         return sum(part.nbytes() for part in parts if part is not None)
 
     def state_dict(self, *, private: bool = False) -> dict[str, Any]:
-        """The step, the alarm, the reports and whether batches came shuffled.
+        """The step, the alarm, the reports, and whether batches were shuffled.
 
         With ``private`` also sketches and features, which derive from data.
         """
@@ -293,10 +296,10 @@ class Monitor:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a saved state. Without private buffers the critic starts anew; the alarm keeps its evidence."""
+        """Continues from a saved state. Without private buffers the critic starts from scratch; the alarm keeps its evidence."""
         missing = {"step", "alarm", "records"} - set(state)
         if missing:
-            raise BadInput(f"this is not a monitor's state: it lacks {', '.join(sorted(missing))}")
+            raise BadInput(f"this is not the state of a monitor: {', '.join(sorted(missing))} is missing")
         self.step = int(state["step"])
         self.looking = self._looks_at(self.step + 1)
         self._history = Thinning()
@@ -306,10 +309,14 @@ class Monitor:
         if self._plan is not None:
             self._restore(self._saved)
 
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Calls ``callback`` each time the monitor is closed; :func:`watch` removes its hooks this way."""
+        self._closing.append(callback)
+
     def close(self) -> None:
-        """Removes all hooks and lets go of all buffers. Reports stay readable."""
-        if self._on_close is not None:
-            self._on_close()
+        """Removes all hooks and releases all buffers. Reports stay readable."""
+        for callback in self._closing:
+            callback()
         if self._prober is not None:
             self._without_prober = self._prober.off or "not due yet"
         self._plan, self._stream, self._prober = None, None, None
@@ -325,7 +332,7 @@ class Monitor:
         self._saved = None
         if self._alarm is not None and state["alarm"] is not None:
             self._alarm.load_state_dict(state["alarm"])
-        if self._stream is not None:  # a loader without shuffling stays one: its bets are not taken up again
+        if self._stream is not None:  # an unshuffled loader stays unshuffled: betting does not resume
             self._stream.shuffled = self._shuffled = bool(state.get("shuffled", True))
         if self._window is not None:
             self._window.clear()
@@ -348,8 +355,8 @@ class Monitor:
         notes = list(self.guard.said.values())
         if self._stream is not None and self._stream.blocks > 3 and self._window is not None and not len(self._window):
             notes.append(
-                f"InfoNCE needs {self.choices} steps between two ends of an epoch, and fewer came; "
-                f"give a smaller choices=, or call flush() less often"
+                f"InfoNCE needs {self.choices} steps between two ends of an epoch, but there were fewer; "
+                f"set a smaller choices=, or call flush() less often"
             )
         if self._whitebox is None:
             why = self._without_prober if self._prober is None else self._prober.off or "not due yet"
@@ -359,14 +366,14 @@ class Monitor:
         return tuple(notes)
 
 
-def _table(scored: Scored) -> Tensor:
+def _table(scored: BlockScores) -> Tensor:
     """One row per scored step: hit, null, decoy, two noise levels, joint nats, nats per layer."""
     columns = [scored.hits[None].double(), scored.null[None], scored.decoy[None], scored.noise, scored.nats]
     return torch.cat([c.double() for c in columns]).T
 
 
 def _mean(values: Tensor) -> Rate:
-    """Mean with its 95 % Student interval; steps are taken as independent, which the drift of weights makes approximate."""
+    """Mean with its 95 % Student interval. Steps are treated as independent, which is approximate because the weights drift."""
     mean = float(values.mean())
     from scipy.special import stdtrit  # here, because scipy is slow to import
 

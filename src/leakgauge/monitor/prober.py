@@ -1,4 +1,4 @@
-"""When the white-box probe runs and on which samples; it says why where it cannot."""
+"""Decides when the white-box probe runs and on which samples, and says why if it cannot run."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch import Tensor, nn
 from leakgauge.channels.rows import as_rows
 from leakgauge.core import Loss
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.monitor.whitebox import Protection, WhiteBox, probe, untouched_randomness
+from leakgauge.monitor.whitebox import Protection, WhiteBox, preserve_randomness, probe
 
 RECENT_BYTES = 2_000_000
-"""Memory for samples of recent batches, which stand in as non-members where no candidates are given."""
+"""Memory for samples of recent batches, which serve as non-members if no candidates are given."""
 COLLECT = 4
-"""Steps before a probe from which samples are kept, where a number of non-members is asked for."""
+"""How many steps before a probe samples are kept, if a number of non-members was requested."""
 
 
 class Samples(Protocol):
-    """A map-style dataset whose items start with a sample and its label."""
+    """A map-style dataset with items that start with a sample and its label."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
 
 
 class Prober:
-    """Collects the members of the step and candidates, and runs :func:`leakgauge.monitor.whitebox.probe` when due."""
+    """Collects the members of the step and candidates, and runs :func:`leakgauge.monitor.whitebox.probe` when it is due."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Prober:
         if others is not None and others < 1:
             raise BadInput(f"the white-box probe needs at least one non-member, got others={others}")
         if candidates is not None and not isinstance(candidates, tuple) and len(candidates) == 0:
-            raise BadInput("candidates holds no sample; give a dataset of (sample, label), or leave it out")
+            raise BadInput("candidates is empty; give a dataset of (sample, label), or leave it out")
         self._model, self._loss, self._every, self._seed = model, loss, every, seed
         self._candidates, self._others, self._protection = candidates, others, protection
         self._batches = 1 if others is None else COLLECT
@@ -59,7 +59,7 @@ class Prober:
         return step % self._every == 0 or (step == 1 and self._candidates is not None)
 
     def wants(self, step: int) -> bool:
-        """Whether the samples of this step are needed, as members or as later non-members."""
+        """Whether the samples of this step are needed, as members or as non-members later."""
         if self._loss is None:
             return False
         return self.due(step) or (self._candidates is None and -step % self._every <= self._batches)
@@ -73,11 +73,11 @@ class Prober:
             self._y.append(y.detach().clone())
 
     def mark(self) -> None:
-        """Remembers what was seen so far, for :meth:`drop_marked`."""
+        """Marks what was seen so far, for :meth:`drop_marked`."""
         self._marked = len(self._x), len(self._y)
 
     def drop_marked(self) -> None:
-        """Forgets the samples before the mark: their gradient was thrown away."""
+        """Forgets the samples before the mark, because their gradient was discarded."""
         del self._x[: self._marked[0]], self._y[: self._marked[1]]
         self._marked = (0, 0)
 
@@ -85,12 +85,12 @@ class Prober:
         self._x, self._y, self._repeatable, self._marked = [], [], True, (0, 0)
 
     def forget(self) -> None:
-        """Drops all samples that are held."""
+        """Drops all samples."""
         self.drop()
         self._recent = []
 
     def finish(self, step: int, signal: Mapping[str, Tensor | None]) -> WhiteBox | None:
-        """Runs the probe if it is due at ``step``; the samples of the step are gone afterwards."""
+        """Runs the probe if it is due at ``step``; afterwards the samples of the step are dropped."""
         x, y, repeatable = self._x, self._y, self._repeatable
         self.drop()
         if not self.wants(step):
@@ -112,7 +112,7 @@ class Prober:
             return None
         others = self._non_members(members)
         missing = self._why_no_others()
-        if self._every == 1:  # no step lies between two probes, so this one's members are the next one's others
+        if self._every == 1:  # with no step between two probes, the members of this one are the others of the next
             self._keep(members)
         if others is None:
             self.off = missing
@@ -142,26 +142,26 @@ class Prober:
                 return None
             x, y = (torch.cat(part) for part in zip(*self._recent, strict=True))
         else:
-            x, y = self._drawn(2 * wanted)
+            x, y = self._draw_candidates(2 * wanted)
         new = ~_same_rows(x.to(members[0]), members[0])
         x, y = x[new.to(x.device)][-wanted:], y[new.to(y.device)][-wanted:]
         return (x.to(members[0].device), y.to(members[1].device)) if len(x) else None
 
     def _why_no_others(self) -> str:
         if self._candidates is not None:
-            return "no non-members: the candidates drawn were all in the batch; give candidates from outside"
+            return "no non-members: all candidates drawn were in the batch; give candidates from outside"
         if self._recent:
-            return "no non-members: the batches before held the same samples; give candidates="
-        return "no non-members yet: recent batches did not fit into memory or none came before"
+            return "no non-members: earlier batches had the same samples; give candidates="
+        return "no non-members yet: recent batches did not fit into memory, or there were none"
 
-    def _drawn(self, count: int) -> tuple[Tensor, Tensor]:
+    def _draw_candidates(self, count: int) -> tuple[Tensor, Tensor]:
         source = self._candidates
         assert source is not None
         total = len(source[0]) if isinstance(source, tuple) else len(source)
         index = torch.randperm(total, generator=self._rng)[:count]
         if isinstance(source, tuple):
             return source[0][index], source[1][index]
-        with untouched_randomness(self._seed, torch.device("cpu")):  # augmentations draw from global generators
+        with preserve_randomness(self._seed, torch.device("cpu")):  # augmentations use the global generators
             items = [source[i] for i in index.tolist()]
         x = torch.stack([torch.as_tensor(item[0]) for item in items])
         return x, torch.stack([torch.as_tensor(item[1]) for item in items])

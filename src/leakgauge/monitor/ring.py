@@ -1,4 +1,4 @@
-"""Memory that does not grow: the last rows of a stream, and a history that thins itself."""
+"""Memory that does not grow: the last rows of a stream, and a history that thins itself out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class Ring:
-    """The last ``rows`` vectors of a stream, in order, in memory taken once."""
+    """The last ``rows`` vectors of a stream, in order, in memory allocated once."""
 
     def __init__(self, rows: int, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32) -> None:
         self._rows = torch.zeros(rows, *shape, dtype=dtype)
         self._next, self._count = 0, 0
 
     def append(self, values: Tensor) -> None:
-        """Adds ``values`` (n, *shape); of more than ``rows`` the last ones stay."""
+        """Adds ``values`` (n, *shape); only the last ``rows`` are kept."""
         values = values[-len(self._rows) :].to(self._rows)
         at = (self._next + torch.arange(len(values))) % len(self._rows)
         self._rows[at] = values
@@ -27,7 +27,7 @@ class Ring:
         self._count = min(self._count + len(values), len(self._rows))
 
     def values(self) -> Tensor:
-        """What is held, oldest first, as a copy."""
+        """The stored rows, oldest first, as a copy."""
         start = self._next - self._count
         return self._rows[(start + torch.arange(self._count)) % len(self._rows)]
 
@@ -43,9 +43,9 @@ class Ring:
 
 
 class Thinning(Generic[T]):
-    """At most ``most`` entries over any length of stream: when full, every second one goes, and so on.
+    """At most ``most`` entries for a stream of any length: when full, every second entry is dropped, and so on.
 
-    The newest entry is always held, so that a curve keeps its whole length and its end.
+    The newest entry is always kept, so a curve keeps its whole length and its end.
 
     >>> history = Thinning(4)
     >>> for i in range(9): history.append(i)

@@ -1,4 +1,4 @@
-"""Short, seeded, linear summaries of a gradient, one row per layer: inner products survive, memory is fixed."""
+"""Short, seeded, linear summaries of a gradient, one row per layer. They preserve inner products and use fixed memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 SMALL = 1 << 15
-"""Tensors below this size are summed by one scatter; larger ones by one matrix product each."""
+"""Smaller tensors are summed by one scatter; larger ones by one matrix product each."""
 SMALL_TOTAL = 1 << 17
 TILE = 4096
 
 
-class Plan(Protocol):
-    """A sketch made for certain shapes: call it with the tensors (None counts as zero) for (layers, width) numbers."""
+class SketchPlan(Protocol):
+    """A sketch for fixed shapes: call it with the tensors (None counts as zero) to get (layers, width) numbers."""
 
     layers: tuple[str, ...]
     width: int
@@ -27,18 +27,18 @@ class Plan(Protocol):
 
 
 class Sketch(Protocol):
-    """What :class:`leakgauge.monitor.Monitor` takes: a recipe that makes a plan for given shapes."""
+    """What :class:`leakgauge.monitor.Monitor` takes: makes a plan for given shapes."""
 
-    def plan(self, shapes: Mapping[str, tuple[int, ...]], /, *, device: torch.device, seed: int) -> Plan: ...
+    def plan(self, shapes: Mapping[str, tuple[int, ...]], /, *, device: torch.device, seed: int) -> SketchPlan: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class SignBucket:
     """Every entry goes to one of the layer's buckets with a random sign: S(g)_b = Σ_{i: b(i)=b} s(i)·g_i.
 
-    E⟨S(g), S(h)⟩ = ⟨g, h⟩ over the signs. Small tensors have their own random buckets. A large one is read as rows of
-    ``TILE`` entries with sign s(i) = r(row)·c(column) and bucket column mod width, so that it costs one pass over
-    memory and no index per entry. ``total`` numbers are shared out over at most ``layers`` layers.
+    E⟨S(g), S(h)⟩ = ⟨g, h⟩ over the signs. Small tensors have their own random buckets. A large tensor is treated as rows of
+    ``TILE`` entries with sign s(i) = r(row)·c(column) and bucket column mod width; that needs one pass over memory and no index
+    per entry. ``total`` numbers are divided among at most ``layers`` layers.
 
     Ref: Charikar et al. 2002, section 3 — count sketch
     """
@@ -46,13 +46,13 @@ class SignBucket:
     total: int = 1024
     layers: int = 48
 
-    def plan(self, shapes: Mapping[str, tuple[int, ...]], /, *, device: torch.device, seed: int) -> Plan:
+    def plan(self, shapes: Mapping[str, tuple[int, ...]], /, *, device: torch.device, seed: int) -> SketchPlan:
         return _SignBucketPlan(shapes, group(tuple(shapes), self.layers), self.total, device, seed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoSided:
-    """A matrix G (rows × the rest) becomes Lᵀ G R / rank with random signs L, R of ``rank`` columns; rank² numbers a layer.
+    """Turns a matrix G (rows × the rest) into Lᵀ G R / rank with random signs L, R of ``rank`` columns; rank² numbers per layer.
 
     E⟨S(G), S(H)⟩ = ⟨G, H⟩ over the signs. Vectors are multiplied by one sign matrix of rank² columns.
 
@@ -62,12 +62,12 @@ class TwoSided:
     rank: int = 6
     layers: int = 32
 
-    def plan(self, shapes: Mapping[str, tuple[int, ...]], /, *, device: torch.device, seed: int) -> Plan:
+    def plan(self, shapes: Mapping[str, tuple[int, ...]], /, *, device: torch.device, seed: int) -> SketchPlan:
         return _TwoSidedPlan(shapes, group(tuple(shapes), self.layers), self.rank, device, seed)
 
 
 def group(names: Sequence[str], most: int) -> dict[str, str]:
-    """Layer of every parameter: itself, or its module, or a run of neighbouring modules, whichever first fits ``most``.
+    """Layer of every parameter: itself, its module, or a run of neighbouring modules, whichever first gives at most ``most``.
 
     >>> group(["a.weight", "a.bias", "b.weight"], 2)
     {'a.weight': 'a', 'a.bias': 'a', 'b.weight': 'b'}
@@ -140,7 +140,7 @@ class _SignBucketPlan:
         return tensor.detach().reshape(-1).float()
 
     def _columns(self, tensor: Tensor | None) -> Tensor:
-        """Σ over rows of r(row)·g, per column of the tile; the unfinished last row is added by hand."""
+        """Σ over rows of r(row)·g, per column of the tile; the incomplete last row is added separately."""
         if tensor is None:
             return torch.zeros(self._tile, device=self._device)
         flat = tensor.detach().reshape(-1).float()

@@ -1,21 +1,21 @@
-"""The stream of (batch, gradient) pairs, cut into blocks and scored before it is learned from.
+"""The stream of (batch, gradient) pairs, cut into blocks; each block is scored before it is learned from.
 
-Why the alarm is valid. Let B₁ … B_M be the batches of a block and gᵢ what was released at its step i. Candidates of
-step i are the batches that are not yet used there: Bᵢ itself and the *later* ones of its block. The null hypothesis
-says that gᵢ tells nothing about Bᵢ beyond what the past tells. The critic of a block was fitted on earlier blocks only.
-Take as known the earlier blocks, B₁ … Bᵢ₋₁, g₁ … gᵢ, and the remaining batches Bᵢ … B_M as a set without order. Under the
-null, and when the loader's order is random (i.i.d. draws, or a shuffle within an epoch), each member of that set is
-equally likely to be Bᵢ. So the softmax over the set, which sums to 1, has mean 1/(M-i+1) at Bᵢ, and the e-value
+Why the alarm is valid. Let B₁ … B_M be the batches of a block and gᵢ what was released at its step i. The candidates of step i
+are the batches not used before: Bᵢ itself and the *later* ones of its block. The null hypothesis says that gᵢ reveals nothing
+about Bᵢ beyond what the past reveals. The critic of a block was fitted on earlier blocks only. Condition on the earlier
+blocks, B₁ … Bᵢ₋₁, g₁ … gᵢ, and the remaining batches Bᵢ … B_M as an unordered set. Under the null, and if the loader's order
+is random (i.i.d. draws, or a shuffle within an epoch), each member of that set is equally likely to be Bᵢ. So the softmax over
+the set, which sums to 1, has mean 1/(M-i+1) at Bᵢ, and the e-value
 
     eᵢ = (1-λ) + λ·(M-i+1)·softmax(scores)_true
 
-has mean exactly 1 given all earlier e-values of the block, which are functions of what was taken as known: a martingale,
-although decoys overlap. Earlier batches would not do as decoys: they have shaped the weights, hence gᵢ, and a critic
-could learn to rule them out without any leak of Bᵢ. The weights are the same for all candidates, as there is one gᵢ.
+has mean exactly 1 given all earlier e-values of the block, which are functions of the conditioned variables: a martingale, even
+though decoys overlap. Earlier batches would not work as decoys: they have shaped the weights, hence gᵢ, and a critic could learn
+to rule them out without any leak of Bᵢ. The weights are the same for all candidates, because there is only one gᵢ.
 
-What it needs: a shuffled loader that does not look at the model. Where batches come back in the same order the
-guarantee is lost; that is noticed and said. Across the border of two epochs the order is random only up to what an
-epoch without replacement tells about its rest; call ``flush`` at the end of an epoch for exactness there.
+What it needs: a shuffled loader that does not depend on the model. If batches repeat in the same order the guarantee is lost;
+this is detected and reported. Across the border of two epochs the order is random only up to what an epoch without replacement
+reveals about its rest; call ``flush`` at the end of an epoch to be exact there.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from leakgauge.monitor.ring import Ring
 TEMPERATURES = (1.0, 2.0, 4.0, 10.0)
 STAKE = 0.9
 BLOCKS = (8, 8, 16, 16, 32, 32, 64)
-"""Sizes of the blocks, the last one from then on: short ones first, so that an early leak is found early."""
+"""Sizes of the blocks; the last size repeats. Short blocks come first, to find an early leak early."""
 MEMORY = 96
-"""Pairs that a critic learns from: the newest ones, as the weights move on."""
+"""Number of pairs that a critic learns from: the newest, because the weights change."""
 NOISE = (1.0, 10.0)
-"""Strengths of the noise control, against the sketch's own length."""
+"""Strengths of the noise control, relative to the sketch's norm."""
 HASHES = 4096
 REPEATS = 3
 
 
-def sampled(step: int) -> bool:
-    """Whether a step takes part: the first 128, where leaks are largest, then every second, from 512 on every fourth.
+def is_sampled(step: int) -> bool:
+    """Whether a step is used: the first 128, where leaks are largest, then every second, from 512 on every fourth.
 
-    The rule is fixed beforehand and does not look at the data, so the alarm's guarantee does not change.
+    The rule is fixed in advance and does not depend on the data, so the alarm's guarantee is unchanged.
     """
     return step <= 128 or (step % 2 == 0 and (step <= 512 or step % 4 == 0))
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
-    """What one block told, per step that had enough candidates (n of them).
+class BlockScores:
+    """The scores of one block, per step with enough candidates (n of them).
 
-    ``nats`` (layers + 1, n): InfoNCE summands, joint critic first. ``hits`` (n,): whether the true batch came out
-    first. The controls: ``null`` (n,) of a critic trained and scored on shuffled pairs, ``decoy`` (n,) with a wrong
-    batch declared true, ``noise`` (levels, n) with noise added to the gradient. ``evalues`` (layers + 1, m,
-    temperatures) and ``steps`` are for the alarm and cover all m steps.
+    ``nats`` (layers + 1, n): InfoNCE summands, joint critic first. ``hits`` (n,): whether the true batch ranked first. The
+    controls: ``null`` (n,) from a critic trained and scored on shuffled pairs, ``decoy`` (n,) with a wrong batch declared true,
+    ``noise`` (levels, n) with noise added to the gradient. ``evalues`` (layers + 1, m, temperatures) and ``steps`` are for the alarm
+    and cover all m steps.
     """
 
     nats: Tensor
@@ -72,7 +72,7 @@ class Scored:
 
 
 class Stream:
-    """Holds the pairs of the block under way and of the past; fixed memory."""
+    """Holds the pairs of the current block and of the past, in fixed memory."""
 
     def __init__(
         self, layers: int, width: int, features: int, *, choices: int, seed: int, device: torch.device
@@ -93,15 +93,15 @@ class Stream:
         self.shuffled = True
 
     def add(self, step: int, sketch: Tensor, features: Tensor, size: int) -> bool:
-        """Adds the pair of one step; whether the block is full and waits for :meth:`score`."""
+        """Adds the pair of one step; returns whether the block is full and ready for :meth:`score`."""
         at = len(self._steps)
         self._sketches[at], self._features[at] = sketch, features
         self._steps.append(step)
         self._sizes.append(size)
         return at + 1 >= BLOCKS[min(self.blocks, len(BLOCKS) - 1)]
 
-    def score(self) -> Scored | None:
-        """Scores the block by the critic of the past, then adds it to the past. None when there was nothing to score."""
+    def score(self) -> BlockScores | None:
+        """Scores the block with the critic of the past, then adds it to the past. None if there was nothing to score."""
         count = len(self._steps)
         if count == 0:
             return None
@@ -119,12 +119,12 @@ class Stream:
         if known >= 4 and len(steps) > 1:
             shuffle = torch.randperm(known, generator=self._rng)
             critic = Critic.of(self._past_sketches.values(), self._past_features.values(), shuffle)
-            scored = self._scored(critic, sketches, features, steps)
+            scored = self._score_block(critic, sketches, features, steps)
         self._past_sketches.append(sketches)
         self._past_features.append(features)
         return scored
 
-    def _scored(self, critic: Critic, sketches: Tensor, features: Tensor, steps: list[int]) -> Scored:
+    def _score_block(self, critic: Critic, sketches: Tensor, features: Tensor, steps: list[int]) -> BlockScores:
         count = len(steps)
         scores = critic.scores(sketches, features)
         truth = torch.arange(count)
@@ -138,14 +138,14 @@ class Stream:
         wrong = self._one_of(decoys)
         noise = self._noise(sketches)
         drowned = torch.cat([critic.joint_scores(sketches + level * noise, features) for level in NOISE])
-        best = self._log_scores.argmax(-1)  # the temperature that did best on earlier blocks, per component
+        best = self._log_scores.argmax(-1)  # the best temperature on earlier blocks, per component
 
         def nats(scores: Tensor, truth: Tensor, allowed: Tensor, best: Tensor) -> Tensor:
             found = self._evalues(scores, truth, allowed)
             return found.gather(-1, best[:, None, None].expand(*found.shape[:-1], 1)).squeeze(-1)
 
         joint = best[:1]
-        scored = Scored(
+        scored = BlockScores(
             nats=nats(scores[:-1, rows], rows, some, best[:-1]),
             hits=(scores[0, rows].masked_fill(~some, -torch.inf).argmax(1) == rows),
             null=nats(scores[-1:, rows], self._one_of(some), some, best[-1:])[0],
@@ -163,7 +163,7 @@ class Stream:
         return log_evalues(scores, truth, allowed=allowed, temperatures=temperatures, stake=STAKE)
 
     def _draw(self, later: Tensor) -> Tensor:
-        """Of each row's later batches, ``choices - 1`` at random and the true one, which stands on the diagonal."""
+        """For each row, ``choices - 1`` of its later batches at random and the true one, which is on the diagonal."""
         keys = torch.rand(later.shape, generator=self._rng).masked_fill(~later, -1.0)
         keys.fill_diagonal_(2.0)
         chosen = keys.topk(min(self.choices, later.shape[1]), dim=1).indices
@@ -173,12 +173,12 @@ class Stream:
         return torch.rand(allowed.shape, generator=self._rng).masked_fill(~allowed, -1.0).argmax(1)
 
     def _noise(self, sketches: Tensor) -> Tensor:
-        """Gaussian noise as long as the sketch, layer by layer."""
+        """Gaussian noise with the sketch's norm, layer by layer."""
         length = sketches.norm(dim=-1, keepdim=True) / sketches.shape[-1] ** 0.5
         return length * torch.randn(sketches.shape, generator=self._rng)
 
     def _look_for_repeats(self, features: Tensor) -> None:
-        """Counts batches, one after another, that were seen before: a fixed order, or one batch over and over."""
+        """Counts consecutive batches that were seen before: a fixed order, or the same batch again and again."""
         for row in features.numpy():
             key = hash(row.tobytes())
             self._again = self._again + 1 if key in self._seen else 0
@@ -188,7 +188,7 @@ class Stream:
                 self._seen.popitem(last=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the unfinished block, whose steps are not scored again after loading."""
+        """Everything but the unfinished block; its steps are not scored after loading."""
         return {
             "sketches": self._past_sketches.values(),
             "features": self._past_features.values(),
@@ -211,10 +211,10 @@ class Stream:
 
 
 def _of_usual_size(sizes: Tensor) -> Tensor:
-    """Drops the odd, short batch that ends an epoch, whose place is no accident.
+    """Drops the shorter batch at the end of an epoch, because its position is not random.
 
-    The rule does not look at the order: where three quarters of a block share one size the others are left out, and
-    where sizes vary by chance (Poisson sampling) all stay.
+    The rule does not depend on the order: if three quarters of a block have the same size the others are dropped; if sizes vary
+    by chance (Poisson sampling) all are kept.
     """
     usual = sizes.mode().values
     same = sizes == usual

@@ -1,4 +1,4 @@
-"""The monitor's findings in plain text."""
+"""The monitor's results in plain text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LAYERS = 8
 
 
 def summary(leakage: Leakage, records: Sequence[dict[str, Any]]) -> str:
-    """A page of at most some forty lines; the controls stand beside every estimate."""
+    """At most about forty lines, with controls next to every estimate."""
     lines = [f"leakgauge monitor, {leakage.step} steps, view {leakage.view}", ""]
     lines += [*_whitebox(leakage), *_critic(leakage), *_alarm(leakage)]
     if leakage.epsilon is not None:

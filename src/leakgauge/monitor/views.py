@@ -1,8 +1,9 @@
-"""Which gradient is looked at: as computed, after clipping, or as released; for plain torch and for Opacus."""
+"""Which gradient is read: as computed, after clipping, or as released; for plain torch and for Opacus."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -17,7 +18,7 @@ COMPILED = "torch.compile traces through the monitor's hooks; watch the model wi
 
 @runtime_checkable
 class PrivateOptimizer(Protocol):
-    """Opacus' ``DPOptimizer``, by shape: it clips and adds noise inside ``step``, then calls the wrapped optimizer."""
+    """Opacus' ``DPOptimizer``, by its attributes: it clips and adds noise inside ``step``, then calls the wrapped optimizer."""
 
     original_optimizer: torch.optim.Optimizer
     noise_multiplier: float
@@ -26,8 +27,8 @@ class PrivateOptimizer(Protocol):
     loss_reduction: str
 
 
-def stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer whose ``step`` applies the released gradient: Opacus' and Accelerate's wrap it and fire no hooks."""
+def stepping_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer that applies the released gradient in its ``step``: Opacus and Accelerate wrap it, and the wrappers fire no hooks."""
     while True:
         if isinstance(optimizer, PrivateOptimizer):
             optimizer = optimizer.original_optimizer
@@ -37,8 +38,8 @@ def stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             return optimizer
 
 
-def inside(model: nn.Module) -> nn.Module:
-    """The model within DistributedDataParallel, DataParallel or Opacus' GradSampleModule; the names are its own."""
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel, DataParallel or Opacus' GradSampleModule, with its own parameter names."""
     while True:
         inner = model._modules.get("_module" if type(model).__name__.startswith("GradSampleModule") else "module")
         wrapped = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
@@ -47,11 +48,11 @@ def inside(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raises ``BadInput`` that names the set-up, where hooks would see no gradient or a wrong one."""
+def refuse_unsupported(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raises ``BadInput`` for a setup in which hooks would see no gradient or a wrong one."""
     kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
     if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
-        raise BadInput("FSDP shards the gradients, so no process holds one to look at; watch an unsharded run instead")
+        raise BadInput("FSDP shards the gradients, so no process has a whole one; watch an unsharded run instead")
     if "OptimizedModule" in kinds or any(m._compiled_call_impl is not None for m in model.modules()):
         raise BadInput(COMPILED)
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -61,9 +62,9 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def reader(
     view: View, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> Callable[[], dict[str, Tensor | None]]:
-    """A function that reads the gradient of the step about to be taken, as ``view`` sees it, by name.
+    """A function that reads the gradient of the coming step, as ``view`` sees it, by name.
 
-    Plain torch: ``p.grad``, clipped by whatever the loop did to it and unscaled by GradScaler. Opacus: the mean of
+    Plain torch: ``p.grad``, with any clipping that the loop did, unscaled by GradScaler. Opacus: the mean of
     ``p.grad_sample`` (raw), ``p.summed_grad`` over the expected batch size (clipped) or ``p.grad`` (released).
     """
     if isinstance(optimizer, PrivateOptimizer) and view != "released":
@@ -74,7 +75,7 @@ def reader(
             return {name: _private(view, p, over) for name, p in parameters.items()}
 
         return read_private
-    applying = stepping(optimizer)
+    applying = stepping_optimizer(optimizer)
 
     def read() -> dict[str, Tensor | None]:
         found = {name: p.grad for name, p in parameters.items()}
@@ -88,20 +89,18 @@ def reader(
     return read
 
 
-def protection_of(
-    optimizer: torch.optim.Optimizer, *, clip: float | None, noise: float | None, view: View
-) -> Protection:
-    """Clipping and noise of what ``view`` sees: read from Opacus' optimizer, or as the user states them."""
-    over: int | None = None
+def protection_of(optimizer: torch.optim.Optimizer, *, stated: Protection | None = None, view: View) -> Protection:
+    """Clipping and noise in the gradient that ``view`` reads: from Opacus' optimizer, or as the user stated them."""
+    found = stated or Protection()
     if isinstance(optimizer, PrivateOptimizer):
-        clip = float(optimizer.max_grad_norm)
-        over = _divisor(optimizer)
-        noise = float(optimizer.noise_multiplier) * clip / over
-    return Protection(clip=None if view == "raw" else clip, noise=noise if view == "released" else None, over=over)
+        clip, over = float(optimizer.max_grad_norm), _divisor(optimizer)
+        found = Protection(clip=clip, noise=float(optimizer.noise_multiplier) * clip / over, over=over)
+    clip, noise = None if view == "raw" else found.clip, found.noise if view == "released" else None
+    return replace(found, clip=clip, noise=noise)
 
 
 def _divisor(optimizer: PrivateOptimizer) -> int:
-    """What Opacus divides the noised sum by: the expected batch size times the batches accumulated into the step, or 1."""
+    """The divisor of Opacus' noised sum: the expected batch size times the batches accumulated in the step, or 1."""
     if optimizer.loss_reduction != "mean":
         return 1
     held = [p for part in optimizer.original_optimizer.param_groups for p in part["params"]]

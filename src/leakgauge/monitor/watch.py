@@ -1,4 +1,4 @@
-"""Attaches a monitor to a training by hooks; the loop stays as it is."""
+"""Attaches a monitor to a training by hooks; the training loop does not change."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from leakgauge.monitor.leakage import View
 from leakgauge.monitor.monitor import Log, Monitor, ScalarWriter
 from leakgauge.monitor.prober import Prober, Samples
 from leakgauge.monitor.sketch import Sketch
-from leakgauge.monitor.views import PrivateOptimizer, inside, protection_of, reader, refuse, stepping
+from leakgauge.monitor.views import (
+    PrivateOptimizer,
+    protection_of,
+    reader,
+    refuse_unsupported,
+    stepping_optimizer,
+    unwrap,
+)
+from leakgauge.monitor.whitebox import Protection
 
 LABELS = ("labels", "label", "targets", "target")
 """Keyword arguments of a forward pass that hold labels."""
 
 
 class Scaler(Protocol):
-    """``torch.amp.GradScaler``, by shape."""
+    """``torch.amp.GradScaler``, by its method."""
 
     def get_scale(self) -> float: ...
-
-
-class Accountant(Protocol):
-    """Opacus' privacy accountants, by shape."""
-
-    def get_epsilon(self, delta: float) -> float: ...
 
 
 def watch(
@@ -43,11 +45,9 @@ def watch(
     log: Log | ScalarWriter | None = None,
     candidates: Samples | tuple[Tensor, Tensor] | None = None,
     others: int | None = None,
-    clip: float | None = None,
-    noise: float | None = None,
+    protection: Protection | None = None,
+    epsilon: Callable[[], float] | None = None,
     scaler: Scaler | None = None,
-    accountant: Accountant | None = None,
-    delta: float = 1e-5,
     alpha: float = 0.05,
     choices: int = 16,
     sketch: Sketch | None = None,
@@ -61,56 +61,59 @@ def watch(
         ...                                     # the loop, unchanged
         monitor.report(); monitor.close()
 
-    ``loss`` switches the white-box probe on, every ``every`` steps; where it is the ``nn.Module`` that the loop calls,
-    the labels are seen by a hook, else give them by ``monitor.labels(y)``. ``candidates`` is a dataset (or tensors x, y)
-    to draw non-members from; without it samples of recent batches stand in. ``others``: how many, as many as members
-    by default. ``view``: ``raw`` (this process's own gradient as computed, before clipping and before DDP averages it),
-    ``clipped`` or ``released`` (what the optimizer applies). ``clip`` and ``noise``: per-sample clipping norm and
-    standard deviation per entry of the mean gradient, where the loop does differential privacy itself; read from the
-    optimizer under Opacus. ``scaler``: the GradScaler, needed by ``view="raw"`` alone. ``accountant``: Opacus' one, of
-    which ε at ``delta`` is reported. ``batches="given"``: no hook reads the forward passes; whoever holds the batch gives
-    it by ``monitor.see(x)``, as the adapters of trainers do.
+    ``loss`` switches on the white-box probe, every ``every`` steps. If it is the ``nn.Module`` that the loop calls, a hook reads the
+    labels; otherwise pass them with ``monitor.labels(y)``. ``candidates`` is a dataset (or tensors x, y) to draw non-members from;
+    without it, samples of recent batches are used. ``others`` is their number, by default as many as members. ``view`` is ``raw``
+    (this process's gradient as computed, before clipping and before DDP averages it), ``clipped`` or ``released`` (what the
+    optimizer applies). ``protection`` states per-sample clipping and noise if the loop does differential privacy itself; with
+    Opacus they are read from the optimizer. ``epsilon`` returns the ε spent so far, which the reports then include; with Opacus
+    ``lambda: engine.get_epsilon(delta)``. ``scaler`` is the GradScaler, only needed for ``view="raw"``. With ``batches="given"`` no hook
+    reads the forward passes; pass each batch with ``monitor.see(x)``, as the adapters for trainers do.
 
-    The monitor never raises into the training unless ``strict``; what goes wrong is warned about once.
+    The monitor never raises into the training unless ``strict``; a problem causes one warning.
     """
     if not isinstance(model, nn.Module):
-        raise BadInput(f"watch needs the torch.nn.Module that is trained, got {type(model).__name__}")
-    refuse(model, optimizer)
+        raise BadInput(f"watch needs the torch.nn.Module being trained, got {type(model).__name__}")
+    refuse_unsupported(model, optimizer)
     if batches not in ("forward", "given"):
         raise BadInput(f"batches must be 'forward' or 'given', got {batches!r}")
-    monitor = Monitor(
-        every=every, view=view, log=log, strict=strict, seed=seed, alpha=alpha, choices=choices, sketch=sketch
-    )
-    inner = inside(model)
-    held = {id(p) for part in stepping(optimizer).param_groups for p in part["params"]}
+    inner = unwrap(model)
+    held = {id(p) for part in stepping_optimizer(optimizer).param_groups for p in part["params"]}
     parameters = {n: p for n, p in inner.named_parameters() if p.requires_grad and id(p) in held}
     if not parameters:
         raise BadInput("the optimizer holds no trainable parameter of this model; pass the model that it trains")
     if len({p.device for p in parameters.values()}) > 1:
         raise BadInput(
-            "the model is spread over several devices, which the sketch cannot read; watch one on one device"
+            "the model is spread over several devices, which the sketch cannot read; watch a model on one device"
         )
-    if (clip is not None and clip <= 0) or (noise is not None and noise < 0):
-        raise BadInput(f"clip must be positive and noise at least 0, got clip={clip} and noise={noise}")
-    monitor._prober = Prober(
-        inner,
-        loss,
+    monitor = Monitor(
         every=every,
-        candidates=candidates,
-        others=others,
-        protection=lambda: protection_of(optimizer, clip=clip, noise=noise, view=view),
+        view=view,
+        log=log,
+        strict=strict,
         seed=seed,
+        alpha=alpha,
+        choices=choices,
+        sketch=sketch,
+        prober=Prober(
+            inner,
+            loss,
+            every=every,
+            candidates=candidates,
+            others=others,
+            protection=lambda: protection_of(optimizer, stated=protection, view=view),
+            seed=seed,
+        ),
+        epsilon=epsilon,
     )
-    if accountant is not None:
-        monitor._epsilon = lambda: float(accountant.get_epsilon(delta))
-    attached = _Attached(monitor, model, optimizer, parameters, scaler)
-    attached.attach(loss if isinstance(loss, nn.Module) else None, forward=batches == "forward")
-    monitor._on_close = attached.detach
+    hooks = _Hooks(monitor, model, optimizer, parameters, scaler)
+    hooks.attach(loss if isinstance(loss, nn.Module) else None, forward=batches == "forward")
+    monitor.on_close(hooks.detach)
     return monitor
 
 
-class _Attached:
-    """The hooks of one monitor, and the little state they share within a step."""
+class _Hooks:
+    """The hooks of one monitor, and the state they share within a step."""
 
     def __init__(
         self,
@@ -134,11 +137,11 @@ class _Attached:
     def attach(self, criterion: nn.Module | None, *, forward: bool) -> None:
         if forward:
             self._handles.append(self._model.register_forward_pre_hook(self._forward, with_kwargs=True))
-        self._step_handle = stepping(self._optimizer).register_step_pre_hook(self._before_step)
+        self._step_handle = stepping_optimizer(self._optimizer).register_step_pre_hook(self._before_step)
         self._handles.append(self._step_handle)
         if criterion is not None:
             self._handles.append(criterion.register_forward_pre_hook(self._criterion, with_kwargs=True))
-        if not isinstance(self._optimizer, PrivateOptimizer):  # Opacus keeps what it gathered beside p.grad
+        if not isinstance(self._optimizer, PrivateOptimizer):  # Opacus keeps its gradients next to p.grad
             for parameter in self._parameters.values():
                 self._handles.append(parameter.register_hook(self._differentiate))
         if self._own:
@@ -146,9 +149,9 @@ class _Attached:
                 self._handles.append(parameter.register_hook(self._own_gradient(name, parameter)))
 
     def detach(self) -> None:
-        """Removes the hooks. From within the step's own hook that one stays, doing nothing, until the next call.
+        """Removes the hooks. Called from within the step hook, it leaves that one in place until the next call, but inactive.
 
-        torch goes through its step hooks without a copy: to remove one there would break the step of the user's loop.
+        torch iterates over its step hooks without a copy: removing one there would break the step of the user's loop.
         """
         self._dead, self._raw = True, {}
         staying = [self._step_handle] if self._in_step_hook else []
@@ -181,24 +184,26 @@ class _Attached:
                 self._monitor.labels(target)
 
     def _differentiate(self, gradient: Tensor) -> None:
-        """Called for each parameter in a backward pass, before its gradient is added to what is there."""
+        """Called for each parameter in a backward pass, before its gradient is accumulated."""
         if self._monitor.looking and self._monitor.differentiate(self._fresh):
             self._raw = {}
 
     def _fresh(self) -> bool:
-        """Whether no parameter holds a gradient: None everywhere, or zeros."""
+        """Whether no parameter has a gradient: None everywhere, or zeros."""
         with self._monitor.guard.around("reading the gradient", then=self._monitor.close):
             grads = (p.grad for p in self._parameters.values())
             return all(g is None or (not g.is_sparse and not bool(g.any())) for g in grads)
         return False
 
     def _own_gradient(self, name: str, parameter: nn.Parameter) -> Callable[[Tensor], None]:
-        """Collects what this process computes, before it is accumulated, averaged over processes or clipped."""
+        """Collects the gradient of this process, before it is accumulated, averaged over processes or clipped."""
 
         def hook(gradient: Tensor) -> None:
             if not self._monitor.looking:
                 return
-            if parameter.grad is None or name not in self._raw:  # the first of a step, or what was there is thrown away
+            if (
+                parameter.grad is None or name not in self._raw
+            ):  # the first of a step, or the previous one was discarded
                 self._raw[name] = gradient.detach().clone()
             else:
                 self._raw[name] += gradient.detach()
@@ -218,7 +223,7 @@ class _Attached:
             finally:
                 self._in_step_hook = False
             return None
-        # the gradient of step(closure) does not exist yet: it is read right after the closure has made it
+        # the gradient of step(closure) does not exist yet: it is read right after the closure has computed it
         read = self._after_first(closure)
         return ((args[0], read, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": read})
 

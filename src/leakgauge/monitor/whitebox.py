@@ -1,7 +1,7 @@
-"""The white-box probe: who was in the batch, read off the gradient by one who holds the weights and a candidate list.
+"""The white-box probe: an attacker with the weights and a list of candidates reads from the gradient which of them were in the batch.
 
-Nothing is trained. The released gradient is regressed on the candidates' own gradients at the same weights; the weight
-of a candidate is its score. Without noise this is linear algebra and exact while candidates are fewer than parameters.
+Nothing is trained. The released gradient is regressed on the candidates' own gradients at the same weights; the coefficient of a
+candidate is its score. Without noise this is linear algebra, and exact as long as there are fewer candidates than parameters.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from leakgauge.channels.gradient import for_each_sample, gradient_at
 from leakgauge.channels.rows import as_rows
 from leakgauge.core import Loss, Targets
 from leakgauge.core.running import output_at
-from leakgauge.errors import Inapplicable
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.measures.decoding import decode
 from leakgauge.measures.gaussian_channel import membership_information
 from leakgauge.measures.ranking import Rate, auc, true_positive_rate
 from leakgauge.monitor.head import Products, head_products, linear_owner
 
 FLOATS = 1 << 24
-"""Numbers that the candidates' gradients may take for a moment (64 MiB); of larger models some layers are read."""
+"""How many numbers the candidates' gradients may use temporarily (64 MiB); for larger models only some layers are read."""
 ENOUGH = 2048
-"""Entries of the gradient, from the output backwards, that the probe reads where no noise is known to be on it."""
+"""Entries of the gradient, from the output backwards, that the probe reads if there is no known noise."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -36,7 +36,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 class WhiteBox:
     """What the probe found at ``step``: AUC and TPR at 1 % FPR over ``members`` and ``others``, each with an interval.
 
-    ``upper_nats`` bounds from above what the gradient tells about membership, where noise of known size is on it.
+    ``upper_nats`` is an upper bound on what the gradient reveals about membership, if it has noise of known size.
     """
 
     step: int
@@ -51,15 +51,19 @@ class WhiteBox:
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """What was done to the gradient by way of differential privacy: ``clip`` per sample, ``noise`` per entry of what is released.
+    """Differential privacy in the gradient: ``clip`` per sample, ``noise`` (standard deviation) per entry of the released gradient.
 
-    ``over`` is what the sum of the samples' gradients was divided by; None where it was their number. Under Poisson sampling it
-    is the expected number, whatever was drawn, and 1 where the sum itself is released.
+    ``over`` is the divisor of the summed sample gradients; None for the number of samples. Under Poisson sampling it is the expected
+    number, not the number drawn, and 1 if the sum itself is released.
     """
 
     clip: float | None = None
     noise: float | None = None
     over: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.clip is not None and self.clip <= 0) or (self.noise is not None and self.noise < 0):
+            raise BadInput(f"clip must be positive and noise at least 0, got clip={self.clip} and noise={self.noise}")
 
 
 def probe(
@@ -77,8 +81,8 @@ def probe(
 ) -> WhiteBox:
     """Scores ``members`` (x, y) against ``others`` (x, y) by their share in ``signal``, the released mean gradient.
 
-    All layers are read where ``whole``, or where noise is known to be on the gradient; else the last ones. The candidates'
-    gradients may take ``floats`` numbers, ``FLOATS`` by default.
+    Reads all layers if ``whole``, or if the gradient has known noise; otherwise the last ones. The candidates' gradients may use
+    ``floats`` numbers, by default ``FLOATS``.
     """
     x, y = (torch.cat([a, b.to(a)]) for a, b in zip(members, others, strict=True))
     count = len(members[0])
@@ -86,20 +90,20 @@ def probe(
     names = whole_gradient(sizes, len(x), floats) if whole or protection.noise else last_layers(sizes, len(x))
     found = None
     if protection.clip is None and (layer := linear_owner(model, names)) is not None:
-        with quiet(model), untouched_randomness(seed, x.device):
+        with without_hooks(model), preserve_randomness(seed, x.device):
             found = head_products(model, layer, loss, names, signal, x, y)
     if found is None:
         found = products(per_sample_gradients(model, loss, names, x, y, seed=seed), signal)
     gram, cross = found.gram, found.cross
     if not bool(gram.isfinite().all() and cross.isfinite().all()):
-        raise Inapplicable("the gradients at the candidates, or what was released, are not finite")
+        raise Inapplicable("the candidates' gradients, or the released gradient, are not finite")
     if protection.clip is not None:
         scale = (protection.clip / gram.diagonal().sqrt().clamp_min(1e-30)).clamp_max(1.0)
         gram, cross = gram * scale[:, None] * scale, cross * scale
     energy = float(torch.stack([signal[n].detach().double().square().sum() for n in names]).sum())
     weights = decode(gram, cross, energy, sum(sizes[n] for n in names))
     if not bool(weights.isfinite().all()):
-        raise Inapplicable("the gradients at the candidates are not finite")
+        raise Inapplicable("the candidates' gradients are not finite")
     complete = len(names) == len(signal)
     notes = (
         []
@@ -108,10 +112,12 @@ def probe(
     )
     if (whole or protection.noise) and not complete:
         notes = [
-            f"probe reads {len(names)} of {len(signal)} parameter tensors for lack of memory; the whole tells more"
+            f"probe reads {len(names)} of {len(signal)} parameter tensors for lack of memory; all of them would reveal more"
         ]
     if any(m.training and isinstance(m, COUPLED) for m in model.modules()):
-        notes.append("probe takes batch statistics and dropout in eval mode; one who knows them reads more")
+        notes.append(
+            "probe runs batch statistics and dropout in eval mode; an attacker who knows the client's would read more"
+        )
     upper = None
     if protection.noise and complete:
         upper = membership_information(
@@ -130,13 +136,13 @@ def probe(
 
 
 def products(samples: Mapping[str, Tensor], signal: Mapping[str, Tensor]) -> Products:
-    """Inner products of per-sample gradients (n, *shape) with each other and with the ``signal``, over all the named tensors.
+    """Inner products of per-sample gradients (n, *shape) with each other and with the ``signal``, over all named tensors.
 
-    In double precision: candidates whose gradients nearly depend on each other are told apart by the small eigenvalues of the
-    Gram matrix, which single precision buries below 1e-7 of the largest, far above the least ridge of ``decode``.
+    In double precision: nearly dependent gradients are separated by small eigenvalues of the Gram matrix. Single precision loses those
+    below 1e-7 of the largest, far above the smallest ridge of ``decode``.
     """
     grams, crosses = [], []
-    for name, gradients in samples.items():  # layer by layer: doubles of all of them at once would be large
+    for name, gradients in samples.items():  # layer by layer: doubles of all layers at once would be large
         rows = as_rows(gradients).double()
         grams.append(rows @ rows.T)
         crosses.append(rows @ signal[name].detach().double().reshape(-1))
@@ -144,7 +150,7 @@ def products(samples: Mapping[str, Tensor], signal: Mapping[str, Tensor]) -> Pro
 
 
 COUPLED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-"""Layers whose training-mode output of a sample is not a function of that sample alone."""
+"""Layers with a training-mode output that mixes samples."""
 
 
 def per_sample_gradients(
@@ -152,8 +158,8 @@ def per_sample_gradients(
 ) -> dict[str, Tensor]:
     """∂ loss(model(xᵢ), yᵢ)/∂θ for every sample and the named parameters, shape (n, *shape), in eval mode.
 
-    All at once where the model can be mapped over samples, else (recurrent layers) one after another. The model is left
-    as it was, and neither its hooks nor the generators of torch, numpy and Python notice.
+    Uses vmap if the model allows it, otherwise (recurrent layers) takes one sample after another. Leaves the model unchanged, fires none
+    of its hooks and leaves the generators of torch, numpy and Python unchanged.
     """
     fixed = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in names}
     free = {n: p.detach() for n, p in model.named_parameters() if n in names}
@@ -161,15 +167,15 @@ def per_sample_gradients(
     def gradient_of(x: Tensor, y: Targets) -> dict[str, Tensor]:
         return gradient_at(free, lambda at: loss(output_at(model, {**fixed, **at}, x), y).float())
 
-    with quiet(model), untouched_randomness(seed, x.device):
+    with without_hooks(model), preserve_randomness(seed, x.device):
         return for_each_sample(gradient_of, x.detach(), y.detach())
 
 
 def last_layers(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
     """Tensors from the output backwards with at least ``ENOUGH`` entries and eight per candidate.
 
-    Without noise a few layers are as good as all: the regression is exact once the candidates' rows are independent.
-    The way back through the network then ends early, which makes the probe cheap.
+    Without noise a few layers are as good as all: the regression is exact once the candidates' rows are independent. The
+    backward pass can then stop early, which makes the probe cheap.
     """
     chosen: list[str] = []
     entries = 0
@@ -183,7 +189,7 @@ def last_layers(sizes: Mapping[str, int], candidates: int) -> tuple[str, ...]:
 
 
 def whole_gradient(sizes: Mapping[str, int], candidates: int, floats: int | None = None) -> tuple[str, ...]:
-    """All tensors, or the smallest ones whose gradients at all candidates fit into ``floats``; at least one."""
+    """All tensors, or as many of the smallest as fit into ``floats`` with gradients for all candidates; at least one."""
     left = (floats or FLOATS) // max(candidates, 1)
     chosen: list[str] = []
     for name in sorted(sizes, key=sizes.__getitem__):
@@ -195,8 +201,8 @@ def whole_gradient(sizes: Mapping[str, int], candidates: int, floats: int | None
 
 
 @contextmanager
-def quiet(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in eval mode and has no hooks; afterwards it is as before, module by module."""
+def without_hooks(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in eval mode and has no hooks; afterwards everything is restored, module by module."""
     modules = list(model.modules())
     before = [(m.training, {name: getattr(m, name) for name in HOOKS}) for m in modules]
     try:
@@ -213,10 +219,10 @@ def quiet(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def untouched_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Inside, all global generators may be used; afterwards they are as before.
+def preserve_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Inside, all global generators may be used; afterwards their state is restored.
 
-    ``torch.manual_seed`` is avoided: where CUDA is not in use yet it queues a call with a printed stack, every time.
+    Avoids ``torch.manual_seed``: before CUDA is initialised it queues a call with a formatted stack trace every time.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global one is what must not move
     cpu, cuda = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None

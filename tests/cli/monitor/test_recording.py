@@ -11,7 +11,7 @@ from torch import nn
 from leakgauge.audit import monitor_records
 from leakgauge.audit import recording as module
 from leakgauge.cli.monitor.training import read_paper, train
-from leakgauge.monitor.paper import Schedule
+from leakgauge.monitor.paper import PaperSchedule
 
 
 def steps_of(folder) -> list[int]:
@@ -77,7 +77,7 @@ def test_nothing_is_written_where_nothing_was_attached(recording):
 def test_the_papers_measure_is_recorded_with_its_controls(recording):
     made, seen = recording()
     train(made, steps=12, seed=0)
-    quick = Schedule(sub_epochs=1, iterations=4, batch=8, checkpoints=(0, 1), evaluation=2)
+    quick = PaperSchedule(sub_epochs=1, iterations=4, batch=8, checkpoints=(0, 1), evaluation=2)
     read_paper(made, seed=0, schedule=quick)
     made.finish("finished")
     first, second = monitor_records.read(made.folder).paper

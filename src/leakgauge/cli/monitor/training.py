@@ -23,8 +23,7 @@ from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.integrations.user_code import one_line
 from leakgauge.models.lenet import LeNet
 from leakgauge.monitor import SignBucket
-from leakgauge.monitor.paper import Schedule, paper_mode
-from leakgauge.monitor.token_critic import Gap
+from leakgauge.monitor.paper import Gap, PaperSchedule, paper_mode
 from leakgauge.monitor.views import COMPILED
 
 HINT = "call leakgauge.monitor.watch(model, optimizer) in the script for the one to measure"
@@ -32,7 +31,7 @@ BATCH = 20
 RATE = 9e-4
 """Batch size and Adam's learning rate of the privacy-token paper."""
 STEPS = 1500
-PAPER = Schedule(sub_epochs=10, checkpoints=(0, 1, 2, 4, 6, 8, 10), evaluation=20)
+PAPER = PaperSchedule(sub_epochs=10, checkpoints=(0, 1, 2, 4, 6, 8, 10), evaluation=20)
 
 
 def train(recording: Recording, *, steps: int, seed: int) -> None:
@@ -52,7 +51,7 @@ def train(recording: Recording, *, steps: int, seed: int) -> None:
         monitor.flush()
 
 
-def read_paper(recording: Recording, *, seed: int, schedule: Schedule = PAPER) -> None:
+def read_paper(recording: Recording, *, seed: int, schedule: PaperSchedule = PAPER) -> None:
     """The privacy-token paper's recipe on the same network and images; only the gradients are sketched, to save memory."""
     model = _model(seed)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if name.startswith("body.")}

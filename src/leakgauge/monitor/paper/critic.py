@@ -1,4 +1,4 @@
-"""The MINE network of the privacy-token paper: its training and the numbers that are read from it."""
+"""The MINE network of the privacy-token paper: its training, and the numbers read from it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.measures.mutual_information.dv import log_mean_exp
-from leakgauge.monitor.tokens import Token
+from leakgauge.monitor.paper.tokens import Token
 
 EMBEDDING = 128
 CHUNK = 64
-"""Pairs that are read at once."""
+"""How many pairs are read at once."""
 
 
 @dataclass(frozen=True)
-class CriticTraining:
-    """N_MINE ``steps`` on a ``fraction`` of the pairs each; ``token_lr`` for what makes the token, ``lr`` for the rest.
+class TokenCriticFit:
+    """N_MINE ``steps``, each on a ``fraction`` of the pairs; ``token_lr`` for the token network, ``lr`` for the rest.
 
     Ref: Meng et al. 2025, Appendix A — N_MINE = 200, 10 % batches, learning rates 1e-5 and 1e-4
     """
@@ -37,17 +37,17 @@ class CriticTraining:
 
 @dataclass(frozen=True)
 class Gap:
-    """What the critic T says of true pairs (P) and mismatched ones (Q). **A critic gap, not a mutual information.**
+    """What the critic T gives for true pairs (P) and mismatched ones (Q). **A critic gap, not a mutual information.**
 
     ``matched`` = E_P[T] − log E_Q[exp T] and ``mismatched`` = E_Q[T] − log E_Q[exp T] (never above 0, by Jensen) are what the
     paper calls I(X; G) and I(X; G'). In their difference, ``gap``, the logarithm cancels: E_P[T] − E_Q[T]. For the
     best critic that is the Jeffreys divergence KL(P‖Q) + KL(Q‖P), which exceeds the mutual information KL(P‖Q).
 
-    ``each_matched`` and ``each_mismatched`` are the same of every batch, over the log term of all; their means are the two above.
+    ``each_matched`` and ``each_mismatched`` are the same per batch, with the log term over all; their means are the two above.
     """
 
     matched: float
-    mismatched: float
+    mismatch: float
     each_matched: tuple[float, ...] = field(default=(), repr=False)
     each_mismatched: tuple[float, ...] = field(default=(), repr=False)
 
@@ -57,7 +57,7 @@ class Gap:
 
 
 class TokenCritic(nn.Module):
-    """T(x, g): features and token each through two linear layers to 128 values, both together through two more to a scalar.
+    """T(x, g): features and token each go through two linear layers to 128 values, then together through two more to a scalar.
 
     One value per sample of the batch: [T(x, g)]_i sees the features of sample i and the gradient of its whole batch.
 
@@ -84,25 +84,25 @@ def _two_layers(start: int, middle: int, end: int) -> nn.Sequential:
 
 
 @dataclass
-class Critic:
-    """A critic and its optimiser, so that training can go on where it stopped. Draws nothing from the global generator."""
+class CriticTrainer:
+    """A critic and its optimizer, so training can continue where it stopped. Does not use the global generator."""
 
     network: TokenCritic
     optimizer: torch.optim.Optimizer
-    training: CriticTraining
+    training: TokenCriticFit
     rng: torch.Generator
 
     @classmethod
-    def made(
+    def build(
         cls,
         features: int,
         sizes: Sequence[int],
         token: Token,
-        training: CriticTraining,
+        training: TokenCriticFit,
         *,
         seed: int,
         device: torch.device,
-    ) -> Critic:
+    ) -> CriticTrainer:
         with private_randomness(seed, device):
             network = TokenCritic(features, sizes, token).to(device)
         rest = [p for name, p in network.named_parameters() if not name.startswith("token.")]
@@ -114,7 +114,7 @@ class Critic:
         return next(self.network.parameters()).device
 
     def train(self, features: Tensor, layers: Sequence[Tensor], own: Tensor, other: Tensor) -> None:
-        """Algorithm 1's MINE training: row i's features with the gradient in row ``own[i]``, against that in ``other[i]``.
+        """Algorithm 1's MINE training: row i's features with the gradient in row ``own[i]``, against the one in ``other[i]``.
 
         Minimises −E_pos[T] + log E_neg[exp T], plus the token's own loss.
 
@@ -155,8 +155,8 @@ class Critic:
         return self.network(features.to(self.device), [layer[rows].to(self.device) for layer in layers])
 
 
-def mismatched(groups: Tensor, rng: torch.Generator) -> Tensor:
-    """For every row another row of the same group, each used once; a group of one row keeps itself."""
+def mismatch(groups: Tensor, rng: torch.Generator) -> Tensor:
+    """For every row another row of the same group, each used once; a group of one row keeps its own."""
     partners = torch.arange(len(groups))
     for group in groups.unique():
         rows = torch.nonzero(groups == group)[:, 0]

@@ -1,4 +1,4 @@
-"""Pairs of data features and gradients, as a training makes them: what the critic of the privacy-token paper is trained on."""
+"""Pairs of data features and gradients from a training: the training data of the privacy-token paper's critic."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from leakgauge.core import Loss, Signal
 from leakgauge.errors import BadInput
 
-Sketch = Callable[[Signal], Tensor]
+Shorten = Callable[[Signal], Tensor]
 """Turns the gradients of the watched parameters, by name, into (layers, width) numbers."""
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Rows that belong together: ``features`` (n, batch, d), ``layers`` each (n, size), ``others`` features of other data.
+class GradientPairs:
+    """Matching rows: ``features`` (n, batch, d), ``layers`` each (n, size), ``others`` features of other data.
 
-    ``others`` were made by the same weights from samples that had no part in the gradient. ``group`` is the sub-epoch.
+    ``others`` come from the same weights and from samples that had no part in the gradient. ``group`` is the sub-epoch.
     """
 
     features: Tensor
@@ -32,21 +32,21 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.features)
 
-    def first(self, count: int) -> Pairs:
-        """The oldest ``count`` of them, without a copy."""
+    def first(self, count: int) -> GradientPairs:
+        """The oldest ``count`` pairs, without a copy."""
         layers = tuple(layer[:count] for layer in self.layers)
-        return Pairs(self.features[:count], layers, self.others[:count], self.group[:count])
+        return GradientPairs(self.features[:count], layers, self.others[:count], self.group[:count])
 
     def nbytes(self) -> int:
         return sum(t.nbytes for t in (self.features, *self.layers, self.others))
 
 
 class Collection:
-    """Room for ``capacity`` pairs, taken at the first one; ``pairs()`` shows those that are there, without a copy."""
+    """Space for ``capacity`` pairs, allocated with the first; ``pairs()`` returns those collected so far, without a copy."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity, self._count = capacity, 0
-        self._pairs: Pairs | None = None
+        self._pairs: GradientPairs | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -54,30 +54,32 @@ class Collection:
     def add(self, features: Tensor, layers: Sequence[Tensor], others: Tensor, group: int) -> None:
         if self._pairs is None:
             room = [t.new_empty(self._capacity, *t.shape) for t in (features, others, *layers)]
-            self._pairs = Pairs(room[0], tuple(room[2:]), room[1], torch.zeros(self._capacity, dtype=torch.long))
+            self._pairs = GradientPairs(
+                room[0], tuple(room[2:]), room[1], torch.zeros(self._capacity, dtype=torch.long)
+            )
         every = (self._pairs.features, self._pairs.others, *self._pairs.layers)
         for kept, given in zip(every, (features, others, *layers), strict=True):
             kept[self._count] = given
         self._pairs.group[self._count] = group
         self._count += 1
 
-    def pairs(self) -> Pairs:
+    def pairs(self) -> GradientPairs:
         if self._pairs is None:
-            raise BadInput("no pair was collected yet; train for a step before reading")
+            raise BadInput("no pair has been collected yet; train for a step before reading")
         return self._pairs.first(self._count)
 
 
 @dataclass(frozen=True)
-class Probe:
-    """Reads features and gradients off a model: ``feature_layer`` and ``gradient_layers`` are names of its modules."""
+class GradientReader:
+    """Reads features and gradients from a model: ``feature_layer`` and ``gradient_layers`` are names of its modules."""
 
     model: nn.Module
     loss: Loss
     feature_layer: str
     gradient_layers: tuple[str, ...]
-    sketch: Sketch | None = None
+    sketch: Shorten | None = None
     kept_on: torch.device | None = None
-    """Where features and vectors are put; the CPU, which has more room, by default."""
+    """Where features and vectors are stored; by default the CPU, which has more memory."""
 
     def __post_init__(self) -> None:
         modules = dict(self.model.named_modules())
@@ -86,15 +88,15 @@ class Probe:
                 raise BadInput(f"the model has no module {name!r}; name one of {', '.join(n for n in modules if n)}")
         for layer in self.gradient_layers:
             if not self._of(layer):
-                raise BadInput(f"the module {layer!r} has no trainable parameter, so it has no gradient to look at")
+                raise BadInput(f"the module {layer!r} has no trainable parameter, so it has no gradient to read")
 
     def _of(self, layer: str) -> list[str]:
         named = self.model.named_parameters()
         return [name for name, p in named if p.requires_grad and name.startswith(layer + ".")]
 
     def sizes(self, x: Tensor, y: Tensor) -> tuple[int, tuple[int, ...]]:
-        """Number of features and length of each layer's gradient vector, found by one pass over a batch."""
-        with untouched_buffers(self.model):
+        """Number of features and length of each layer's gradient vector, from one pass over a batch."""
+        with preserve_buffers(self.model):
             features, layers, _ = self.step(x, y)
         return features.shape[1], tuple(len(layer) for layer in layers)
 
@@ -135,8 +137,8 @@ class Probe:
 
 
 @contextmanager
-def untouched_buffers(model: nn.Module) -> Iterator[None]:
-    """Running statistics are as before after the block, though it ran the model in train mode."""
+def preserve_buffers(model: nn.Module) -> Iterator[None]:
+    """Restores running statistics after the block, although it ran the model in train mode."""
     before = {name: b.detach().clone() for name, b in model.named_buffers()}
     try:
         yield

@@ -1,11 +1,11 @@
-"""What paper mode gives back: per checkpoint the published number, labelled for what it is, and its controls."""
+"""The result of paper mode: per checkpoint the published number, labelled for what it is, and its controls."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from leakgauge.monitor.token_critic import Gap
+from leakgauge.monitor.paper.critic import Gap
 
 Reading = Literal["once", "warm", "fresh"]
 Shuffle = Literal["all", "sub_epoch"]
@@ -14,12 +14,12 @@ LABEL = "critic gap, not mutual information: read it beside decoy, null and held
 
 
 @dataclass(frozen=True)
-class Controls:
-    """What the same recipe reads where the data cannot have leaked.
+class PaperControls:
+    """What the same recipe reads if the data cannot have leaked.
 
     ``held_out``: the same critic on batches that took no part in training, at the checkpoint's weights.
     ``decoy``: the same critic on the collected pairs, with features of *other* data made by the same weights.
-    ``null``: a critic trained alike on pairs whose gradients were shuffled, read on those very pairs.
+    ``null``: a critic trained the same way on pairs with shuffled gradients, read on those same pairs.
     """
 
     held_out: Gap
@@ -29,23 +29,23 @@ class Controls:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One row of the paper's Table 1: ``paper`` at frozen weights, ``collected`` on pairs gathered since the beginning.
+    """One row of the paper's Table 1: ``paper`` at frozen weights, ``collected`` on pairs gathered since the start.
 
     ``paper`` reads evaluation batches of the training data at this checkpoint's weights, shuffled among themselves.
-    ``collected`` reads the pairs that training itself has made so far; their weights differ, so it can tell the time.
-    It is None at sub-epoch 0, where there are none.
+    ``collected`` reads the pairs that the training has produced so far; their weights differ, so it can tell the time.
+    It is None at sub-epoch 0, where there are no pairs.
     """
 
     sub_epoch: int
     accuracy: float
     paper: Gap
     collected: Gap | None
-    controls: Controls
+    controls: PaperControls
 
 
 @dataclass(frozen=True)
-class Cost:
-    """``critic_steps`` is what a reading is paid in; ``stored`` are the bytes of the collected pairs at the end."""
+class PaperCost:
+    """``critic_steps`` is the cost of a reading; ``stored`` are the bytes of the collected pairs at the end."""
 
     critic_steps: int
     critic_parameters: int
@@ -56,12 +56,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class PaperResult:
-    """All checkpoints of one run, the settings that made them, and what they cost."""
+    """All checkpoints of one run, its settings, and its cost."""
 
     checkpoints: tuple[Checkpoint, ...]
     reading: Reading
     shuffle: Shuffle
     token: str
     seed: int
-    cost: Cost
+    cost: PaperCost
     label: str = LABEL

@@ -1,6 +1,6 @@
 """Privacy tokens: trainable summaries of a gradient, by an autoencoder or a transformer.
 
-A gradient comes as one vector per layer, each (m, size) for m gradients; a token is (m, size of the token).
+A gradient is one vector per layer, each (m, size) for m gradients; a token is (m, size of the token).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Final = Literal["relu", "signed"]
 
 
 class TokenNetwork(nn.Module):
-    """Turns gradients into tokens of ``size`` values. :meth:`forward` also gives a loss of its own (0 where it has none)."""
+    """Turns gradients into tokens of ``size`` values. :meth:`forward` also returns the network's own loss (0 if it has none)."""
 
     size: int
 
@@ -27,17 +27,17 @@ class TokenNetwork(nn.Module):
 
 
 class Token(Protocol):
-    """A recipe that makes the network once the sizes of the gradient's layers are known."""
+    """Builds the network once the sizes of the gradient's layers are known."""
 
     def build(self, sizes: Sequence[int], /) -> TokenNetwork: ...
 
 
 @dataclass(frozen=True)
 class AutoencoderToken:
-    """The code of an autoencoder of the whole gradient, d − ``hidden`` − ``size`` and back, trained along with the critic.
+    """The code of an autoencoder on the whole gradient, d − ``hidden`` − ``size`` and back, trained together with the critic.
 
-    ``final="relu"`` is the paper's decoder: it cannot give a negative number, though about half of a gradient's energy is in
-    negative numbers. ``final="signed"`` leaves that activation out.
+    ``final="relu"`` is the paper's decoder: it cannot output negative numbers, although they carry about half of a gradient's
+    energy. ``final="signed"`` omits that activation.
 
     Ref: Meng et al. 2025, Appendix A — autoencoder-based privacy token
     """
@@ -56,7 +56,7 @@ class AutoencoderToken:
 
 @dataclass(frozen=True)
 class TransformerToken:
-    """Each layer's gradient through a linear map of its own to ``width`` values; one transformer layer over them, concatenated.
+    """Each layer's gradient goes through its own linear map to ``width`` values; one transformer layer over them, concatenated.
 
     Ref: Meng et al. 2025, Appendix A — transformer-based privacy token
     """

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the privacy-token paper, as it is written, with the controls that say what its number means."""
+"""Algorithm 1 of the privacy-token paper as published, with controls that show what its number means."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from torch import Tensor, nn
 from leakgauge.core import Loss
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
-from leakgauge.monitor.gradient_pairs import Collection, Pairs, Probe, Sketch, untouched_buffers
-from leakgauge.monitor.paper_result import Checkpoint, Controls, Cost, PaperResult, Reading, Shuffle
-from leakgauge.monitor.token_critic import Critic, CriticTraining, mismatched
-from leakgauge.monitor.tokens import AutoencoderToken, Token
+from leakgauge.monitor.paper.critic import CriticTrainer, TokenCriticFit, mismatch
+from leakgauge.monitor.paper.pairs import Collection, GradientPairs, GradientReader, Shorten, preserve_buffers
+from leakgauge.monitor.paper.result import Checkpoint, PaperControls, PaperCost, PaperResult, Reading, Shuffle
+from leakgauge.monitor.paper.tokens import AutoencoderToken, Token
 
 MEMORY = 2**32
-"""Bytes that stored pairs may take unless more is allowed."""
+"""Bytes allowed for stored pairs by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticPlan:
-    """One critic of a training: which ``token`` it reads, when it is trained and against which mismatched gradients.
+    """One critic of a training: which ``token`` it reads, when it is trained, and against which mismatched gradients.
 
-    ``null`` trains a second critic beside it on shuffled pairs, which doubles the cost.
+    ``null`` also trains a second critic on shuffled pairs, which doubles the cost.
     """
 
     token: Token = field(default_factory=AutoencoderToken)
     reading: Reading = "once"
     shuffle: Shuffle = "all"
-    training: CriticTraining = field(default_factory=CriticTraining)
+    training: TokenCriticFit = field(default_factory=TokenCriticFit)
     null: bool = True
 
     def __post_init__(self) -> None:
@@ -44,8 +44,8 @@ class CriticPlan:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How the monitored model is trained: ``sub_epochs`` of ``iterations`` steps of Adam on ``batch`` samples.
+class PaperSchedule:
+    """How the monitored model is trained: ``sub_epochs`` with ``iterations`` steps of Adam on ``batch`` samples.
 
     The learning rate is multiplied by ``decay`` every ``decay_every`` sub-epochs; ``evaluation`` batches are read at each checkpoint.
 
@@ -64,10 +64,10 @@ class Schedule:
     def __post_init__(self) -> None:
         if min(self.sub_epochs, self.decay_every) < 1 or min(self.iterations, self.batch, self.evaluation) < 2:
             raise BadInput(
-                f"a schedule needs sub-epochs, and two iterations, samples and evaluation batches or more: {self}"
+                f"a schedule needs sub-epochs, and at least two iterations, samples and evaluation batches: {self}"
             )
         if not self.checkpoints or min(self.checkpoints) < 0 or max(self.checkpoints) > self.sub_epochs:
-            raise BadInput(f"checkpoints must lie between 0 and {self.sub_epochs} sub-epochs, got {self.checkpoints}")
+            raise BadInput(f"checkpoints must be between 0 and {self.sub_epochs} sub-epochs, got {self.checkpoints}")
 
 
 def paper_mode(
@@ -78,34 +78,33 @@ def paper_mode(
     feature_layer: str,
     gradient_layers: Sequence[str],
     held_out: tuple[Tensor, Tensor] | None = None,
-    schedule: Schedule | None = None,
+    schedule: PaperSchedule | None = None,
     reading: Reading = "once",
     shuffle: Shuffle = "all",
     token: Token | None = None,
-    training: CriticTraining | None = None,
-    sketch: Sketch | None = None,
+    training: TokenCriticFit | None = None,
+    sketch: Shorten | None = None,
     controls: bool = True,
     memory: int = MEMORY,
     kept_on: torch.device | None = None,
     on_checkpoint: Callable[[int, nn.Module], None] | None = None,
     seed: int = 0,
 ) -> PaperResult:
-    """Trains a copy of ``model`` on ``data`` = (x, y) and measures its gradients as the privacy-token paper does.
+    """Trains a copy of ``model`` on ``data`` = (x, y) and measures its gradients as in the privacy-token paper.
 
-    The paper does not say when its critic is trained. ``reading``, with the critic steps each costs (N_MINE = 200 each time):
+    The paper does not say when its critic is trained. ``reading`` chooses, with these costs in critic steps (N_MINE = 200 per training):
 
     - ``"once"``: after the whole training, on all collected pairs; Algorithm 1 to the letter, the default. N_MINE.
-    - ``"warm"``: after every sub-epoch, going on with the same critic. N_MINE × sub-epochs.
+    - ``"warm"``: after every sub-epoch, continuing with the same critic. N_MINE × sub-epochs.
     - ``"fresh"``: a new critic at every checkpoint, on all pairs collected so far. N_MINE × checkpoints.
 
-    Before anything was collected (sub-epoch 0) warm and fresh critics are read untrained. ``shuffle`` says among which pairs a
-    mismatched gradient is drawn: ``"all"`` that were collected, or those of the same ``"sub_epoch"``.
+    Before any pair was collected (sub-epoch 0) warm and fresh critics are read untrained. ``shuffle`` says where a mismatched gradient
+    comes from: ``"all"`` collected pairs, or those of the same ``"sub_epoch"``.
 
-    ``held_out`` is other data; by default the last fifth of ``data`` is set aside. ``sketch`` shortens gradients before
-    they are stored; models with millions of watched parameters need one, as stored pairs may take ``memory`` bytes at most.
-    They are kept on the CPU unless ``kept_on`` names a device with room for them, where critics are trained much faster.
-    ``controls=False`` leaves out decoy and null.
-    ``on_checkpoint(sub_epoch, model)`` is called with a copy of the model at each checkpoint.
+    ``held_out`` is other data; by default the last fifth of ``data`` is held out. ``sketch`` shortens gradients before they are
+    stored; models with millions of watched parameters need one, because stored pairs may take at most ``memory`` bytes. They are
+    kept on the CPU unless ``kept_on`` names a device with enough memory, where critics train much faster. ``controls=False`` skips
+    decoy and null. ``on_checkpoint(sub_epoch, model)`` is called with a copy of the model at each checkpoint.
 
     Ref: Meng et al. 2025, Algorithm 1 — mutual information estimation
     """
@@ -113,7 +112,7 @@ def paper_mode(
         token=token or AutoencoderToken(),
         reading=reading,
         shuffle=shuffle,
-        training=training or CriticTraining(),
+        training=training or TokenCriticFit(),
         null=controls,
     )
     return paper_modes(
@@ -143,8 +142,8 @@ def paper_modes(
     feature_layer: str,
     gradient_layers: Sequence[str],
     held_out: tuple[Tensor, Tensor] | None = None,
-    schedule: Schedule | None = None,
-    sketch: Sketch | None = None,
+    schedule: PaperSchedule | None = None,
+    sketch: Shorten | None = None,
     decoy: bool = True,
     memory: int = MEMORY,
     kept_on: torch.device | None = None,
@@ -152,20 +151,20 @@ def paper_modes(
     on_result: Callable[[int, PaperResult], None] | None = None,
     seed: int = 0,
 ) -> list[PaperResult]:
-    """:func:`paper_mode` for several critics at the cost of one training; each result is that of its plan alone.
+    """:func:`paper_mode` for several critics at the cost of one training; each result is the same as for its plan alone.
 
-    Critics look on and change nothing, so all are trained after the model, in the order of ``plans``, on the pairs that were there
-    at the time. ``on_result(number, result)`` is called as soon as a plan is done.
+    Critics only observe, so all of them are trained after the model, in the order of ``plans``, on the pairs that existed at that
+    time. ``on_result(number, result)`` is called as soon as a plan is done.
     """
     device = next(model.parameters()).device
-    with private_randomness(seed, device):  # of dropout, which knows no other generator
+    with private_randomness(seed, device):  # for dropout, which uses the global generator
         run = _Run(
             model=copy.deepcopy(model),
             device=device,
             loss=loss,
             data=data,
             held_out=held_out,
-            schedule=schedule or Schedule(),
+            schedule=schedule or PaperSchedule(),
             plans=plans,
             decoy=decoy,
             memory=memory,
@@ -177,12 +176,12 @@ def paper_modes(
 
 @dataclass
 class _Waiting:
-    """A checkpoint with its pairs, which critics read later. ``collected`` pairs were there at the time."""
+    """A checkpoint with its pairs, for critics to read later; ``collected`` pairs existed at that time."""
 
     sub_epoch: int
     accuracy: float
-    train: Pairs
-    held: Pairs
+    train: GradientPairs
+    held: GradientPairs
     collected: int
 
 
@@ -193,17 +192,17 @@ class _Run:
     loss: Loss
     data: tuple[Tensor, Tensor]
     held_out: tuple[Tensor, Tensor] | None
-    schedule: Schedule
+    schedule: PaperSchedule
     plans: Sequence[CriticPlan]
     decoy: bool
     memory: int
     seed: int
-    probe_options: tuple[str, tuple[str, ...], Sketch | None, torch.device | None]
+    probe_options: tuple[str, tuple[str, ...], Shorten | None, torch.device | None]
 
     def __post_init__(self) -> None:
-        # one generator each, so that neither controls nor checkpoints change which batches are trained on
+        # separate generators, so neither controls nor checkpoints change the training batches
         self.rng, self.others_rng = (torch.Generator().manual_seed(self.seed + add) for add in (0, 1_000_003))
-        self.probe = Probe(self.model, self.loss, *self.probe_options)
+        self.probe = GradientReader(self.model, self.loss, *self.probe_options)
         if self.held_out is None:
             cut = len(self.data[0]) * 4 // 5
             self.data, self.held_out = _rows(self.data, slice(cut)), _rows(self.data, slice(cut, None))
@@ -224,7 +223,7 @@ class _Run:
         if needed > self.memory:
             raise BadInput(
                 f"{pairs} pairs of {features} features and gradients of {sum(self.sizes)} values would take {needed / 1e9:.1f} GB; "
-                f"give sketch= a function that shortens the gradients, or allow more than memory={self.memory}"
+                f"pass sketch=, a function that shortens the gradients, or allow more than memory={self.memory}"
             )
 
     def __call__(
@@ -258,7 +257,7 @@ class _Run:
         return x.to(self.device), y.to(self.device)
 
     def _train_model(self, sub_epoch: int, optimizer: torch.optim.Optimizer) -> None:
-        """One sub-epoch of training; every step leaves one pair behind."""
+        """One sub-epoch of training; every step adds one pair."""
         self.model.train()
         for _ in range(self.schedule.iterations):
             x, y = self._batch(self.data, self.rng)
@@ -272,7 +271,7 @@ class _Run:
     def _features_of_others(self) -> Tensor:
         if not self.decoy:
             return torch.empty(0)
-        with untouched_buffers(self.model), torch.no_grad(), private_randomness(self.seed, self.device):
+        with preserve_buffers(self.model), torch.no_grad(), private_randomness(self.seed, self.device):
             return self.probe.kept(self.probe.features(self._batch(self.data, self.others_rng)[0])[0])
 
     def _evaluation(self, sub_epoch: int) -> _Waiting:
@@ -280,12 +279,12 @@ class _Run:
         train, held = (self._frozen(data, sub_epoch) for data in (self.data, held_out))
         return _Waiting(sub_epoch, self._accuracy(held_out), train, held, len(self.collection))
 
-    def _frozen(self, data: tuple[Tensor, Tensor], sub_epoch: int) -> Pairs:
-        """Pairs of the present weights, in train mode as in training, without moving them."""
+    def _frozen(self, data: tuple[Tensor, Tensor], sub_epoch: int) -> GradientPairs:
+        """Pairs at the current weights, in train mode as in training, without changing the weights."""
         found = Collection(self.schedule.evaluation)
         rng = torch.Generator().manual_seed(self.seed + 2_000_003 + sub_epoch)
         self.model.train()
-        with untouched_buffers(self.model), private_randomness(self.seed, self.device):
+        with preserve_buffers(self.model), private_randomness(self.seed, self.device):
             for _ in range(self.schedule.evaluation):
                 features, layers, _ = self.probe.step(*self._batch(data, rng))
                 found.add(features, layers, torch.empty(0), sub_epoch)
@@ -301,12 +300,12 @@ class _Run:
         return float(torch.cat(right).mean())
 
     def null_order(self, n: int) -> Tensor:
-        """For every row a gradient drawn from all others: nothing is left to be found."""
-        return mismatched(torch.zeros(n), torch.Generator().manual_seed(self.seed + 1))
+        """For every row a gradient drawn from all others, so there is nothing to find."""
+        return mismatch(torch.zeros(n), torch.Generator().manual_seed(self.seed + 1))
 
 
 class _Watch:
-    """One critic that looks on at a training that is over, as if it had been there: it sees no pair before its time."""
+    """One critic that observes a finished training as if it had been present: it sees no pair before its time."""
 
     def __init__(self, run: _Run, plan: CriticPlan, waiting: Sequence[_Waiting]) -> None:
         self.run, self.plan, self.waiting = run, plan, waiting
@@ -328,7 +327,7 @@ class _Watch:
                 self.real, self.null = self._critic(0), self._critic(1)
                 self._train(at.collected)
             done.append(self._read(at))
-        cost = Cost(
+        cost = PaperCost(
             critic_steps=self.steps,
             critic_parameters=sum(p.numel() for p in self.real.network.parameters()),
             stored=self.run.collection.pairs().nbytes(),
@@ -339,19 +338,19 @@ class _Watch:
             tuple(done), self.plan.reading, self.plan.shuffle, repr(self.plan.token), self.run.seed, cost
         )
 
-    def _critic(self, which: int) -> Critic:
+    def _critic(self, which: int) -> CriticTrainer:
         seed = 2 * self.run.seed + which
-        return Critic.made(
+        return CriticTrainer.build(
             self.run.features, self.run.sizes, self.plan.token, self.plan.training, seed=seed, device=self.run.device
         )
 
     def _partners(self, groups: Tensor, add: int) -> Tensor:
-        """For every row another one, by which it is mismatched."""
+        """For every row another row, as its mismatched partner."""
         rng = torch.Generator().manual_seed(self.run.seed + add)
-        return mismatched(groups if self.plan.shuffle == "sub_epoch" else torch.zeros_like(groups), rng)
+        return mismatch(groups if self.plan.shuffle == "sub_epoch" else torch.zeros_like(groups), rng)
 
     def _train(self, count: int) -> None:
-        """On the first ``count`` pairs."""
+        """Trains on the first ``count`` pairs."""
         if not count:
             return
         pairs = self.run.collection.pairs().first(count)
@@ -374,15 +373,15 @@ class _Watch:
             rows = order[: self.run.schedule.evaluation].sort().values
             partners = self._partners(pairs.group[: at.collected], 3)[
                 rows
-            ]  # of all: few of these rows share a sub-epoch
+            ]  # out of all rows, because few share a sub-epoch
             collected = self.real.read(pairs.features[rows], pairs.layers, rows, partners)
             if self.run.decoy:
                 decoy = self.real.read(pairs.others[rows], pairs.layers, rows, partners)
             if self.plan.null:
-                # of the pairs that its critic was trained on: all for "once", those so far otherwise
+                # on the pairs that its critic was trained on: all for "once", otherwise those so far
                 shuffled = self.run.null_order(len(pairs) if self.plan.reading == "once" else at.collected)
                 nothing = self.null.read(pairs.features[rows], pairs.layers, shuffled[rows], shuffled[partners])
-        return Checkpoint(at.sub_epoch, at.accuracy, paper, collected, Controls(held, decoy, nothing))
+        return Checkpoint(at.sub_epoch, at.accuracy, paper, collected, PaperControls(held, decoy, nothing))
 
 
 def _rows(data: tuple[Tensor, Tensor], rows: Tensor | slice) -> tuple[Tensor, Tensor]:
