@@ -13,7 +13,7 @@ from leakgauge.errors import BadInput
 from leakgauge.integrations import huggingface, timm
 from leakgauge.models.vgg import VGG
 from leakgauge.split import cuts, halves
-from leakgauge.split.cuts import as_victim, cut_named, jpeg_bytes
+from leakgauge.split.cuts import as_victim, find_cut, jpeg_bytes
 from tests.zoo import SmallResNet
 
 PLAN = (64, 64, "M", 128, 128, "M", 256, 256, 256, 256, "M", 512, 512, 512, 512, "M", 512, 512, 512, 512, "M")
@@ -105,14 +105,14 @@ def test_multi_tensor_cuts_are_hidden_by_default():
     plain, every = cuts(victim), cuts(victim, multi_tensor=True)
     assert all(cut.single for cut in plain)
     assert {cut.name for cut in plain} < {cut.name for cut in every}
-    inside = cut_named(every, "layer1.0.conv1", victim)
+    inside = find_cut(every, "layer1.0.conv1", victim)
     assert len(inside.tensors) == 2
     assert inside.bytes("int8") == 2 * 4 * 32 * 32
     with pytest.raises(BadInput, match="sends 2 tensors"):
-        cut_named(plain, "layer1.0.conv1", victim)
+        find_cut(plain, "layer1.0.conv1", victim)
     with pytest.raises(BadInput, match=r"there is no cut 'layer1.0.conv3'; did you mean"):
-        cut_named(every, "layer1.0.conv3", victim)
-    assert cut_named(plain, "layer2", victim).name == "layer2.1"
+        find_cut(every, "layer1.0.conv3", victim)
+    assert find_cut(plain, "layer2", victim).name == "layer2.1"
     assert halves(victim, "layer2").how == "torch.export"
 
 

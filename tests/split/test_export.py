@@ -71,7 +71,7 @@ def test_several_tensors_and_a_fixed_batch(tmp_path):
 
 
 def test_halves_that_are_not_the_model_are_not_left(victim, tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "_checked", lambda *given: 0.5)
+    monkeypatch.setattr(export, "_check", lambda *given: 0.5)
     with pytest.raises(BadInput, match=r"pt2 halves at features.pool1 differ from the model by 5.0e-01"):
         export_halves(victim, "features.pool1", tmp_path, formats=["pt2"])
     assert list(tmp_path.iterdir()) == []

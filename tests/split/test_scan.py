@@ -175,5 +175,5 @@ def test_features_that_are_not_finite_refuse_wherever_they_are(place):
 
 def test_images_without_any_difference_are_refused(victim):
     same = torch.ones(60, 1, 8, 8)
-    with pytest.raises(BadInput, match="the test images are all the same"):
+    with pytest.raises(BadInput, match="the test images are all equal"):
         scan(victim, Images(same), Images(same[:9]), ["head"])

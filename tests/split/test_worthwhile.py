@@ -8,7 +8,7 @@ import torch
 from leakgauge.errors import BadInput
 from leakgauge.graphs import TensorSpec
 from leakgauge.split.cuts import Cut, Sizes, worthwhile
-from leakgauge.split.query import Wanted, wanted
+from leakgauge.split.query import Constraints, parse_constraints
 
 
 def cut(name: str, operation: str, elements: int, flops: int) -> Cut:
@@ -27,17 +27,17 @@ def test_of_equal_work_the_smallest_and_deepest_is_kept():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("bytes<=64KiB", Wanted(bytes=65536)),
-        ("bytes<=100", Wanted(bytes=100)),
-        ("flops<=1.5G, share<=10%", Wanted(flops=1.5e9, share=0.1)),
-        ("FVU>=.5", Wanted(fvu=0.5)),
+        ("bytes<=64KiB", Constraints(bytes=65536)),
+        ("bytes<=100", Constraints(bytes=100)),
+        ("flops<=1.5G, share<=10%", Constraints(flops=1.5e9, share=0.1)),
+        ("FVU>=.5", Constraints(fvu=0.5)),
     ],
 )
 def test_constraints(text, expected):
-    assert wanted(text) == expected
+    assert parse_constraints(text) == expected
 
 
 @pytest.mark.parametrize("text", ["flops<=3KiB", "bytes<=3GFLOP", "share<=3", "<=3", "bytes<=1..2"])
 def test_units_must_fit(text):
     with pytest.raises(BadInput, match="is no constraint"):
-        wanted(text)
+        parse_constraints(text)

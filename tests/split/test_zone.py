@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from leakgauge.errors import BadInput
 from leakgauge.inversion import progress
 from leakgauge.split import Attacker, RidgeInverter, cuts, scan
-from leakgauge.split.query import Offer, Wanted, choose, offers, pareto, wanted
-from leakgauge.split.zone import Attempt, aimed, bisect, crossing, exhaustive, find_zone
+from leakgauge.split.query import Constraints, Offer, choose, offers, pareto, parse_constraints
+from leakgauge.split.zone import Attempt, bisect, crossing, exhaustive, expected_crossing, find_zone
 
 NAMES = [f"cut{i:02}" for i in range(20)]
 
@@ -125,7 +125,7 @@ def test_the_first_decoder_goes_where_the_threshold_is_expected():
     ],
 )
 def test_where_a_decoder_is_expected_to_cross(cheap, first, threshold, expected):
-    assert aimed(cheap, first, threshold=threshold) == expected
+    assert expected_crossing(cheap, first, threshold=threshold) == expected
 
 
 def test_decoders_that_stop_tell_how_far_to_go():
@@ -284,30 +284,30 @@ SHOP = (
 
 
 def test_questions():
-    assert choose(SHOP, Wanted(fvu=0.4)) == SHOP[1]
-    assert choose(SHOP, Wanted(fvu=0.4, bytes=5000)) == SHOP[2]
-    assert choose(SHOP, Wanted(fvu=0.4, flops=30, bytes=5000)) is None
-    assert choose(SHOP, wanted("FVU >= 0.6, <= 50 % of the parameters")) == SHOP[2]
+    assert choose(SHOP, Constraints(fvu=0.4)) == SHOP[1]
+    assert choose(SHOP, Constraints(fvu=0.4, bytes=5000)) == SHOP[2]
+    assert choose(SHOP, Constraints(fvu=0.4, flops=30, bytes=5000)) is None
+    assert choose(SHOP, parse_constraints("FVU >= 0.6, <= 50 % of the parameters")) == SHOP[2]
     assert pareto(SHOP) == SHOP[:3]
 
 
 @pytest.mark.parametrize(
     ("text", "meaning"),
     [
-        ("FVU >= 0.7, <= 64 KiB, <= 1 GFLOP on the edge", Wanted(0.7, 65536, 1e9)),
-        ("fvu≥0.5", Wanted(0.5)),
-        ("<= 2.5 MB per sample,<= 300 MFLOPs", Wanted(None, 2.5e6, 3e8)),
-        ("<= 12.5 %", Wanted(share=0.125)),
+        ("FVU >= 0.7, <= 64 KiB, <= 1 GFLOP on the edge", Constraints(0.7, 65536, 1e9)),
+        ("fvu≥0.5", Constraints(0.5)),
+        ("<= 2.5 MB per sample,<= 300 MFLOPs", Constraints(None, 2.5e6, 3e8)),
+        ("<= 12.5 %", Constraints(share=0.125)),
     ],
 )
 def test_constraints_as_people_write_them(text, meaning):
-    assert wanted(text) == meaning
+    assert parse_constraints(text) == meaning
 
 
 @pytest.mark.parametrize("text", ["", "FVU <= 0.7", "<= 3", "<= 3 parsecs", "FVU >= 0.1, FVU >= 0.2"])
 def test_constraints_that_are_none(text):
     with pytest.raises(BadInput):
-        wanted(text)
+        parse_constraints(text)
 
 
 def test_offers_of_real_cuts(victim):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from leakgauge.audit.scan_records import DECODER, Conclusion, CutRecord, ScanPlan
 from leakgauge.split.envelope import envelope
-from leakgauge.split.query import Offer, Wanted, choose, pareto, wanted
+from leakgauge.split.query import Constraints, Offer, choose, pareto, parse_constraints
 from leakgauge.split.zone import Zone, crossing
 
 
@@ -24,7 +24,7 @@ def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) ->
         for name, own, value, cut in zip(names, best, curve, plan.cuts, strict=True)
         if math.isfinite(own)  # a cut that no attack could be run at is not offered for what deeper ones keep
     ]
-    want = replace(wanted(plan.require) if plan.require else Wanted(), fvu=plan.threshold)
+    want = replace(parse_constraints(plan.require) if plan.require else Constraints(), fvu=plan.threshold)
     behind = set(names[first:])  # a deeper cut leaks no more: what held here holds there
     chosen = choose([offer for offer in offered if offer.cut in behind], want)
     by_depth = straight(best)

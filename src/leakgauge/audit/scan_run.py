@@ -30,11 +30,11 @@ from leakgauge.graphs import trace_of
 from leakgauge.measures.tsne import tsne
 from leakgauge.split.attacker import Attacker
 from leakgauge.split.cache import cache_features
-from leakgauge.split.cuts import Cut, cut_named, cuts, worthwhile
+from leakgauge.split.cuts import Cut, cuts, find_cut, worthwhile
 from leakgauge.split.inverters import Inverter, RidgeInverter
-from leakgauge.split.query import wanted
-from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, distinct, scan
-from leakgauge.split.zone import aimed, crossing, find_zone
+from leakgauge.split.query import parse_constraints
+from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, distinct_cuts, scan
+from leakgauge.split.zone import crossing, expected_crossing, find_zone
 
 THRESHOLD = 0.25
 """FVU that a cut must keep unless another is asked for: at most three quarters of the pictures' variance recovered."""
@@ -146,7 +146,7 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
 
 
 def _threshold(asked: Asked) -> float:
-    required = wanted(asked.require).fvu if asked.require else None
+    required = parse_constraints(asked.require).fvu if asked.require else None
     if None not in (asked.threshold, required) and asked.threshold != required:
         raise BadInput(f"--threshold {asked.threshold:g} and the required FVU of {required:g} differ; give one of them")
     found = asked.threshold if asked.threshold is not None else required
@@ -160,9 +160,9 @@ def _chosen(setup: Setup, listed: tuple[Cut, ...], every: tuple[Cut, ...], asked
     """Of the ``listed`` cuts of one tensor; one of several, which are among ``every``, is scanned if it is named."""
     chosen = listed if asked.every else worthwhile(listed)
     if asked.names:
-        names = {cut_named(every, name, setup.victim).name for name in asked.names}
+        names = {find_cut(every, name, setup.victim).name for name in asked.names}
         chosen = tuple(cut for cut in every if cut.name in names)
-    attacked = distinct(setup.victim, chosen)
+    attacked = distinct_cuts(setup.victim, chosen)
     return tuple(cut for cut in chosen if cut.name in attacked)
 
 
@@ -337,7 +337,7 @@ class ScanRun:
         first = crossing(self.names, curve, threshold=self.plan.threshold)
         if first == len(self.names):
             return []
-        aim = aimed(curve, first, threshold=self.plan.threshold)
+        aim = expected_crossing(curve, first, threshold=self.plan.threshold)
         beside = aim - 1 if aim > first else aim + 1
         return [self.names[aim], *self.names[beside : beside + 1]]
 

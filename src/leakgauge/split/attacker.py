@@ -1,4 +1,4 @@
-"""Decoders trained one cut and one effort at a time, as a zone search asks for them."""
+"""Trains decoders one cut and one effort at a time, as a zone search requests them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from leakgauge.split.scan import CutRisk, Images, scan
 from leakgauge.split.zone import Attempt
 
 MARGIN = 0.05
-"""Share by which a decoder must be below the threshold on the adversary's own images before it may stop."""
+"""How far below the threshold, as a share, a decoder must be on the adversary's own images before it may stop."""
 
 
 @dataclass(frozen=True, eq=False)
 class Attacker:
-    """``attacked(cut, epochs)`` of :func:`leakgauge.split.zone.find_zone`: what ``inverter`` reads after that many epochs.
+    """The ``attack(cut, epochs)`` of :func:`leakgauge.split.zone.find_zone`: the result of ``inverter`` after that many epochs.
 
-    With a ``folder`` the features of a cut are computed once for all efforts. ``rows`` keeps every result by cut and epochs
-    allowed; what an earlier, interrupted search left there is not trained again. ``on_row`` gets each new one at once, with
-    the epochs allowed and the images that were made.
+    With a ``folder`` the features of a cut are computed once for all efforts. ``rows`` keeps every result by cut and allowed epochs;
+    results of an earlier, interrupted search are not trained again. ``on_row`` gets each new one immediately, with the allowed
+    epochs and the reconstructed images.
 
-    With ``enough``, the threshold of the search, a decoder stops as soon as it has shown on the adversary's own images that
-    the cut leaks so much, and ``MARGIN`` more. Where the attacked images say otherwise, it is trained to the end.
+    With ``enough``, the threshold of the search, a decoder stops as soon as it shows on the adversary's own images that the cut
+    leaks that much, and ``MARGIN`` more. If the attacked images disagree, it is trained to the end.
     """
 
     victim: Victim
@@ -42,29 +42,29 @@ class Attacker:
 
     def __call__(self, cut: str, epochs: int) -> Attempt:
         if (cut, epochs) not in self.rows:
-            self.rows[cut, epochs] = self._attacked(cut, epochs)
+            self.rows[cut, epochs] = self._attack(cut, epochs)
         row = self.rows[cut, epochs]
         return Attempt(cut, row.epochs or epochs, row.fvu, stops=self._stopping is not None)
 
     @property
     def _stopping(self) -> Inverter | None:
-        """The inverter that stops once it has shown the leak; None where it is not asked to, or cannot."""
+        """The inverter that stops once it has shown the leak; None if that was not requested or is not possible."""
         if self.enough is None or not isinstance(self.inverter, Stoppable):
             return None
         return self.inverter.until((1 - MARGIN) * self.enough)
 
-    def _attacked(self, cut: str, epochs: int) -> CutRisk:
+    def _attack(self, cut: str, epochs: int) -> CutRisk:
         stopping = self._stopping
-        row, made = self._scanned(cut, epochs, stopping or self.inverter)
+        row, made = self._scan_cut(cut, epochs, stopping or self.inverter)
         if stopping is not None and row.epochs < epochs and self.enough is not None and row.fvu >= self.enough:
             stopped = row
-            row, made = self._scanned(cut, epochs, self.inverter)
+            row, made = self._scan_cut(cut, epochs, self.inverter)
             row = replace(row, epochs=stopped.epochs + row.epochs, seconds=stopped.seconds + row.seconds)
         if self.on_row is not None:
             self.on_row(epochs, row, made)
         return row
 
-    def _scanned(self, cut: str, epochs: int, inverter: Inverter) -> tuple[CutRisk, Tensor | None]:
+    def _scan_cut(self, cut: str, epochs: int, inverter: Inverter) -> tuple[CutRisk, Tensor | None]:
         found: list[tuple[CutRisk, Tensor | None]] = []
         scan(
             self.victim,

@@ -1,4 +1,4 @@
-"""Features of many images at many cuts, computed once and kept: in memory, or on disk where they are too many."""
+"""Features of many images at many cuts, computed once and kept: in memory, or on disk if there are too many."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from leakgauge.graphs import find_point, trace_of
 from leakgauge.graphs.traced_graph import TracedGraph
 
 IN_MEMORY = 1 << 31
-"""Bytes that features may take in memory."""
+"""Bytes of memory allowed for features."""
 
 STORED: dict[torch.dtype, Any] = {torch.bfloat16: np.uint16, torch.float16: np.float16, torch.float32: np.float32}
-"""NumPy has no bfloat16; its bits are stored as whole numbers."""
+"""NumPy has no bfloat16; its bits are stored as integers."""
 
 
 def cache_features(
@@ -38,15 +38,15 @@ def cache_features(
     seed: int = 0,
     in_memory: int = IN_MEMORY,
 ) -> dict[str, Tensor]:
-    """What is sent of ``images`` (N, C, H, W) in [0, 1] at each cut after ``defenses``, by the given names, as ``dtype``.
+    """What is sent for ``images`` (N, C, H, W) in [0, 1] at each cut after ``defenses``, by the given names, as ``dtype``.
 
-    All cuts share one forward pass, which ends at the deepest of them. A cut of several tensors gives one matrix of them
-    side by side. With a ``folder`` each cut is one file, named after the cut, the weights, the images and the settings: a
-    second call with the same opens it (memory-mapped) and does not run the model. A file appears under its name only when
-    it is whole. Without a folder, features of more than ``in_memory`` bytes are refused.
+    All cuts share one forward pass, which stops at the deepest. A cut of several tensors gives one matrix with the tensors side by
+    side. With a ``folder`` each cut is one file, named after the cut, the weights, the images and the settings: a second call with
+    the same inputs opens it (memory-mapped) without running the model. A file gets its name only once it is complete. Without a
+    folder, features of more than ``in_memory`` bytes are refused.
     """
     if dtype not in STORED:
-        raise BadInput(f"features are kept as bfloat16, float16 or float32, got {dtype}")
+        raise BadInput(f"features must be kept as bfloat16, float16 or float32, got {dtype}")
     if len(images) == 0 or tuple(images.shape[1:]) != tuple(victim.space.shape):
         raise BadInput(f"features need images of shape {victim.space.shape}, got {tuple(images.shape)}")
     shapes = {name: sent_shape(victim, name) for name in dict.fromkeys(cuts)}
@@ -66,11 +66,11 @@ def cache_features(
     missing = {name: file for name, file in files.items() if not file.is_file()}
     if missing:
         _write(victim, images, {n: shapes[n] for n in missing}, missing, defenses, dtype, batch, seed)
-    return {name: _opened(file, dtype) for name, file in files.items()}
+    return {name: _open(file, dtype) for name, file in files.items()}
 
 
 def sent_shape(victim: Victim, cut: str) -> tuple[int, ...]:
-    """Shape of what one sample sends: the tensor's, or one long vector where there are several."""
+    """Shape of what one sample sends: that of the tensor, or one long vector if there are several."""
     point = find_point(trace_of(victim), cut)
     if len(point.tensors) == 1:
         return point.tensors[0].shape
@@ -78,7 +78,7 @@ def sent_shape(victim: Victim, cut: str) -> tuple[int, ...]:
 
 
 def feature_bytes(victim: Victim, cuts: Sequence[str], count: int, *, dtype: torch.dtype = torch.bfloat16) -> int:
-    """Bytes that the features of ``count`` images at the cuts take."""
+    """Bytes for the features of ``count`` images at the cuts."""
     return sum(torch.Size(sent_shape(victim, name)).numel() for name in cuts) * count * dtype.itemsize
 
 
@@ -101,7 +101,7 @@ def _write(
             for name, shape in shapes.items()
         }
         _fill(victim, images, kept, defenses, batch, seed)
-        del kept  # what is mapped is written out
+        del kept  # flushes the mapped file
         for name, file in files.items():
             partial[name].replace(file)
     finally:
@@ -109,7 +109,7 @@ def _write(
             file.unlink(missing_ok=True)
 
 
-def _opened(file: Path, dtype: torch.dtype) -> Tensor:
+def _open(file: Path, dtype: torch.dtype) -> Tensor:
     try:
         mapped = np.load(file, mmap_mode="c")  # changes would stay in memory
     except (ValueError, EOFError) as error:
@@ -128,7 +128,7 @@ def _fill(
         values = traced.values(x, list(dict.fromkeys(point.name for point in points.values())))
         for name, point in points.items():
             signal = dict(zip((spec.name for spec in point.tensors), values[point.name], strict=True))
-            rng = torch.Generator().manual_seed(seed + start)  # each batch its own, whatever other cuts are asked for
+            rng = torch.Generator().manual_seed(seed + start)  # one per batch, independent of the other cuts
             sent = list(apply_defenses(victim, Features(point.name), signal, defenses, rng=rng).values())
             one = sent[0] if len(sent) == 1 else torch.cat([value.flatten(1) for value in sent], 1)
             kept[name][start : start + batch] = one.to(kept[name].dtype)
@@ -137,17 +137,17 @@ def _fill(
 def _fingerprint(
     victim: Victim, images: Tensor, defenses: Sequence[Defense], dtype: torch.dtype, batch: int, seed: int
 ) -> str:
-    """Of everything that the features depend on: also what the model computes, as far as it could be followed."""
-    told = hashlib.sha256(f"{victim.space!r} {tuple(defenses)!r} {dtype} {seed} {batch if defenses else ''}".encode())
+    """A hash of everything that the features depend on, including the model's computation as far as it could be traced."""
+    digest = hashlib.sha256(f"{victim.space!r} {tuple(defenses)!r} {dtype} {seed} {batch if defenses else ''}".encode())
     traced = trace_of(victim)
-    told.update(f"{victim.model!r} {traced.module.code if isinstance(traced, TracedGraph) else traced.how}".encode())
+    digest.update(f"{victim.model!r} {traced.module.code if isinstance(traced, TracedGraph) else traced.how}".encode())
     for name, value in (*victim.model.named_parameters(), *victim.model.named_buffers()):
-        told.update(name.encode())
-        told.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    told.update(f"{tuple(images.shape)} {images.dtype}".encode())
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    digest.update(f"{tuple(images.shape)} {images.dtype}".encode())
     for part in images.split(1024):
-        told.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return told.hexdigest()[:16]
+        digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def _slug(name: str) -> str:

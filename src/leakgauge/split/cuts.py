@@ -1,4 +1,4 @@
-"""Every place where a model can be cut between edge and cloud, with what would be sent there and what the edge would do."""
+"""Every point where a model can be cut between edge and cloud, with what would be sent and what the edge would compute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JPEG_QUALITY = 90
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of one sample as it is without any model: raw, one byte a value, and as JPEG (mean; None without images)."""
+    """Bytes of one sample without any model: raw, one byte per value, and as JPEG (mean; None without images)."""
 
     raw_image: int
     jpeg: float | None
@@ -33,11 +33,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Cut:
-    """One place to cut. ``tensors`` are what is sent; with more than one the cut is a multi-tensor cut.
+    """One possible cut. ``tensors`` are sent; with more than one it is a multi-tensor cut.
 
-    ``edge_share`` is the part of the model's parameters that the edge holds, ``edge_flops`` what it computes for one
-    sample, ``edge_time_share`` its part of the time of the whole forward pass (None if it was not measured).
-    ``depth`` is the cut's place among those of one tensor, in (0, 1]; 1 is the model's output.
+    ``edge_share`` is the share of the model's parameters on the edge, ``edge_flops`` the edge's work for one sample,
+    ``edge_time_share`` its share of the time of a forward pass (None if it was not measured). ``depth`` is the cut's position among
+    the single-tensor cuts, in (0, 1]; 1 is the model's output.
     """
 
     name: str
@@ -64,11 +64,11 @@ class Cut:
     def bytes(self, numbers: str = "fp32") -> int:
         """Bytes sent per sample when a number is sent as ``fp32``, ``fp16`` or ``int8``."""
         if numbers not in BYTES:
-            raise BadInput(f"numbers are sent as {', '.join(BYTES)}, got {numbers!r}")
+            raise BadInput(f"numbers must be sent as one of {', '.join(BYTES)}, got {numbers!r}")
         return BYTES[numbers] * self.elements
 
     def saves_bandwidth(self, numbers: str = "fp32") -> bool:
-        """Whether less is sent than the raw image would need."""
+        """Whether less is sent than the raw image needs."""
         return self.bytes(numbers) < self.image.raw_image
 
 
@@ -82,9 +82,9 @@ def cuts(
 ) -> tuple[Cut, ...]:
     """All cuts of a model, from the input to the output.
 
-    A bare module needs its input ``space``, or the shape of an image. Cuts at which several tensors cross (inside a
-    residual block, for example) are listed with ``multi_tensor=True``. ``images`` (N, C, H, W) in [0, 1] give the size of a
-    JPEG to compare with. With ``time_repeats`` the edge's share of the time is measured over so many forward passes.
+    A bare module needs its input ``space``, or the shape of an image. Cuts where several tensors cross (for example inside a
+    residual block) are listed with ``multi_tensor=True``. ``images`` (N, C, H, W) in [0, 1] give the JPEG size to compare with. With
+    ``time_repeats`` the edge's share of the time is measured over that many forward passes.
     """
     victim = as_victim(model, space)
     traced = trace_of(victim)
@@ -115,15 +115,13 @@ def _cut(point: Point, cost: EdgeCost, parameters: int, depth: float, sizes: Siz
     )
 
 
-def cut_named(found: tuple[Cut, ...], name: str, victim: Victim) -> Cut:
-    """The cut of that name, or that ends with the module of that name; the nearest names are suggested if there is none."""
+def find_cut(found: tuple[Cut, ...], name: str, victim: Victim) -> Cut:
+    """The cut of that name, or the cut where the module of that name ends; suggests the nearest names if there is none."""
     point = find_point(trace_of(victim), name)
     for cut in found:
         if cut.name == point.name:
             return cut
-    raise BadInput(
-        f"the cut {name!r} sends {len(point.tensors)} tensors; ask for cuts with multi_tensor=True to see it"
-    )
+    raise BadInput(f"the cut {name!r} sends {len(point.tensors)} tensors; list cuts with multi_tensor=True to see it")
 
 
 RESHAPES = {
@@ -140,14 +138,14 @@ RESHAPES = {
     "clone",
     "alias",
 }
-"""Operations that send on the same numbers; their cuts repeat the one before."""
+"""Operations that pass on the same numbers; their cuts repeat the one before."""
 
 
 def worthwhile(found: Sequence[Cut]) -> tuple[Cut, ...]:
-    """The cuts without those that the next ones make pointless: of neighbours with the same work of the edge, the best.
+    """The cuts that are worth considering: of neighbours with the same work on the edge, only the best.
 
-    Between a convolution, its normalisation, activation and pooling the edge's FLOPs do not change, and a deeper cut leaks
-    no more (data processing); so the one that sends least is kept, of equals the deepest.
+    Between a convolution, its normalisation, activation and pooling the edge's FLOPs do not change, and a deeper cut leaks no
+    more (data processing). So the one that sends least is kept, and among equals the deepest.
     """
     kept: list[Cut] = []
     for cut in found:
@@ -160,18 +158,18 @@ def worthwhile(found: Sequence[Cut]) -> tuple[Cut, ...]:
 
 
 def as_victim(model: Victim | nn.Module, space: Space | tuple[int, int, int] | None = None) -> Victim:
-    """The victim itself, or one made around a bare module, in eval mode."""
+    """The victim itself, or a new one around a bare module, in eval mode."""
     if isinstance(model, Victim):
         return model
     if space is None:
         raise BadInput("a bare model needs its input: give a space such as Pixels((3, 64, 64)), or that shape")
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        model = copy.deepcopy(model).requires_grad_(True)  # frozen weights are no obstacle to cutting
+        model = copy.deepcopy(model).requires_grad_(True)  # a model with frozen weights can be cut too
     return Victim(model, Pixels(space) if isinstance(space, tuple) else space)
 
 
 def jpeg_bytes(images: Tensor, *, quality: int = JPEG_QUALITY, most: int = 64) -> float:
-    """Mean number of bytes of an image (N, C, H, W) in [0, 1] as JPEG, over at most ``most`` of them, drawn evenly."""
+    """Mean number of bytes of an image (N, C, H, W) in [0, 1] as JPEG, over at most ``most`` images drawn at random."""
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise BadInput(f"JPEG needs grey or colour images (N, 1 or 3, H, W), got shape {tuple(images.shape)}")
     pixels = (

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 SLACK = 0.02
-"""Relative excess over the envelope from which a kink is reported; less is noise of the training."""
+"""Relative excess over the envelope from which a kink is reported; anything less is training noise."""
 FLOOR = 0.002
-"""Excess that is never a kink: both reconstructions are then copies to the eye."""
+"""An excess that is never a kink: both reconstructions then look like copies."""
 
 
 def envelope(errors: Sequence[float]) -> tuple[float, ...]:
     """e*(l) = min_{k ≥ l} e(k) of reconstruction errors by depth, shallowest first.
 
-    Whoever sees the features of cut l can run the following layers and attack any deeper cut k instead, so the error at l
-    is at most that at k. NaN, a failed attack, does not count.
+    With the features of cut l an adversary can run the following layers and attack any deeper cut k instead, so the error at l is
+    at most that at k. NaN, a failed attack, does not count.
 
     >>> envelope([0.2, 0.1, 0.4])
     (0.1, 0.1, 0.4)
@@ -27,7 +27,7 @@ def envelope(errors: Sequence[float]) -> tuple[float, ...]:
 
 
 def kinks(names: Sequence[str], errors: Sequence[float], *, slack: float = SLACK) -> tuple[str, ...]:
-    """Names of the cuts whose own attack does worse than one on a deeper cut: it was trained too little or is too weak.
+    """Names of the cuts where the attack does worse than at a deeper cut: it was trained too little or is too weak.
 
     >>> kinks(["a", "b", "c"], [0.2, 0.1, 0.4])
     ('a',)

@@ -1,4 +1,4 @@
-"""Writes the two halves of a cut as .pt2 and ONNX files and proves, by running the files, that together they are the model."""
+"""Writes the two halves of a cut as .pt2 and ONNX files, and runs the files to prove that together they are the model."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Exported:
-    """``files`` that were written, and for each format the largest difference of cloud(edge(x)) from the model's output,
-    relative to its largest value, over the ``checked`` batch sizes. ``any_batch``: whether the files take every batch size.
+class ExportedHalves:
+    """The written ``files``, and for each format the largest difference of cloud(edge(x)) from the model's output, relative to its
+    largest value, over the ``checked`` batch sizes. ``any_batch``: whether the files take any batch size.
     """
 
     cut: str
@@ -51,18 +51,20 @@ def export_halves(
     *,
     formats: Sequence[str] = FORMATS,
     tolerance: float = TOLERANCE,
-) -> Exported:
-    """Writes ``edge.pt2``, ``cloud.pt2``, ``edge.onnx``, ``cloud.onnx`` and ``split.json`` into ``folder``, checked.
+) -> ExportedHalves:
+    """Writes ``edge.pt2``, ``cloud.pt2``, ``edge.onnx``, ``cloud.onnx`` and ``split.json`` into ``folder``, after checking them.
 
-    The files are loaded again and run, edge then cloud, ONNX in onnxruntime, on batches of several sizes; if their output
-    is not the model's, nothing is left under these names. Files take every batch size where the model could be traced so,
-    else one sample at a time.
+    The files are loaded and run, edge then cloud, ONNX in onnxruntime, on batches of several sizes. If their output differs from the
+    model's, no file is left under these names. The files take any batch size if the model could be traced that way, otherwise
+    one sample at a time.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
-        raise BadInput(f"halves are written as {' and '.join(FORMATS)}, got {', '.join(unknown) or 'nothing'}")
+        raise BadInput(f"halves can be written as {' and '.join(FORMATS)}, got {', '.join(unknown) or 'nothing'}")
     if isinstance(trace_of(victim), TracedByHooks):
-        raise Inapplicable(f"the halves of {victim.name} have no graph to write: it could only be cut by module hooks")
+        raise Inapplicable(
+            f"the halves of {victim.name} have no graph to write, because it could only be cut by module hooks"
+        )
     pair = halves(victim, cut, tolerance=tolerance)
     sizes = (1, 2, 5) if pair.any_batch else (1,)
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +77,7 @@ def export_halves(
             written += [(path, folder / path.name.removeprefix(".partial-")) for path in partial]
             for program, path in zip(programs, partial, strict=True):
                 _WRITE[kind](program, path)
-            errors[kind] = _checked(victim, [_LOAD[kind](path) for path in partial], sizes)
+            errors[kind] = _check(victim, [_LOAD[kind](path) for path in partial], sizes)
             if not errors[kind] <= tolerance:
                 raise BadInput(
                     f"the {kind} halves at {pair.point.name} differ from the model by {errors[kind]:.1e} of its largest "
@@ -86,7 +88,7 @@ def export_halves(
     finally:
         for path, _ in written:
             path.unlink(missing_ok=True)
-    found = Exported(pair.point.name, tuple(final for _, final in written), errors, sizes, pair.any_batch)
+    found = ExportedHalves(pair.point.name, tuple(final for _, final in written), errors, sizes, pair.any_batch)
     _describe(found, pair, folder)
     return found
 
@@ -125,7 +127,7 @@ def _as_onnx(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise Inapplicable(
-            f"PyTorch cannot write this half as ONNX ({reason}); choose another cut, or write formats=['pt2'] alone"
+            f"PyTorch cannot write this half as ONNX ({reason}); choose another cut, or write only formats=['pt2']"
         ) from error
     assert made is not None
     return made
@@ -133,7 +135,7 @@ def _as_onnx(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Holds back the exporter's account of its steps; what fails is raised."""
+    """Suppresses the exporter's progress messages; real failures still raise."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -158,10 +160,10 @@ def _load_onnx(path: Path) -> Run:
     runtime = _onnxruntime()
     try:
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has a class for each of its codes and no common one but Exception
+    except Exception as error:  # onnxruntime has a class per error code, without a common base but Exception
         raise Inapplicable(
-            f"onnxruntime cannot run this half ({str(error).rpartition(' : ')[2]}); it knows few operations in other types "
-            "than float32: give such a model, or write formats=['pt2'] alone"
+            f"onnxruntime cannot run this half ({str(error).rpartition(' : ')[2]}); it supports few operations in types other "
+            "than float32: convert the model, or write only formats=['pt2']"
         ) from error
     names = [entry.name for entry in session.get_inputs()]
 
@@ -185,7 +187,7 @@ _LOAD: dict[str, Callable[[Path], Run]] = {"pt2": _load_pt2, "onnx": _load_onnx}
 
 
 @torch.no_grad()
-def _checked(victim: Victim, loaded: Sequence[Run], sizes: Sequence[int]) -> float:
+def _check(victim: Victim, loaded: Sequence[Run], sizes: Sequence[int]) -> float:
     edge, cloud = loaded
     largest = 0.0
     for size in sizes:
@@ -194,7 +196,7 @@ def _checked(victim: Victim, loaded: Sequence[Run], sizes: Sequence[int]) -> flo
             found = cloud(*edge(x))
         with fixed_draws(victim):
             whole = victim(x)
-        if isinstance(found, tuple) and isinstance(whole, Tensor):  # ONNX knows lists of outputs only
+        if isinstance(found, tuple) and isinstance(whole, Tensor):  # ONNX only has lists of outputs
             found = found[0]
         elif isinstance(found, tuple):
             whole = pytree.tree_leaves(whole)
@@ -202,13 +204,13 @@ def _checked(victim: Victim, loaded: Sequence[Run], sizes: Sequence[int]) -> flo
     return largest
 
 
-def _describe(found: Exported, pair: Halves, folder: Path) -> None:
-    """A small file for whoever deploys the halves: what is sent, and what was checked."""
-    told = asdict(found) | {"files": [path.name for path in found.files]}
-    told["tensors"] = [
+def _describe(found: ExportedHalves, pair: Halves, folder: Path) -> None:
+    """A small file for deployment: what is sent, and what was checked."""
+    contents = asdict(found) | {"files": [path.name for path in found.files]}
+    contents["tensors"] = [
         {"name": spec.name, "shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch.")}
         for spec in pair.point.tensors
     ]
     partial = folder / ".partial-split.json"
-    partial.write_text(json.dumps(told, indent=1), encoding="utf-8")
+    partial.write_text(json.dumps(contents, indent=1), encoding="utf-8")
     partial.replace(folder / "split.json")

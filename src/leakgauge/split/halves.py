@@ -1,4 +1,4 @@
-"""The two halves of a model at a cut, checked to be the model when run one after the other."""
+"""The two halves of a model at a cut, verified to equal the model when run one after the other."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from leakgauge.split.cuts import as_victim
 
 @dataclass(frozen=True, eq=False)
 class Halves:
-    """``edge``: x to a tuple of tensors; ``cloud``: these tensors to the model's output.
+    """``edge``: from x to a tuple of tensors; ``cloud``: from these tensors to the model's output.
 
-    ``error`` is the largest difference of cloud(edge(x)) from the model's own output, relative to its largest value, as
-    measured when the halves were made. ``any_batch`` says whether they are graphs for every batch size.
+    ``error`` is the largest difference of cloud(edge(x)) from the model's output, relative to its largest value, measured when the
+    halves were created. ``any_batch``: whether they are graphs for any batch size.
     """
 
     point: Point
@@ -42,7 +42,7 @@ def halves(
     tolerance: float = 1e-4,
     samples: int = 5,
 ) -> Halves:
-    """The halves at ``cut``; refused if they do not give back the model's output on ``samples`` inputs.
+    """The halves at ``cut``; refused if they do not reproduce the model's output on ``samples`` inputs.
 
     Both share their weights with the victim's own copy of the model. Differentiable in x and in the tensors.
     """
@@ -58,13 +58,13 @@ def halves(
     if not error <= tolerance:
         raise BadInput(
             f"the halves at {point.name} differ from the model by {error:.1e} of its largest output, more than "
-            f"{tolerance:g}; the model was followed by {traced.how}"
+            f"{tolerance:g}; the model was traced with {traced.how}"
         )
     return Halves(point, edge, cloud, error, traced.any_batch, traced.how)
 
 
 def difference(ours: Any, theirs: Any) -> float:
-    """Largest difference of two outputs of one structure, relative to the largest value of the second; NaN counts as ∞."""
+    """Largest difference of two outputs of the same structure, relative to the largest value of the second; NaN counts as ∞."""
     pairs = list(zip(pytree.tree_leaves(ours), pytree.tree_leaves(theirs), strict=True))
     largest = 0.0
     for a, b in pairs:

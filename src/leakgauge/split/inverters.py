@@ -12,14 +12,14 @@ from leakgauge.core.randomness import draw_indices
 from leakgauge.measures.ridge import fit_ridge
 
 Decode = Callable[[Tensor], Tensor]
-"""Features (N, ...) to images (N, C, H, W) in [0, 1]."""
+"""From features (N, ...) to images (N, C, H, W) in [0, 1]."""
 
 
 class Inverter(Protocol):
-    """Learns from features and images that the adversary owns; more ``epochs`` are more effort.
+    """Learns from the adversary's own features and images; more ``epochs`` mean more effort.
 
     A learned decoder fits in one line: ``lambda z, x, *, epochs, seed: fit_on(z, x, epochs=epochs, seed=seed).decode``.
-    Raises ``Inapplicable`` where it cannot be trained.
+    Raises ``Inapplicable`` if it cannot be trained.
     """
 
     def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int, seed: int) -> Decode: ...
@@ -27,20 +27,20 @@ class Inverter(Protocol):
 
 @runtime_checkable
 class Stoppable(Inverter, Protocol):
-    """An inverter that can be told to stop as soon as its FVU, on images it holds out itself, is below a number."""
+    """An inverter that can stop as soon as its FVU, on images it holds out itself, is below a number."""
 
     def until(self, fvu: float, /) -> Inverter: ...
 
 
 @dataclass(frozen=True)
 class RidgeInverter:
-    """Ridge regression in closed form, see :func:`leakgauge.measures.ridge.fit_ridge`; effort makes no difference.
+    """Ridge regression in closed form, see :func:`leakgauge.measures.ridge.fit_ridge`; epochs have no effect.
 
-    It is an attack, and a weak one at shallow cuts: it shows that at least so much leaks, never that no more does.
+    It is an attack, and a weak one at shallow cuts: it shows a minimum of leakage, never a maximum.
     """
 
     most: int | None = None
-    """Auxiliary images used, drawn by the seed (default: 4000 on a GPU, 1000 elsewhere); time grows with their square, and at last cube."""
+    """Auxiliary images used, drawn by the seed (default: 4000 on a GPU, 1000 elsewhere); time grows with their square, then cube."""
 
     def __call__(self, features: Tensor, images: Tensor, /, *, epochs: int = 1, seed: int = 0) -> Decode:
         most = self.most or (4000 if features.device.type == "cuda" else 1000)

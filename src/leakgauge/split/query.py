@@ -1,4 +1,4 @@
-"""Asking a scan for the cut that fits: constraints, the shallowest cut that meets them, and the Pareto front."""
+"""Chooses a cut from a scan: constraints, the shallowest cut that meets them, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLOPS: dict[str, float] = {"flop": 1, "kflop": 1e3, "mflop": 1e6, "gflop": 1e9, 
 
 @dataclass(frozen=True)
 class Offer:
-    """One cut with what it risks and costs: ``fvu`` by the envelope, bytes sent per sample, FLOPs of the edge."""
+    """One cut with its risk and cost: ``fvu`` by the envelope, bytes sent per sample, FLOPs on the edge."""
 
     cut: str
     fvu: float
@@ -26,16 +26,16 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Constraints on a cut; None is no constraint. ``share`` is that of the parameters on the edge."""
+class Constraints:
+    """Constraints on a cut; None is no constraint. ``share`` is the share of the parameters on the edge."""
 
     fvu: float | None = None
     bytes: float | None = None
     flops: float | None = None
     share: float | None = None
 
-    def met_by(self, offer: Offer) -> bool:
-        """Whether the FVU is at least, and everything else at most, what is wanted."""
+    def allow(self, offer: Offer) -> bool:
+        """Whether the FVU is at least, and everything else at most, the constraint."""
         return (
             (self.fvu is None or offer.fvu >= self.fvu)
             and (self.bytes is None or offer.bytes <= self.bytes)
@@ -45,7 +45,7 @@ class Wanted:
 
 
 def offers(cuts: Sequence[Cut], fvu: Mapping[str, float], *, numbers: str = "fp32") -> tuple[Offer, ...]:
-    """The cuts that have a finite FVU (a scan's ``envelope``), with bytes for ``numbers`` sent as fp32, fp16 or int8."""
+    """The cuts with a finite FVU (a scan's ``envelope``), with bytes for ``numbers`` sent as fp32, fp16 or int8."""
     return tuple(
         Offer(cut.name, fvu[cut.name], cut.bytes(numbers), cut.edge_flops, cut.edge_share)
         for cut in cuts
@@ -53,15 +53,15 @@ def offers(cuts: Sequence[Cut], fvu: Mapping[str, float], *, numbers: str = "fp3
     )
 
 
-def wanted(text: str) -> Wanted:
-    """Constraints as people write them.
+def parse_constraints(text: str) -> Constraints:
+    """Parses constraints as people write them.
 
-    >>> wanted("FVU >= 0.7, <= 64 KiB, <= 1 GFLOP on the edge")
-    Wanted(fvu=0.7, bytes=65536.0, flops=1000000000.0, share=None)
-    >>> wanted("fvu >= 0.5, <= 10 % of the parameters").share
+    >>> parse_constraints("FVU >= 0.7, <= 64 KiB, <= 1 GFLOP on the edge")
+    Constraints(fvu=0.7, bytes=65536.0, flops=1000000000.0, share=None)
+    >>> parse_constraints("fvu >= 0.5, <= 10 % of the parameters").share
     0.1
-    >>> wanted("bytes<=64KiB, flops<=1G")
-    Wanted(fvu=None, bytes=65536.0, flops=1000000000.0, share=None)
+    >>> parse_constraints("bytes<=64KiB, flops<=1G")
+    Constraints(fvu=None, bytes=65536.0, flops=1000000000.0, share=None)
     """
     found: dict[str, float] = {}
     for part in filter(None, (piece.strip().lower() for piece in text.split(","))):
@@ -71,22 +71,22 @@ def wanted(text: str) -> Wanted:
         )
         if risk:
             key, value = "fvu", float(risk.group(1))
-        elif limit and (meant := _meant(*limit.group(1, 3))):
+        elif limit and (meant := _quantity(*limit.group(1, 3))):
             key, value = meant[0], float(limit.group(2)) * meant[1]
         else:
             raise BadInput(
-                f"{part!r} is no constraint; write such as 'FVU >= 0.7', 'bytes <= 64 KiB', 'FLOPs <= 1 G' or 'share <= 10 %'"
+                f"{part!r} is not a constraint; write for example 'FVU >= 0.7', 'bytes <= 64 KiB', 'FLOPs <= 1 G' or 'share <= 10 %'"
             )
         if key in found:
             raise BadInput(f"{text!r} constrains {key} twice")
         found[key] = value
     if not found:
-        raise BadInput("there is no constraint; write such as 'FVU >= 0.7, <= 64 KiB'")
-    return Wanted(**found)
+        raise BadInput("there is no constraint; write for example 'FVU >= 0.7, <= 64 KiB'")
+    return Constraints(**found)
 
 
-def _meant(name: str | None, unit: str) -> tuple[str, float] | None:
-    """What is constrained, and what one of its unit is worth; a number without a unit must say what it constrains."""
+def _quantity(name: str | None, unit: str) -> tuple[str, float] | None:
+    """The constrained quantity, and the value of one unit; a number without a unit must name what it constrains."""
     if unit == "%" and name in (None, "share"):
         return "share", 0.01
     if unit in FLOPS and name in (None, "flops"):
@@ -98,14 +98,14 @@ def _meant(name: str | None, unit: str) -> tuple[str, float] | None:
     return None
 
 
-def choose(found: Sequence[Offer], want: Wanted) -> Offer | None:
-    """The cut that meets the constraints with the least work on the edge; of equals the one that sends less."""
-    fitting = [offer for offer in found if want.met_by(offer)]
+def choose(found: Sequence[Offer], want: Constraints) -> Offer | None:
+    """The cut that meets the constraints with the least work on the edge; among equals, the one that sends less."""
+    fitting = [offer for offer in found if want.allow(offer)]
     return min(fitting, key=lambda offer: (offer.flops, offer.bytes, -offer.fvu), default=None)
 
 
 def pareto(found: Sequence[Offer]) -> tuple[Offer, ...]:
-    """The cuts that no other cut beats: none has an FVU at least as high with no more bytes and no more work, and better in one."""
+    """The cuts that no other cut dominates: none has an FVU at least as high with no more bytes and no more work, and is better in one."""
 
     def beats(a: Offer, b: Offer) -> bool:
         at_least = a.fvu >= b.fvu and a.bytes <= b.bytes and a.flops <= b.flops

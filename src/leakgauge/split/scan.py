@@ -1,4 +1,4 @@
-"""Attacks a model at every cut and puts risk and cost side by side."""
+"""Attacks a model at every cut and compares risk and cost."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from leakgauge.split.inverters import Inverter, RidgeInverter
 
 FEWEST_AUXILIARY = 50
 SPECTRUM_FROM = 500
-"""Samples that the effective rank is estimated from at most, drawn evenly."""
+"""Most samples for estimating the effective rank, drawn at random."""
 DOES_NOTHING = {"dropout", "identity", "clone", "alias"}
-"""Operations that, in eval mode, pass on what they get; their cuts repeat the one before."""
+"""Operations that pass on their input in eval mode; their cuts repeat the one before."""
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images (N, C, H, W) in [0, 1] and, where they are known, their labels (N,)."""
+    """Images (N, C, H, W) in [0, 1] and, if known, their labels (N,)."""
 
     images: Tensor
     labels: Tensor | None = None
@@ -48,12 +48,12 @@ class Images:
 class CutRisk:
     """What an attack reconstructed at one cut, on images that it was not fitted on.
 
-    ``fvu`` is against the mean auxiliary image, ``fvu_of_class_mean`` what the class-mean image of the true class leaves,
-    the score of an attack that learned the class and nothing else. ``worst_mse`` is the mean over the 5 % of samples that were
-    reconstructed best. ``mse_per_pixel`` and ``psnr_of_batches`` are in the units of the split-inference paper. ``accuracy`` is the
-    model's on what was really sent. ``within``, ``radius``, ``effective_rank`` and the entropies describe the features of the
-    test images; the entropies are trend indicators, not guarantees. ``epochs`` are those the attack reported (0 for a closed
-    form). A cut whose attack refused has a ``refusal`` and no scores.
+    ``fvu`` is relative to the mean auxiliary image. ``fvu_of_class_mean`` is the FVU of the class-mean image of the true class, the
+    score of an attack that learned only the class. ``worst_mse`` is the mean over the 5 % of samples reconstructed best.
+    ``mse_per_pixel`` and ``psnr_of_batches`` are in the units of the split-inference paper. ``accuracy`` is the model's on what was
+    really sent. ``within``, ``radius``, ``effective_rank`` and the entropies describe the features of the test images; the
+    entropies are trend indicators, not guarantees. ``epochs`` are those that the attack reported (0 for a closed form). A cut where
+    the attack refused has a ``refusal`` and no scores.
     """
 
     cut: str
@@ -81,9 +81,9 @@ class CutRisk:
 
 @dataclass(frozen=True)
 class Scan:
-    """Rows by depth, shallowest first. ``attack`` and the counts say with what effort; ``envelope`` is the FVU that the
-    best attack on this or any deeper cut reaches, without the cuts where the attack refused, for that recommends nothing;
-    ``kinks`` are the cuts whose own attack does worse than that.
+    """Rows by depth, shallowest first. ``attack`` and the counts state the effort; ``envelope`` is the FVU of the best attack on this
+    or any deeper cut, without the cuts where the attack refused, because a refusal recommends nothing; ``kinks`` are the cuts
+    where the attack does worse than that.
     """
 
     rows: tuple[CutRisk, ...]
@@ -112,14 +112,14 @@ def scan(
 ) -> Scan:
     """Fits ``inverter`` (default: ridge) at every cut on ``auxiliary`` images and scores it on ``test`` images.
 
-    Features are computed in as few forward passes as memory allows, or once into ``folder``. Rows in ``known`` (of an earlier,
-    interrupted scan) are taken over; ``on_cut`` gets each new row at once, with the images made of the test images' features
-    (None where the attack refused). A cut where the attack refuses is a row with its
-    reason; the others go on. A cut behind an operation that does nothing in eval mode is left out where the one before is scanned.
+    Features are computed in as few forward passes as memory allows, or once into ``folder``. Rows in ``known`` (from an earlier,
+    interrupted scan) are reused; ``on_cut`` gets each new row immediately, with the reconstructed test images (None if the attack
+    refused). A cut where the attack refuses is a row with its reason; the others continue. A cut after an operation that does nothing
+    in eval mode is left out if the one before is scanned.
     """
     _check(victim, auxiliary, test)
     inverter = inverter or RidgeInverter()
-    names = list(distinct(victim, cuts))
+    names = list(distinct_cuts(victim, cuts))
     found = {name: row for name, row in (known or {}).items() if name in names}
     todo = [name for name in names if name not in found]
     per_image = [feature_bytes(victim, [name], 1) for name in todo]
@@ -147,8 +147,8 @@ def scan(
     )
 
 
-def distinct(victim: Victim, cuts: Sequence[Cut | str]) -> tuple[str, ...]:
-    """Names of the cuts in the order of depth, without those that send the numbers of the cut before, if that is asked for too."""
+def distinct_cuts(victim: Victim, cuts: Sequence[Cut | str]) -> tuple[str, ...]:
+    """Names of the cuts by depth, without those that send the same numbers as the cut before, if that is included too."""
     traced = trace_of(victim)
     asked = {find_point(traced, cut if isinstance(cut, str) else cut.name).name for cut in cuts}
     if not asked:
@@ -165,7 +165,7 @@ def distinct(victim: Victim, cuts: Sequence[Cut | str]) -> tuple[str, ...]:
 
 
 def _groups(names: list[str], sizes: list[int], count: int, limit: int | None) -> Iterator[list[str]]:
-    """Cuts whose features fit into memory together; all of them where they go to disk."""
+    """Cuts with features that fit into memory together; all of them if they go to disk."""
     group: list[str] = []
     used = 0
     for name, size in zip(names, sizes, strict=True):
@@ -181,7 +181,7 @@ def _groups(names: list[str], sizes: list[int], count: int, limit: int | None) -
 def _check(victim: Victim, auxiliary: Images, test: Images) -> None:
     if len(auxiliary.images) < FEWEST_AUXILIARY:
         raise BadInput(
-            f"a scan needs at least {FEWEST_AUXILIARY} auxiliary images to fit an attack on, got {len(auxiliary.images)}; "
+            f"a scan needs at least {FEWEST_AUXILIARY} auxiliary images to fit an attack, got {len(auxiliary.images)}; "
             "an attack on fewer would look weaker than a real one"
         )
     if len(test.images) < 2:
@@ -190,7 +190,7 @@ def _check(victim: Victim, auxiliary: Images, test: Images) -> None:
         if part.labels is not None and part.labels.shape != (len(part.images),):
             raise BadInput(f"a scan needs one label per image, got {tuple(part.labels.shape)} for {len(part.images)}")
     if bool((test.images == test.images[:1]).all()):
-        raise BadInput("the test images are all the same, so that there is nothing to reconstruct; give different ones")
+        raise BadInput("the test images are all equal, so there is nothing to reconstruct; give different ones")
     if auxiliary.labels is not None and test.labels is not None:
         missing = sorted(set(test.labels.tolist()) - set(auxiliary.labels.tolist()))
         if missing:
@@ -256,7 +256,7 @@ def _row(
 
 
 def _near(features: Tensor, victim: Victim) -> Tensor:
-    """On the victim's GPU, if it has one with room to spare: there a fit takes a fraction of the time."""
+    """Moves features to the victim's GPU if it has enough free memory: a fit takes a fraction of the time there."""
     if victim.device.type != "cuda":
         return features
     free, _ = torch.cuda.mem_get_info(victim.device)
@@ -272,7 +272,7 @@ def _class_mean_fvu(auxiliary: Images, test: Images, baseline: Tensor) -> float 
 
 @torch.no_grad()
 def _accuracy(victim: Victim, name: str, sent: Tensor, labels: Tensor | None) -> float | None:
-    """Of the cloud on the tensors that were sent; None where there are no labels or no class scores."""
+    """Accuracy of the cloud on the tensors that were sent; None without labels or class scores."""
     channel = Features(name)
     if labels is None or len(channel.like(victim, 1)) != 1:
         return None
