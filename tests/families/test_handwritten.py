@@ -8,17 +8,9 @@ from leakgauge.errors import Inapplicable
 from leakgauge.families import attention_first, find_roles
 from leakgauge.families.handwritten import handwritten_roles
 from leakgauge.families.vit import vit_roles
+from tests.zoo import Parts
 
 WIDTH = 24
-
-
-class Parts(nn.Module):
-    """A model that only has parts, in the order given; numbers are plain attributes."""
-
-    def __init__(self, **parts: nn.Module | nn.Parameter | int) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
 
 
 def dense(names: str, inputs: int = WIDTH, outputs: int = WIDTH) -> dict[str, nn.Module]:

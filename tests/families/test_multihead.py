@@ -8,6 +8,7 @@ from leakgauge.errors import Inapplicable
 from leakgauge.families import attention_first, find_roles
 from leakgauge.families.attention_first import AttentionFirst
 from leakgauge.families.multihead import multihead_roles
+from tests.zoo import Parts
 
 WIDTH = 16
 
@@ -15,15 +16,6 @@ WIDTH = 16
 def encoder(depth: int = 2, **options) -> nn.TransformerEncoder:
     layer = nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True, **options)
     return nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
-
-
-class Parts(nn.Module):
-    """A model that only has parts, in the order given."""
-
-    def __init__(self, **parts: nn.Module | nn.Parameter) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
 
 
 def test_the_packed_weight_is_q_then_k_then_v(models):

@@ -7,27 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks import april_closed_form
 from leakgauge.attacks.april.patches import PatchGrid
 from leakgauge.attacks.april.pixel_order import pixel_order
-from leakgauge.channels import Gradient
-from leakgauge.core import Pixels, Victim, share
+from leakgauge.core import Pixels, Victim
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
-from leakgauge.measures.image import psnr
 from leakgauge.models.vit import ViT
+from tests.attacks.april.solving import ALL, solve
+from tests.zoo import ByName, HandVit, architecture_a
 
 SIDE = 4
-
-
-def attacked(model: nn.Module, shape: tuple[int, ...]):
-    """PSNR of the reconstruction of one random image, and what was predicted."""
-    space = Pixels(shape, mean=(0.4,), std=(0.3,))
-    victim = Victim(model.double(), space)
-    image = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    seen = share(victim, Gradient(), space.encode(image), torch.tensor([1]))
-    result = april_closed_form()(victim, seen)
-    return float(psnr(space.decode(result.x), image)), dict(result.stated)["predicted"]
 
 
 def rearranged(x: Tensor) -> Tensor:
@@ -69,47 +58,31 @@ def vit(rearrange, shape: tuple[int, ...], *, before: nn.Module | None = None, w
     """Architecture A with one token for each patch of ``rearrange`` and no class token."""
     torch.manual_seed(0)
     _, patches, values = rearrange(torch.zeros(1, *shape)).shape
-    model = ViT(side=12, patch=4, width=width, heads=2, depth=2, classes=5, residual=False, class_token=False)
+    model = architecture_a(width=width, class_token=False)
     model.patch_embed = LinearPatches(rearrange, values, width, before)
     model.pos_embed = nn.Parameter(torch.randn(1, patches, width))
     return model
 
 
-class OnEncoder(nn.Module):
-    """The same on nn.MultiheadAttention."""
-
-    def __init__(self, patches: int, values: int) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embed = nn.Linear(values, 60)
-        self.where = nn.Parameter(torch.randn(patches, 60))
-        self.attn = nn.MultiheadAttention(60, 4, batch_first=True)
-        self.out = nn.Linear(60, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.embed(rearranged(x)) + self.where
-        return self.out(self.attn(tokens, tokens, tokens)[0].square().mean(1))
-
-
 @pytest.mark.parametrize("shape", [(1, 12, 12), (3, 8, 16), (2, 20, 12)])
 @pytest.mark.parametrize("rearrange", [rearranged, unfolded, shuffled])
 def test_images_come_back_from_any_order_of_pixels(rearrange, shape):
-    quality, predicted = attacked(vit(rearrange, shape), shape)
-    assert predicted == "everything is recovered"
-    assert quality > 100
+    found = solve(vit(rearrange, shape), shape)
+    assert found.predicted == ALL
+    assert found.psnr > 100
 
 
 def test_overlapping_patches_and_values_that_no_patch_holds():
-    assert attacked(vit(overlapping, (1, 8, 8)), (1, 8, 8))[0] > 100
-    quality, predicted = attacked(vit(unfolded, (1, 10, 8)), (1, 10, 8))
-    assert predicted == "16 values of the image are in no patch: they stay unknown"
-    assert quality < 30
+    assert solve(vit(overlapping, (1, 8, 8)), (1, 8, 8)).psnr > 100
+    found = solve(vit(unfolded, (1, 10, 8)), (1, 10, 8))
+    assert found.predicted == "16 values of the image are in no patch: they stay unknown"
+    assert found.psnr < 30
 
 
 def test_a_linear_layer_before_nn_multiheadattention():
-    model = OnEncoder(patches=9, values=48)
-    assert find_roles(model).patch_embedding == "embed"
-    assert attacked(model, (3, 12, 12))[0] > 100
+    model = HandVit(ByName(), convolution=False)
+    assert find_roles(model).patch_embedding == "cut"
+    assert solve(model, (3, 12, 12)).psnr > 100
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -148,7 +121,7 @@ def test_a_linear_layer_on_unfolded_pixels_is_a_convolution():
 def test_anything_else_than_single_pixels_is_refused_with_the_reason(rearrange, before):
     reason = "several layers" if isinstance(before, nn.Linear) else "does not read single values of the model's input"
     with pytest.raises(Inapplicable, match=reason):
-        attacked(vit(rearrange, (1, 12, 12), before=before), (1, 12, 12))
+        solve(vit(rearrange, (1, 12, 12), before=before), (1, 12, 12))
 
 
 def test_a_layer_that_is_never_called_is_refused():
@@ -156,4 +129,4 @@ def test_a_layer_that_is_never_called_is_refused():
     proj = model.patch_embed.proj
     model.patch_embed.forward = lambda x: F.linear(rearranged(x), proj.weight, proj.bias)
     with pytest.raises(Inapplicable, match=r"patch_embed.proj is not called"):
-        attacked(model, (1, 12, 12))
+        solve(model, (1, 12, 12))
