@@ -110,7 +110,7 @@ def test_untouched_holds_when_an_attack_refuses():
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_estimator(name):
-    short = {"training": CriticFit(batch=32, steps=200, shifts=31), "candidates": 32}
+    short = {"training": CriticFit(batch=32, steps=100, shifts=31), "candidates": 32}
     taken = inspect.signature(ESTIMATORS[name]).parameters
     testing.check_estimator(ESTIMATORS[name](**{option: short[option] for option in short if option in taken}))
 

@@ -6,7 +6,7 @@ from leakgauge.core.examples import example
 from leakgauge.inversion import L2, LBFGS, Joint, Matching, Normal
 
 
-@example("lenet", steps=20, restarts=2)
+@example("lenet", steps=8, restarts=2)
 def dlg(*, lr: float = 1.0, steps: int = 300, restarts: int = 1) -> Matching:
     """Zhu et al. 2019: image and label together by L-BFGS.
 

@@ -19,7 +19,7 @@ from leakgauge.inversion import (
 )
 
 
-@example("cnn", steps=150)
+@example("cnn", steps=80)
 def feasibility(
     *, tv: float = 0.01, statistics: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:
@@ -41,7 +41,7 @@ def feasibility(
     return Guided(_matching("feasibility", tv, lr, steps, restarts), statistics=Strongest(), weight=statistics)
 
 
-@example("cnn", steps=150, statistics=0.01)
+@example("cnn", steps=80, statistics=0.01)
 def huang(
     *, tv: float = 0.01, statistics: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:

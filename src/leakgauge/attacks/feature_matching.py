@@ -16,7 +16,7 @@ from leakgauge.inversion import (
 )
 
 
-@example("cnn", channel=Features("features.5"), steps=100)
+@example("cnn", channel=Features("features.5"), steps=50)
 def feature_matching(*, tv: float = 0.03, lr: float = 0.3, steps: int = 500, restarts: int = 1) -> Matching:
     """He et al. 2019: regularised maximum likelihood estimation with known edge weights.
 

@@ -7,7 +7,7 @@ from leakgauge.inversion import Adam, Cosine, Descent, FromSpace, Matching, Tota
 from leakgauge.inversion.epochs import OverEpochs
 
 
-@example("cnn", steps=150)
+@example("cnn", steps=80)
 def federated_averaging(
     *, tv: float = 0.001, agreement: float = 0.1, lr: float = 0.1, steps: int = 1000, restarts: int = 1
 ) -> OverEpochs:

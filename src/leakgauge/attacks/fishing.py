@@ -59,7 +59,7 @@ def count_target(victim: Victim, seen: Observation, target: int, size: int) -> i
     return min(count, size)
 
 
-@example("lenet", server=FishingServer(0), steps=150, tv=0.01)
+@example("lenet", server=FishingServer(0), steps=80, tv=0.01)
 def fishing(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1) -> FishingAttack:
     """Wen et al. 2022: inverting gradients on the part of the update that :class:`leakgauge.servers.FishingServer` left to one class.
 

@@ -24,7 +24,7 @@ from leakgauge.inversion import (
 )
 
 
-@example("cnn", steps=150, restarts=3)
+@example("cnn", steps=60, restarts=2)
 def gradinversion(
     *,
     tv: float = 0.01,

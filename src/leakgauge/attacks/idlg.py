@@ -6,7 +6,7 @@ from leakgauge.core.examples import example
 from leakgauge.inversion import L2, LBFGS, Matching, Normal, SignRule
 
 
-@example("lenet", steps=20, restarts=2)
+@example("lenet", steps=8, restarts=2)
 def idlg(*, lr: float = 1.0, steps: int = 300, restarts: int = 1) -> Matching:
     """Zhao et al. 2020: the label from the sign of the head's gradient, then DLG over the image alone.
 

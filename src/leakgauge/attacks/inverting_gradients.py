@@ -16,7 +16,7 @@ from leakgauge.inversion import (
 )
 
 
-@example("cnn", steps=150, tv=0.01)
+@example("cnn", steps=80, tv=0.01)
 def inverting_gradients(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1) -> Matching:
     """Geiping et al. 2020: direction of the gradient, smooth images, signed Adam.
 

@@ -6,7 +6,7 @@ from leakgauge.core.examples import example
 from leakgauge.inversion import L1, L2, AdamW, Decaying, Descent, Joint, Matching, Normal
 
 
-@example("lenet", steps=250)
+@example("lenet", steps=100)
 def tag(*, alpha: float = 0.1, decay: float = 1.0, lr: float = 0.05, steps: int = 1000, restarts: int = 1) -> Matching:
     """Deng et al. 2021: squared plus absolute differences, early layers weighted more.
 

@@ -9,7 +9,7 @@ from leakgauge.core.examples import example
 from leakgauge.inversion import Adam, CosineDecay, Descent, Matching, read_labels
 
 
-@example("vit_a", steps=150)
+@example("vit_a", steps=80)
 def tag_read_labels(
     *, alpha: float = 0.1, decay: float = 1.0, lr: float = 0.1, steps: int = 1000, restarts: int = 1
 ) -> Matching:

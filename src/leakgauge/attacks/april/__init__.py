@@ -46,7 +46,7 @@ class PositionEmbedding:
         return {role: 1.0}
 
 
-@example("vit_a", steps=300, restarts=2)
+@example("vit_a", steps=100, restarts=2)
 def april(*, alpha: float = 1.0, lr: float = 0.1, steps: int = 1500, restarts: int = 1) -> Matching:
     """Lu et al. 2022: squared distance of all gradients plus ``alpha`` times the angle of the position embedding's.
 

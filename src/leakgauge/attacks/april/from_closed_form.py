@@ -35,7 +35,7 @@ class AprilFromClosedForm:
         return replace(result, made_by=repr(self), seconds=time.perf_counter() - began, notes=notes)
 
 
-@example("vit", steps=300, restarts=2)
+@example("vit", steps=50, restarts=2)
 def april_from_closed_form(
     *,
     alpha: float = 1.0,
