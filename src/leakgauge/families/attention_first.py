@@ -39,7 +39,7 @@ def attention_first(model: nn.Module, roles: Roles) -> nn.Module:
     """
     if not roles.attention:
         raise Inapplicable(
-            "the model has no attention layer that a family knows, so there is no first block to rearrange"
+            "the model has no attention layer of a known family, so there is no first block to rearrange"
         )
     if roles.family not in ("vit", "text"):
         raise Inapplicable(
