@@ -47,7 +47,7 @@ class Gap:
     """
 
     matched: float
-    mismatch: float
+    mismatched: float
     each_matched: tuple[float, ...] = field(default=(), repr=False)
     each_mismatched: tuple[float, ...] = field(default=(), repr=False)
 
