@@ -13,8 +13,8 @@ from pathlib import Path
 from leakgauge.attacks import april_closed_form
 from leakgauge.engine import TF32, Precision
 from reproductions.april import study
-from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 ATTACKS = {"dlg": "DLG", "ig": "Inverting Gradients", "tag": "TAG", "april": "APRIL", "closed form": "closed form"}
 FRAMES = (10, 20, 50, 100, 200, 300, 400, 500, 700, 1000, 1250)

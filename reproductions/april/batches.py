@@ -5,8 +5,7 @@
 The paper's CIFAR-10 model with batches of 4, 8, 16 and 24 (two batches each), and ViT-Base with 4 photographs and with 24 pictures cut from
 them, with the paper's steps. Labels repeat, and the rule the paper borrows from Yin et al. needs distinct ones; they are counted from the
 bias gradient, less the chances that the public model gives to noise (``ChanceCounts``). Rows of an earlier run counted them without
-(``BiasCounts``), which reads many wrongly: see ``why_batches.py``. A run that was stopped goes on, with ``--within`` also in the midst
-of an attack; until that is done its row says after how many steps it was.
+(``BiasCounts``), which reads many wrongly: see ``why_batches.py``. A run that was stopped goes on with the cases that are missing.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.engine import TF32, Exact, Fused, Precision
-from leakgauge.inversion import ChanceCounts, Descent
+from leakgauge.inversion import ChanceCounts
 from leakgauge.measures.reidentification import rank
 from reproductions.april import study
-from reproductions.april.drawing import Line, Panel, grid, svg
-from reproductions.april.resumable import Resumable
 from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 SIZES = (4, 8, 16, 24)
 BY_BIAS, RULE = "counts from the bias", "less the chances on noise"
@@ -86,27 +84,18 @@ def labels_read(found: Tensor | None, true: Tensor) -> float:
 
 
 def attack(options: Options, results: Results, case: Case) -> None:
-    """Goes on with the case; its row replaces one of fewer steps."""
     images, size = case.images, case.size
     model = case.make(images, architecture="B", quick=options.quick, seed=options.seed)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
     april = replace(study.matching_attack("april", steps=case.steps, precision=case.precision), labels=ChanceCounts())
-    assert isinstance(april.solver, Descent)
-    key = case.key | {"seed": options.seed, "quick": options.quick, "steps": case.steps, "images": images.name}
-    name = f"batches_{case.model.split()[0].lower()}_{size}"
-    solver = Resumable(april.solver, options.out / name, options.clock, key)
     began, seen = time.perf_counter(), study.observed(victim, images, batch=size)
-    found = replace(april, solver=solver).many(victim, seen, seed=options.seed)
-    if solver.reached < solver.steps:
-        results.wait(f"{case}, {solver.reached} of {solver.steps} steps")
-        if any(row["steps"] > solver.reached for row in results.rows if case.key.items() <= row.items()):
-            return  # an earlier run, whose state is gone, came further
+    found = april.many(victim, seen, seed=options.seed)
     squares = [sum(float(t.double().square().sum()) for t in one.signal.values()) for one in seen]
     own = [images.y[i * size : (i + 1) * size] for i in range(len(seen))]
     results.drop(**case.key)
     results.add(
-        **case.key, data=images.name, batches=len(seen), steps=solver.reached, of_steps=case.steps,
-        seconds=round(solver.seconds_before + time.perf_counter() - began, 1),
+        **case.key, data=images.name, batches=len(seen), steps=case.steps, of_steps=case.steps,
+        seconds=round(time.perf_counter() - began, 1),
         loss=study.mean([one.loss for one in found]),
         relative_loss=study.mean([one.loss / square for one, square in zip(found, squares, strict=True)]),
         labels_read=study.mean([labels_read(one.y, true) for one, true in zip(found, own, strict=True)]),
@@ -115,8 +104,6 @@ def attack(options: Options, results: Results, case: Case) -> None:
     results.keep(f"{case.model} {size} original", images.x[:size])
     results.keep(f"{case.model} {size} found", study.in_order(space.decode(found[0].x.cpu()), images.x[:size]))
     results.rows[-1] |= told_apart(results.pictures, case.model, size)
-    if solver.reached == solver.steps:
-        solver.forget()
 
 
 def told_apart(pictures: Pictures, model: str, size: int) -> Row:

@@ -16,8 +16,8 @@ import torch
 from leakgauge.attacks import april_closed_form
 from leakgauge.measures.image import mse, ssim
 from reproductions.april import study
-from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 SIZES = (1, 2, 3, 4, 8, 24)
 

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from leakgauge.inversion import CosineDecay
 from reproductions.april import study, table1
-from reproductions.april.cells import SET_UP, SETTINGS, Cell, Setting, attack_of
-from reproductions.april.pieces import Pieces
 from reproductions.april.study import Options, Pictures, Results, Row
+from reproductions.april.table1 import SET_UP, SETTINGS, Setting, attack_of, error_of
 
 BEYOND: dict[str, list[Setting]] = {"ig": [Setting(0.1, tv=tv) for tv in (1.0, 1e-4, 0.0)]} | {
     name: [Setting(0.3), Setting(1.0, CosineDecay())] for name in ("dlg", "tag", "april")
@@ -33,8 +32,6 @@ SETS = {
 """The data sets, the slowest first, and the file, in either form, without which one waits."""
 
 
-NOTABLE = 1.1
-"""How many times less the error must be to count."""
 WHOLE, IMAGES = ("mnist", "cifar10"), 4
 
 
@@ -52,16 +49,14 @@ def attack(options: Options, results: Results, data_set: str) -> None:
         return
     images, own = table1.split(kind, options)
     victim, _ = table1.attacked(kind, images, options)
-    pieces = Pieces(options.out / "edges_pieces.jsonl", {})
     for name in missing:
         if not options.clock.allows(SET_UP):
             results.wait(f"{data_set} {name}")
             continue
-        cell = Cell(data_set, name, kind, victim, images, own, options, pieces, options.clock)
-        groups = [[one] for one in BEYOND[name]] if name == "ig" else [BEYOND[name]]
-        errors = [error for group in groups for error in cell.tried(group)]
+        errors = [error_of(name, one, kind, victim, own, options) for one in BEYOND[name]]
         results.add(
-            part="setting", data_set=data_set, attack=name, of=images.name, images=len(own.x), steps=max(1, cell.steps // kind.shorter),
+            part="setting", data_set=data_set, attack=name, of=images.name, images=len(own.x),
+            steps=max(1, options.steps(kind.steps) // kind.shorter),
             settings=[told(one, name) for one in BEYOND[name]], each_mse=study.rounded(errors),
             device=study.device_name(options.device),
         )  # fmt: skip
@@ -145,32 +140,6 @@ def table(rows: list[Row]) -> str:
             f"| {r['mse']:.2g} | {r['ssim']:.3f} |"
         )
     return "\n".join(lines)
-
-
-def in_words(data_set: str) -> str:
-    """What settings beyond the table's change on this data set; nothing where that was not measured at full size."""
-    path = study.RESULTS / "edges.jsonl"
-    facts, rows = study.read(path) if path.is_file() else ({"quick": True}, [])
-    own = [] if facts["quick"] else [r for r in rows if r["data_set"] == data_set]
-    if not own:
-        return ""
-    whole = {r["attack"]: r for r in own if r["part"] == "whole"}
-    if whole:
-        count, cells = next(iter(whole.values()))["images"], of_table()
-        errors = {
-            name: min([in_table(cells[data_set, name], count), *([whole[name]["mse"]] if name in whole else [])])
-            for name in BEYOND
-        }
-        listed = " < ".join(
-            f"{table1.NAMES[name]} {errors[name]:.1e}" for name in sorted(errors, key=errors.__getitem__)
-        )
-        return f"with settings beyond the table's, where they are better with all steps: {listed} ({count} images, `edges.py`)"
-    before = inner()
-    times = {r["attack"]: min(before[data_set, r["attack"]].values()) / min(r["each_mse"]) for r in own}
-    better = [f"{table1.NAMES[name]} {ratio:.2g} times" for name, ratio in times.items() if ratio > NOTABLE]
-    if not better:
-        return ""
-    return f"settings beyond the table's leave less error in a shorter run: {', '.join(better)} (`edges.py`)"
 
 
 def in_table(row: Row, count: int) -> float:

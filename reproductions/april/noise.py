@@ -19,8 +19,8 @@ from leakgauge.attacks import april_closed_form
 from leakgauge.core import Observation
 from leakgauge.defenses import GaussianNoise, LaplacianNoise
 from reproductions.april import study
-from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Options, Pictures, Results, Row
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 Noise = GaussianNoise | LaplacianNoise
 KINDS: dict[str, Callable[..., Noise]] = {"Gaussian": GaussianNoise, "Laplacian": LaplacianNoise}

@@ -21,9 +21,9 @@ from leakgauge.defenses import Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.models.vit import ViT
 from reproductions.april import study
-from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Images, Options, Pictures, Results, Row
 from reproductions.april.training import accuracies
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 SETTINGS = {
     "shared, APRIL": "april",

@@ -14,8 +14,8 @@ import torch
 
 from leakgauge.engine import TF32, Precision
 from reproductions.april import study
-from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 NAMES = {"april": "APRIL", "dlg": "DLG", "tag": "TAG"}
 FRAMES = (10, 50, 100, 200, 500)

@@ -31,11 +31,25 @@ from leakgauge.inversion import L2, Joint, Matching
 from leakgauge.measures.pairing import pair
 from leakgauge.models.vit import ViT
 from reproductions.april.files import Pictures, Row, load, read, save, write
-from reproductions.april.pieces import Clock
+from reproductions.common.runner import commit
 
 RESULTS = Path(__file__).parent / "results"
 SHOWN = 112
 """Largest side of a picture in a figure."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The time that is left until ``end`` (of ``time.monotonic``); without an end there is always enough."""
+
+    end: float | None = None
+
+    @classmethod
+    def within(cls, seconds: float | None) -> Clock:
+        return cls(None if seconds is None else time.monotonic() + seconds)
+
+    def allows(self, seconds: float) -> bool:
+        return self.end is None or time.monotonic() + seconds <= self.end
 
 
 @dataclass(frozen=True)
@@ -382,7 +396,7 @@ def recorded(name: str, run: Run, options: Options, before: Results | None = Non
         devices = dict.fromkeys([*results.devices, device_name(options.device)])
         facts |= {"device": ", ".join(devices)}
         facts |= {"torch": ", ".join(dict.fromkeys([*results.torch, torch.__version__]))}
-        facts |= {"seconds": round(results.seconds + time.perf_counter() - began, 1)}
+        facts |= {"commit": commit(), "seconds": round(results.seconds + time.perf_counter() - began, 1)}
         write(options.out / f"{name}.jsonl", [facts, *results.rows])
         save(options.out / f"{name}.npz", results.pictures)
 

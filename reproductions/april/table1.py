@@ -1,20 +1,19 @@
 """Table 1: four attacks by optimisation on architecture B, 500 images each of MNIST and CIFAR-10, 30 of ImageNet.
 
-    python -m reproductions.april.table1 --data FOLDER [--datasets mnist,cifar10,imagenet] [--attacks dlg,ig,tag,april]
+    python -m reproductions.april.table1 --data FOLDER [--within SECONDS]
 
-The paper's budgets: Adam, 800 steps for MNIST, 1500 for CIFAR-10, 5000 for ImageNet. The images of a cell are attacked in pieces, each
-one batch (`Matching.many`), one restart each; every image starts from the same seed, so the result does not depend on the pieces.
-The paper gives no learning rates; each attack gets the best of a few settings, tried with fewer steps on images that are not among
-those of the table. What is done is kept in ``table1_pieces.jsonl``, the state of a piece that was stopped in ``table1_*.pt``: the same
-command goes on where it was. With ``--within SECONDS`` it stops by itself. The attacks take turns, a piece each, and rows of cells that
-lack images are written too; the table compares the attacks of a data set on the images that all of them have. ImageNet is read
-from ``imagenet.npz`` in FOLDER: x uint8, (N, 224, 224, 3) or (N, 3, 224, 224), and y; where it holds fewer images, fewer are attacked.
+The paper's budgets: Adam, 800 steps for MNIST, 1500 for CIFAR-10, 5000 for ImageNet. Images are attacked in pieces, each one batch
+(`Matching.many`), one restart each; every image starts from the same seed, so the result does not depend on the pieces. The paper gives no
+learning rates; each attack gets the best of a few settings, tried with fewer steps on images that are not among those of the table. A
+row tells of the images that are done, and a later run goes on with the others. The table compares the attacks of a data set on
+the images that all of them have. ImageNet is read from ``imagenet.npz`` in FOLDER: x uint8, (N, 224, 224, 3) or (N, 3, 224, 224), and y.
 """
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.core import Victim
-from leakgauge.engine import TF32, Exact, Fused
+from leakgauge.attacks import april, inverting_gradients, tag
+from leakgauge.core import Reconstruction, Victim
+from leakgauge.engine import TF32, Exact, Fused, Precision
+from leakgauge.inversion import L2, Adam, AdamW, CosineDecay, Descent, Joint, Matching, Steady
+from leakgauge.inversion.solvers import Schedule
+from leakgauge.measures.image import downscale, mse, ssim
 from reproductions.april import study
-from reproductions.april.cells import Cell, DataSet, Table, spread, whole
-from reproductions.april.pieces import Clock, Pieces, alone
-from reproductions.april.study import Images, Options, Row
+from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 PAPER = {
     "mnist": {"dlg": "1.291e-04, 0.997", "ig": "0.043, 0.833", "tag": "3.438e-05, 0.998", "april": "4.796e-05, 0.998"},
@@ -37,6 +39,43 @@ PAPER = {
 """Mean MSE and SSIM of the paper's Table 1. Its MSE on ImageNet exceeds 1, so it is not on images in [0, 1]."""
 NAMES = {"dlg": "DLG", "ig": "Inverting Gradients", "tag": "TAG", "april": "APRIL"}
 CELLS = [(data_set, attack) for data_set, attacks in PAPER.items() for attack in attacks]
+
+
+SHOWN, DRAWN = 10, 8
+SET_UP = 20.0
+"""Seconds that must be left for a piece to begin."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Where a row's images come from, how many, for how many steps, against which model.
+
+    ``piece`` images are attacked at once. Settings are tried on ``tried`` other images with a ``shorter``th of the steps.
+    """
+
+    images: Callable[[Options, int], Images]
+    count: int
+    steps: int
+    model: study.Make
+    precision: Precision
+    epochs: int = 0
+    piece: int = 250
+    tried: int = 8
+    shorter: int = 4
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is chosen for an attack: the learning rate and how it falls; the weight of the total variation (IG alone)."""
+
+    lr: float
+    schedule: Schedule = field(default_factory=Steady)
+    tv: float = 0.0
+
+
+SETTINGS: dict[str, list[Setting]] = {"ig": [Setting(0.1, tv=tv) for tv in (0.1, 0.01, 0.001)]} | {
+    name: [Setting(0.1), *(Setting(lr, CosineDecay()) for lr in (0.03, 0.1, 0.3))] for name in ("dlg", "tag", "april")
+}
 
 
 def photographs_224(options: Options, count: int) -> Images:
@@ -150,17 +189,16 @@ def table(rows: list[Row]) -> str:
 
 
 def kept_training(model: nn.Module, options: Options, *, epochs: int) -> float:
-    """As :func:`trained`, but all cells and calls attack one network: the first that was trained."""
+    """As :func:`trained`, but all attacks and calls get one network: the first that was trained."""
     path, run = options.out / "table1_trained.pt", {"epochs": epochs, "seed": options.seed, "quick": options.quick}
-    with alone(path.with_suffix(".lock")):
-        if path.is_file():
-            before = torch.load(path, map_location="cpu", weights_only=True)
-            if before["run"] == run:
-                model.load_state_dict(before["weights"])
-                model.eval()
-                return before["accuracy"]
-        accuracy = trained(model, options, epochs=epochs)
-        torch.save({"run": run, "accuracy": accuracy, "weights": model.state_dict()}, path)
+    if path.is_file():
+        before = torch.load(path, map_location="cpu", weights_only=True)
+        if before["run"] == run:
+            model.load_state_dict(before["weights"])
+            model.eval()
+            return before["accuracy"]
+    accuracy = trained(model, options, epochs=epochs)
+    torch.save({"run": run, "accuracy": accuracy, "weights": model.state_dict()}, path)
     return accuracy
 
 
@@ -181,54 +219,156 @@ def attacked(kind: DataSet, images: Images, options: Options) -> tuple[Victim, R
     return study.victim_of(model, images, options.device), accuracy
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny models on embedded data, in seconds")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data", type=Path, help="folder with mnist.npz, CIFAR-10 and imagenet.npz")
-    parser.add_argument("--images", type=int, help="how many images, instead of the table's own number")
-    parser.add_argument("--datasets", help=f"some of {', '.join(DATA_SETS)}")
-    parser.add_argument("--attacks", default="april,dlg,tag,ig")
-    parser.add_argument("--piece", type=int, help="how many images at once, instead of the data set's own number")
-    parser.add_argument("--plain", action="store_true", help="no fused kernels, where torch.compile does not work")
-    parser.add_argument("--within", type=float, help="seconds, after which it stops; the same command goes on")
-    parser.add_argument("--out", type=Path, default=study.RESULTS)
-    given = parser.parse_args()
-    clock = Clock.within(given.within)
-    options = Options(given.quick, torch.device(given.device), given.seed, given.data, given.out, given.images)
-    given.out.mkdir(parents=True, exist_ok=True)
-    run: Row = {"quick": options.quick, "seed": options.seed}
-    facts: Row = {"study": "table1", **run, "torch": str(torch.__version__)}
-    facts |= {"device": study.device_name(options.device)}
-    table, pieces = Table(given.out, facts, CELLS), Pieces(given.out / "table1_pieces.jsonl", run)
-    for data_set in (given.datasets or ("mnist,cifar10" if given.quick else ",".join(DATA_SETS))).split(","):
-        kind = DATA_SETS[data_set]
-        if given.plain and isinstance(kind.precision, Fused):
-            kind = replace(kind, precision=kind.precision.of)
-        missing = [name for name in given.attacks.split(",") if not table.has(data_set, name)]
-        if not missing:
+def attack_of(name: str, steps: int, setting: Setting) -> Matching:
+    """The four attacks of the table. DLG with Adam, as the paper says, not with its own L-BFGS."""
+    if name == "ig":
+        return inverting_gradients(steps=steps, lr=setting.lr, tv=setting.tv)
+    ours = april(steps=steps)
+    recipe = {
+        "april": ours,
+        "dlg": replace(ours, objective=L2(), labels=Joint(), name="dlg with Adam"),
+        "tag": tag(steps=steps),
+    }[name]
+    optimizer = AdamW(setting.lr) if name == "tag" else Adam(setting.lr)
+    return replace(recipe, solver=Descent(optimizer, steps, schedule=setting.schedule, project=False))
+
+
+def error_of(name: str, setting: Setting, kind: DataSet, victim: Victim, own: Images, options: Options) -> float:
+    """Mean error of one setting on images of the adversary's own, with fewer steps."""
+    steps = max(1, options.steps(kind.steps) // kind.shorter)
+    attack = replace(attack_of(name, steps, setting), precision=kind.precision)
+    found = attack.many(victim, study.observed(victim, own), seed=options.seed)
+    return float(mse(pictures_of(found, victim), own.x).mean())
+
+
+def pictures_of(found: Sequence[Reconstruction], victim: Victim) -> Tensor:
+    return victim.space.decode(torch.cat([one.x for one in found])).cpu()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One attack on the images of one data set; its row grows piece by piece."""
+
+    data_set: str
+    attack: str
+    kind: DataSet
+    victim: Victim
+    images: Images
+    own: Images
+    options: Options
+    results: Results
+
+    @property
+    def key(self) -> Row:
+        return {"data_set": self.data_set, "attack": self.attack}
+
+    def begun(self) -> Row:
+        """The row so far; before the first piece the settings are tried."""
+        before = [row for row in self.results.rows if self.key.items() <= row.items()]
+        if before:
+            return before[0]
+        began = time.perf_counter()
+        settings = SETTINGS[self.attack][: 2 if self.options.quick else None]
+        errors = [error_of(self.attack, one, self.kind, self.victim, self.own, self.options) for one in settings]
+        return {
+            **self.key, "of": self.images.name, "steps": self.options.steps(self.kind.steps), "wanted": len(self.images.x),
+            "model": "trained" if self.kind.epochs else "untrained", "pieces": 0, "seconds": 0.0, "which": [],
+            "tried": [{"setting": repr(one), "mse": float(f"{e:.4g}")} for one, e in zip(settings, errors, strict=True)],
+            "seconds_tuning": round(time.perf_counter() - began, 1), "each_mse": [], "each_ssim": [], "each_right": [],
+            "each_ssim_reduced": [],
+        }  # fmt: skip
+
+    def run(self, more: Row) -> None:
+        """Attacks what is missing, as long as there is time."""
+        if not self.options.clock.allows(SET_UP):
+            self.results.wait(f"{self.data_set} {self.attack}")
+            return
+        row = self.begun()
+        best = min(range(len(row["tried"])), key=lambda i: row["tried"][i]["mse"])
+        attack = replace(
+            attack_of(self.attack, row["steps"], SETTINGS[self.attack][best]), precision=self.kind.precision
+        )
+        while missing := [i for i in range(len(self.images.x)) if i not in row["which"]]:
+            if not self.options.clock.allows(max(SET_UP, 1.25 * row["seconds"] / max(1, row["pieces"]))):
+                self.results.wait(f"{self.data_set} {self.attack}, {len(row['which'])} of {row['wanted']} images")
+                return
+            row = self._piece(attack, row, missing[: self.kind.piece]) | more
+            self.results.drop(**self.key)
+            self.results.add(**row)
+
+    def _piece(self, attack: Matching, row: Row, which: list[int]) -> Row:
+        began = time.perf_counter()
+        images = replace(self.images, x=self.images.x[which], y=self.images.y[which])
+        found = attack.many(self.victim, study.observed(self.victim, images), seed=self.options.seed)
+        guesses = pictures_of(found, self.victim)
+        if not row["which"]:
+            self.results.keep(f"{self.data_set}_{self.attack}", guesses[:SHOWN])
+        right = [int(one.y[0]) == int(y) for one, y in zip(found, images.y, strict=True) if one.y is not None]
+        small, truth = downscale(guesses), downscale(images.x)
+        reduced = [] if small is None or truth is None else study.rounded(ssim(small, truth).tolist())
+        lists = {
+            "which": which, "each_mse": study.rounded(mse(guesses, images.x).tolist()),
+            "each_ssim": study.rounded(ssim(guesses, images.x).tolist()), "each_right": right, "each_ssim_reduced": reduced,
+        }  # fmt: skip
+        whole = {key: [*(row[key] or []), *values] for key, values in lists.items()}
+        errors, alike = torch.tensor(whole["each_mse"]), torch.tensor(whole["each_ssim"])
+        return row | whole | {
+            "images": len(whole["which"]), "mse": float(errors.mean()), "mse_sd": spread(errors),
+            "mse_median": float(errors.median()), "ssim": float(alike.mean()), "ssim_sd": spread(alike),
+            "ssim_median": float(alike.median()),
+            "label_accuracy": sum(whole["each_right"]) / len(whole["each_right"]) if whole["each_right"] else None,
+            "attack_settings": f"{attack.objective!r}; {attack.solver!r}", "notes": list(found[0].notes), "pieces": row["pieces"] + 1,
+            "seconds": round(row["seconds"] + time.perf_counter() - began, 1), "device": study.device_name(self.options.device),
+        }  # fmt: skip
+
+
+def spread(values: Tensor) -> float:
+    """Standard deviation; of a single value 0."""
+    return float(values.std()) if len(values) > 1 else 0.0
+
+
+def whole(row: Row) -> bool:
+    """Whether a row tells of all images that it should; those of early runs always do."""
+    return row["images"] == row.get("wanted", row["images"])
+
+
+def run(options: Options, results: Results) -> None:
+    for data_set in ("mnist", "cifar10") if options.quick else DATA_SETS:
+        done = {row["attack"] for row in results.rows if row["data_set"] == data_set and whole(row)}
+        if done == set(NAMES):
             continue
+        kind = DATA_SETS[data_set]
         images, own = split(kind, options)
         victim, accuracy = attacked(kind, images, options)
-        table.keep(f"{data_set}_truth", 0, images.x)
-        cells = [Cell(data_set, name, kind, victim, images, own, options, pieces, clock) for name in missing]
-        for cell in cells:
-            if not cell.missing():  # killed after the last piece, before its row
-                table.put(cell.row() | accuracy)
-        while (
-            cells
-        ):  # the attack with the fewest images first, so that a stopped run has all attacks on the same images
-            cell = min(cells, key=lambda cell: len(cell.done()))
-            done = cell.advance(given.piece or kind.piece)
-            if done is None:
-                cells.remove(cell)
-                continue
-            table.keep(f"{data_set}_{cell.attack}", *done)
-            row = cell.row() | accuracy
-            print({k: v for k, v in row.items() if k != "which" and not k.startswith("each")}, flush=True)
-            table.put(row)
+        results.keep(f"{data_set}_truth", images.x[:SHOWN])
+        for name in ("april", "dlg", "tag", "ig"):
+            if name not in done:
+                Cell(data_set, name, kind, victim, images, own, options, results).run(accuracy)
+
+
+def panel(rows: list[Row]) -> Panel:
+    """For each attack the share of images that are at least so similar, on the images that all attacks have."""
+    images = common(rows)
+    by_attack = {r["attack"]: sorted(chosen(r, "each_ssim", images).tolist(), reverse=True) for r in rows}
+    lines = [
+        Line(NAMES[name], [(value, (i + 1) / len(images)) for i, value in enumerate(by_attack[name])])
+        for name in NAMES
+        if name in by_attack
+    ]
+    title = f"{rows[0]['of']}, {rows[0]['model']}, {len(images)} image{'s' * (len(images) > 1)}"
+    return Panel(title, "SSIM", "share of images with at least that", lines, bounds=(0, 1))
+
+
+def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+    """How similar the images of each attack are, and the first of them. Pictures of ImageNet are not ours to show."""
+    own = [found for data_set in DATA_SETS if (found := [r for r in rows if r["data_set"] == data_set])]
+    if own:
+        svg(out / "table1.svg", [panel(found) for found in own], title="How similar reconstructions are")
+    for data_set in ("mnist", "cifar10"):
+        found = [("original", f"{data_set}_truth"), *((NAMES[a], f"{data_set}_{a}") for a in NAMES)]
+        if all(key in pictures for _, key in found):
+            grid(out / f"table1_{data_set}.png", [(name, pictures[key][:DRAWN]) for name, key in found])
 
 
 if __name__ == "__main__":
-    main()
+    study.main("table1", run, draw, __doc__, goes_on=True)

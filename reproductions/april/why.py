@@ -42,8 +42,8 @@ from reproductions.april.attention_variants import (
     orthogonal_patches,
     sensitivities,
 )
-from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 CASES: tuple[tuple[Variant, str], ...] = (
     (USUAL, "noise"), (XAVIER, "noise"), (UNSCALED, "noise"), (RESIDUAL, "noise"), (SHALLOW, ""), (NEAR, ""), (PRINTED, ""),

@@ -25,8 +25,8 @@ from leakgauge.inversion import BiasCounts, ChanceCounts, MinimumEntry
 from leakgauge.inversion.labels import LabelRule
 from reproductions.april import study
 from reproductions.april.batches import BY_BIAS, RULE, SET_UP, labels_read
-from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 RULES: dict[str, LabelRule] = {
     BY_BIAS: BiasCounts(strict=False),

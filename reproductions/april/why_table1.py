@@ -16,8 +16,8 @@ from leakgauge.attacks import april, tag
 from leakgauge.inversion import L1, L2, Adam, CosineDecay, Decaying, Descent, Joint
 from leakgauge.inversion.terms import Term
 from reproductions.april import study
-from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 IMAGES, LR = 4, 0.3
 FRAMES = (10, 20, 50, 100, 150, 200, 300, 400, 500, 600, 700, 800, 1000, 1200, 1400)

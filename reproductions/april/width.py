@@ -14,9 +14,9 @@ from pathlib import Path
 
 from leakgauge.attacks import april_closed_form
 from reproductions.april import study
-from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Images, Options, Pictures, Results, Row
 from reproductions.april.training import accuracies
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 WIDTHS = (768, 384, 192, 96)
 TRAINING = 40.0

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from leakgauge.defenses import WithholdNames
 from reproductions.april import study
-from reproductions.april.drawing import Line, Panel, grid, svg
 from reproductions.april.study import Options, Pictures, Results, Row
+from reproductions.common.drawing import Line, Panel, grid, svg
 
 FRAMES = (10, 20, 50, 100, 200, 300, 400, 500, 600, 700)
 

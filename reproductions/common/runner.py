@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ class Rows:
         """Writes all rows of a unit; pictures (N, C, H, W) in [0, 1] go to ``FOLDER/pictures`` as bytes."""
         for name, images in (pictures or {}).items():
             self.keep(name, images)
-        made = [{"unit": unit, **row, **self.facts} for row in rows]
+        made = [{"unit": unit, **self.facts, **row} for row in rows]
         self.rows += made
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(map(_line, made)))
@@ -120,7 +121,12 @@ def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def rounded(values: list[float]) -> list[float]:
+def kept_pictures(folder: Path, name: str) -> dict[str, np.ndarray]:
+    """Pictures of a part by file name; none in a fresh checkout, as they are not committed."""
+    return {path.stem: np.load(path) for path in sorted((folder / "pictures" / name).glob("*.npy"))}
+
+
+def rounded(values: Sequence[float]) -> list[float]:
     """Four digits that count."""
     return [float(f"{value:.4g}") for value in values]
 

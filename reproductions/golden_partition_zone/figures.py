@@ -15,10 +15,10 @@ from statistics import mean
 
 import numpy as np
 
-from reproductions.april.drawing import Line, Panel, grid, svg
+from reproductions.common.drawing import Line, Panel, grid, svg
 from reproductions.golden_partition_zone.leaks import Row
-from reproductions.golden_partition_zone.lookup import PAPERS_DECODER, RESULTS, STRONGER, by_block, matching, read
 from reproductions.golden_partition_zone.published import IR152_MSE, VGG19_MSE
+from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, RESULTS, STRONGER, by_block, matching, read
 
 ERROR, PSNR, FVU, RADIUS = "test_mse_paper", "test_psnr_batches", "fvu", "radius_per_dimension"
 WORDS = {ERROR: "squared error, as in the paper", PSNR: "PSNR of batches, dB", FVU: "FVU", RADIUS: "R_c² per dimension"}

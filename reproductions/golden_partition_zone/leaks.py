@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks import FittedDecoder, fit_on
 from leakgauge.attacks.decoder import Decoder
+from reproductions.common.runner import commit
 from reproductions.golden_partition_zone.splits import Part, Splits, as_input, in_bfloat16
 from reproductions.golden_partition_zone.training_log import deviations, mean_per_class
 
@@ -159,8 +160,8 @@ def rows_of(lines: str) -> Iterator[Row]:
 class Ledger:
     """Results as JSON lines, written as they come; a key that is there is not measured again.
 
-    Several processes may write to one file: each adds a line only if no other has written that key meanwhile. Lines of a
-    quick try are marked, and no file holds both kinds: a try must never stand in for a measurement.
+    Each says where it was made. Several processes may write to one file: each adds a line only if no other has written that key
+    meanwhile. Lines of a quick try are marked, and no file holds both kinds.
     """
 
     file: Path
@@ -186,5 +187,10 @@ class Ledger:
             known = stream.read()
             self._take(known)
             if key not in self.done:
-                self.done[key] = {"key": key, **row, **({"quick": True} if self.quick else {})}
+                made = {"device": _device(), "torch": torch.__version__, "commit": commit()}
+                self.done[key] = {"key": key, **row, **made, **({"quick": True} if self.quick else {})}
                 stream.write(("" if known.endswith("\n") or not known else "\n") + json.dumps(self.done[key]) + "\n")
+
+
+def _device() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"

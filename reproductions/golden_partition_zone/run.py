@@ -1,6 +1,5 @@
 """Reproduces the experiments of "Golden Partition Zone" on one GPU, part by part, and goes on where it stopped.
 
-    python -m reproductions.golden_partition_zone.run --plan
     python -m reproductions.golden_partition_zone.run --data FOLDER --part vgg19-curve --budget 900
     python -m reproductions.golden_partition_zone.run --quick --part vgg19-curve      # a minute on a CPU, means nothing
 
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from reproductions.golden_partition_zone import decoder_tables, parts, plan, zone_part
+from reproductions.golden_partition_zone import decoder_tables, parts, zone_part
 from reproductions.golden_partition_zone.leaks import Ledger
 from reproductions.golden_partition_zone.study import BudgetSpent, Files, Study
 from reproductions.golden_partition_zone.targets import BATCH, Shelf
@@ -52,9 +51,6 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder with the data, or CIFAR-10 alone")
     parser.add_argument(
         "--part", action="append", choices=list(PARTS), help="may be given more than once; all if not given"
-    )
-    parser.add_argument(
-        "--plan", action="store_true", help="only say what would be trained and about how long it takes"
     )
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds for all parts of this call")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of VGG19 that differ in their seed alone")
@@ -91,12 +87,9 @@ def study_of(options: argparse.Namespace, scratch: Path) -> Study:
     )
 
 
-def main(arguments: list[str] | None = None) -> Ledger | None:
+def main(arguments: list[str] | None = None) -> Ledger:
     options = options_of(arguments)
     chosen = options.part or list(PARTS)
-    if options.plan:
-        print(*plan.told(chosen, seeds=options.seeds, epochs=options.decoder_epochs), sep="\n")
-        return None
     deadline = time.monotonic() + options.budget
     failed: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:  # a quick try leaves nothing behind

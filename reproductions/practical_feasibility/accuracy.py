@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from leakgauge.errors import Inapplicable
-from reproductions.april.drawing import Line, Panel, svg
+from reproductions.common.drawing import Line, Panel, svg
 from reproductions.practical_feasibility import setting
 from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
 from reproductions.practical_feasibility.networks import Network, save_weights

@@ -1,218 +1,217 @@
-"""What the paper says, what was measured, and whether the two agree, by rules that are written down here and in ``reasons.py``.
-
-An image counts as *recovered* at SSIM 0.9; two numbers *differ* from 0.05 on in SSIM, from 0.2 on in the correlation of layouts and
-from 5 points on in accuracy. What *leaks* is at least *partial* by the verdict.
-"""
+"""The claims of the feasibility paper, what we measured for each, and why the verdict is what it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
+from pathlib import Path
 
-from reproductions.practical_feasibility.ledger import Row
-from reproductions.practical_feasibility.reasons import (
-    DIFFER,
-    DIFFER_LAYOUT,
-    WELL_TRAINED,
-    Beside,
-    layout,
-    spread,
-    ssim,
-)
+from reproductions.common import gates
+from reproductions.common.page import Claim
+from reproductions.common.runner import Row, read
+from reproductions.common.verdicts import Evidence
+from reproductions.practical_feasibility.ledger import read as read_ledger
 
-RECOVERED, POINTS, GAINED = 0.9, 0.05, 0.2
-"""SSIM of a recovered image, points of accuracy that count, SSIM over the null run that counts as a gain in Fig. 4."""
-HEAD = ("| where | paper | ours | gap | why |", "|---|---|---|---|---|")
+NOT_TESTED, NOT_REACHED = Evidence(agrees=None, tested=False), Evidence(agrees=None, finished=False)
+
+MEAN_COLOUR = 0.14
+"""SSIM of the eight images of the control with their own mean colour."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """``why`` is shown only where the claim does not hold."""
-
-    ours: str
-    holds: bool
-    why: str = ""
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One line of the table, decided from the rows of ``cases``, in their order."""
-
-    part: str
-    where: str
-    paper: str
-    cases: tuple[str, ...]
-    judge: Callable[[list[Row], Beside], Finding]
-
-    def line(self, rows: list[Row] | None, beside: Beside) -> str:
-        """``rows`` are those of the part at full size, None where there are none."""
-        by_name = {row["case"]: row for row in rows or []}
-        missing = [name for name in self.cases if name not in by_name]
-        refused = [f"{name} ({by_name[name]['refused']})" for name in self.cases if "refused" in by_name.get(name, {})]
-        if missing or refused:
-            words = [f"not measured: {', '.join(missing)}"] if missing else []
-            words += [f"not run: {', '.join(refused)}"] if refused else []
-            return f"| {self.where} | {self.paper} | {'; '.join(words)} | open | |"
-        found = self.judge([by_name[name] for name in self.cases], beside)
-        gap = "none" if found.holds else "**does not reproduce**"
-        return f"| {self.where} | {self.paper} | {found.ours} | {gap} | {'' if found.holds else found.why} |"
-
-
-# --- accuracy --------------------------------------------------------------------------------------------------------
-
-
-def too_short(row: Row) -> str:
-    """Accuracy on training images tells overfitting from too short a training."""
-    own, other = row["train_accuracy"], row["accuracy"]
-    if own - other > 2 * POINTS:
-        return f"overfits: {own:.0%} on training images after {row['epochs']} epochs"
-    return f"too short a training: {own:.0%} on training images after {row['epochs']} epochs"
-
-
-def _well_trained(rows: list[Row], beside: Beside) -> Finding:
-    (row,) = rows
-    return Finding(f"{row['accuracy']:.1%}", row["accuracy"] >= WELL_TRAINED, too_short(row))
-
-
-def _stem_helps(rows: list[Row], beside: Beside) -> Finding:
-    adapted, other = rows
-    gain, equal = adapted["accuracy"] - other["accuracy"], adapted["epochs"] == other["epochs"]
-    epochs = f"{adapted['epochs']} epochs each" if equal else f"{other['epochs']} and {adapted['epochs']} epochs"
-    words = f"{100 * gain:+.1f} points ({other['accuracy']:.1%} to {adapted['accuracy']:.1%}), {epochs}"
-    why = f"adapted {too_short(adapted)}" if equal else "not comparable: unequal epochs"
-    return Finding(words, gain > POINTS and equal, why)
-
-
-# --- attacks ---------------------------------------------------------------------------------------------------------
-
-
-def _above(
-    words: Callable[[list[Row]], str], leaking: slice, *, less: bool = False
-) -> Callable[[list[Row], Beside], Finding]:
-    """The rows of ``leaking`` must leak, and the others must not; with ``less`` they may, but clearly less: by SSIM or by their layout."""
-
-    def judge(rows: list[Row], beside: Beside) -> Finding:
-        leaks = rows[leaking]
-        safe = [row for row in rows if row not in leaks]
-        shown, other = min(beside.level(row) for row in leaks), max(beside.level(row) for row in safe)
-        apart = any(
-            min(measure(row) for row in leaks) > max(measure(row) for row in safe) + least
-            for measure, least in ((ssim, DIFFER), (layout, DIFFER_LAYOUT))
+def finals(folder: Path) -> dict[str, Row]:
+    """The winner of each case of the positive control: the setting that its trials chose, on the images that are reported."""
+    rows = read(folder / "control.jsonl")
+    found: dict[str, Row] = {}
+    for case in dict.fromkeys(row["case"] for row in rows if row.get("kind") == "trial"):
+        tried = [row for row in rows if row.get("kind") == "trial" and row["case"] == case]
+        chosen = max(tried, key=lambda row: row["mean_psnr"])["setting"]
+        found[case] = next(
+            row for row in rows if row.get("kind") == "final" and row["case"] == case and row["setting"] == chosen
         )
-        holds = shown > 0 and (other == 0 or (less and (shown > other or (shown == other and apart))))
-        alike = len({row["trained"] for row in rows}) == 1
-        why = [] if holds else [beside.should_differ(leaks, safe)]
-        why += [] if alike else ["trained and untrained networks are not comparable"]
-        return Finding(words(rows), holds and alike, "; ".join(why))
-
-    return judge
+    return found
 
 
-def _named(*names: str) -> Callable[[list[Row]], str]:
-    def words(rows: list[Row]) -> str:
-        each = (f"{ssim(row):.2f} ({layout(row):.2f}) {name}" for row, name in zip(rows, names, strict=True))
-        return "SSIM (layout) " + ", ".join(each)
-
-    return words
+def control_passed(folder: Path) -> bool:
+    """Both forms of ResNet18, untrained, in inference mode, reach the bar."""
+    won = finals(folder)
+    return all(gates.control(won[f"{form} untrained"]["psnr"]).passed for form in ("post", "pre"))
 
 
-def _in_order(rows: list[Row], beside: Beside) -> Finding:
-    values = [ssim(row) for row in rows]
-    words = "SSIM " + ", ".join(f"{value:.3f}" for value in values) + " (paired)"
-    worst = max(after - before for before, after in pairwise(values))
-    over = spread(rows)
-    if not any(row["settings"]["statistics"] for row in rows):
-        why = "the settings that match the gradient best give statistics no weight: nothing is compared"
-    elif worst <= over:
-        why = f"out of order by {worst:.3f}, less than restarts differ (standard deviation {over:.3f})"
-    else:
-        why = "; ".join(beside.miss(row) for row in rows[:-1] if ssim(row) < max(values))
-    return Finding(words, worst < 0, why)
+def cases(folder: Path, part: str) -> dict[str, Row]:
+    return {
+        row["case"]: row for row in read_ledger(folder / f"{part}.jsonl")[1] if "attack" in row or "accuracy" in row
+    }
 
 
-def _from_any_start(rows: list[Row], beside: Beside) -> Finding:
-    (row,) = rows
-    least = min(row["attack"])
-    at = row["shares"][row["attack"].index(least)]
-    found = [*beside.training(row), f"{row['steps']} steps", f"worst at a share of {at:g}"]
-    return Finding(f"SSIM at least {least:.2f}", least > RECOVERED, ", ".join(found))
+def claims(folder: Path) -> list[Claim]:
+    won, train = finals(folder), {row["unit"]: row for row in read(folder / "train_mode.jsonl")}
+    small, accuracy = cases(folder, "small"), cases(folder, "accuracy")
+    shared = cases(folder, "shared_statistics")
+    starts = {row["unit"]: row for row in read(folder / "starts.jsonl")}
+    swin, swinv2 = starts["final swin_t"], [row for unit, row in starts.items() if unit.startswith("trial swinv2_t")]
+    control = control_passed(folder)
+    best = [mean(each) for each in swin["best"]]
+    gained = accuracy["convnext_t"]["accuracy"] - accuracy["convnext_t_imagenet_stem"]["accuracy"]
 
+    def ssim(case: str) -> float:
+        return mean(small[case]["attack"]["ssim"])
 
-def _nothing_gained(rows: list[Row], beside: Beside) -> Finding:
-    (row,) = rows
-    three = zip(row["shares"], row["attack"], row["null"], strict=True)
-    gain, at = max((attack - null, share) for share, attack, null in three if share > 0.6)
-    found = [*beside.training(row), f"most at a share of {at:g}"]
-    return Finding(f"at most {gain:+.2f} SSIM over the null run", gain < GAINED, ", ".join(found))
+    def psnr(unit: str) -> str:
+        return f"{train[unit]['mean_psnr']:.1f} dB (1 − cos {min(train[unit]['mismatch']):.2f} to {max(train[unit]['mismatch']):.2f})"
 
+    def shows(unit: str) -> bool:
+        """More structure than the mean colour of each image has, which scores 0.14 here."""
+        return mean(train[unit]["ssim"]) > MEAN_COLOUR + 0.1
 
-def _drifts(rows: list[Row], beside: Beside) -> Finding:
-    (row,) = rows
-    at_truth = row["attack"][row["shares"].index(0.0)]
-    why = "here the candidate of lowest objective is kept, and at the original 1 − cos is 0"
-    return Finding(f"SSIM {at_truth:.2f}", at_truth < 1 - DIFFER, why)
-
-
-TRAINED = ("resnet18_pre", "resnet18_post", "swin_t", "convnext_t")
-CLAIMS = (
-    *(Claim("accuracy", "training", f"{name} reaches at least 85 % (our bar)", (name,), _well_trained) for name in TRAINED),
-    Claim("accuracy", "4.5.3", "adapting ConvNeXt's stem brings about 13 points", ("convnext_t", "convnext_t_imagenet_stem"), _stem_helps),
-    *(
+    ends = [row["mismatch"] for row in shared.values()]
+    unconverged = f"1 − cos at the end: {min(ends):.2f} to {max(ends):.2f}"
+    post = won["post untrained"]
+    return [
         Claim(
-            "small", "4.5.3", f"{name}: the stem of ImageNet on small images leaks more than the adapted one",
-            (f"{name}_imagenet_stem, train mode", f"{name}, train mode"),
-            _above(_named("with ImageNet's stem", "adapted"), slice(1), less=True),
-        )
-        for name in ("convnext_t", "swin_t")
-    ),
-    Claim(
-        "small", "4.5.2", "small patches leak, patches of 16 do not",
-        ("vit_b, train mode", "vit_b_patch8, train mode", "vit_b_patch16, train mode"),
-        _above(_named("at 4", "at 8", "at 16"), slice(1)),
-    ),
-    Claim(
-        "small", "Table 1", "post-activation ResNet18 leaks in inference mode only, pre-activation in train mode too",
-        ("resnet18_post, eval mode", "resnet18_pre, train mode", "resnet18_post, train mode"),
-        _above(_named("post, eval", "pre, train", "post, train"), slice(2)),
-    ),
-    Claim(
-        "large", "Fig. 1", "Swin-T alone gives a partial reconstruction",
-        tuple(f"{name}, batch 1, train mode" for name in ("swin_t", "convnext_t", "swinv2_t", "vit_b")),
-        _above(_named("Swin-T", "ConvNeXt-T", "SwinV2-T", "ViT-B"), slice(1)),
-    ),
-    Claim(
-        "large", "Fig. 3", "two images in place of one end Swin-T's reconstruction",
-        ("swin_t, batch 1, train mode", "swin_t, batch 2, train mode"), _above(_named("for 1", "for 2"), slice(1)),
-    ),
-    *(
+            where="Table 1",
+            paper="post-activation ResNet18 in inference mode: feasible",
+            ours=f"8 images, one at a time: {post['mean_psnr']:.1f} dB untrained, {won['post trained']['mean_psnr']:.1f} dB trained (88 %)",
+            evidence=Evidence(agrees=control and mean(post["psnr"]) > 20),
+            confidence="high",
+            note="This is also the positive control of the page. Settings were chosen on other images. The cosine over all parameters, with "
+            "total variation 0.003 untrained; trained networks need 0.1 and a cosine that weighs long gradients less.",
+        ),
         Claim(
-            "shared_statistics", "Fig. 2", f"{name}: exact, proxy, naive statistics: {numbers}",
-            tuple(f"{name}, {kind}" for kind in ("shared", "not shared", "Huang")), _in_order,
-        )
-        for name, numbers in (("resnet18_pre", "0.054 > 0.040 > 0.030"), ("resnet18_post", "0.041 > 0.024 > 0.013"))
-    ),
-    Claim(
-        "shared_statistics", "Fig. 2", "pre-activation leaks, post-activation does not",
-        ("resnet18_pre, shared", "resnet18_post, shared"), _above(_named("pre", "post (paired)"), slice(1)),
-    ),
-    *(Claim("controlled", "Fig. 4", f"{name}: accurate from any start", (name,), _from_any_start) for name in ("swin_t", "swinv2_t")),
-    *(
-        Claim("controlled", "Fig. 4", f"{name}: nothing gained where less than 40 % of the pixels are right", (name,), _nothing_gained)
-        for name in ("vit_b", "convnext_t", "maxvit_t")
-    ),
-    *(
-        Claim("controlled", "Fig. 4", f"{name}: the search leaves the right image (SSIM {number} from the original)", (name,), _drifts)
-        for name, number in (("vit_b", 0.73), ("maxvit_t", 0.52))
-    ),
-    Claim(
-        "detection", "Fig. 5", "only BasicBlocks in inference mode leak: SSIM 0.299 against 0.016 and 0.024",
-        ("basic_block, eval mode", "canonical, eval mode", "pre_activation, train mode"),
-        _above(_named("BasicBlock", "canonical", "pre-activation"), slice(1)),
-    ),
-)  # fmt: skip
-
-
-def lines(parts: Mapping[str, list[Row] | None], beside: Beside) -> list[str]:
-    """The table; ``parts`` holds the rows of each part at full size."""
-    return [*HEAD, *(claim.line(parts.get(claim.part), beside) for claim in CLAIMS)]
+            where="Table 1, Fig. 2",
+            paper="pre-activation ResNet18 in training mode: feasible",
+            ours=f"batches of 4, trained (89 %), 8 images: {psnr('pre trained batch 4')}; batches of 1: {psnr('pre trained batch 1')}; untrained: "
+            f"{train['pre untrained batch 4']['mean_psnr']:.1f} and {train['pre untrained batch 1']['mean_psnr']:.1f} dB",
+            evidence=Evidence(agrees=shows("pre trained batch 4")),
+            confidence="medium",
+            note="At batches of 4 the plane, the dog, the frog and the horse are plain to see in the picture below, without any knowledge of "
+            "the true statistics. Batches of 1 and untrained networks were not reached: 1 − cos stayed above 0.4.",
+        ),
+        Claim(
+            where="Table 1, Fig. 2",
+            paper="post-activation ResNet18 in training mode: not feasible",
+            ours=f"batches of 4, trained (88 %), 8 images: {psnr('post trained batch 4')}; batches of 1: {psnr('post trained batch 1')}",
+            evidence=Evidence(agrees=not shows("post trained batch 4"), control_passed=control),
+            confidence="medium",
+            note="At batches of 4 the plane, the car, the dog, the frog and the horse are recognisable here too, with too much contrast. The paper "
+            "does not print its batch size; its figure suggests 16. One network, one seed.",
+        ),
+        Claim(
+            where="4.5.3",
+            paper="adapting ConvNeXt's stem to small images brings about 13 points",
+            ours=f"{gained * 100:+.1f} points ({accuracy['convnext_t_imagenet_stem']['accuracy']:.1%} to {accuracy['convnext_t']['accuracy']:.1%}), 18 epochs each",
+            evidence=Evidence(agrees=gained > 0.05),
+            confidence="medium",
+        ),
+        Claim(
+            where="4.5.3",
+            paper="ConvNeXt-T: ImageNet's stem on small images leaks more than the adapted one",
+            ours=f"SSIM {ssim('convnext_t_imagenet_stem, train mode'):.2f} against {ssim('convnext_t, train mode'):.2f}, one image",
+            evidence=Evidence(agrees=ssim("convnext_t_imagenet_stem, train mode") > ssim("convnext_t, train mode") + 0.2),
+            confidence="medium",
+        ),
+        Claim(
+            where="4.5.3",
+            paper="Swin-T: ImageNet's stem on small images leaks more than the adapted one",
+            ours=f"SSIM {ssim('swin_t_imagenet_stem, train mode'):.2f} against {ssim('swin_t, train mode'):.2f}",
+            evidence=NOT_REACHED,
+            confidence="high",
+            note="5 epochs against 45, and both searches ended far from the gradient (1 − cos 0.11 and 0.16).",
+        ),
+        Claim(
+            where="4.5.2",
+            paper="small patches leak, patches of 16 do not",
+            ours="patches of 4, 8 and 16 on images of 32 × 32",
+            evidence=NOT_TESTED,
+            confidence="high",
+            note="At 32 × 32 patches of 16 are four tokens; the paper's ViT-B/16 has 196. The networks reached 73, 64 and 55 %.",
+        ),
+        Claim(
+            where="Fig. 1",
+            paper="at 224 × 224 only Swin-T gives a partial reconstruction",
+            ours="untrained networks, 336 to 868 steps",
+            evidence=NOT_TESTED,
+            confidence="high",
+            note="The paper attacks networks trained on ImageNet. Their weights are not available here.",
+        ),
+        Claim(
+            where="Fig. 3",
+            paper="two images instead of one end Swin-T's reconstruction",
+            ours="untrained network",
+            evidence=NOT_TESTED,
+            confidence="high",
+            note="The paper attacks networks trained on ImageNet. Their weights are not available here.",
+        ),
+        *(
+            Claim(
+                where="Fig. 2",
+                paper=words,
+                ours=unconverged,
+                evidence=NOT_REACHED,
+                confidence="high",
+                note="Batches of 16 with 618 to 663 steps. The searches had not come near the gradient, so orders of SSIM near 0.03 say nothing. The "
+                "paper's SSIM is a mean over all pairs (0.013 to 0.054, where the originals themselves reach 0.102 on our images), ours is paired.",
+            )
+            for words in (
+                "pre-activation: exact > proxy > naive statistics",
+                "post-activation: exact > proxy > naive statistics",
+                "pre-activation leaks, post-activation does not",
+            )
+        ),
+        Claim(
+            where="Fig. 4",
+            paper="Swin-T is recovered from starts with up to 90 % noise (SSIM 0.99 to 1.00)",
+            ours=f"untrained, 3 images: SSIM {min(best[:-1]):.2f} to {max(best[:-1]):.2f}",
+            evidence=Evidence(agrees=min(best[:-1]) > 0.7),
+            confidence="medium",
+            note="All three images are plain to see from every such start. SSIM stays at 0.86 even from the truth itself, because total variation (0.001) pulls "
+            "the image away from it. From 70 % on, one of three images has tiles in another place. The paper does not say whether its network is trained.",
+        ),
+        Claim(
+            where="Fig. 4",
+            paper="Swin-T is recovered from pure noise (SSIM 0.87)",
+            ours=f"SSIM {best[-1]:.2f}; 1 − cos {min(swin['mismatch'][-3:]):.4f} to {max(swin['mismatch'][-3:]):.4f} after {swin['steps']} steps",
+            evidence=NOT_REACHED,
+            confidence="high",
+            note="The pictures show large parts of all three images, in tiles that changed places. SSIM does not see that.",
+        ),
+        Claim(
+            where="Fig. 4",
+            paper="SwinV2-T is recovered from any start (SSIM 0.98 or more)",
+            ours=f"trials only, {swinv2[0]['steps']} steps: SSIM {max(mean(row['best'][0]) for row in swinv2):.2f} from half noise, "
+            f"{max(mean(row['best'][1]) for row in swinv2):.2f} from noise",
+            evidence=NOT_REACHED,
+            confidence="high",
+            note="The time ended after the trials of settings.",
+        ),
+        *(
+            Claim(
+                where="Fig. 4",
+                paper=f"{name}: nothing is gained where fewer than 40 % of the pixels are right",
+                ours="no valid run",
+                evidence=NOT_REACHED,
+                confidence="high",
+                note="Earlier runs used a weight of total variation that our own trials had shown to be bad. They are withdrawn; the new script did not get here.",
+            )
+            for name in ("ViT-B", "ConvNeXt-T", "MaxViT-T")
+        ),
+        Claim(
+            where="Fig. 4",
+            paper="ViT-B and MaxViT-T: the search leaves the right image",
+            ours="no valid run",
+            evidence=NOT_TESTED,
+            confidence="high",
+            note="The earlier runs kept the image with the lowest objective, so leaving the truth was impossible. `starts.py` also scores the last "
+            "image; so far it has run for Swin-T alone, where the two are the same.",
+        ),
+        Claim(
+            where="Fig. 5",
+            paper="only a detector of BasicBlocks in inference mode leaks (SSIM 0.299 against 0.016 and 0.024)",
+            ours="blood cells, networks trained for 12 seconds",
+            evidence=NOT_TESTED,
+            confidence="high",
+            note="COCO is not available here, and one image of other data after 12 seconds of training is another question.",
+        ),
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ Two entries are the paper's figures', not its table's: Swin-T with two images (F
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from leakgauge.audit.verdict import judge
@@ -56,19 +56,6 @@ def verdicts(folder: Path) -> tuple[list[Row], str]:
     return found, source
 
 
-def not_judged(folder: Path) -> list[str]:
-    """Cases on which the paper has a word and we have no verdict, and why."""
-    found: list[str] = []
-    for part, cases in EXPECTED.items():
-        rows = {row["case"]: row for row in measured(folder, part)}
-        for case in (case for case, word in cases.items() if word is not None):
-            if case not in rows:
-                found.append(f"{part}: {case} (not measured)")
-            elif "refused" in rows[case]:
-                found.append(f"{part}: {case} ({rows[case]['refused']})")
-    return found
-
-
 def confusion(found: list[Row], which: str) -> dict[tuple[str, str], int]:
     """How often each pair of the paper's word and our outcome occurs."""
     counts = {(word, outcome): 0 for word in ("Yes", "No") for outcome in OUTCOMES}
@@ -78,35 +65,39 @@ def confusion(found: list[Row], which: str) -> dict[tuple[str, str], int]:
     return counts
 
 
+def kappa(counts: Mapping[tuple[str, str], int], yes: Sequence[str]) -> float:
+    """Cohen's κ of the paper's Yes and our outcomes in ``yes``: agreement beyond what equal margins give by chance."""
+    total = sum(counts.values())
+    ours = sum(counts[word, outcome] for word in ("Yes", "No") for outcome in yes) / total
+    theirs = sum(counts["Yes", outcome] for outcome in OUTCOMES) / total
+    agree = _agreement(counts, yes) / total
+    chance = ours * theirs + (1 - ours) * (1 - theirs)
+    return (agree - chance) / (1 - chance) if chance < 1 else 0.0
+
+
+def _agreement(counts: Mapping[tuple[str, str], int], yes: Sequence[str]) -> int:
+    return sum(count for (word, outcome), count in counts.items() if (word == "Yes") == (outcome in yes))
+
+
 def table(folder: Path) -> str:
+    """The paper's word against ours, with what always answering No would score."""
     found, source = verdicts(folder)
-    if not any(row["paper"] for row in found):
-        return "No attack on a case of Table 1 has been measured at full size yet."
-    lines = [f"By {source}.", ""]
+    lines: list[str] = []
     for which, words in (("verdict", "the adversary's choice"), ("oracle", "the oracle's choice (an upper bound)")):
         counts = confusion(found, which)
-        total = sum(counts.values())
-        strict = counts["Yes", "feasible"] + sum(counts["No", o] for o in OUTCOMES[1:])
-        wide = sum(counts["Yes", o] for o in OUTCOMES[:2]) + counts["No", OUTCOMES[2]]
+        total, never = sum(counts.values()), sum(counts["No", outcome] for outcome in OUTCOMES)
         lines += [f"| {words}: paper says | feasible | partial | infeasible within budget |", "|---|---|---|---|"]
         lines += [f"| {word} | " + " | ".join(str(counts[word, o]) for o in OUTCOMES) + " |" for word in ("Yes", "No")]
-        lines += ["", f"{strict} of {total} agree; {wide} of {total} if *partial* counts as Yes.", ""]
-    lines += ["| case | paper | ours | oracle | SSIM | decided by |", "|---|---|---|---|---|---|"]
-    for row in found:
-        name = row["case"] + ("" if row["trained"] else " (untrained)")
-        outcome = f"{in_words(row['verdict'])} ({row['kind']})"
-        cells = (
-            f"{row['part']}: {name}", row["paper"] or "", outcome, in_words(row["oracle"]), f"{row['ssim']:.3f}", row["rule"],
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    missing = not_judged(folder)
-    if missing:
-        lines += ["", f"**Without a verdict: {', '.join(missing)}.**"]
-    return "\n".join(lines)
-
-
-def in_words(outcome: str) -> str:
-    return outcome.replace("_", " ")
+        strict, wide = (
+            f"{_agreement(counts, yes)} of {total} agree (κ = {kappa(counts, yes):.2f})"
+            for yes in (OUTCOMES[:1], OUTCOMES[:2])
+        )
+        lines += [
+            "",
+            f"{strict}; if *partial* counts as Yes, {wide}. Always answering No would agree in {never} of {total} (κ = 0).",
+            "",
+        ]
+    return f"By {source}.\n\n" + "\n".join(lines)
 
 
 def main() -> None:

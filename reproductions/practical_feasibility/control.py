@@ -323,7 +323,7 @@ def _trained(form: str, model: ResNet18, options: Options, results: Rows) -> Non
 def _images(options: Options, part: str) -> tuple[Tensor, Tensor]:
     if options.data is None:
         x = photographs(32)
-        return x.repeat(8, 1, 1, 1), (torch.arange(len(x)) % CLASSES).repeat(8)
+        return torch.cat([x, x.flip(-1)]).repeat(4, 1, 1, 1), (torch.arange(len(x)) % CLASSES).repeat(8)
     return sheets(options.data / f"cifar10_{part}.zip")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from reproductions.april.drawing import grid
+from reproductions.common.drawing import grid
 from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
 
 HEADS = {"truth": "original", "attack": "adversary", "oracle": "oracle", "null": "null run"}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from leakgauge.audit.verdict import OUTLINED
 from leakgauge.measures.layout import layout_pairs
-from reproductions.april.drawing import Line, Panel, svg
+from reproductions.common.drawing import Line, Panel, svg
 from reproductions.practical_feasibility import setting
 from reproductions.practical_feasibility.freeze_thresholds import CASES, POOL, attempts, run_cases
 from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row

@@ -24,7 +24,7 @@ from leakgauge.audit.scoring import score_images_in_order
 from leakgauge.audit.verdict import GLIMPSED, RECONSTRUCTED, Check
 from leakgauge.channels import Gradient
 from leakgauge.core import Labels, NoisyCopy, Pixels, Size, Victim, share
-from reproductions.april.drawing import Line, Panel, svg
+from reproductions.common.drawing import Line, Panel, svg
 from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
 from reproductions.practical_feasibility import setting
 from reproductions.practical_feasibility.attacking import DEFAULTS, configured

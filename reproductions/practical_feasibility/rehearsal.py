@@ -26,7 +26,6 @@ from leakgauge.inversion.labels import batch_size, class_labels
 from leakgauge.inversion.search import Problem, Search
 from leakgauge.inversion.solvers import Schedule
 from leakgauge.inversion.terms import Candidate, Sum, Term
-from reproductions.april.side_by_side import Stretched
 
 WARM, TIMED = 12, 20
 """Steps on a GPU before its pace is taken (the step is recorded after three), and over which it is taken."""
@@ -44,6 +43,24 @@ class Dialled(Term):
 
     def captures(self, victim: Victim) -> tuple[str, ...]:
         return self.term.captures(victim)
+
+
+class Stretched:
+    """An optimizer with its step stretched row by row, x ← x + rate_r · (inner(x) − x), with as much of one as a descent asks for.
+
+    For Adam with a rate of 1 that is Adam with a rate for each row, as its steps are proportional to the rate.
+    """
+
+    def __init__(self, inner: torch.optim.Optimizer, variables: list[Tensor], rates: Tensor) -> None:
+        self.inner, self.variables, self.rates = inner, variables, rates
+        self.param_groups, self.state = inner.param_groups, inner.state
+
+    def step(self) -> None:
+        before = [v.detach().clone() for v in self.variables]
+        self.inner.step()
+        with torch.no_grad():
+            for old, new in zip(before, self.variables, strict=True):
+                new.copy_(torch.lerp(old, new, self.rates.view(-1, *[1] * (new.dim() - 1))))
 
 
 class Rate:

@@ -15,7 +15,7 @@ from leakgauge.audit.tune import PAPER as PAPER_SPACE
 from leakgauge.audit.tune import OneOf
 from leakgauge.core import Auxiliary, Buffers
 from leakgauge.errors import Inapplicable
-from reproductions.april.drawing import grid
+from reproductions.common.drawing import grid
 from reproductions.practical_feasibility import setting
 from reproductions.practical_feasibility.attacking import all_pairs_ssim, attacked
 from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row, layouts, mean

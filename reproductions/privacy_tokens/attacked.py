@@ -18,7 +18,7 @@ from leakgauge.errors import BadInput
 from leakgauge.inversion import Matching
 from leakgauge.measures.image import ssim
 from leakgauge.measures.lpips import Lpips
-from reproductions.privacy_tokens.results_file import Row, rounded
+from reproductions.common.runner import Row, rounded
 
 
 def attacked(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reproductions.privacy_tokens.results_file import Results
+from reproductions.common.runner import Rows
 from reproductions.privacy_tokens.setups import Run
 from reproductions.privacy_tokens.table1 import Options, gap, measured
 
@@ -12,7 +12,7 @@ TOKEN = "transformer"
 RUNS: tuple[Run, ...] = ((TOKEN, "once", "all"), (TOKEN, "once", "sub_epoch"))
 
 
-def run(name: str, options: Options, results: Results) -> None:
+def run(name: str, options: Options, results: Rows) -> None:
     setup = options.setup(name)
     data = options.images(setup)
     for batch in setup.batch_sizes:
@@ -38,4 +38,3 @@ def run(name: str, options: Options, results: Results) -> None:
             for at in found.checkpoints
         ]
         results.add(unit, *rows)
-    results.finish()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -11,65 +9,54 @@ from typing import Any
 
 import numpy as np
 
+from reproductions.common import drawing
+from reproductions.common.runner import Row, kept_pictures, read
+from reproductions.privacy_tokens.claims import WRITTEN, rows_of
 from reproductions.privacy_tokens.published import PUBLISHED
-from reproductions.privacy_tokens.results_file import Row, load, read
 
-HERE = Path(__file__).parent
 SHOWN = {"lenet": (0, 8, 60, 200), "alexnet": (0, 30, 120, 200), "cnn": (0, 10, 20, 100), "mlp": (0, 10, 20, 100)}
 """Sub-epochs that the paper shows in its Figs. 4-7."""
 
 
-def _drawing() -> Any:
-    """The drawing functions of the neighbouring reproduction, which need nothing but Pillow."""
-    spec = importlib.util.spec_from_file_location("shared_drawing", HERE.parent / "april" / "drawing.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
-
-
 def draw(folder: Path) -> list[Path]:
     """Every figure whose part has been run; returns what was written."""
-    tools = _drawing()
     made: list[Path] = []
     for model in PUBLISHED:
         path = folder / f"{model}.jsonl"
         if not path.is_file():
             continue
-        rows = read(path)[1]
-        made += _of_model(tools, model, rows, folder)
+        rows = [row for row in rows_of(folder, model) if row["seed"] == 0]
+        made += _of_model(model, rows, folder)
         sizes = folder / f"batch_sizes_{model}.jsonl"
         if sizes.is_file():
             made.append(folder / f"heat_{model}.svg")
-            made[-1].write_text(heat_map(model, rows, read(sizes)[1]), encoding="utf-8")
+            made[-1].write_text(heat_map(model, rows, read(sizes)), encoding="utf-8")
     if (folder / "noise.jsonl").is_file():
         made.append(folder / "noise.svg")
-        _noise(tools, read(folder / "noise.jsonl")[1], made[-1])
+        _noise(read(folder / "noise.jsonl"), made[-1])
     return made
 
 
-def _of_model(tools: Any, model: str, rows: list[Row], folder: Path) -> list[Path]:
+def _of_model(model: str, rows: list[Row], folder: Path) -> list[Path]:
     made = [folder / f"{kind}_{model}.svg" for kind in ("batches", "differences", "trends")]
-    paper = [r for r in rows if r["kind"] == "paper" and r["reading"] == "once"]
+    paper = [r for r in rows if r["kind"] == "paper" and r["reading"] == WRITTEN]
     tokens = sorted({r["token"] for r in paper})
     present = [r["sub_epoch"] for r in paper if r["token"] == tokens[0]]
     chosen = [s for s in SHOWN[model] if s in present]
     chosen = chosen if len(chosen) == 4 else present[:4]
     panels = [
-        tools.Panel(
+        drawing.Panel(
             f"sub-epoch {r['sub_epoch']} ({r['token']})", "batch", "critic value",
-            [tools.Line(n, list(enumerate(r[f"each_{n}"]))) for n in ("matched", "mismatched")],
+            [drawing.Line(n, list(enumerate(r[f"each_{n}"]))) for n in ("matched", "mismatched")],
         )
         for token in tokens for r in paper if r["token"] == token and r["sub_epoch"] in chosen
     ]  # fmt: skip
-    tools.svg(made[0], panels, columns=4, title=f"{model}: matched and mismatched pairs, batch by batch")
+    drawing.svg(made[0], panels, columns=4, title=f"{model}: matched and mismatched pairs, batch by batch")
     panels = [
-        tools.Panel(
+        drawing.Panel(
             token, "batch", "matched − mismatched",
             [
-                tools.Line(
+                drawing.Line(
                     f"sub-epoch {r['sub_epoch']}",
                     [(i, a - b) for i, (a, b) in enumerate(zip(r["each_matched"], r["each_mismatched"], strict=True))],
                 )
@@ -78,43 +65,42 @@ def _of_model(tools: Any, model: str, rows: list[Row], folder: Path) -> list[Pat
         )
         for token in tokens
     ]  # fmt: skip
-    tools.svg(made[1], panels, title=f"{model}: differences, batch by batch")
-    tools.svg(
-        made[2], [_trend(tools, model, token, paper) for token in tokens], title=f"{model}: the average difference"
-    )
-    pictures = load(folder / f"{model}.npz")
-    kinds = [k for k in ("attack", "single") if any(name.startswith(k + " ") for name in pictures)]
+    drawing.svg(made[1], panels, title=f"{model}: differences, batch by batch")
+    drawing.svg(made[2], [_trend(model, token, rows) for token in tokens], title=f"{model}: the average difference")
+    pictures = kept_pictures(folder, model)
+    kinds = [k for k in ("attack", "single") if any(name.startswith(k + "_") for name in pictures)]
     if kinds:
         found = [
-            (f"{kind}, target {i + 1}", np.stack([pictures["truth"][i], *(pictures[f"{kind} {s}"][i] for s in present)]))
-            for kind in kinds for i in range(min(4, len(pictures[f"{kind} {present[0]}"])))
+            (f"{kind}, target {i + 1}", np.stack([pictures["truth"][i], *(pictures[f"{kind}_{s}"][i] for s in present)]))
+            for kind in kinds for i in range(min(4, len(pictures[f"{kind}_{present[0]}"])))
         ]  # fmt: skip
         made.append(folder / f"strips_{model}.png")
-        tools.grid(made[-1], found, heads=["truth", *map(str, present)])
+        drawing.grid(made[-1], found, heads=["truth", *map(str, present)])
     return made
 
 
-def _trend(tools: Any, model: str, token: str, paper: list[Row]) -> Any:
-    mine = [r for r in paper if r["token"] == token]
-    names = {
-        "gap": "ours, frozen weights",
-        "held_out": "held out",
-        "collected": "collected pairs",
-        "decoy": "decoy",
-        "null": "null",
-    }
+def _trend(model: str, token: str, rows: list[Row]) -> drawing.Panel:
+    mine = [r for r in rows if r["kind"] == "paper" and r["token"] == token]
+    wanted = (
+        ("as written", WRITTEN, "gap"),
+        ("critic trained on", "warm, within sub-epochs", "gap"),
+        ("collected pairs, negatives from all", "once", "collected"),
+        ("their decoy", "once", "decoy"),
+    )
     published = [(s, values[1 if token == "autoencoder" else 2]) for s, values in PUBLISHED[model].items()]
-    lines = [tools.Line("paper", published, dashed=True)]
-    lines += [
-        tools.Line(name, [(r["sub_epoch"], r[key]) for r in mine if r[key] is not None]) for key, name in names.items()
-    ]
-    return tools.Panel(token, "sub-epoch", "matched − mismatched", lines)
+    lines = [drawing.Line("paper", published, dashed=True)]
+    for name, reading, key in wanted:
+        points = [(r["sub_epoch"], r[key]) for r in mine if r["reading"] == reading and r[key] is not None]
+        lines += [drawing.Line(name, points)] if points else []
+    return drawing.Panel(token, "sub-epoch", "matched − mismatched", lines)
 
 
 def heat_map(model: str, table: list[Row], others: list[Row]) -> str:
     """Batch size against sub-epoch: colour is the difference, the words are the accuracy; left at frozen weights, right collected."""
-    base = [r for r in table if r["kind"] == "paper" and (r["token"], r["reading"]) == ("transformer", "once")]
-    cells = [{**r, "batch": 20} for r in base] + [r for r in others if r["kind"] == "batch_size"]
+    base = [r for r in table if r["kind"] == "paper" and (r["token"], r["reading"]) == ("transformer", WRITTEN)]
+    cells = [{**r, "batch": 20} for r in base] + [
+        r for r in others if r["kind"].startswith("batch_size") and r["shuffle"] == "sub_epoch"
+    ]
     rows = sorted({r["batch"] for r in cells})
     columns = [r["sub_epoch"] for r in base]
     width, height, left, top = 62, 40, 60, 50
@@ -127,15 +113,15 @@ def heat_map(model: str, table: list[Row], others: list[Row]) -> str:
     ]
     for number, (key, title) in enumerate((("gap", "frozen weights"), ("collected", "collected pairs"))):
         values = [r[key] for r in cells if r[key] is not None]
-        low, high = min(values, default=0.0), max(values, default=1.0)
+        high = max([1.0, *values])  # from 0 to at least 1 nat: noise is to look like noise
         at = number * panel
-        out.append(_words(at + left, 20, f"{model}, {title}: {low:.2f} (light) to {high:.2f} (dark)", "start"))
+        out.append(_words(at + left, 20, f"{model}, {title}: 0 (light) to {high:.1f} (dark)", "start"))
         for i, batch in enumerate(rows):
             y = top + i * height
             out.append(_words(at + left - 8, y + 24, str(batch), "end"))
             for j, s in enumerate(columns):
                 (cell,) = [r for r in cells if (r["batch"], r["sub_epoch"]) == (batch, s)]
-                share = 0.0 if cell[key] is None or high == low else (cell[key] - low) / (high - low)
+                share = max(0.0, (cell[key] or 0.0) / high)
                 x = at + left + j * width
                 out.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{_colour(share)}"/>')
                 ink = "white" if share > 0.5 else "#333333"
@@ -164,7 +150,7 @@ def _words(x: float, y: float, words: str, anchor: str, ink: str = "#333333") ->
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{ink}">{escape(words)}</text>'
 
 
-def _noise(tools: Any, rows: list[Row], path: Path) -> None:
+def _noise(rows: list[Row], path: Path) -> None:
     names = list(dict.fromkeys(r["schedule"] for r in rows))
 
     def lines(kind: str, value: Any) -> list[Any]:
@@ -173,20 +159,22 @@ def _noise(tools: Any, rows: list[Row], path: Path) -> None:
             mine = [r for r in rows if r["kind"] == kind and r["schedule"] == name]
             at = sorted({r["fraction"] for r in mine})
             means = [(f, [value(r) for r in mine if r["fraction"] == f]) for f in at]
-            found.append(tools.Line(name, [(f, mean(v)) for f, v in means if None not in v]))
+            found.append(drawing.Line(name, [(f, mean(v)) for f, v in means if None not in v]))
         return found
 
-    tools.svg(
+    drawing.svg(
         path,
         [
-            tools.Panel("accuracy, held out", "share of training", "accuracy", lines("noise", lambda r: r["accuracy"])),
-            tools.Panel(
+            drawing.Panel(
+                "accuracy, held out", "share of training", "accuracy", lines("noise", lambda r: r["accuracy"])
+            ),
+            drawing.Panel(
                 "ε so far (infinite: not drawn)", "share of training", "ε", lines("noise", lambda r: r["epsilon"])
             ),
-            tools.Panel(
+            drawing.Panel(
                 "decoder on the release", "share of training", "AUC", lines("noise", lambda r: r["decoder"]["auc"])
             ),
-            tools.Panel(
+            drawing.Panel(
                 "attack on one image's release",
                 "share of training",
                 "PSNR, dB",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from leakgauge.audit.intervals import interval
 from leakgauge.monitor.whitebox import Protection, per_sample_gradients, probe
-from reproductions.privacy_tokens.results_file import Row
+from reproductions.common.runner import Row
 from reproductions.privacy_tokens.setups import Setup
 
 NOISES = (0.0, 0.1, 0.5)

@@ -13,16 +13,15 @@ from leakgauge.attacks import inverting_gradients
 from leakgauge.defenses import Clip, GaussianNoise
 from leakgauge.inversion import Joint
 from reproductions.common.networks.privacy_tokens import TokenLeNet
+from reproductions.common.runner import Rows
 from reproductions.privacy_tokens.attacked import attacked, lpips_from
 from reproductions.privacy_tokens.leakage import decoder
 from reproductions.privacy_tokens.private_training import Parameters, Plan, constant_noise, epsilon, loaded, trained
-from reproductions.privacy_tokens.results_file import Results
 from reproductions.privacy_tokens.table1 import Options
 
 STRONG, WEAK = 2.0, 0.7
 FRACTIONS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-FULL, REDUCED, QUICK = Plan(steps=2000, batch=256), Plan(steps=600, batch=64), Plan(steps=10, batch=16)
-"""``REDUCED`` is what two cores do in a quarter of an hour."""
+FULL, QUICK = Plan(steps=2000, batch=256), Plan(steps=10, batch=16)
 Halves = tuple[float, float]
 
 
@@ -42,8 +41,8 @@ def schedules(plan: Plan, samples: int) -> dict[str, Halves]:
     }
 
 
-def run(options: Options, results: Results) -> None:
-    plan, seeds, targets = (QUICK, 1, 2) if options.quick else (REDUCED, 3, 8) if options.reduced else (FULL, 3, 8)
+def run(options: Options, results: Rows) -> None:
+    plan, seeds, targets = (QUICK, 1, 2) if options.quick else (FULL, 3, 8)
     results.facts["training"] = f"{plan.steps} steps, batches of {plan.batch}, {seeds} seed{'s' * (seeds > 1)}"
     setup = options.setup("lenet")
     train, held = options.images(setup)
@@ -61,7 +60,6 @@ def run(options: Options, results: Results) -> None:
 
     wanted_attacks = [f"attack {name} {f}" for name in chosen for f in FRACTIONS]
     if all(map(results.has, [*units.values(), *wanted_attacks])):
-        results.finish()
         return
     trained(models, [_in_time(chosen[name]) for name, _ in cases], train, plan, seed=options.seed, on_step=keep)
     rate = plan.batch / cut
@@ -79,7 +77,14 @@ def run(options: Options, results: Results) -> None:
                 noise=noise, probes=setup.probes, seed=options.seed, clip=plan.clip, members=members, candidates=2 * members,
             )  # fmt: skip
             rows.append(
-                {"kind": "noise", "schedule": name, "seed": seed, "fraction": fraction, "step": step, "noise": noise}
+                {
+                    "kind": "noise",
+                    "schedule": name,
+                    "model_seed": seed,
+                    "fraction": fraction,
+                    "step": step,
+                    "noise": noise,
+                }
                 | {"accuracy": accuracy(model, held), "epsilon": spent if math.isfinite(spent) else None}
                 | {"decoder": found, "rate": rate, "delta": plan.delta, "members": members}
             )
@@ -98,9 +103,14 @@ def run(options: Options, results: Results) -> None:
                 loaded(models[place], kept[step][place]), attack, (train[0][:targets], train[1][:targets]),
                 space=setup.space, lpips=lpips, seed=options.seed, defenses=defenses,
             )  # fmt: skip
-            shared = {"kind": "noise attack", "schedule": name, "seed": seed, "fraction": fraction, "noise": noise}
+            shared = {
+                "kind": "noise attack",
+                "schedule": name,
+                "model_seed": seed,
+                "fraction": fraction,
+                "noise": noise,
+            }
             results.add(unit, shared | row, pictures={unit: guesses, "truth": train[0][:targets]})
-    results.finish()
 
 
 def _in_time(halves: Halves) -> Callable[[float], float]:

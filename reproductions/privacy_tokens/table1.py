@@ -23,9 +23,9 @@ from leakgauge.monitor.paper import (
     paper_modes,
 )
 from reproductions.common import gates
+from reproductions.common.runner import Row, Rows, rounded
 from reproductions.privacy_tokens.attacked import attacked, lpips_from
 from reproductions.privacy_tokens.leakage import NOISES, decoder, identification, watched
-from reproductions.privacy_tokens.results_file import Results, Row, rounded
 from reproductions.privacy_tokens.setups import BOTH, SETUPS, BucketSketch, Data, Run, Setup, data_for, quick
 
 TOKENS: dict[str, Token] = {"autoencoder": AutoencoderToken(), "transformer": TransformerToken()}
@@ -42,7 +42,6 @@ class Options:
     data: Path | None
     lpips: Path | None
     seed: int
-    reduced: bool = False
 
     def setup(self, name: str) -> Setup:
         return quick(name) if self.quick else SETUPS[name]
@@ -103,7 +102,7 @@ def unit_of(run: Run) -> str:
     return "paper " + " ".join(run)
 
 
-def run(name: str, options: Options, results: Results, *, critics_only: tuple[Run, ...] = ()) -> None:
+def run(name: str, options: Options, results: Rows, *, critics_only: tuple[Run, ...] = ()) -> None:
     """All of one model; with ``critics_only`` these critics alone, without attacks and other measures."""
     setup = options.setup(name)
     data = options.images(setup)
@@ -142,7 +141,6 @@ def run(name: str, options: Options, results: Results, *, critics_only: tuple[Ru
         assert attack is not None
         row, guesses = attacked(model, attack, given, space=setup.space, lpips=lpips, seed=seed)
         results.add(unit, shared | row, pictures={unit: guesses, "truth": setup.space.decode(targets[0])})
-    results.finish()
 
 
 TRIED = 6
@@ -151,7 +149,7 @@ EARLY = 30
 """Sub-epochs after which a network that has not left chance is given up."""
 
 
-def _living_seed(setup: Setup, options: Options, data: tuple[Data, Data], results: Results) -> int:
+def _living_seed(setup: Setup, options: Options, data: tuple[Data, Data], results: Rows) -> int:
     """The seed itself, or where networks of this kind may die (``least_accuracy``) the first from it that learns early on.
 
     The other seeds are reported in the row; none is left out for what it leaks.
@@ -204,7 +202,7 @@ LARGEST = 20_000_000
 """Parameters of a network whose weights are still kept; AlexNet has 58 million."""
 
 
-def _keep_weights(name: str, setup: Setup, snapshots: dict[int, nn.Module], results: Results) -> None:
+def _keep_weights(name: str, setup: Setup, snapshots: dict[int, nn.Module], results: Rows) -> None:
     last = max(snapshots)
     for at, model in snapshots.items():
         size = sum(p.numel() for p in model.parameters())
@@ -224,7 +222,8 @@ def _leakage(model: nn.Module, setup: Setup, train: Data, seed: int) -> Row:
 
 
 def paper_rows(name: str, token: str, found: PaperResult, notes: tuple[str, ...]) -> list[Row]:
-    """One row per checkpoint and one with the cost."""
+    """One row per checkpoint and one with the cost. The values of single batches are kept for Figs. 4 to 11 alone."""
+    drawn = found.reading == "once" and found.shuffle == "sub_epoch" and found.seed == 0
 
     def row(at: Checkpoint) -> Row:
         return {
@@ -244,9 +243,8 @@ def paper_rows(name: str, token: str, found: PaperResult, notes: tuple[str, ...]
             "collected": gap(at.collected),
             "decoy": gap(at.controls.decoy),
             "null": gap(at.controls.null),
-            "each_matched": rounded(at.paper.each_matched),
-            "each_mismatched": rounded(at.paper.each_mismatched),
-        }
+            "gap_error": error(at.paper),
+        } | (_each(at.paper) if drawn else {})
 
     cost: Row = {"kind": "cost", "model": name, "token": token, "reading": _reading(found), "model_seed": found.seed}
     cost |= dataclasses.asdict(found.cost) | {"notes": list(notes)}
@@ -255,6 +253,16 @@ def paper_rows(name: str, token: str, found: PaperResult, notes: tuple[str, ...]
 
 def _reading(found: PaperResult) -> str:
     return found.reading if found.shuffle == "all" else f"{found.reading}, within sub-epochs"
+
+
+def error(value: Gap) -> float:
+    """Standard error of the gap over the batches that were read."""
+    apart = torch.tensor(value.each_matched) - torch.tensor(value.each_mismatched)
+    return round(float(apart.std(correction=0)) / len(apart) ** 0.5, 6)
+
+
+def _each(value: Gap) -> Row:
+    return {"each_matched": rounded(value.each_matched), "each_mismatched": rounded(value.each_mismatched)}
 
 
 def gap(value: Gap | None) -> float | None:

@@ -1,252 +1,140 @@
-"""Every part of the feasibility study runs with --quick, resumes, writes sensible rows and fills its table."""
+"""The feasibility study: its page follows from its rows, its parts run with --quick, its optimizers are torch's."""
 
 import json
 import math
-import re
 import runpy
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-FOLDER = Path(__file__).parents[2] / "reproductions" / "practical_feasibility"
-PARTS = (
-    "accuracy",
-    "small",
-    "large",
-    "shared_statistics",
-    "controlled",
-    "detection",
-    "freeze_thresholds",
-    "freeze_layout",
-)
+from leakgauge.audit.verdict import OUTLINED
+from leakgauge.channels import Gradient
+from leakgauge.core import Labels, Pixels, Size, Victim, share
+from leakgauge.data.embedded import photographs
+from leakgauge.inversion import Cosine
+from reproductions.common import gates, page
+from reproductions.common.networks import ResNet18
+from reproductions.practical_feasibility import (
+    attacking,
+    claims,
+    confusion,
+    control,
+    detection,
+    freeze_layout,
+    freeze_thresholds,
+    large,
+    starts,
+    tables,
+    train_mode,
+)  # fmt: skip
+from reproductions.practical_feasibility.ledger import read
+from reproductions.practical_feasibility.networks import Network
+from reproductions.practical_feasibility.optimizers import Muon, Nesterov, hidden_matrices
+from reproductions.practical_feasibility.setting import RESULTS
+
+FOLDER = Path(tables.__file__).parent
+PARTS = ("accuracy", "small", "large", "shared_statistics", "detection", "freeze_thresholds", "freeze_layout")
 
 
-def run_part(name: str, out: Path, monkeypatch, *more: str) -> dict:
-    monkeypatch.setattr(sys, "argv", [name, "--quick", "--device", "cpu", "--out", str(out), *more])
+def test_the_page_is_made_from_the_rows():
+    assert page.write(tables.PAGE, tables.sections(), ["--check"]) == 0
+
+
+def test_the_verdicts():
+    """Verdicts that a reader relies on: a change here is a change of what we say about the paper."""
+    said = [claim.word for claim in claims.claims(RESULTS)]
+    counts = {word: said.count(word) for word in said}
+    assert counts == {"reproduces": 5, "not reached in our budget": 9, "not tested here": 5, "undecided": 1}
+
+
+def test_the_positive_control_passed_on_images_that_chose_nothing():
+    won = claims.finals(RESULTS)
+    assert claims.control_passed(RESULTS)
+    for form in ("post", "pre"):
+        row = won[f"{form} untrained"]
+        assert gates.control(row["psnr"]).passed
+        assert len(row["psnr"]) == control.IMAGES
+        assert not gates.void(row["alive"])
+    options = control.Options(True, torch.device("cpu"), None, Path(), 0, math.inf)
+    reported, tuned_on = (control.targets(options, place, 2)[0] for place in (0, 1))
+    assert not torch.equal(reported, tuned_on)
+
+
+@pytest.mark.parametrize("part", [control, train_mode, starts])
+def test_a_quick_control_runs_and_resumes(part, tmp_path, monkeypatch):
+    monkeypatch.setattr(control, "UNTRAINED", control.UNTRAINED[:2])
+    monkeypatch.setattr(control, "TRAINED", control.TRAINED[:2])
+    monkeypatch.setattr(control, "FINALISTS", 1)
+    options = control.Options(True, torch.device("cpu"), None, tmp_path, 0, math.inf)
+    part.run(options)
+    (path,) = tmp_path.glob("*.jsonl")
+    before = path.read_text("utf-8")
+    rows = [json.loads(line) for line in before.splitlines()]
+    assert all({"device", "torch", "seed", "commit", "quick"} <= set(row) for row in rows)
+    assert {row.get("kind") for row in rows} & {"final", None}
+    part.run(options)
+    assert path.read_text("utf-8") == before
+
+
+def test_the_plain_power_is_the_cosine_over_all_parameters():
+    model = ResNet18(width=4).eval()
+    victim = Victim(model, Pixels((3, 32, 32), **control.CIFAR))
+    x, y = victim.space.encode(photographs(32)[:2]), torch.tensor([1, 2])
+    seen = [share(victim, Gradient(), x[i : i + 1], y[i : i + 1], reveal=[Size(), Labels()]) for i in range(2)]
+    attack = control.Setting(tv=0.0).attack(1, 1)
+    plain = control.replace(attack, objective=Cosine())
+    ours, theirs = (one.many(victim, seen) for one in (attack, plain))
+    assert [a.loss for a in ours] == pytest.approx([b.loss for b in theirs], abs=1e-6)
+
+
+def test_blocks_move_together():
+    rng = torch.Generator().manual_seed(0)
+    gradient = torch.randn(2, 1, 3, 8, 8, generator=rng)
+    moved = control.Blocks(4)(gradient)
+    assert moved.shape == gradient.shape
+    assert torch.equal(moved[..., :4, :4], moved[..., :1, :1].expand(2, 1, 3, 4, 4))
+    torch.testing.assert_close(moved[..., 0, 0], gradient[..., :4, :4].mean((-1, -2)))
+
+
+def run_part(name: str, out: Path, monkeypatch) -> dict:
+    monkeypatch.setattr(sys, "argv", [name, "--quick", "--device", "cpu", "--out", str(out)])
     return runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
 
 
-def lines_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def numbers(value) -> list[float]:
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return []
-    if isinstance(value, dict):
-        return numbers(list(value.values()))
-    if isinstance(value, list):
-        return [n for part in value for n in numbers(part)]
-    return [float(value)]
-
-
 @pytest.mark.parametrize("name", PARTS)
-def test_a_quick_part_gives_sensible_rows_and_a_table(name, tmp_path, monkeypatch):
+def test_a_quick_part_gives_rows_and_a_table(name, tmp_path, monkeypatch):
     module = run_part(name, tmp_path, monkeypatch)
-    facts, *rows = lines_of(tmp_path / f"{name}.jsonl")
+    facts, rows = read(tmp_path / f"{name}.jsonl")
     assert facts["quick"]
-    assert facts["study"] == name
     assert rows[-1]["case"] == "end"
     cases = [row for row in rows if row["case"] not in ("end", "image")]
     assert sum("refused" not in row for row in cases) >= 2
     for row in cases:
-        assert all(math.isfinite(n) for n in numbers(row)), row["case"]
-        for kind in ("attack", "oracle", "null", "baseline"):
-            if isinstance(row.get(kind), dict):
-                assert all(-1 <= value <= 1 for value in row[kind]["ssim"])
         if isinstance(row.get("attack"), dict):
-            assert len(row["trials"]) == 4
-            assert len(row["restart_ssim"]) == 2
+            assert all(-1 <= value <= 1 for value in row["attack"]["ssim"])
             assert sum(row["oracle"]["ssim"]) >= sum(row["attack"]["ssim"]) - 1e-4
-            assert any(kind == "diagnostic" for _, kind in row["assumptions"])  # labels were given
-    table = [line for line in module["table"](cases).splitlines() if line.startswith("|")]
-    assert len({line.count("|") for line in table[:3]}) == 1
-    assert not list(tmp_path.glob("*.part*"))
-    drawn = [*tmp_path.glob("*.svg"), *tmp_path.glob("*.png")]
-    assert drawn
-
-
-def test_a_stopped_part_goes_on_where_it_was(tmp_path, monkeypatch):
-    """Of a killed run some lines are left, the last perhaps cut; what is whole is not measured again, the rest is."""
-    run_part("controlled", tmp_path, monkeypatch)
-    path = tmp_path / "controlled.jsonl"
-    whole = lines_of(path)
-    marked = {**whole[1], "kept": True}
-    cut = json.dumps(whole[2])[:40]
-    path.write_text("\n".join([json.dumps(whole[0]), json.dumps(marked), cut]), "utf-8")
-    run_part("controlled", tmp_path, monkeypatch)
-    again = lines_of(path)
-    assert again[1] == marked
-    assert "attack" in again[2]
-    assert {**again[2], "seconds": 0} == {**whole[2], "seconds": 0}
-    assert [row["case"] for row in again[1:]] == [row["case"] for row in whole[1:]]
-
-
-def test_weights_of_one_part_serve_another(tmp_path, monkeypatch):
-    run_part("accuracy", tmp_path, monkeypatch)
-    run_part("controlled", tmp_path, monkeypatch)
-    trained = {row["case"]: row["trained"] for row in lines_of(tmp_path / "controlled.jsonl") if "trained" in row}
-    assert trained == {"convnext_t": True, "swin_t": False}  # quick runs train no Swin
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_the_plan_costs_nothing(name, tmp_path, monkeypatch, capsys):
-    run_part(name, tmp_path / "none", monkeypatch, "--plan", "--minutes", "2")
-    assert capsys.readouterr().out.splitlines()[-1].endswith("120 s")
-    assert not (tmp_path / "none").exists()
-
-
-def test_a_case_that_would_be_cut_off_is_not_begun(tmp_path, monkeypatch):
-    with pytest.raises(SystemExit, match="is left for another call"):
-        run_part("controlled", tmp_path, monkeypatch, "--until", str(time.time() + 30))
-    assert len(lines_of(tmp_path / "controlled.jsonl")) == 1  # the facts, no case, no end
-
-
-def test_full_size_results_are_not_replaced(tmp_path, monkeypatch):
-    """A quick run, or one with another seed, without a folder of its own would write over them."""
-    from reproductions.practical_feasibility.ledger import Ledger
-
-    Ledger(tmp_path, "controlled", {"quick": False, "seed": 0}).add("swin_t", trained=True)
-    before = (tmp_path / "controlled.jsonl").read_text("utf-8")
-    with pytest.raises(SystemExit, match=r"holds full-size results with seed 0.*--out"):
-        run_part("controlled", tmp_path, monkeypatch)
-    assert (tmp_path / "controlled.jsonl").read_text("utf-8") == before
-    assert [row["case"] for row in Ledger(tmp_path, "controlled", {"quick": False, "seed": 0}).rows] == ["swin_t"]
-
-
-def test_attacks_do_not_begin_without_trained_networks(tmp_path):
-    """On a machine that has lost them, hours of attacks would be on untrained ones."""
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (kept / "accuracy.jsonl").write_text("{}")
-    (kept / "large.jsonl").write_text("{}")
-    found = subprocess.run(
-        ["/bin/bash", str(FOLDER / "gpu.sh"), str(tmp_path / "out"), str(tmp_path), "large", "small"], capture_output=True, text=True,
-        env={"PATH": "/usr/bin:/bin", "WORK": str(tmp_path / "work"), "KEPT": str(kept), "PYTHON": "/bin/false"}, check=False,
-    )  # fmt: skip
-    assert found.returncode == 1
-    assert "run accuracy before small" in found.stderr
-    # accuracies are not taken up: their weights are not there, so that the networks would have to be trained again
-    assert {path.name for path in (tmp_path / "work").iterdir()} == {"thresholds.json", "large.jsonl"}
-
-
-def planned_seconds(name: str, monkeypatch, capsys) -> float:
-    run_part(name, Path("none"), monkeypatch, "--plan")
-    return float(capsys.readouterr().out.splitlines()[-1].split()[-2])
-
-
-def test_everything_fits_into_six_calls(monkeypatch, capsys):
-    """A case not begun at the end of a call leaves at most its own seconds unused; accuracies and what needs them fit into three."""
-    seconds = {name: planned_seconds(name, monkeypatch, capsys) for name in PARTS}
-    script = (FOLDER / "gpu.sh").read_text("utf-8")
-    named = re.search(r"set -- (.+)$", script, re.MULTILINE)
-    assert named
-    assert sorted(named[1].split()) == sorted(PARTS)
-    assert sum(seconds[name] for name in ("accuracy", "small", "controlled")) < 3 * (555 - 30)
-    assert sum(seconds.values()) < 6 * (555 - 30)
-
-
-@pytest.mark.parametrize("works", [True, False])
-def test_the_gpu_is_shared_where_that_works(works, tmp_path):
-    """mps.sh with stand-ins: a daemon that notes its commands, and a Python that finds the GPU or does not."""
-    for name, does in (
-        ("nvidia-cuda-mps-control", f'echo "$* $(cat)" >>{tmp_path}/told'),
-        ("py", f"exit {int(not works)}"),
-    ):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", "utf-8")
-        (tmp_path / name).chmod(0o755)
-    commands = f'set -u; . {FOLDER.parent}/mps.sh; mps_start {tmp_path}/py; echo "${{CUDA_MPS_PIPE_DIRECTORY:-none}}"; mps_stop'
-    found = subprocess.run(
-        ["/bin/bash", "-c", commands],
-        capture_output=True,
-        text=True,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        check=True,
-    )
-    said, pipe = found.stdout.splitlines()
-    assert said == ("MPS: on" if works else "MPS: does not work here, going on without it")
-    assert pipe.startswith("/tmp/mps.") == works
-    assert not Path(pipe).exists()
-    assert [line.split() for line in (tmp_path / "told").read_text("utf-8").splitlines()] == [["-d"], ["quit"]]
-
-
-def test_a_case_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
-    from reproductions.practical_feasibility import controlled, setting
-
-    whole = controlled.measure
-
-    def broken(key, *rest):
-        if key == "swin_t":
-            raise RuntimeError("out of something")
-        whole(key, *rest)
-
-    monkeypatch.setattr(controlled, "measure", broken)
-    options = setting.Options(True, torch.device("cpu"), 0, None, tmp_path, tmp_path / "weights")
-    with pytest.raises(SystemExit, match="failed and have no line: swin_t"):
-        setting.recorded("controlled", controlled.PLAN, controlled.run, options)
-    assert "RuntimeError: out of something" in capsys.readouterr().err
-    names = [row["case"] for row in lines_of(tmp_path / "controlled.jsonl")[1:]]
-    assert "convnext_t" in names
-    assert not {"swin_t", "end"} & set(names)
-    monkeypatch.setattr(controlled, "measure", whole)
-    setting.recorded("controlled", controlled.PLAN, controlled.run, options)
-    assert {row["case"] for row in lines_of(tmp_path / "controlled.jsonl")[1:]} >= {"swin_t", "end"}
-
-
-def test_a_line_cut_off_anywhere_is_left_out(tmp_path):
-    """Also behind a brace, where what is left looks whole."""
-    from reproductions.practical_feasibility.ledger import Ledger, read
-
-    ledger = Ledger(tmp_path, "part", {"quick": False, "seed": 0})
-    ledger.add("first", value={"a": 1.0}, other={"b": 2.0})
-    ledger.add("second", value={"a": 1.0}, other={"b": 2.0})
-    text = ledger.path.read_text("utf-8")
-    for end in range(text.index("second"), len(text) - 2):
-        ledger.path.write_text(text[:end], "utf-8")
-        assert [row["case"] for row in read(ledger.path)[1]] == ["first"]
-    with pytest.raises(ValueError, match="not a number"):
-        ledger.add("third", value=math.nan)
-
-
-def test_quick_results_are_never_taken_for_real_ones(tmp_path, monkeypatch):
-    """Neither their verdicts nor their thresholds, nor as a claim; and a real run does not go on with a quick one."""
-    run_part("small", tmp_path, monkeypatch)
-    run_part("freeze_thresholds", tmp_path, monkeypatch)
-    from reproductions.practical_feasibility import confusion, freeze_thresholds, make_tables
-    from reproductions.practical_feasibility.ledger import Ledger
-
-    assert "quick run" in freeze_thresholds.checks(tmp_path / "thresholds.json")[2]
-    assert confusion.verdicts(tmp_path)[0] == []
-    assert "measured at full size yet" in make_tables.block("confusion", tmp_path)
-    assert "measured at full size yet" in make_tables.block("claims", tmp_path)
-    assert "A quick run" in make_tables.block("small", tmp_path)
-    assert Ledger(tmp_path, "small", {"quick": False, "seed": 0}).rows == []
+    lines = [line for line in module["table"](cases).splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines[:3]}) == 1
+    assert [*tmp_path.glob("*.svg"), *tmp_path.glob("*.png")]
+    before = (tmp_path / f"{name}.jsonl").read_text("utf-8")
+    run_part(name, tmp_path, monkeypatch)  # nothing is left to do
+    assert (tmp_path / f"{name}.jsonl").read_text("utf-8") == before
 
 
 def test_pictures_of_imagenet_are_not_drawn_under_a_name_that_is_published(tmp_path):
-    import numpy as np
-
-    from reproductions.practical_feasibility import large
-
     pictures = {f"net/{kind}": np.zeros((2, 3, 8, 8), np.uint8) for kind in ("truth", "attack", "oracle", "null")}
     large.draw([{"case": "net", "data": "ImageNet"}], pictures, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["large.unpublished.png"]
-    ignored = subprocess.run(
-        ["git", "check-ignore", "-q", str(FOLDER / "results" / "large.unpublished.png")], cwd=FOLDER, check=False
-    )
-    assert ignored.returncode == 0
-    large.draw([{"case": "net", "data": "photographs (embedded)"}], pictures, tmp_path)
-    assert (tmp_path / "large.png").is_file()
+    path = FOLDER / "results" / "large.unpublished.png"
+    assert subprocess.run(["git", "check-ignore", "-q", str(path)], cwd=FOLDER, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(("name", "millions"), [("swin_t", 28.3), ("convnext_t", 28.6), ("resnet18_post", 11.7)])
 def test_canonical_networks_have_the_published_size(name, millions):
-    from reproductions.practical_feasibility.networks import Network
-
     model, space, changes = Network(name, side=224, adapted=False).made(classes=1000, seed=0, quick=False)
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
     assert space.shape == (3, 224, 224)
@@ -254,8 +142,6 @@ def test_canonical_networks_have_the_published_size(name, millions):
 
 
 def test_boxes_follow_their_images():
-    from reproductions.practical_feasibility import detection
-
     targets = {
         "boxes": torch.arange(12.0).view(3, 4),
         "classes": torch.tensor([0, 1, 2]),
@@ -264,3 +150,62 @@ def test_boxes_follow_their_images():
     found = detection.chosen(targets, torch.tensor([2, 1]))
     assert found["image"].tolist() == [0, 0]
     assert found["classes"].tolist() == [1, 2]
+
+
+def test_the_mean_over_all_pairs_punishes_a_perfect_batch():
+    truths = photographs(32)[:4]
+    assert attacking.all_pairs_ssim(truths, truths) < 0.5
+    assert attacking.all_pairs_ssim(truths[:1], truths[:1]) == pytest.approx(1.0)
+
+
+def test_thresholds_part_two_groups():
+    of = freeze_thresholds.best_threshold
+    assert of([0.1, 0.2, 0.6, 0.8], [False, False, True, True]) == (pytest.approx(0.4), 1.0)
+    assert of([0.1, 0.5, 0.4, 0.9], [False, False, True, True]) == (pytest.approx(0.25), 0.5)
+    assert of([0.1, 0.2], [True, True])[1] == 0.0
+
+
+def test_the_library_has_the_threshold_that_was_frozen():
+    facts, rows = read(RESULTS / "freeze_layout.jsonl")
+    assert not facts["quick"]
+    assert freeze_layout.freeze(rows)["layout"] == OUTLINED[0].margin
+
+
+def test_agreement_with_the_paper_is_said_with_kappa():
+    """6 Yes and 12 No, none of them feasible by us: 12 agree, which is what answering No would score."""
+    counts = {(word, outcome): 0 for word in ("Yes", "No") for outcome in confusion.OUTCOMES}
+    counts |= {("Yes", "partial"): 3, ("Yes", "infeasible_within_budget"): 3}
+    counts |= {("No", "partial"): 4, ("No", "infeasible_within_budget"): 8}
+    assert confusion.kappa(counts, ("feasible",)) == pytest.approx(0.0)
+    assert confusion.kappa(counts, ("feasible", "partial")) == pytest.approx(0.16, abs=0.005)
+
+
+@pytest.mark.parametrize("ours", [Muon, Nesterov])
+def test_optimizers_are_those_of_torch(ours):
+    rng = torch.Generator().manual_seed(0)
+    start = [torch.randn(*shape, generator=rng) for shape in ((9, 4), (4, 9), (9, 4), (8, 3))]
+    own, theirs = ([p.clone().requires_grad_() for p in start] for _ in range(2))
+    rate = torch.tensor(0.1)
+    if ours is Muon:
+        mine = Muon([{"params": own, "weight_decay": 0.05}], rate)
+        torchs = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
+    else:
+        mine = Nesterov([{"params": own, "weight_decay": 0.05}], rate, 0.9)
+        torchs = torch.optim.SGD(theirs, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.05)
+    for number in range(4):
+        if number == 2:  # a new rate is taken up without a new optimizer
+            rate.fill_(0.02)
+            torchs.param_groups[0]["lr"] = 0.02
+        for parameters, optimizer in ((own, mine), (theirs, torchs)):
+            optimizer.zero_grad()
+            sum((p.sin().square().sum() for p in parameters), torch.zeros(())).backward()
+            optimizer.step()
+    for a, b, was in zip(own, theirs, start, strict=True):  # Muon orthogonalises in bfloat16
+        assert (a - b).norm() < (0.15 if ours is Muon else 1e-5) * (a - was).norm()
+
+
+def test_muon_takes_the_hidden_matrices_alone():
+    model, _, _ = Network("swin_t").made(classes=10, seed=0, quick=False)
+    taken = {id(p) for p in hidden_matrices(model)}
+    names = {name for name, p in model.named_parameters() if id(p) in taken}
+    assert {name.rsplit(".", 2)[1] for name in names} == {"qkv", "proj", "fc1", "fc2", "reduction"}
