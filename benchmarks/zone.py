@@ -23,7 +23,7 @@ import torch
 
 from leakgauge.attacks.decoder import DecoderInverter, fit_on
 from leakgauge.audit.case import Case
-from leakgauge.audit.scan_run import parted
+from leakgauge.audit.questions.split import parted
 from leakgauge.integrations.setups import Setup, find
 from leakgauge.split import Attacker, cuts, scan
 from leakgauge.split.attacker import MARGIN

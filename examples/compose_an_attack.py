@@ -16,7 +16,7 @@ import torch
 
 from leakgauge import Pixels, Victim, share
 from leakgauge.audit import score
-from leakgauge.audit.pictures import save_strip
+from leakgauge.audit.files import save_strip
 from leakgauge.channels import FedAvg
 from leakgauge.data import MEAN, STD, fashion
 from leakgauge.inversion import L2, Adam, Cosine, CosineDecay, Descent, Matching, Sign, TotalVariation, Uniform

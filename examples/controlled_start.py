@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from leakgauge.audit import Case, embedded, records, run_all
-from leakgauge.audit.controlled import as_markdown, controlled_cases, controlled_table
+from leakgauge.audit.questions.updates import as_markdown, controlled_cases, controlled_table
 from leakgauge.report import page
 
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from leakgauge import Pixels
 from leakgauge.audit import Case
+from leakgauge.audit.run import attack_captured
 from leakgauge.audit.scoring import score_images
-from leakgauge.audit.unscored import attack_captured
 from leakgauge.data import MEAN, STD, fashion
 from leakgauge.errors import MissingExtra
 from leakgauge.integrations.captured import captured_observation, captured_victim

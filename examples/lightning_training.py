@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from leakgauge import Pixels
-from leakgauge.audit import monitor_records
+from leakgauge.audit.questions import training
 from leakgauge.data import MEAN, STD, fashion
 from leakgauge.errors import MissingExtra
 from leakgauge.integrations.lightning import lightning_monitor
@@ -64,7 +64,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / monitor_records.FILE).unlink(missing_ok=True)  # of an earlier try
+    (options.out / training.FILE).unlink(missing_ok=True)  # of an earlier try
 
     try:
         callback = lightning_monitor(every=20, loss=nn.functional.cross_entropy)
@@ -74,11 +74,11 @@ def main() -> None:
     monitor = callback.monitor
     print(monitor.report())
 
-    monitor_records.append(options.out, "run", {"training": "Lightning", "model": "LeNet", "optimizer": "Adam"})
+    training.append(options.out, "run", {"training": "Lightning", "model": "LeNet", "optimizer": "Adam"})
     found = monitor.compute()
     for report in (*monitor.records(), found.record()):  # of two at one step the later one counts
-        monitor_records.append(options.out, "report", report)
-    monitor_records.append(options.out, "end", {"how": "finished", "step": monitor.step})
+        training.append(options.out, "report", report)
+    training.append(options.out, "end", {"how": "finished", "step": monitor.step})
     print(f"report: {page.write(options.out)}")
 
     auc, told = found.whitebox.auc, "never" if found.alarm_at is None else f"at step {found.alarm_at}"

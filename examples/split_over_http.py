@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from leakgauge import Pixels, Victim
-from leakgauge.audit.pictures import save_strip
+from leakgauge.audit.files import save_strip
 from leakgauge.data import MEAN, STD, fashion
 from leakgauge.measures.image import psnr
 from leakgauge.models.pretrained import pretrained

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.defense_records import DefenseRecord, Trial
 from leakgauge.audit.findings import Defended, Update
+from leakgauge.audit.questions.defenses import DefenseRecord, Trial
 from leakgauge.audit.records import Record, VictimFacts
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Check, Outcome, Verdict, Way

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.audit.intervals import interval
+from leakgauge.audit.scoring import interval
 from leakgauge.monitor.whitebox import Protection, per_sample_gradients, probe
 from reproductions.common.runner import Row
 from reproductions.privacy_tokens.setups import Setup

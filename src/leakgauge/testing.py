@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.audit.evaluate import null_run
-from leakgauge.audit.scoring import score
-from leakgauge.audit.text_scoring import score_text
+from leakgauge.audit.scoring import score, score_text
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import (
     Attack,

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from leakgauge.audit import monitor_records, records, scan_records
+from leakgauge.audit import records
 from leakgauge.audit.case import Case
 from leakgauge.audit.compare import OTHER_RULE, compare, compare_cases, setup_of, summary, verdict_direction
-from leakgauge.audit.defense_records import append as append_trial
+from leakgauge.audit.questions import split, training
+from leakgauge.audit.questions.defenses import append as append_trial
+from leakgauge.audit.questions.split import Conclusion, ScanPlan
 from leakgauge.audit.records import Record
-from leakgauge.audit.scan_records import Conclusion, ScanPlan
 from leakgauge.audit.verdict import Outcome, Way
 from leakgauge.errors import BadInput
 from tests.made import FEASIBLE, INFEASIBLE, PARTIAL, scores, tried, verdict
@@ -214,10 +215,10 @@ def test_what_cannot_be_compared(run, tmp_path):
 
 def monitored(folder, *, alarm_at, auc):
     scalars = {f"privacy/whitebox/auc{end}": value for end, value in zip(("", "_low", "_high"), auc, strict=True)}
-    monitor_records.append(folder, "run", {"view": "released"})
+    training.append(folder, "run", {"view": "released"})
     line = {"step": 50, "scalars": scalars, "alarm_at": alarm_at, "alpha": 0.05}
-    monitor_records.append(folder, "report", line)
-    monitor_records.append(folder, "end", {"how": "finished", "step": 50})
+    training.append(folder, "report", line)
+    training.append(folder, "end", {"how": "finished", "step": 50})
 
 
 def test_the_training(run):
@@ -242,11 +243,11 @@ def test_intervals_that_overlap_show_no_difference(run):
 
 def scanned(folder, recommended: str | None, threshold: float = 0.25):
     cuts = tuple({"name": n, "shape": [4], "bytes": 16, "edge_flops": 1, "edge_share": 0.5} for n in ("1", "2"))
-    scan_records.save_plan(folder, ScanPlan(
+    split.save_plan(folder, ScanPlan(
         case={}, cuts=cuts, threshold=threshold, epochs=0, budget=None, require="", numbers="fp32", raw_bytes=9,
         jpeg_bytes=None, auxiliary=4, tested=1, traced="", labels=(), truth="", shown=0, versions={}, command="",
     ))  # fmt: skip
-    scan_records.save_conclusion(folder, Conclusion(
+    split.save_conclusion(folder, Conclusion(
         recommended=recommended, leaking=None, met=recommended is not None, front=(),
         envelope=(0.1, 0.5), by_depth=(0.1, 0.5), depth_choice=None, class_mean=None, epochs_spent=0, epochs_of_all=0,
     ))  # fmt: skip

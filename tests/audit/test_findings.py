@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records
+from leakgauge.audit import records
 from leakgauge.audit.advice import advise
-from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
-from leakgauge.audit.changes import explain, ladder
-from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.findings import (
     Defenses,
     Findings,
@@ -27,10 +24,15 @@ from leakgauge.audit.findings import (
     training_of,
     updates_of,
 )
-from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.plan import default_cases
+from leakgauge.audit.questions import answers, split, training
+from leakgauge.audit.questions import defenses as defense_records
+from leakgauge.audit.questions.answers import Answer
+from leakgauge.audit.questions.defenses import DefenseRecord
+from leakgauge.audit.questions.split import Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions.training import MonitorRun
+from leakgauge.audit.questions.updates import explain, ladder
 from leakgauge.audit.records import Record
-from leakgauge.audit.scan_records import Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome, Way, judge
 from tests.made import EVAL_MODE, INFEASIBLE, SIZE_KNOWN, scores, tried
@@ -129,11 +131,11 @@ def report(step: int, nats: float, *, pairs: float = 20, **more: float) -> dict:
 
 
 def test_a_training_is_read_at_its_peak_and_its_end(tmp_path: Path):
-    monitor_records.append(tmp_path, "run", {"view": "released"})
-    monitor_records.append(tmp_path, "report", report(25, 9.0, pairs=7))  # too few to count
-    monitor_records.append(tmp_path, "report", report(50, 1.5, **{"control/null_nats_low": 0.3}))
-    monitor_records.append(tmp_path, "report", report(75, 0.5, **{"whitebox/auc": 0.9, "whitebox/auc_low": 0.7}))
-    monitor_records.append(tmp_path, "end", {"how": "finished", "step": 80, "seconds": 4.5})
+    training.append(tmp_path, "run", {"view": "released"})
+    training.append(tmp_path, "report", report(25, 9.0, pairs=7))  # too few to count
+    training.append(tmp_path, "report", report(50, 1.5, **{"control/null_nats_low": 0.3}))
+    training.append(tmp_path, "report", report(75, 0.5, **{"whitebox/auc": 0.9, "whitebox/auc_low": 0.7}))
+    training.append(tmp_path, "end", {"how": "finished", "step": 80, "seconds": 4.5})
     found = read_findings(tmp_path).training
     assert found is not None
     assert found.peak == Measured(50, 1.5, 1.4, 1.6)
@@ -145,11 +147,9 @@ def test_a_training_is_read_at_its_peak_and_its_end(tmp_path: Path):
 
 
 def test_a_training_without_a_report_is_no_answer(tmp_path: Path):
-    monitor_records.append(tmp_path, "run", {})
+    training.append(tmp_path, "run", {})
     assert read_findings(tmp_path).unanswered[1] == Unanswered("training", "no step was measured")
-    monitor_records.append(
-        tmp_path, "end", {"how": "refused", "why": "LBFGS is not watched", "step": 0, "seconds": 0.1}
-    )
+    training.append(tmp_path, "end", {"how": "refused", "why": "LBFGS is not watched", "step": 0, "seconds": 0.1})
     assert read_findings(tmp_path).unanswered[1] == Unanswered("training", "LBFGS is not watched")
 
 
@@ -162,26 +162,26 @@ def plan(folder: Path) -> ScanPlan:
         case={"defenses": ["quantize:8"]}, cuts=CUTS, threshold=0.25, epochs=2, budget=None, require="", numbers="fp32", raw_bytes=784,
         jpeg_bytes=None, auxiliary=10, tested=5, traced="", labels=(), truth="", shown=0, versions={}, command="",
     )  # fmt: skip
-    scan_records.save_plan(folder, made)
+    split.save_plan(folder, made)
     return made
 
 
 def test_a_scan_is_read_with_the_cut_that_it_names(tmp_path: Path):
     plan(tmp_path)
-    scan_records.append(tmp_path, CutRecord("early", "ridge", 0, {"fvu": 0.1}))
+    split.append(tmp_path, CutRecord("early", "ridge", 0, {"fvu": 0.1}))
     unfinished = read_findings(tmp_path).split
     assert unfinished is not None
     assert (unfinished.finished, unfinished.recommended) == (False, None)
-    scan_records.append(tmp_path, CutRecord("late", "decoder", 2, {"fvu": 0.4}))
+    split.append(tmp_path, CutRecord("late", "decoder", 2, {"fvu": 0.4}))
     end = Conclusion("late", "early", True, (), (0.1, 0.4), (), None, None, 2, 4)
-    scan_records.save_conclusion(tmp_path, end)
+    split.save_conclusion(tmp_path, end)
     found = read_findings(tmp_path).split
     assert found is not None
     assert (found.recommended, found.fvu, found.bytes, found.edge_share) == ("late", 0.4, 40, 0.75)
     assert (found.safest, found.safest_fvu, found.decoder_epochs, found.cuts) == ("late", 0.4, 2, 2)
     assert (found.raw_bytes, found.defenses, found.auxiliary, found.tested) == (784, ("quantize:8",), 10, 5)
     assert (found.scanned, found.decoded, found.epochs_here, found.weak, found.stopped) == (2, 1, 2, (), ())
-    scan_records.save_conclusion(tmp_path, replace(end, recommended=None, envelope=(0.1, None)))
+    split.save_conclusion(tmp_path, replace(end, recommended=None, envelope=(0.1, None)))
     none = read_findings(tmp_path).split
     assert none is not None
     assert (none.finished, none.recommended, none.fvu, none.bytes, none.safest_fvu) == (True, None, None, None, 0.1)
@@ -190,7 +190,7 @@ def test_a_scan_is_read_with_the_cut_that_it_names(tmp_path: Path):
 def test_a_scan_that_was_refused_at_every_cut_is_no_answer(tmp_path: Path):
     plan(tmp_path)
     for name in ("early", "late"):
-        scan_records.append(tmp_path, CutRecord(name, "ridge", 0, {"refusal": "features are not finite"}))
+        split.append(tmp_path, CutRecord(name, "ridge", 0, {"refusal": "features are not finite"}))
     assert read_findings(tmp_path).unanswered[2] == Unanswered("split", "features are not finite")
 
 

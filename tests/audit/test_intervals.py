@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakgauge.audit.intervals import POSSIBLE, interval
+from leakgauge.audit.scoring import POSSIBLE, interval
 
 
 def test_against_scipy():

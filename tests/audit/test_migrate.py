@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import defense_records, monitor_records, records, scan_records
-from leakgauge.audit.changes import changes
+from leakgauge.audit import records
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.migrate import verdict_of
+from leakgauge.audit.questions import defenses, split, training
+from leakgauge.audit.questions.updates import changes
 from leakgauge.audit.verdict import Outcome, Way, verdict_from
 from leakgauge.audit.wording import statements
 from leakgauge.errors import BadInput
@@ -38,12 +39,12 @@ def test_every_record_keeps_its_verdict_scores_and_change():
 
 
 def test_trials_scan_and_training_are_read():
-    old, new = lines("defenses.jsonl"), defense_records.read(OLD)
+    old, new = lines("defenses.jsonl"), defenses.read(OLD)
     assert [(r.key, r.outcome) for r in new] == [(o["key"], o["verdict"]) for o in old]
     assert all(r.trial.key() == r.key for r in new)
-    assert scan_records.read_plan(OLD).audited
-    assert monitor_records.read(OLD).about["audited"]
-    assert scan_records.read(OLD)
+    assert split.read_plan(OLD).audited
+    assert training.read(OLD).about["audited"]
+    assert split.read(OLD)
 
 
 def test_findings_and_statements_answer_all_four_questions():

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from leakgauge.audit import records
 from leakgauge.audit.case import Case, Change
 from leakgauge.audit.files import line_of, write_whole
-from leakgauge.audit.intervals import Interval
 from leakgauge.audit.records import Curve, Frame, Record
+from leakgauge.audit.scoring import Interval
 from leakgauge.audit.verdict import Way
 from leakgauge.errors import BadInput
 from tests.made import record as made_record

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 from leakgauge.attacks import ATTACKS, linear
-from leakgauge.audit import pictures, records, scoring
+from leakgauge.audit import files, records, scoring
 from leakgauge.audit import run as running
 from leakgauge.audit.case import Case
 from leakgauge.audit.evaluate import null_run
-from leakgauge.audit.pictures import save_strip
+from leakgauge.audit.files import save_strip
 from leakgauge.audit.records import Curve, VictimFacts
 from leakgauge.audit.run import run_all, run_case
 from leakgauge.audit.session import Setup
@@ -117,7 +117,7 @@ def test_a_full_disk_is_raised_not_recorded(quick, load, tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pictures, "write_whole", full)
+    monkeypatch.setattr(files, "write_whole", full)
     with pytest.raises(OSError, match="No space left"):
         run_all([quick()], load=load, folder=tmp_path)
     assert not (tmp_path / records.FILE).exists()

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakgauge.audit import answers, monitor_records, records, scan_records, whole
 from leakgauge.audit import plan as planning
+from leakgauge.audit import records, whole
 from leakgauge.audit.plan import Effort, Request, make_plan
+from leakgauge.audit.questions import answers, split, training
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import Cost
 from leakgauge.errors import BadInput
@@ -66,9 +67,9 @@ def test_a_question_that_cannot_be_answered_is_refused_and_the_others_go_on(ask,
     assert told.said[0] == ("updates", 1)
     assert [pair for pair in told.said if isinstance(pair[1], str)] == [(q, a.status) for q, a in found.items()]
     assert max(done for q, done in told.said[1:] if q == "training" and not isinstance(done, str)) == 16
-    before = (tmp_path / answers.FILE).read_bytes(), (tmp_path / monitor_records.FILE).read_bytes()
+    before = (tmp_path / answers.FILE).read_bytes(), (tmp_path / training.FILE).read_bytes()
     assert whole.run(plan, folder=tmp_path, load=plenty) == found  # nothing is left to do
-    assert ((tmp_path / answers.FILE).read_bytes(), (tmp_path / monitor_records.FILE).read_bytes()) == before
+    assert ((tmp_path / answers.FILE).read_bytes(), (tmp_path / training.FILE).read_bytes()) == before
 
 
 def test_where_nothing_can_be_answered_the_user_is_told(ask, plenty, load, tmp_path):
@@ -166,5 +167,5 @@ def test_the_command_of_a_scan_names_its_effort_also_where_the_audit_chose_it(as
         return Setup(victim_of(mode=case.mode, norm=False), images, torch.arange(80) % 4)
 
     make_plan(ask("split", effort=Effort()), load=load, folder=tmp_path, began=0.0)
-    plan = scan_records.read_plan(tmp_path)
+    plan = split.read_plan(tmp_path)
     assert plan.command.endswith(f" --epochs {plan.epochs}")

@@ -22,7 +22,7 @@ from leakgauge.audit.findings import (
     Updates,
 )
 from leakgauge.audit.questions import QUESTIONS
-from leakgauge.audit.stopped import Waiting
+from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
 from leakgauge.audit.wording import Statement, rule, statements
 from tests.made import FEASIBLE, INFEASIBLE, PARTIAL, defended, ended, update, verdict

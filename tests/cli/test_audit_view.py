@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from leakgauge.audit.answers import Answer
+from leakgauge.audit.questions.answers import Answer
 from leakgauge.cli.screen import AuditView
 
 

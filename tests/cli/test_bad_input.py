@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from leakgauge.audit import answers, plan, records
+from leakgauge.audit import plan, records
+from leakgauge.audit.questions import answers
 
 FAST = ("--option", "steps=2")
 

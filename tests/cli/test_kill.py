@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from leakgauge import cli
-from leakgauge.audit import answers, plan
-from leakgauge.audit.questions import QUESTIONS
+from leakgauge.audit import plan
+from leakgauge.audit.questions import QUESTIONS, answers
 
 MODEL = """
 import torch

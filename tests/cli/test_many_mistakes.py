@@ -16,7 +16,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from leakgauge.audit import monitor_records, plan, records, scan_records
+from leakgauge.audit import plan, records
+from leakgauge.audit.questions import split, training
 
 MORE_MODELS = """
 
@@ -151,8 +152,8 @@ def _write_runs(folder):
         ("old_plan", plan.FILE, "{}"),
         ("torn_records", records.FILE, '{"key": 1\n{"key": 2}\n'),
         ("binary_records", records.FILE, "\x00\x01\x02\n"),
-        ("torn_monitor", monitor_records.FILE, "{]\n"),
-        ("torn_scan", scan_records.PLAN, "{"),
+        ("torn_monitor", training.FILE, "{]\n"),
+        ("torn_scan", split.PLAN, "{"),
     ):
         (folder / name).mkdir()
         (folder / name / file).write_text(text)

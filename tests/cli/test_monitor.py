@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from leakgauge.audit import monitor_records
+from leakgauge.audit.questions import training
 
 SCRIPT = """
 import torch
@@ -44,7 +44,7 @@ def test_the_embedded_training(leakgauge, tmp_path):
     assert "white-box AUC       1.000" in said.out
     assert "control decoy" in said.out
     assert "report: run/report.html" in said.out
-    found = monitor_records.read(tmp_path / "run")
+    found = training.read(tmp_path / "run")
     assert [report["step"] for report in found.reports] == [20, 40, 60, 80, 100, 120]
     assert found.reports[-1]["alarm_at"] is not None  # from its initialisation on, LeNet leaks
     assert found.about["command"] == "leakgauge monitor --every 20 --steps 120"
@@ -72,7 +72,7 @@ def test_a_script_of_ones_own(leakgauge, script, tmp_path):
     said = leakgauge("monitor", "--every", 15, "--out", "run", script("print('at', step) if step == 59 else None"))
     assert said.code == 0, said.err
     assert "at 59" in said.out
-    found = monitor_records.read(tmp_path / "run")
+    found = training.read(tmp_path / "run")
     assert found.about["training"] == "train.py"
     assert [report["step"] for report in found.reports] == [15, 30, 45, 60]
 
@@ -125,13 +125,13 @@ def test_a_monitored_training_is_not_overwritten(leakgauge):
 def test_the_default_folder_holds_the_last_run(leakgauge, tmp_path):
     for seed in (1, 2):
         assert leakgauge("monitor", "--steps", 5, "--seed", seed, "-q").code == 0
-    assert monitor_records.read(tmp_path / "leakgauge-runs/monitor").about["seed"] == 2
+    assert training.read(tmp_path / "leakgauge-runs/monitor").about["seed"] == 2
 
 
 def test_a_script_that_breaks_off_keeps_what_was_seen(leakgauge, script, tmp_path):
     said = leakgauge("monitor", "--every", 10, "--out", "run", script("if step == 33: raise RuntimeError('late')"))
     assert "train.py raised RuntimeError: late in line 12" in said.sentence
-    found = monitor_records.read(tmp_path / "run")
+    found = training.read(tmp_path / "run")
     assert [report["step"] for report in found.reports] == [10, 20, 30, 34]
     assert found.end["how"] == "failed"
     assert "failed after 34 steps" in (tmp_path / "run/report.html").read_text("utf-8")
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_with_what_was_measured(leakgauge, script, tmp_path):
     assert said.code == 130
     assert said.err == "leakgauge: interrupted; the measurements so far are in run\n"
     assert "InfoNCE" in said.out
-    assert monitor_records.read(tmp_path / "run").end["how"] == "interrupted"
+    assert training.read(tmp_path / "run").end["how"] == "interrupted"
     assert "interrupted after 34 steps" in (tmp_path / "run/report.html").read_text("utf-8")
 
 
@@ -173,7 +173,7 @@ def test_a_real_ctrl_c_while_the_page_is_served(tmp_path):
     try:
         patience = time.monotonic() + 120
         while time.monotonic() < patience:
-            file = tmp_path / "run" / monitor_records.FILE
+            file = tmp_path / "run" / training.FILE
             if file.exists() and len(file.read_text().splitlines()) > 4:
                 break
             time.sleep(0.1)
@@ -184,7 +184,7 @@ def test_a_real_ctrl_c_while_the_page_is_served(tmp_path):
     assert process.returncode == 130
     assert "live page: http://127.0.0.1:" in out
     assert "Traceback" not in out + err
-    assert json.loads((tmp_path / "run" / monitor_records.FILE).read_text().splitlines()[-1])["how"] == "interrupted"
+    assert json.loads((tmp_path / "run" / training.FILE).read_text().splitlines()[-1])["how"] == "interrupted"
     assert (tmp_path / "run/report.html").is_file()
 
 
@@ -198,5 +198,5 @@ def test_a_script_that_ends_by_an_error_of_ours_keeps_what_was_seen(leakgauge, s
     ours = "if step == 33: raise __import__('leakgauge.errors').errors.Inapplicable('nothing to attack')"
     said = leakgauge("monitor", "--every", 10, "--out", "run", script(ours))
     assert (said.code, said.sentence) == (2, "leakgauge: nothing to attack")
-    assert monitor_records.read(tmp_path / "run").end["how"] == "failed"
+    assert training.read(tmp_path / "run").end["how"] == "failed"
     assert "failed after 34 steps" in (tmp_path / "run/report.html").read_text("utf-8")

@@ -13,9 +13,9 @@ import time
 import numpy as np
 import pytest
 
-from leakgauge.audit import scan_records as store
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.scan_run import ScanRun
+from leakgauge.audit.questions import split as store
+from leakgauge.audit.questions.split import ScanRun
 from leakgauge.audit.wording import statements
 
 TWO = ("--cut", "features.relu1_1", "--cut", "head", "--epochs", 0)

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from leakgauge.audit import Case, embedded
-from leakgauge.audit.unscored import attack_captured
+from leakgauge.audit.run import attack_captured
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Buffers, Size, share
 from leakgauge.data.embedded import fashion

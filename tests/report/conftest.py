@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.records import Record
 
 from .eight_setups import build, make_record, store_eight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.questions.training import MonitorRun
 
 from .eight_setups import VERSIONS
 

@@ -18,10 +18,11 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from leakgauge.audit import defense_records, findings, gate, monitor_records, records, scan_records
+from leakgauge.audit import findings, gate, records
 from leakgauge.audit.advice import advise, as_text
 from leakgauge.audit.compare import Comparison, compare
 from leakgauge.audit.findings import Findings, read_findings
+from leakgauge.audit.questions import defenses, split, training
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import Statement, ending, rule, split_notes, statements
 from leakgauge.cli.monitor.live import view
@@ -84,7 +85,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
     run = make_monitored()
     for kind, lines in (("run", [run.about]), ("report", run.reports), ("end", [run.end])):
         for line in lines:
-            monitor_records.append(folder, kind, line)
+            training.append(folder, kind, line)
     make_scan(folder)
     write_into(folder)
     other = folder.parent / "other"
@@ -150,7 +151,7 @@ def test_every_view_that_gives_advice_gives_the_same(views: Views):
 
 def test_the_live_view_and_the_page_have_one_sentence_on_the_alarm(views: Views):
     (alarm, *_) = next(one for one in views.statements if one.question == "training").sentences
-    assert alarm in printed(view(monitor_records.read(views.folder)))
+    assert alarm in printed(view(training.read(views.folder)))
     assert alarm in plain(views.page)
 
 
@@ -227,7 +228,7 @@ def test_the_numbers_of_the_training_are_those_of_the_statement(views: Views):
     inside = section(views, "training")
     by_step = {cells[0]: " ".join(cells[1:]) for cells in rows(inside) if cells[0].isdigit()}
     last = {cells[0].split(",")[0].split("(")[0].strip(): cells[1] for cells in rows(inside) if not cells[0].isdigit()}
-    live = printed(view(monitor_records.read(views.folder)))
+    live = printed(view(training.read(views.folder)))
     (statement,) = [one for one in views.statements if one.question == "training"]
     for measured in (found.peak, found.last, found.auc):
         assert shows(by_step[str(measured.step)], measured.value)
@@ -300,10 +301,10 @@ def test_moving_a_threshold_moves_every_view(views: Views, monkeypatch: pytest.M
     assert peak
     assert shows(plain(views.page).partition("Appendix")[0], peak.value)
     assert not shows(page, peak.value)
-    assert not shows(printed(view(monitor_records.read(views.folder))), peak.value)
+    assert not shows(printed(view(training.read(views.folder))), peak.value)
 
 
 def test_the_records_are_all_that_the_views_read(views: Views):
-    names = {records.FILE, monitor_records.FILE, scan_records.PLAN, scan_records.FILE, scan_records.CONCLUSION}
-    names |= {defense_records.FILE}
+    names = {records.FILE, training.FILE, split.PLAN, split.FILE, split.CONCLUSION}
+    names |= {defenses.FILE}
     assert {path.name for path in views.folder.iterdir() if path.suffix != ".png"} == names

@@ -18,8 +18,8 @@ from PIL import Image
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.intervals import Interval
 from leakgauge.audit.records import FILE, Curve, Record, VictimFacts, append
+from leakgauge.audit.scoring import Interval
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import bound_sentence, ending, statements
 from leakgauge.core import Assumption
@@ -275,7 +275,7 @@ def test_the_report_reads_records_findings_and_wording_only():
     import leakgauge.report as package
 
     may_read = {
-        "advice", "compare", "defense_records", "files", "findings", "monitor_records", "phrasing", "records", "scan_records",
+        "advice", "compare", "files", "findings", "phrasing", "questions", "records",
         "scoring", "verdict", "wording",
     }  # fmt: skip
     allowed = {"numpy", "PIL", "jinja2", "markupsafe", "leakgauge.errors"} | sys.stdlib_module_names

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import answers, monitor_records
 from leakgauge.audit import plan as plans
-from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.questions import answers, training
+from leakgauge.audit.questions.answers import Answer
+from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.records import Record, append
 from leakgauge.audit.wording import statements
 from leakgauge.errors import BadInput
@@ -91,10 +91,10 @@ def test_a_training_that_did_not_finish(tmp_path: Path, monitored: Callable[...,
         folder = tmp_path / how
         folder.mkdir()
         run = replace(monitored(reports=2), end={"how": how, "step": 50})
-        monitor_records.append(folder, "run", run.about)
+        training.append(folder, "run", run.about)
         for report in run.reports:
-            monitor_records.append(folder, "report", report)
-        monitor_records.append(folder, "end", run.end)
+            training.append(folder, "report", report)
+        training.append(folder, "end", run.end)
         assert states(render(folder))["training"] == word
 
 

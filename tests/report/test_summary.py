@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import monitor_records, records
+from leakgauge.audit import records
 from leakgauge.audit.advice import SHOWN, advise
 from leakgauge.audit.findings import Findings, Unanswered, read_findings
+from leakgauge.audit.questions import training
 from leakgauge.audit.wording import LIMITS
 from leakgauge.report.page import write
 from leakgauge.report.sections.summary import section
@@ -24,10 +25,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory, eight_records, monitored, sc
     eight_records(folder)
     scan_into(folder)
     run = monitored()
-    monitor_records.append(folder, "run", run.about)
+    training.append(folder, "run", run.about)
     for report in run.reports:
-        monitor_records.append(folder, "report", report)
-    monitor_records.append(folder, "end", run.end)
+        training.append(folder, "report", report)
+    training.append(folder, "end", run.end)
     write(folder)
     return folder
 

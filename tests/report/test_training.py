@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from leakgauge.audit import monitor_records, records
+from leakgauge.audit import records
 from leakgauge.audit.findings import SETTLED, Findings, Training, training_of
-from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.questions import training as monitor_records
+from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.audit.wording import TOO_SHORT, statements, training_ended
 from leakgauge.errors import BadInput

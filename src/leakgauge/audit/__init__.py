@@ -2,9 +2,8 @@
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.run import run_all, run_case
-from leakgauge.audit.scoring import Scores, score
+from leakgauge.audit.scoring import Scores, TextScores, score, score_text
 from leakgauge.audit.session import Setup, embedded
-from leakgauge.audit.text_scoring import TextScores, score_text
 from leakgauge.audit.verdict import Verdict, judge
 
 __all__ = [

@@ -6,12 +6,12 @@ import base64
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from leakgauge.audit.assumed import assumed
-from leakgauge.audit.pictures import strip
+from leakgauge.audit.files import strip
 from leakgauge.audit.scoring import Paired, Perceptual, Scores, pair_images, score_images_in_order, trivial_baseline
 from leakgauge.audit.verdict import Outcome, Verdict, judge
 from leakgauge.channels.facts import is_weight_update
@@ -215,3 +215,16 @@ def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int = 0
     signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}
     blank = Observation(signal=signal, channel=seen.channel, size=seen.size)
     return attack(victim, blank, seed=seed)
+
+
+@runtime_checkable
+class Assuming(Protocol):
+    """An attack whose settings hold knowledge about the client, such as the size of its noise."""
+
+    def assumptions(self) -> tuple[Assumption, ...]: ...
+
+
+def assumed(attack: Attack, seen: Observation) -> tuple[Assumption, ...]:
+    """Everything that the result of ``attack`` on ``seen`` rests on."""
+    own = attack.assumptions() if isinstance(attack, Assuming) else ()
+    return (*seen.assumptions, *own)

@@ -1,11 +1,13 @@
 """How a run folder is written. A killed process or a full disk never leaves half of anything that counts.
 
 A file is written whole or not at all. In a file of JSON lines (:class:`JsonLines`) a line counts once its newline is there. JSON cannot
-hold infinity or NaN: records store infinity as the text "inf"; other files store null.
+hold infinity or NaN: records store infinity as the text "inf"; other files store null. Pictures are strips: a batch side by side, one
+pixel apart, at native resolution.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,6 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
 
 from leakgauge.errors import BadInput
 
@@ -157,3 +163,25 @@ class JsonLines(Generic[T]):
         """Puts the lines into the order of ``keys``, those of other keys last; whole or not at all."""
         if self.exists(folder):
             sort_lines(folder / self.name, keys)
+
+
+PICTURES = "pictures"
+
+
+def save_strip(folder: Path, name: str, images: Tensor) -> str:
+    """Writes images (N, C, H, W) in [0, 1] as one PNG, whole or not at all; returns its path relative to ``folder``."""
+    (folder / PICTURES).mkdir(exist_ok=True)
+    write_whole(folder / PICTURES / f"{name}.png", strip(images))
+    return f"{PICTURES}/{name}.png"
+
+
+def strip(images: Tensor) -> bytes:
+    """Images (N, C, H, W) in [0, 1] as one PNG."""
+    pixels = (images.detach().cpu().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    count, height, width, channels = pixels.shape
+    sheet = np.full((height, count * (width + 1) - 1, channels), 255, dtype=np.uint8)
+    for i, picture in enumerate(pixels):
+        sheet[:, i * (width + 1) : i * (width + 1) + width] = picture
+    buffer = io.BytesIO()
+    Image.fromarray(sheet[..., 0] if channels == 1 else sheet[..., :3]).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()

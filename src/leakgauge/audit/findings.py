@@ -13,15 +13,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from leakgauge.audit import answers, defense_records, monitor_records, records, scan_records, stopped
+from leakgauge.audit import records
 from leakgauge.audit.case import Change, accepted_options, clients_of, same_protection
-from leakgauge.audit.changes import flips
-from leakgauge.audit.defense_records import DefenseRecord, worth_having
-from leakgauge.audit.monitor_records import MonitorRun
-from leakgauge.audit.questions import QUESTIONS, Question
+from leakgauge.audit.questions import QUESTIONS, Question, answers
+from leakgauge.audit.questions import defenses as defense_records
+from leakgauge.audit.questions import split as scan_records
+from leakgauge.audit.questions import training as monitor_records
+from leakgauge.audit.questions.answers import Waiting
+from leakgauge.audit.questions.defenses import DefenseRecord, worth_having
+from leakgauge.audit.questions.split import DECODER, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions.training import MonitorRun
+from leakgauge.audit.questions.updates import flips
 from leakgauge.audit.records import Record
-from leakgauge.audit.scan_records import DECODER, Conclusion, CutRecord, ScanPlan
-from leakgauge.audit.stopped import Waiting
 from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, Evidence, Outcome, Verdict
 from leakgauge.split.envelope import kinks
 
@@ -431,7 +434,7 @@ class Findings:
 
 def read_findings(folder: Path) -> Findings:
     """Everything that the files in ``folder`` say. A question without records was not asked, or the audit says why."""
-    said, late = answers.read(folder), stopped.not_reached(folder)
+    said, late = answers.read(folder), answers.not_reached(folder)
     found = {
         "updates": _read_updates(folder),
         "training": _read_training(folder),
@@ -451,7 +454,7 @@ def read_findings(folder: Path) -> Findings:
             found[question] = None
         elif (ended := said.get(question)) and ended.status != "answered":
             partly.append(Unanswered(question, ended.reason or ended.status, failed=ended.status == "failed"))
-    return Findings(**found, unanswered=tuple(missing), waiting=stopped.waiting(folder), incomplete=tuple(partly))
+    return Findings(**found, unanswered=tuple(missing), waiting=answers.waiting(folder), incomplete=tuple(partly))
 
 
 def _read_updates(folder: Path) -> Updates | Unanswered:

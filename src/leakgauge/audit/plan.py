@@ -15,23 +15,21 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit import scan_records
 from leakgauge.audit.case import SETUP, Case, accepted_options, protects, restored
-from leakgauge.audit.changes import ladder, pointless
-from leakgauge.audit.defend import GRID, Base, Spec, Trial, plan_trials
-from leakgauge.audit.defense_leakage import told_apart
-from leakgauge.audit.defense_records import trial_from
-from leakgauge.audit.defense_training import Training, at_once, held_out, judged, trained
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.migrate import case_of
 from leakgauge.audit.questions import QUESTIONS, Question
+from leakgauge.audit.questions import split as scan_records
+from leakgauge.audit.questions.defense_measures import Training, at_once, held_out, judged, told_apart, trained
+from leakgauge.audit.questions.defenses import GRID, Base, Spec, Trial, plan_trials, trial_from
+from leakgauge.audit.questions.split import SHARE, Asked, ScanRun, plan_scan
+from leakgauge.audit.questions.training import FEWEST_STEPS as FEWEST_TRAINING
+from leakgauge.audit.questions.training import MOST_STEPS as MOST_TRAINING
+from leakgauge.audit.questions.training import TrainingPlan, plan_training, trial_cost
+from leakgauge.audit.questions.updates import ladder, pointless
 from leakgauge.audit.run import attack_case, run_case
-from leakgauge.audit.scan_run import SHARE, Asked, ScanRun, plan_scan
 from leakgauge.audit.session import Load, Setup, check_fits, modes_differ, set_up
 from leakgauge.audit.timing import FEWEST_STEPS, Cost, cost_of, elapsed
-from leakgauge.audit.training import FEWEST_STEPS as FEWEST_TRAINING
-from leakgauge.audit.training import MOST_STEPS as MOST_TRAINING
-from leakgauge.audit.training import TrainingPlan, plan_training, trial_cost
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import BadInput, Inapplicable
 

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from leakgauge.audit.case import Case, Change, restored
 from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text
-from leakgauge.audit.intervals import Interval
 from leakgauge.audit.migrate import migrated
 from leakgauge.audit.questions import Question
-from leakgauge.audit.scoring import Scores, scores_from
+from leakgauge.audit.scoring import Interval, Scores, scores_from
 from leakgauge.audit.verdict import Outcome, Verdict, verdict_from
 from leakgauge.core import Assumption, Kind
 

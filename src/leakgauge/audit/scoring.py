@@ -1,8 +1,9 @@
-"""Comparison of a reconstruction with the truth: with ``share`` the only place where the truth is read."""
+"""Comparison of images and text with the truth: with ``share`` the only place where the truth is read. How sure a mean over restarts is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, overload
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.core import Reconstruction, Space, Tokens
 from leakgauge.errors import BadInput
-from leakgauge.measures import baseline, image, reidentification
+from leakgauge.measures import baseline, image, reidentification, text
 from leakgauge.measures.layout import layout, layout_pairs
 from leakgauge.measures.pairing import pair
 from leakgauge.measures.pieces import lead, pair_pieces, pieces
@@ -231,3 +232,80 @@ def _right(labels: Tensor, truth: Tensor, guesses: Tensor) -> tuple[float, ...]:
 
 def _values(tensor: Tensor) -> tuple[float, ...]:
     return tuple(float(v) for v in tensor)
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """``tokens``, ``order`` and ``tau``: one value per true sentence, in the order of the truth.
+
+    ``tokens`` is the share of right places, ``order`` that of neighbouring pairs kept, ``tau`` Kendall's for tokens that
+    occur once. ``precision`` and ``recall`` are of the sets of distinct tokens of the whole batch. ``labels`` is 1.0
+    where the label is right, None where it was not read.
+    """
+
+    tokens: tuple[float, ...]
+    order: tuple[float, ...]
+    tau: tuple[float, ...]
+    precision: float
+    recall: float
+    labels: tuple[float, ...] | None = None
+
+
+def score_text(reconstruction: Reconstruction, x: Tensor, y: Tensor | None) -> TextScores:
+    """Metrics of the chosen reconstruction against the true ids ``x`` (N, length) and labels ``y``, paired one to one."""
+    guesses, truths = reconstruction.x.detach().cpu(), x.detach().cpu()
+    order = torch.argsort(text.pair_sentences(guesses, truths))  # order[j] is the guess paired with truth j
+    guesses = guesses[order]
+    precision, recall = text.set_precision_recall(guesses, truths)
+    right = None
+    if reconstruction.y is not None and y is not None:
+        right = tuple((reconstruction.y.cpu()[order] == y.cpu()).double().tolist())
+    return TextScores(
+        tokens=tuple(text.token_accuracy(guesses, truths).tolist()),
+        order=tuple(text.adjacent_pairs(guesses, truths).tolist()),
+        tau=tuple(text.kendall_tau(guesses, truths).tolist()),
+        precision=precision,
+        recall=recall,
+        labels=right,
+    )
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Mean of ``n`` restarts and the interval that holds the mean of all restarts with probability ``level``."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    level: float
+
+
+ANYWHERE = (-math.inf, math.inf)
+POSSIBLE = {"ssim": (-1.0, 1.0), "psnr": (0.0, math.inf), "lpips": (0.0, math.inf)}
+"""Between what the means of metrics lie, whatever the images in [0, 1]."""
+
+
+def interval(
+    values: Sequence[float], *, level: float = 0.95, within: tuple[float, float] = ANYWHERE
+) -> Interval | None:
+    """Student's interval of the mean; None for fewer than two finite values, which say nothing about a spread.
+
+        mean ± t_{(1+level)/2, n−1} · s / √n
+
+    It is cut to ``within``, outside of which no mean can lie: of two restarts it would often reach beyond.
+
+    >>> found = interval([0.1, 0.2, 0.3])
+    >>> round(found.low, 3), round(found.high, 3)
+    (-0.048, 0.448)
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    n = len(finite)
+    if n < 2:
+        return None
+    mean = sum(finite) / n
+    spread = math.sqrt(sum((value - mean) ** 2 for value in finite) / (n - 1))
+    from scipy.special import stdtrit  # here, because scipy is slow to import
+
+    half = float(stdtrit(n - 1, (1 + level) / 2)) * spread / math.sqrt(n)
+    return Interval(mean, max(mean - half, within[0]), min(mean + half, within[1]), n, level)

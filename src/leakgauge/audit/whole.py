@@ -11,21 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from leakgauge.audit import answers, defend, defense_records, monitor_records, records, scan_records
-from leakgauge.audit.answers import Answer
+from leakgauge.audit import records
 from leakgauge.audit.case import Case, restored
-from leakgauge.audit.changes import Explanation, explain
-from leakgauge.audit.defense_records import DefenseRecord
-from leakgauge.audit.files import DRAFTS, write_whole
-from leakgauge.audit.pictures import FOLDER as PICTURES
+from leakgauge.audit.files import DRAFTS, PICTURES, write_whole
 from leakgauge.audit.plan import FILE, Plan, Request, make_plan, save, with_steps
-from leakgauge.audit.questions import Question
+from leakgauge.audit.questions import Question, answers, defenses, split, training
+from leakgauge.audit.questions.answers import Answer
+from leakgauge.audit.questions.defenses import DefenseRecord
+from leakgauge.audit.questions.split import DECODER, FEATURES, CutRecord, ScanRun
+from leakgauge.audit.questions.training import train, trained
+from leakgauge.audit.questions.updates import Explanation, explain
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import CaseMap, run_all
-from leakgauge.audit.scan_records import DECODER, CutRecord
-from leakgauge.audit.scan_run import FEATURES, ScanRun
 from leakgauge.audit.session import Load
-from leakgauge.audit.training import train, trained
 from leakgauge.audit.wording import result
 from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.inversion import watching
@@ -38,11 +36,11 @@ OTHER_THAN_ATTACK = 0.05
 MEASURED = (
     records.FILE,
     answers.FILE,
-    monitor_records.FILE,
-    scan_records.PLAN,
-    scan_records.FILE,
-    scan_records.CONCLUSION,
-    defense_records.FILE,
+    training.FILE,
+    split.PLAN,
+    split.FILE,
+    split.CONCLUSION,
+    defenses.FILE,
 )
 """What an audit measures into its folder, pictures aside."""
 
@@ -217,11 +215,11 @@ def _training(run: _Run) -> None:
 
 
 def _split(run: _Run) -> None:
-    plan = scan_records.read_plan(run.folder)
+    plan = split.read_plan(run.folder)
     run.watcher.started("split", len(plan.cuts))
-    if scan_records.read_conclusion(run.folder) is not None:
+    if split.read_conclusion(run.folder) is not None:
         return
-    done = sum(1 for record in scan_records.read(run.folder) if record.attack != DECODER)
+    done = sum(1 for record in split.read(run.folder) if record.attack != DECODER)
 
     def on_record(record: CutRecord) -> None:
         nonlocal done
@@ -241,7 +239,7 @@ def _defenses(run: _Run) -> None:
         done += 1
         run.watcher.moved("defenses", done, " + ".join(record.defenses) or "no defense")
 
-    defend.run_trials(trials, load=run.load, folder=run.folder, resume=True, on_record=on_record)
+    defenses.run_trials(trials, load=run.load, folder=run.folder, resume=True, on_record=on_record)
 
 
 _ANSWERS: Mapping[Question, Callable[[_Run], None]] = {

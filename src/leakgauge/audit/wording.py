@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from leakgauge.audit.case import accepted_options
-from leakgauge.audit.changes import Explanation
-from leakgauge.audit.defense_records import DefenseRecord
 from leakgauge.audit.findings import (
     LEAST_DROP,
     Defended,
@@ -25,11 +23,13 @@ from leakgauge.audit.findings import (
     Update,
     Updates,
 )
-from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.phrasing import duration, few, metric, number, plural
 from leakgauge.audit.questions import QUESTIONS, Question
+from leakgauge.audit.questions.answers import Waiting
+from leakgauge.audit.questions.defenses import DefenseRecord
+from leakgauge.audit.questions.training import MonitorRun
+from leakgauge.audit.questions.updates import Explanation
 from leakgauge.audit.records import Record
-from leakgauge.audit.stopped import Waiting
 from leakgauge.audit.verdict import Check, Evidence, Outcome, Verdict, Way
 
 if TYPE_CHECKING:

@@ -40,8 +40,9 @@ def attack(options: AttackOptions) -> int:
     With --update: attack what a real client sent, as saved by a federated learning framework. --channel says how the update
     was made; --reveal auxiliary:64 with --data gives the server images of its own.
     """
-    from leakgauge.audit import records, unscored
-    from leakgauge.audit.pictures import FOLDER
+    from leakgauge.audit import records
+    from leakgauge.audit.files import PICTURES
+    from leakgauge.audit.run import CAPTURED, CAPTURED_IMAGES
     from leakgauge.cli.run_folder import claimed
     from leakgauge.integrations.captured import refuse_in_a_file
     from leakgauge.report import page
@@ -55,8 +56,8 @@ def attack(options: AttackOptions) -> int:
                 "--update brings what a client sent; it cannot be combined with --first, --server, --defense or the options for CI"
             )
         refuse_in_a_file(case, data=options.data)
-    written = (records.FILE, unscored.FILE, unscored.IMAGES, page.FILE, FOLDER)
-    marks = (records.FILE, unscored.FILE)  # an attack on a captured update leaves no records
+    written = (records.FILE, CAPTURED, CAPTURED_IMAGES, page.FILE, PICTURES)
+    marks = (records.FILE, CAPTURED)  # an attack on a captured update leaves no records
     refusal = "a run; choose another folder with --out"
     with claimed(options.folder, written, replace_old=options.out is None, refusal=refusal, marks=marks):
         return _attack_update(options, case) if options.update is not None else _attack(options, case)
@@ -106,7 +107,7 @@ def _attack(options: AttackOptions, case: Case) -> int:
 
 def _attack_update(options: AttackOptions, case: Case) -> int:
     """Attacks a captured update. The true images are unknown, so there are pictures and the mismatch, but no verdict."""
-    from leakgauge.audit.unscored import attack_captured
+    from leakgauge.audit.run import attack_captured
     from leakgauge.integrations.captured import captured_observation, captured_victim, with_auxiliary
 
     assert options.update is not None

@@ -14,10 +14,10 @@ from leakgauge.cli.options import ASKED, CI, DEFAULT_BUDGET, Resumable, Threat, 
 from leakgauge.errors import BadInput, LeakgaugeError
 
 if TYPE_CHECKING:
-    from leakgauge.audit.answers import Answer
     from leakgauge.audit.findings import Findings
     from leakgauge.audit.plan import Plan, Request
     from leakgauge.audit.questions import Question
+    from leakgauge.audit.questions.answers import Answer
     from leakgauge.audit.run import CaseMap
     from leakgauge.audit.session import Load
     from leakgauge.integrations.plan_file import PlanFile
@@ -161,7 +161,7 @@ def _map(options: AuditOptions) -> CaseMap | None:
         return cluster
     if options.workers == 1:
         return None
-    from leakgauge.audit.processes import Processes
+    from leakgauge.audit.run import Processes
 
     return Processes(options.workers)
 

@@ -18,14 +18,16 @@ class ReportOptions(Quiet):
 
 def report(options: ReportOptions) -> int:
     """Write the report of a run again from its records."""
-    from leakgauge.audit import defense_records, monitor_records, records, scan_records, unscored
+    from leakgauge.audit import records
+    from leakgauge.audit.questions import defenses, split, training
+    from leakgauge.audit.run import CAPTURED
     from leakgauge.report import page
 
-    on_a_page = (records.FILE, monitor_records.FILE, scan_records.FILE, defense_records.FILE)
-    if (options.run / unscored.FILE).is_file() and not any((options.run / name).is_file() for name in on_a_page):
+    on_a_page = (records.FILE, training.FILE, split.FILE, defenses.FILE)
+    if (options.run / CAPTURED).is_file() and not any((options.run / name).is_file() for name in on_a_page):
         raise BadInput(
             f"{options.run} holds an attack on a captured update, which has no true images to score and so no report; see "
-            f"{unscored.FILE} and the pictures"
+            f"{CAPTURED} and the pictures"
         )
     path = page.write(options.run)
     if not options.quiet:

@@ -14,8 +14,7 @@ from rich.table import Table
 from leakgauge.cli.options import ASKED, DEFAULT_BUDGET, Defended, ModelAndData, Resumable, opt
 
 if TYPE_CHECKING:
-    from leakgauge.audit.scan_records import Conclusion, CutRecord, ScanPlan
-    from leakgauge.audit.scan_run import ScanRun
+    from leakgauge.audit.questions.split import Conclusion, CutRecord, ScanPlan, ScanRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +53,9 @@ def scan(options: ScanOptions) -> int:
 
     Without MODEL: the embedded vgg. The adversary learns from four fifths of the data; the rest is attacked.
     """
-    from leakgauge.audit import scan_records as store
     from leakgauge.audit.case import restored
-    from leakgauge.audit.scan_run import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
+    from leakgauge.audit.questions import split as store
+    from leakgauge.audit.questions.split import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
     from leakgauge.audit.timing import seconds_of
     from leakgauge.cli.run_folder import claimed, refuse_changes, remember
     from leakgauge.integrations.setups import find
@@ -95,7 +94,7 @@ def scan(options: ScanOptions) -> int:
 def _run(run: ScanRun, *, quiet: bool) -> int:
     from leakgauge.audit.findings import Split, split_of
     from leakgauge.audit.gate import EXIT_CODE
-    from leakgauge.audit.scan_records import RIDGE
+    from leakgauge.audit.questions.split import RIDGE
     from leakgauge.audit.wording import on_split, split_notes
     from leakgauge.report import page
 
@@ -134,8 +133,7 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
 
 def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> Table:
     from leakgauge.audit.phrasing import number
-    from leakgauge.audit.scan_conclusion import strongest
-    from leakgauge.audit.scan_records import DECODER, RIDGE
+    from leakgauge.audit.questions.split import DECODER, RIDGE, strongest
 
     table = Table(
         title="What the cloud could reconstruct at each cut",

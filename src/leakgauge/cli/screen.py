@@ -13,9 +13,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from leakgauge.audit.answers import Answer
 from leakgauge.audit.phrasing import duration, metric, plural
 from leakgauge.audit.questions import QUESTIONS, Question
+from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.records import Record
 from leakgauge.audit.wording import result, server_of
 

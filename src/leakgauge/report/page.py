@@ -8,10 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit import defense_records, monitor_records, records, scan_records
+from leakgauge.audit import records
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import Findings, Unanswered, read_findings, training_of
-from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.questions import defenses as defense_records
+from leakgauge.audit.questions import split as scan_records
+from leakgauge.audit.questions import training as monitor_records
+from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.wording import State, statements
 from leakgauge.errors import BadInput
 from leakgauge.report.sections import defenses, split, summary, training, updates

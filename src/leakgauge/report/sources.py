@@ -14,10 +14,11 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from leakgauge.audit import defense_records, monitor_records, records, scan_records
-from leakgauge.audit.defense_records import DefenseRecord
+from leakgauge.audit import records
 from leakgauge.audit.files import finite, line_of
-from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.questions import defenses, split, training
+from leakgauge.audit.questions.defenses import DefenseRecord
+from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
 
@@ -92,28 +93,28 @@ def of_training(run: MonitorRun, looks: Sequence[Mapping[str, Any]]) -> Group:
     missing = len(run.reports) - len(looks)
     verb = "is" if missing == 1 else "are"
     said = f"{missing} of {len(run.reports)} reports {verb} not repeated here" if missing else ""
-    return Group("training", "Training", monitor_records.FILE, tuple(sources), said)
+    return Group("training", "Training", training.FILE, tuple(sources), said)
 
 
 def of_scan(folder: Path) -> Group:
-    plan, found = scan_records.read_plan(folder), scan_records.read(folder)
-    conclusion = scan_records.read_conclusion(folder)
+    plan, found = split.read_plan(folder), split.read(folder)
+    conclusion = split.read_conclusion(folder)
     whole = {"plan": asdict(plan), "conclusion": None if conclusion is None else asdict(conclusion)}
     sources = [Source(cut_anchor(), "Plan and conclusion", plan.command, pretty(finite(whole)))]
     for number, cut in enumerate(plan.cuts, start=1):
         own = [finite(asdict(record)) for record in found if record.cut == cut["name"]]
         if own:
             sources.append(Source(cut_anchor(number), f"Cut {number}: {cut['name']}", plan.command, pretty(own)))
-    files = f"{scan_records.PLAN}, {scan_records.FILE} and {scan_records.CONCLUSION}"
+    files = f"{split.PLAN}, {split.FILE} and {split.CONCLUSION}"
     return Group("split", "Split", files, tuple(sources))
 
 
 def of_defenses(found: Sequence[DefenseRecord]) -> Group:
     sources = []
     for number, record in enumerate(found, start=1):
-        fields = json.loads(line_of(defense_records.to_json(record)))
+        fields = json.loads(line_of(defenses.to_json(record)))
         sources.append(Source(defense_anchor(number), f"Trial {number}: {record.name}", record.command, pretty(fields)))
-    return Group("defenses", "Defenses", defense_records.FILE, tuple(sources))
+    return Group("defenses", "Defenses", defenses.FILE, tuple(sources))
 
 
 def pretty(value: Any) -> Markup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakgauge.audit.recording import Recording, Settings
+from leakgauge.audit.questions.training import Recording, Settings
 
 SCRIPT = """
 import sys

@@ -8,21 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.audit import monitor_records
-from leakgauge.audit import recording as module
+from leakgauge.audit.questions import training
 from leakgauge.cli.monitor.training import read_paper, train
 from leakgauge.monitor.paper import PaperSchedule
 
 
 def steps_of(folder) -> list[int]:
-    return [report["step"] for report in monitor_records.read(folder).reports]
+    return [report["step"] for report in training.read(folder).reports]
 
 
 def test_every_report_is_on_disk_before_the_next_step(recording):
     made, seen = recording(every=5)
     train(made, steps=23, seed=0)
     assert steps_of(made.folder) == [5, 10, 15, 20]  # although nobody has finished it
-    assert monitor_records.read(made.folder).end == {}
+    assert training.read(made.folder).end == {}
     assert [len(run.reports) for run in seen] == [0, 1, 2, 3, 4]
     made.finish("finished")
     assert steps_of(made.folder) == [5, 10, 15, 20, 23]
@@ -35,8 +34,8 @@ def test_a_seed_makes_the_same_run(recording, tmp_path):
         made, _ = recording()
         train(made, steps=40, seed=3)
         made.finish("finished")
-        found.append(monitor_records.read(made.folder).reports)
-        (made.folder / monitor_records.FILE).unlink()
+        found.append(training.read(made.folder).reports)
+        (made.folder / training.FILE).unlink()
     assert found[0] == found[1]
 
 
@@ -56,7 +55,7 @@ def test_a_full_disk_does_not_end_the_training_but_is_told(recording, monkeypatc
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.monitor_records, "append", full)
+    monkeypatch.setattr(training, "append", full)
     rng = torch.Generator().manual_seed(0)
     for _ in range(20):
         optimizer.zero_grad()
@@ -70,7 +69,7 @@ def test_a_full_disk_does_not_end_the_training_but_is_told(recording, monkeypatc
 def test_nothing_is_written_where_nothing_was_attached(recording):
     made, seen = recording()
     made.finish("failed", "no step")
-    assert not monitor_records.exists(made.folder)
+    assert not training.exists(made.folder)
     assert seen == []
 
 
@@ -80,7 +79,7 @@ def test_the_papers_measure_is_recorded_with_its_controls(recording):
     quick = PaperSchedule(sub_epochs=1, iterations=4, batch=8, checkpoints=(0, 1), evaluation=2)
     read_paper(made, seed=0, schedule=quick)
     made.finish("finished")
-    first, second = monitor_records.read(made.folder).paper
+    first, second = training.read(made.folder).paper
     assert (first["sub_epoch"], second["sub_epoch"], second["reading"]) == (0, 1, "once")
     assert first["collected"] is None  # nothing was collected before the first step
     assert all(isinstance(second[key], float) for key in ("paper", "collected", "decoy", "null", "held_out"))

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from leakgauge.audit.findings import training_of
-from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.wording import alarm
 from leakgauge.cli.monitor.live import Screen, sparkline, view
 from leakgauge.cli.monitor.training import train

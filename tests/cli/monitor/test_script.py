@@ -9,7 +9,7 @@ import pytest
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
-from leakgauge.audit import monitor_records
+from leakgauge.audit.questions import training
 from leakgauge.cli.monitor.training import run_script
 from leakgauge.errors import BadInput
 
@@ -29,7 +29,7 @@ def test_model_optimizer_and_loss_are_found(write, recording):
     made, seen = recording()
     run_script(made, write(), ["3"])
     made.finish("finished")
-    found = monitor_records.read(made.folder)
+    found = training.read(made.folder)
     assert (found.about["model"], found.about["optimizer"], found.about["loss"]) == (
         "Sequential",
         "SGD",
@@ -58,21 +58,21 @@ def test_the_outermost_model_is_watched(write, recording):
     wrapped = "torch.optim.SGD((model := nn.Sequential(nn.Sequential(model), nn.Identity())).parameters(), lr=0.1)"
     run_script(made, write(optimizer=wrapped), ["5"])
     made.finish("finished")
-    assert set(monitor_records.read(made.folder).reports[-1]["layers"]) >= {"0.0.0.weight", "0.0.2.weight"}
+    assert set(training.read(made.folder).reports[-1]["layers"]) >= {"0.0.0.weight", "0.0.2.weight"}
 
 
 def test_a_closure_is_read_after_it_ran(write, recording):
     made, _ = recording()
     run_script(made, write(step="optimizer.step(lambda: criterion(model(a), b))"), [])
     made.finish("finished")
-    assert monitor_records.read(made.folder).reports[-1]["step"] == 40
+    assert training.read(made.folder).reports[-1]["step"] == 40
 
 
 def test_without_a_loss_module_the_probe_is_off_and_says_so(write, recording):
     made, _ = recording()
     run_script(made, write(loss="nn.functional.cross_entropy"), [])
     made.finish("finished")
-    newest = monitor_records.read(made.folder).reports[-1]
+    newest = training.read(made.folder).reports[-1]
     assert "white-box probe off: loss was not given" in newest["notes"]
     assert newest["scalars"]["privacy/pairs"] > 0
 
@@ -125,7 +125,7 @@ def test_mistakes_are_one_sentence(recording, tmp_path, text, sentence):
     with pytest.raises(BadInput, match=sentence) as mistake:
         run_script(made, tmp_path / "bad.py", [])
     assert "\n" not in str(mistake.value)
-    assert not monitor_records.exists(made.folder)
+    assert not training.exists(made.folder)
 
 
 def test_a_missing_script(recording, tmp_path):
@@ -146,5 +146,5 @@ def test_an_interrupted_script_keeps_what_was_seen(write, recording):
     with pytest.raises(KeyboardInterrupt):
         run_script(made, write(end="raise KeyboardInterrupt"), [])
     made.finish("interrupted")
-    found = monitor_records.read(made.folder)
+    found = training.read(made.folder)
     assert [report["step"] for report in found.reports] == [10, 20]

@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.cli.monitor.live import LivePage
 from leakgauge.errors import BadInput
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from leakgauge.audit import monitor_records
+from leakgauge.audit.questions import training
 
 
 @pytest.fixture(scope="session")
@@ -39,9 +39,9 @@ def whole_folder(tmp_path_factory: pytest.TempPathFactory, eight_records, monito
     folder = tmp_path_factory.mktemp("whole-audit")
     eight_records(folder)
     run = monitored(name="encoder.layers.11.attention.output.dense.weight")
-    monitor_records.append(folder, "run", run.about)
+    training.append(folder, "run", run.about)
     for line in run.reports:
-        monitor_records.append(folder, "report", line)
-    monitor_records.append(folder, "end", run.end)
+        training.append(folder, "report", line)
+    training.append(folder, "end", run.end)
     scan_into(folder)
     return folder

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from leakgauge.audit.monitor_records import MonitorRun
+from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.cli.monitor.live import LivePage
 
 

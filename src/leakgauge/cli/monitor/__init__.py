@@ -15,7 +15,7 @@ from leakgauge.cli.options import Recorded, arg, opt
 from leakgauge.errors import BadInput, LeakgaugeError
 
 if TYPE_CHECKING:
-    from leakgauge.audit.recording import Recording
+    from leakgauge.audit.questions.training import Recording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,8 @@ def monitor(options: MonitorOptions) -> int:
     Without SCRIPT a small network is trained on embedded images. Your script needs no change: the monitor attaches to the
     first torch optimizer that steps. Reports are appended to monitor.jsonl as they come; report.html is written at the end.
     """
-    from leakgauge.audit import monitor_records
-    from leakgauge.audit.recording import Recording, Settings, Show
+    from leakgauge.audit.questions import training as monitor_records
+    from leakgauge.audit.questions.training import Recording, Settings, Show
     from leakgauge.cli.monitor import training
     from leakgauge.cli.monitor.live import LivePage, Screen
     from leakgauge.cli.run_folder import claimed

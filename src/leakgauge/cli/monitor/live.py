@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.audit.findings import Training, Unanswered, counted, training_of
-from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.phrasing import number
+from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.wording import alarm
 from leakgauge.errors import BadInput
 from leakgauge.report.page import live_page, live_section

@@ -16,7 +16,7 @@ from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from leakgauge.audit.recording import Recording
+from leakgauge.audit.questions.training import Recording
 from leakgauge.core import Signal
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.errors import BadInput, LeakgaugeError

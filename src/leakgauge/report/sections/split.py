@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from leakgauge.audit import scan_records as store
 from leakgauge.audit.findings import Split, split_of
 from leakgauge.audit.phrasing import duration, number, plural, thousands
-from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions import split as store
+from leakgauge.audit.questions.split import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.wording import Statement, split_notes
 from leakgauge.report.charts import (
     HEIGHT,

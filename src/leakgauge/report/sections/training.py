@@ -10,8 +10,8 @@ import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit.findings import SETTLED, Training, counted, training_of
-from leakgauge.audit.monitor_records import MonitorRun
 from leakgauge.audit.phrasing import MISSING, duration, number, plural, thousands
+from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.wording import Statement, training_ended
 from leakgauge.report.charts import Bar, Event, Level, Line, Panel, Values, bar_chart, between, heat_map, line_chart
 from leakgauge.report.sections import LOOKS

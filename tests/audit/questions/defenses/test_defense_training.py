@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.defense_training import Training, accuracy, classified, fresh
+from leakgauge.audit.questions.defense_measures import Training, accuracy, classified, fresh
 from leakgauge.defenses import GaussianNoise, Prune
 from leakgauge.errors import Inapplicable
 from leakgauge.models import ViT

@@ -4,11 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.audit import scan_records as store
-from leakgauge.audit import scan_run
 from leakgauge.audit.case import Case
-from leakgauge.audit.scan_records import RIDGE
-from leakgauge.audit.scan_run import Asked, ScanRun, plan_scan
+from leakgauge.audit.questions import split
+from leakgauge.audit.questions.split import RIDGE, Asked, ScanRun, plan_scan
 from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.split import RidgeInverter
@@ -37,7 +35,7 @@ def clock(monkeypatch):
             return super().__call__(*args, **options)
 
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    monkeypatch.setattr(scan_run, "RidgeInverter", Slow)
+    monkeypatch.setattr(split, "RidgeInverter", Slow)
 
 
 class Mean:
@@ -56,7 +54,7 @@ def test_a_scan_without_enough_time_names_the_cuts_it_left_out(setup, clock, tmp
     plan, run, found = scanned(setup, tmp_path / "short", budget=10 * EACH)
     every = [cut["name"] for cut in plan.cuts]
     assert len(every) == 9
-    attacked = [r.cut for r in store.read(tmp_path / "short") if r.attack == RIDGE]
+    attacked = [r.cut for r in split.read(tmp_path / "short") if r.attack == RIDGE]
     assert sorted(attacked, key=every.index) == run.names
     assert len(run.names) == 5, "half of the budget is five cuts"
     assert (run.names[0], run.names[-1]) == (every[0], every[-1])
@@ -64,7 +62,7 @@ def test_a_scan_without_enough_time_names_the_cuts_it_left_out(setup, clock, tmp
     (note,) = [note for note in found.notes if "lack of time" in note]
     assert note.startswith(f"4 of 9 cuts were not attacked for lack of time: {', '.join(left_out)};")
     assert len(found.envelope) == len(run.names)
-    pictures = [r.picture for r in store.read(tmp_path / "short") if r.attack == RIDGE]
+    pictures = [r.picture for r in split.read(tmp_path / "short") if r.attack == RIDGE]
     assert len(set(pictures)) == len(pictures), "no cut's picture takes the place of another's"
 
 
@@ -96,7 +94,7 @@ def test_a_thinned_scan_that_is_resumed_keeps_its_cuts(setup, clock, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         ScanRun(setup, plan, folder, on_record=killed, inverter=Mean())()
-    thinned = store.read_plan(folder)
+    thinned = split.read_plan(folder)
     assert len(thinned.cuts) == 5
     run = ScanRun(setup, thinned, folder, inverter=Mean())
     found = run()

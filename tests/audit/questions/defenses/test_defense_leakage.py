@@ -8,10 +8,9 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from leakgauge.audit import defense_leakage
 from leakgauge.audit.case import Case
-from leakgauge.audit.defense_leakage import draw_releases, rates, told_apart
-from leakgauge.audit.defense_training import Training
+from leakgauge.audit.questions import defense_measures
+from leakgauge.audit.questions.defense_measures import Training, draw_releases, rates, told_apart
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
@@ -111,7 +110,7 @@ def test_rows_at_once_are_rows_one_by_one(setup, defense):
 def test_a_batch_is_the_mean_of_its_samples_only_where_they_do_not_meet(setup_of, monkeypatch, mode):
     drawn = draw_releases(setup_of(mode=mode), Gradient(), batch=3, candidates=12, releases=4, seed=0)
     (short_cut,) = drawn.signals()
-    monkeypatch.setattr(defense_leakage, "_mean_of_singles", lambda *_: mode == "train")
+    monkeypatch.setattr(defense_measures, "_mean_of_singles", lambda *_: mode == "train")
     (other,) = drawn.signals()
     agree = all(torch.allclose(short_cut[n], other[n], atol=1e-6) for n in short_cut)
     assert agree == (mode == "eval")
@@ -129,7 +128,7 @@ def test_withheld_tensors_are_not_read(setup):
 def test_a_large_model_is_read_in_part_and_in_pieces(setup, monkeypatch):
     (expected,) = draw_releases(setup, Gradient(), batch=1, candidates=20, releases=6, seed=0).signals()
     monkeypatch.setattr("leakgauge.monitor.whitebox.FLOATS", 20 * 40)
-    monkeypatch.setattr(defense_leakage, "FLOATS", 1000)
+    monkeypatch.setattr(defense_measures, "FLOATS", 1000)
     drawn = draw_releases(setup, Gradient(), batch=1, candidates=20, releases=6, seed=0)
     pieces = list(drawn.signals())
     assert len(pieces) == 3  # two releases of 475 numbers each fit at once

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from leakgauge.audit import monitor_records
-from leakgauge.audit.monitor_records import FILE, append, exists, read
+from leakgauge.audit.questions import training
+from leakgauge.audit.questions.training import FILE, append, exists, read
 from leakgauge.errors import BadInput
 
 
@@ -45,7 +45,7 @@ def test_half_a_line_never_counted(tmp_path):
     append(tmp_path, "run", {"model": "A"})
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"kind": "report", "st')
-    assert read(tmp_path) == monitor_records.MonitorRun(about={"model": "A", "audited": False})
+    assert read(tmp_path) == training.MonitorRun(about={"model": "A", "audited": False})
     append(tmp_path, "end", {"how": "finished"})
     assert read(tmp_path).end == {"how": "finished"}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from leakgauge.audit import defend
 from leakgauge.audit.case import Case
-from leakgauge.audit.defend import plan_trials
 from leakgauge.audit.plan import TrialCost, cost_of_trials, counted, fit_trials
+from leakgauge.audit.questions import defenses
+from leakgauge.audit.questions.defenses import plan_trials
 from leakgauge.audit.timing import Cost
 
 CASE = Case(model="tiny", data="made", options={"tv": 0.01})
@@ -67,5 +67,5 @@ def test_what_does_not_fit_is_left_out(setup, cost, defenses, steps, train_steps
 
 
 def test_a_large_model_is_asked_for_fewer_releases(setup, monkeypatch):
-    monkeypatch.setattr(defend, "LARGE", 100)
-    assert {t.releases for t in plan_trials(setup, CASE, steps=7, train_steps=5)} == {defend.FEW_RELEASES}
+    monkeypatch.setattr(defenses, "LARGE", 100)
+    assert {t.releases for t in plan_trials(setup, CASE, steps=7, train_steps=5)} == {defenses.FEW_RELEASES}

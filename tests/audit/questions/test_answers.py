@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leakgauge.audit import answers
-from leakgauge.audit.answers import Answer
-from leakgauge.audit.questions import QUESTIONS, chosen
+from leakgauge.audit.questions import QUESTIONS, answers, chosen
+from leakgauge.audit.questions.answers import Answer
 from leakgauge.errors import BadInput
 
 

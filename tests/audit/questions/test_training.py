@@ -8,9 +8,9 @@ import json
 import pytest
 import torch
 
-from leakgauge.audit import monitor_records, training
+from leakgauge.audit.questions import training
+from leakgauge.audit.questions.training import plan_training, train, trained
 from leakgauge.audit.session import Setup
-from leakgauge.audit.training import plan_training, train, trained
 from leakgauge.errors import BadInput
 
 
@@ -22,7 +22,7 @@ def setup(victim_of, batch_of):
 
 def lines(folder) -> list[dict]:
     """All that was written, without what may differ between two runs."""
-    found = [json.loads(line) for line in (folder / monitor_records.FILE).read_text().splitlines()]
+    found = [json.loads(line) for line in (folder / training.FILE).read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in ("started", "seconds")} for line in found]
 
 
@@ -33,7 +33,7 @@ def test_it_trains_a_copy_and_records_as_the_monitor_does(setup, quick, tmp_path
     told = []
     train(setup, plan, tmp_path, seed=1, on_step=lambda done, total: told.append((done, total)))
     assert told == [(i, 48) for i in range(1, 49)]
-    run = monitor_records.read(tmp_path)
+    run = training.read(tmp_path)
     assert run.end["how"] == "finished"
     assert run.about["optimizer"] == "Adam"
     assert run.about["command"] == "leakgauge audit"
@@ -84,7 +84,7 @@ def test_the_losses_fall(setup, quick, tmp_path, monkeypatch):
     labels = (setup.images.mean((1, 2, 3)) > setup.images.mean()).long()  # something that can be learned
     train(Setup(setup.victim, setup.images, labels), plan_training(setup, quick(), steps=150), tmp_path, seed=0)
     assert sum(losses[-20:]) < 0.9 * sum(losses[:20])
-    assert monitor_records.read(tmp_path).about["loss"] == "VictimLoss"
+    assert training.read(tmp_path).about["loss"] == "VictimLoss"
 
 
 def test_too_few_images(setup, quick):

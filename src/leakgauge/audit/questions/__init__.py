@@ -1,4 +1,4 @@
-"""The questions that an audit answers, in the order in which it does."""
+"""The questions that an audit answers, in the order in which it does. One module each holds what belongs to it alone."""
 
 from __future__ import annotations
 

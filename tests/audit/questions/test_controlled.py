@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leakgauge.audit import embedded, run_all
-from leakgauge.audit.controlled import PROBABILITIES, Row, as_markdown, controlled_cases, controlled_table
+from leakgauge.audit.questions.updates import PROBABILITIES, Row, as_markdown, controlled_cases, controlled_table
 from leakgauge.errors import BadInput
 
 

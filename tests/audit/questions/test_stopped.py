@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit import answers, defense_records, plan, records, stopped
+from leakgauge.audit import plan, records
 from leakgauge.audit.advice import advise
-from leakgauge.audit.answers import Answer
 from leakgauge.audit.case import Case
-from leakgauge.audit.defense_records import Trial
 from leakgauge.audit.findings import Unanswered, read_findings
 from leakgauge.audit.plan import Effort, Plan, Request
-from leakgauge.audit.stopped import Waiting
+from leakgauge.audit.questions import answers
+from leakgauge.audit.questions import defenses as defense_records
+from leakgauge.audit.questions.answers import Answer, Waiting
+from leakgauge.audit.questions.defenses import Trial
 from leakgauge.audit.wording import statements
 from leakgauge.errors import BadInput
 from tests.made import INFEASIBLE, record, tried
@@ -33,26 +34,26 @@ def attacked(folder: Path, case: Case) -> None:
 
 
 def test_without_a_plan_nothing_is_late(tmp_path):
-    assert (stopped.asked(tmp_path), stopped.not_reached(tmp_path), stopped.waiting(tmp_path)) == (None, (), ())
+    assert (answers.asked(tmp_path), answers.not_reached(tmp_path), answers.waiting(tmp_path)) == (None, (), ())
 
 
 def test_what_has_no_record_is_counted_once(tmp_path):
     planned(tmp_path)
-    assert stopped.waiting(tmp_path) == ()  # nothing was begun
+    assert answers.waiting(tmp_path) == ()  # nothing was begun
     attacked(tmp_path, CASES[0])
-    assert stopped.waiting(tmp_path) == (Waiting("updates", 2, 3),)
+    assert answers.waiting(tmp_path) == (Waiting("updates", 2, 3),)
     attacked(tmp_path, RENAMED)
-    assert stopped.waiting(tmp_path) == (Waiting("updates", 1, 3),)
+    assert answers.waiting(tmp_path) == (Waiting("updates", 1, 3),)
     answers.append(tmp_path, Answer("updates", "answered"))
-    assert stopped.waiting(tmp_path) == ()
-    assert stopped.not_reached(tmp_path) == ("split", "defenses")
+    assert answers.waiting(tmp_path) == ()
+    assert answers.not_reached(tmp_path) == ("split", "defenses")
 
 
 def test_trials_are_counted_too(tmp_path):
     planned(tmp_path)
     first = TRIALS[0]
     defense_records.append(tmp_path, tried("", None, key=first.key(), trial=first))
-    assert stopped.waiting(tmp_path) == (Waiting("defenses", 1, 2),)
+    assert answers.waiting(tmp_path) == (Waiting("defenses", 1, 2),)
 
 
 def test_a_stopped_audit_does_not_read_like_one_that_was_not_asked(tmp_path):

@@ -1,27 +1,29 @@
-"""Scans the cuts of a model into a run folder: ridge at every cut, decoders around the crossing, resumable at each of them."""
+"""Where the network may be cut: ridge at every cut, decoders around the crossing, and the recommended cut; resumable at each of them.
+
+The plan (``scan.json``) is written before the first cut, each line (``scan.jsonl``) as soon as its cut is done, the conclusion
+(``scan_conclusion.json``) at the end. A process that is killed loses the cut it was at, and nothing else.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from leakgauge.attacks.decoder import FEW, DecoderInverter
-from leakgauge.audit import scan_records as store
 from leakgauge.audit.case import Case, restored
-from leakgauge.audit.files import finite
-from leakgauge.audit.phrasing import few
-from leakgauge.audit.pictures import save_strip
+from leakgauge.audit.files import JsonLines, finite, save_strip, write_whole
+from leakgauge.audit.migrate import migrated_conclusion, migrated_scan
+from leakgauge.audit.phrasing import few, plural
 from leakgauge.audit.run import versions
-from leakgauge.audit.scan_conclusion import conclude
-from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.session import Setup, check_fits
 from leakgauge.audit.timing import evenly, places_within
 from leakgauge.core import Pixels
@@ -31,10 +33,233 @@ from leakgauge.measures.tsne import tsne
 from leakgauge.split.attacker import Attacker
 from leakgauge.split.cache import cache_features
 from leakgauge.split.cuts import Cut, cuts, find_cut, worthwhile
+from leakgauge.split.envelope import envelope
 from leakgauge.split.inverters import Inverter, RidgeInverter
-from leakgauge.split.query import parse_constraints
+from leakgauge.split.query import Constraints, Offer, choose, pareto, parse_constraints
 from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, distinct_cuts, scan
-from leakgauge.split.zone import crossing, expected_crossing, find_zone
+from leakgauge.split.zone import Zone, crossing, expected_crossing, find_zone
+
+PLAN, FILE, CONCLUSION = "scan.json", "scan.jsonl", "scan_conclusion.json"
+RIDGE, DECODER = "ridge", "decoder"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """Everything that decides what the scan does; a resumed scan reads it instead of options.
+
+    ``case`` names model, data and defenses. ``cuts`` holds one mapping per cut by depth: name, shape, bytes, edge_flops, edge_share.
+    ``epochs`` is the full effort of a decoder: 0 is ridge alone, None is not decided yet and will be so that the decoders take
+    ``budget`` seconds. ``labels`` are those of the images in the maps, ``truth`` is the strip of the
+    ``shown`` originals. ``named`` cuts were asked for one by one, so none is left out for lack of time.
+    ``audited``: the scan is part of an audit.
+    """
+
+    case: Mapping[str, Any]
+    cuts: tuple[Mapping[str, Any], ...]
+    threshold: float
+    epochs: int | None
+    budget: float | None
+    require: str
+    numbers: str
+    raw_bytes: int
+    jpeg_bytes: float | None
+    auxiliary: int
+    tested: int
+    traced: str
+    labels: tuple[int, ...]
+    truth: str
+    shown: int
+    versions: Mapping[str, str]
+    command: str
+    notes: tuple[str, ...] = ()
+    named: bool = False
+    audited: bool = False
+
+
+@dataclass(frozen=True)
+class CutRecord:
+    """One attack on one cut. ``risk`` holds the numbers by name, or a ``refusal``; ``map`` places of features in [0, 1]².
+
+    ``epochs`` are those a decoder was trained for, ``allowed`` those it might have taken: it stops once it has shown that its cut leaks.
+    None is the same number, as in records of 0.1.
+    """
+
+    cut: str
+    attack: str
+    epochs: int
+    risk: Mapping[str, Any]
+    picture: str = ""
+    map: tuple[tuple[float, float], ...] = ()
+    allowed: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.cut, self.attack, self.epochs if self.allowed is None else self.allowed
+
+    @property
+    def fvu(self) -> float:
+        """NaN where the attack refused."""
+        value = self.risk.get("fvu")
+        return math.nan if value is None else float(value)
+
+    @property
+    def stopped_early(self) -> bool:
+        """A decoder stops once it has shown that its cut leaks."""
+        return self.allowed is not None and self.epochs < self.allowed
+
+    @property
+    def effort(self) -> str:
+        """How hard the cut was attacked."""
+        return RIDGE if self.attack == RIDGE else f"{self.attack}, {plural(self.epochs, 'epoch')}"
+
+    @property
+    def said(self) -> str:
+        """The record in a few words, for a line of progress."""
+        came_to = "refused" if self.risk.get("refusal") else f"FVU {self.fvu:.3f}"
+        return f"{self.effort}: {came_to} at {self.cut}"
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What the scan found. :mod:`leakgauge.audit.wording` says it in sentences.
+
+    ``leaking`` is the deepest cut that was shown to leak. ``envelope`` and ``by_depth`` hold one FVU per cut: of the best attack
+    on this or a deeper cut, and of a straight line from the first to the last, which is what counting layers would say.
+    ``met`` is whether a cut meets the threshold and everything else that was required. ``epochs_spent`` are those of all decoders,
+    ``epochs_of_all`` those of full decoders at every cut.
+    """
+
+    recommended: str | None
+    leaking: str | None
+    met: bool
+    front: tuple[str, ...]
+    envelope: tuple[float | None, ...]
+    by_depth: tuple[float | None, ...]
+    depth_choice: str | None
+    class_mean: float | None
+    epochs_spent: int
+    epochs_of_all: int
+
+
+def save_plan(folder: Path, plan: ScanPlan) -> None:
+    write_whole(folder / PLAN, _pretty(plan))
+
+
+def save_conclusion(folder: Path, conclusion: Conclusion) -> None:
+    write_whole(folder / CONCLUSION, _pretty(conclusion))
+
+
+def _decode(fields: dict[str, Any]) -> CutRecord:
+    return CutRecord(**{**fields, "map": tuple((float(x), float(y)) for x, y in fields.get("map", ()))})
+
+
+STORE = JsonLines(FILE, encode=lambda record: finite(asdict(record)), decode=_decode, missing="{folder} has no {file}")
+append, read = STORE.append, STORE.read_if_there
+
+
+def exists(folder: Path) -> bool:
+    return (folder / PLAN).is_file()
+
+
+def read_plan(folder: Path) -> ScanPlan:
+    if not exists(folder):
+        raise BadInput(
+            f"{folder} holds no scan: it has no {PLAN}; give the folder that `leakgauge scan --out` wrote into"
+        )
+    fields = migrated_scan(_read(folder / PLAN))
+    for name in ("cuts", "labels", "notes"):
+        fields[name] = tuple(fields.get(name, ()))
+    return _made(ScanPlan, fields, folder / PLAN)
+
+
+def read_conclusion(folder: Path) -> Conclusion | None:
+    """None where the scan has not come to its end."""
+    path = folder / CONCLUSION
+    if not path.is_file():
+        return None
+    fields = migrated_conclusion(_read(path))
+    for name in ("front", "envelope", "by_depth"):
+        fields[name] = tuple(fields.get(name, ()))
+    return _made(Conclusion, fields, path)
+
+
+def _pretty(thing: ScanPlan | Conclusion) -> bytes:
+    return (json.dumps(finite(asdict(thing)), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInput(f"{path} is damaged; scan again into another folder") from error
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} is damaged; scan again into another folder")
+    return found
+
+
+def _made(kind: type[T], fields: dict[str, Any], path: Path) -> T:
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise BadInput(f"{path} is of another version; scan again into another folder") from error
+
+
+def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) -> Conclusion:
+    """From all records of a scan, and the zone that decoders found (None where there was ridge alone), to one recommendation."""
+    names = [str(cut["name"]) for cut in plan.cuts]
+    best = [strongest(records, name) for name in names]
+    curve = envelope(best)
+    first = crossing(names, best, threshold=plan.threshold) if zone is None else _place(names, zone.recommended)
+    leaking = None if first == 0 else names[first - 1] if zone is None else zone.bracket[0]
+    offered = [
+        Offer(name, value, int(cut["bytes"]), int(cut["edge_flops"]), float(cut["edge_share"]))
+        for name, own, value, cut in zip(names, best, curve, plan.cuts, strict=True)
+        if math.isfinite(own)  # a cut that no attack could be run at is not offered for what deeper ones keep
+    ]
+    want = replace(parse_constraints(plan.require) if plan.require else Constraints(), fvu=plan.threshold)
+    behind = set(names[first:])  # a deeper cut leaks no more: what held here holds there
+    chosen = choose([offer for offer in offered if offer.cut in behind], want)
+    by_depth = straight(best)
+    spent = sum(record.epochs for record in records if record.attack == DECODER)
+    class_mean = next((r.risk["fvu_of_class_mean"] for r in records if r.risk.get("fvu_of_class_mean")), None)
+    return Conclusion(
+        recommended=chosen.cut if chosen else None,
+        leaking=leaking,
+        met=chosen is not None,
+        front=tuple(offer.cut for offer in pareto(offered)),
+        envelope=tuple(value if math.isfinite(value) else None for value in curve),
+        by_depth=by_depth,
+        depth_choice=next(
+            (n for n, v in zip(names, by_depth, strict=True) if v is not None and v >= plan.threshold), None
+        ),
+        class_mean=class_mean,
+        epochs_spent=spent,
+        epochs_of_all=len(names) * (plan.epochs or 0),
+    )
+
+
+def strongest(records: Sequence[CutRecord], name: str) -> float:
+    """The lowest FVU that any attack reached at the cut; NaN if none ran."""
+    found = [record.fvu for record in records if record.cut == name and not math.isnan(record.fvu)]
+    return min(found, default=math.nan)
+
+
+def straight(best: Sequence[float]) -> tuple[float | None, ...]:
+    """A line from the first to the last cut's FVU: what counting layers would predict without looking at the ones between.
+
+    >>> straight([0.0, 0.1, 1.0])
+    (0.0, 0.5, 1.0)
+    """
+    if len(best) < 2 or math.isnan(best[0]) or math.isnan(best[-1]):
+        return tuple(None for _ in best)
+    step = (best[-1] - best[0]) / (len(best) - 1)
+    return tuple(best[0] + i * step for i in range(len(best)))
+
+
+def _place(names: Sequence[str], name: str | None) -> int:
+    return len(names) if name is None else names.index(name)
+
 
 THRESHOLD = 0.25
 """FVU that a cut must keep unless another is asked for: at most three quarters of the pictures' variance recovered."""
@@ -141,7 +366,7 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
         named=bool(asked.names),
         audited=audited,
     )
-    store.save_plan(folder, plan)
+    save_plan(folder, plan)
     return plan
 
 
@@ -187,7 +412,7 @@ class ScanRun:
     inverter: Inverter = field(default_factory=DecoderInverter)
 
     def __post_init__(self) -> None:
-        self.known = {record.key: record for record in store.read(self.folder)}
+        self.known = {record.key: record for record in read(self.folder)}
         self.names = [str(cut["name"]) for cut in self.plan.cuts]
         self.auxiliary, self.test = parted(self.setup)
         self.case = restored(dict(self.plan.case))
@@ -202,7 +427,7 @@ class ScanRun:
         if self.plan.epochs:
             zone = find_zone(self.names, curve, self.attacker(), threshold=self.plan.threshold, epochs=self.plan.epochs)
         found = conclude(self.plan, list(self.known.values()), zone)
-        store.save_conclusion(self.folder, found)
+        save_conclusion(self.folder, found)
         shutil.rmtree(self.folder / FEATURES, ignore_errors=True)
         return found
 
@@ -240,7 +465,7 @@ class ScanRun:
         self.plan = replace(
             self.plan, cuts=tuple(self.plan.cuts[place] for place in kept), notes=(*self.plan.notes, note)
         )
-        store.save_plan(self.folder, self.plan)
+        save_plan(self.folder, self.plan)
         self.names = [str(cut["name"]) for cut in self.plan.cuts]
 
     def _ridge_at(self, names: list[str]) -> dict[str, float]:
@@ -305,7 +530,7 @@ class ScanRun:
             picture = save_strip(self.folder, name, made[:SHOWN].float())
         trained = row.epochs if row.epochs else allowed
         record = CutRecord(row.cut, attack, trained, finite(asdict(row)), picture, places, allowed=allowed)
-        store.append(self.folder, record)
+        append(self.folder, record)
         self.known[record.key] = record
         self.on_record(record)
 
@@ -313,7 +538,7 @@ class ScanRun:
         """Turns the time budget into epochs by short trials, which count as attacks too. Returns the seconds to come."""
         epochs, seconds = self._epochs_within_budget(curve)
         self.plan = replace(self.plan, epochs=epochs)
-        store.save_plan(self.folder, self.plan)
+        save_plan(self.folder, self.plan)
         return seconds
 
     def _epochs_within_budget(self, curve: list[float]) -> tuple[int, float]:

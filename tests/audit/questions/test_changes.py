@@ -9,7 +9,7 @@ from torch import nn
 
 from leakgauge.audit import run_all
 from leakgauge.audit.case import Case
-from leakgauge.audit.changes import RELAXATIONS, RESTRICTIONS, changes, explain, ladder, pointless
+from leakgauge.audit.questions.updates import RELAXATIONS, RESTRICTIONS, changes, explain, ladder, pointless
 from leakgauge.audit.wording import described, explanation
 from leakgauge.channels import Aggregate, FedAvg
 from leakgauge.core import Pixels, Victim

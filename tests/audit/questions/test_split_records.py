@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from leakgauge.audit import scan_records as store
-from leakgauge.audit.scan_records import RIDGE, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions import split as store
+from leakgauge.audit.questions.split import RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.errors import BadInput
 
 PLAN = ScanPlan(

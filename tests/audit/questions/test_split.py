@@ -9,12 +9,21 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.audit import scan_records as store
 from leakgauge.audit.case import Case
 from leakgauge.audit.findings import Split, split_of
-from leakgauge.audit.scan_conclusion import conclude, straight
-from leakgauge.audit.scan_records import DECODER, RIDGE, Conclusion
-from leakgauge.audit.scan_run import Asked, ScanRun, parted, placed, plan_scan
+from leakgauge.audit.questions import split as store
+from leakgauge.audit.questions.split import (
+    DECODER,
+    RIDGE,
+    Asked,
+    Conclusion,
+    ScanRun,
+    conclude,
+    parted,
+    placed,
+    plan_scan,
+    straight,
+)
 from leakgauge.audit.session import Setup
 from leakgauge.audit.wording import on_split, split_notes
 from leakgauge.core import Pixels, Victim

@@ -1,0 +1,339 @@
+"""How leakage moves while a model learns: a training under the monitor, and the file that it writes while it runs.
+
+``monitor.jsonl`` is plain JSON lines, so a broken run keeps what was seen. The first line (``"kind": "run"``) says what was watched, the
+following ones (``"report"``) are the monitor's reports, one per look, ``"paper"`` is a checkpoint of the privacy-token paper's recipe, and
+the last one (``"end"``) says how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakgauge.audit.case import Case
+from leakgauge.audit.files import JsonLines, finite
+from leakgauge.audit.migrate import migrated_training
+from leakgauge.audit.run import versions
+from leakgauge.audit.session import Setup, check_fits
+from leakgauge.audit.timing import Cost
+from leakgauge.core import Loss
+from leakgauge.core.randomness import private_randomness
+from leakgauge.errors import BadInput
+from leakgauge.monitor import Monitor, MonitorWarning, View, watch
+from leakgauge.monitor.ring import Thinning
+
+FILE = "monitor.jsonl"
+KINDS = ("run", "report", "paper", "end")
+
+
+@dataclass(frozen=True)
+class MonitorRun:
+    """A monitored training as far as it was recorded. ``end`` is empty while it runs, or where it was killed."""
+
+    about: Mapping[str, Any]
+    reports: tuple[Mapping[str, Any], ...] = ()
+    paper: tuple[Mapping[str, Any], ...] = ()
+    end: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the file."""
+
+    kind: str
+    content: Mapping[str, Any]
+
+
+def _decode(fields: dict[str, Any]) -> Line:
+    kind = fields.pop("kind")
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind}")
+    if kind == "run":
+        fields = migrated_training(fields)
+    if kind == "report":
+        fields = {**fields, "step": int(fields["step"]), "scalars": dict(fields["scalars"])}
+    return Line(kind, fields)
+
+
+STORE = JsonLines(
+    FILE,
+    encode=lambda line: {"kind": line.kind, **finite(line.content)},
+    decode=_decode,
+    missing="{folder} holds no monitored training: it has no {file}; make one with `leakgauge monitor`",
+)
+exists = STORE.exists
+
+
+def append(folder: Path, kind: str, line: Mapping[str, Any]) -> None:
+    """Adds one line, whole or not at all. What is not a number is written as null: it was not measured."""
+    STORE.append(folder, Line(kind, line))
+
+
+def read(folder: Path) -> MonitorRun:
+    """All whole lines of the run. Of two reports at one step the later one counts."""
+    found: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in KINDS}
+    for line in STORE.read(folder):
+        found[line.kind].append(line.content)
+    reports = {report["step"]: report for report in found["report"]}
+    return MonitorRun(
+        about=found["run"][-1] if found["run"] else {},
+        reports=tuple(reports.values()),
+        paper=tuple(found["paper"]),
+        end=found["end"][-1] if found["end"] else {},
+    )
+
+
+Show = Callable[[MonitorRun], None]
+"""Is given the run so far, each time that there is more of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the user chose. ``every``: optimizer steps between two reports."""
+
+    every: int
+    view: View
+    seed: int
+    command: str
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Recording:
+    """One monitored training. The file holds every report; those who show it get a thinned history of fixed length."""
+
+    def __init__(self, folder: Path, settings: Settings, *, shows: tuple[Show, ...] = ()) -> None:
+        self.folder: Path = folder
+        self.monitor: Monitor | None = None
+        self.text: str = ""
+        """The monitor's own summary, at the end."""
+        self._settings, self._shows = settings, shows
+        self._began = time.monotonic()
+        self._run = MonitorRun(about={})
+        self._history: Thinning[Mapping[str, Any]] = Thinning()
+        self._last: Mapping[str, Any] = {}
+        self._trouble: OSError | None = None
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: nn.Module | None) -> Monitor:
+        """Watches the training and writes the first line of the file."""
+        settings = self._settings
+        monitor = watch(
+            model, optimizer, loss=loss, every=settings.every, view=settings.view, seed=settings.seed, log=self._log
+        )
+        about = {
+            **settings.about,
+            "model": type(model).__name__,
+            "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+            "optimizer": type(optimizer).__name__,
+            "loss": None if loss is None else type(loss).__name__,
+            "every": settings.every,
+            "view": settings.view,
+            "seed": settings.seed,
+            "alpha": monitor.alpha,
+            "choices": monitor.choices,
+            "command": settings.command,
+            "versions": versions(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        self.monitor = monitor
+        append(self.folder, "run", about)
+        self._run = MonitorRun(about=about)
+        self._show()
+        return monitor
+
+    def add_paper(self, checkpoint: Mapping[str, Any]) -> None:
+        """One checkpoint of the paper's recipe, which is measured beside the training."""
+        append(self.folder, "paper", checkpoint)
+        self._run = MonitorRun(self._run.about, self._run.reports, (*self._run.paper, checkpoint))
+        self._show()
+
+    def finish(self, how: str, why: str = "") -> None:
+        """Ends the run with a last report. ``how``: finished, interrupted, failed or refused."""
+        if self.monitor is None:
+            return
+        self.monitor.flush()
+        last = self.monitor.compute().record()
+        if last != self._last and last["step"]:
+            self._take(last)
+        self.text = self.monitor.report()
+        self.monitor.close()
+        end = {"how": how, "why": why, "step": self.monitor.step, "seconds": round(time.monotonic() - self._began, 2)}
+        if self._trouble is not None:
+            raise self._trouble
+        append(self.folder, "end", end)
+        self._run = MonitorRun(self._run.about, self._run.reports, self._run.paper, end)
+        self._show()
+
+    def _log(self, scalars: dict[str, float], step: int) -> None:
+        if self.monitor is not None:  # the newest record is the one these scalars belong to
+            *_, newest = self.monitor.records()
+            self._take(newest)
+
+    def _take(self, report: Mapping[str, Any]) -> None:
+        self._last = report
+        self._history.append(report)
+        if self._trouble is None:
+            try:
+                append(self.folder, "report", report)
+            except OSError as trouble:  # a full disk must not end the training; it is told at the end
+                self._trouble = trouble
+        self._run = MonitorRun(self._run.about, tuple(self._history), self._run.paper)
+        self._show()
+
+    def _show(self) -> None:
+        for show in self._shows:
+            show(self._run)
+
+
+BATCH = 20
+RATE = 9e-4
+"""Batch size and Adam's learning rate of the privacy-token paper."""
+BATCHES = 16
+"""Batches in an epoch at least: the monitor tells the true one from so many."""
+SMALLEST_BATCH = 2
+REPORTS = 12
+"""Looks at the training, spread evenly over its steps."""
+FEWEST_STEPS, MOST_STEPS = 60, 3000
+TRIAL_STEPS, TRIAL_EVERY, TRIAL_SECONDS, TRIAL_PATIENCE = 24, 4, 2.0, 8.0
+"""Of the trial that tells what a step takes. After so many seconds it ends with its second look, for the first one also warms up;
+where even the first look took all patience, with that one."""
+SLOW_ATTENTION = "There is a performance drop because we have not yet implemented the batching rule"
+"""What torch warns of where the white-box probe takes gradients sample by sample through attention."""
+
+OnStep = Callable[[int, int], None]
+"""Is told the steps done and the steps in all."""
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Plain data: which case's model and data are trained, for how long, and how often the monitor looks."""
+
+    case: dict[str, object]
+    steps: int
+    every: int
+    batch: int
+    command: str
+
+
+def plan_training(setup: Setup, case: Case, *, steps: int, command: str = "") -> TrainingPlan:
+    """What the training will do; refuses data that are too few to tell batches apart."""
+    check_fits(setup)
+    fewest = BATCHES * SMALLEST_BATCH
+    if len(setup.images) < fewest:
+        raise BadInput(
+            f"a monitored training needs at least {fewest} images, so that batches can be told apart; "
+            f"the data holds {len(setup.images)}; give more with --data"
+        )
+    batch = min(BATCH, len(setup.images) // BATCHES)
+    return TrainingPlan(asdict(case), steps, max(1, steps // REPORTS), batch, command)
+
+
+def trained(folder: Path) -> bool:
+    """Whether a monitored training has come to its end there."""
+    return exists(folder) and read(folder).end.get("how") == "finished"
+
+
+def train(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int, on_step: OnStep | None = None) -> None:
+    """Trains a copy of the victim in train mode with a fresh Adam, and writes what the monitor sees into ``monitor.jsonl``.
+
+    What an earlier, unfinished training left there is dropped: it starts anew, and so gives the same numbers.
+    """
+    (folder / FILE).unlink(missing_ok=True)
+    settings = Settings(
+        every=plan.every,
+        view="released",
+        seed=seed,
+        command=plan.command,
+        about={
+            "training": f"Training of {setup.victim.name}",
+            "batch": plan.batch,
+            "steps": plan.steps,
+            "audited": True,
+        },
+    )
+    recording = Recording(folder, settings)
+    with private_randomness(seed, setup.victim.device), warnings.catch_warnings():
+        warnings.simplefilter("ignore", MonitorWarning)  # what they say stands among the notes of every report
+        warnings.filterwarnings("ignore", message=SLOW_ATTENTION)
+        _loop(setup, plan, recording, seed=seed, on_step=on_step)
+    recording.finish("finished")
+
+
+def trial_cost(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int) -> Cost:
+    """What such a training costs with its looks, from a few of its steps in an empty ``folder``.
+
+    A look probes every sample of a batch, and there are as many of them however long the training is.
+    """
+    times: list[float] = []
+
+    def on_step(done: int, total: int) -> None:
+        if setup.victim.device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter())
+        looked, took = (done - 1) // TRIAL_EVERY, times[-1] - began
+        if (looked >= 2 and took > TRIAL_SECONDS) or (looked >= 1 and took > TRIAL_PATIENCE):
+            raise _Enough
+
+    began = time.perf_counter()
+    trial = TrainingPlan(plan.case, TRIAL_STEPS, TRIAL_EVERY, plan.batch, "")
+    with contextlib.suppress(_Enough):
+        train(setup, trial, folder, seed=seed, on_step=on_step)
+    spent = [after - before for before, after in itertools.pairwise(times)]
+    looks = [s for i, s in enumerate(spent, start=2) if i % TRIAL_EVERY == 0]
+    steps = [s for i, s in enumerate(spent, start=2) if i % TRIAL_EVERY != 0]
+    step = sum(steps) / len(steps)
+    look = max(0.0, min(looks) - step)  # the first look warms up
+    return Cost(times[0] - began + REPORTS * look, step)
+
+
+class _Enough(Exception):
+    """Ends a trial."""
+
+
+def _loop(setup: Setup, plan: TrainingPlan, recording: Recording, *, seed: int, on_step: OnStep | None) -> None:
+    model, criterion = copy.deepcopy(setup.victim.model).train(), _module(setup.victim.loss)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=RATE)
+    monitor: Monitor = recording.attach(model, optimizer, criterion)
+    images, labels = setup.images, setup.labels.to(setup.victim.device)
+    order = torch.Generator().manual_seed(seed)
+    done = 0
+    while done < plan.steps:
+        whole = len(images) // plan.batch  # a short last batch would give itself away by its size
+        for index in torch.randperm(len(images), generator=order).split(plan.batch)[:whole][: plan.steps - done]:
+            x = setup.victim.to_input(setup.victim.space.encode(images[index]))
+            optimizer.zero_grad()
+            criterion(model(x), labels[index]).backward()
+            optimizer.step()
+            done += 1
+            if on_step is not None:
+                on_step(done, plan.steps)
+        monitor.flush()
+
+
+def _module(loss: Loss) -> nn.Module:
+    """The loss as a module, which the monitor can hook to see labels."""
+    if isinstance(loss, nn.Module):
+        return loss
+    return nn.CrossEntropyLoss() if loss is F.cross_entropy else VictimLoss(loss)
+
+
+class VictimLoss(nn.Module):
+    """A loss that is a plain function."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__()
+        self._loss = loss
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return self._loss(output, target)
