@@ -18,6 +18,7 @@ from leakgauge.cli.compare import compare
 from leakgauge.cli.init import init
 from leakgauge.cli.inspect import inspect as inspect_
 from leakgauge.cli.list import list_
+from leakgauge.cli.memory import keep_freed_memory
 from leakgauge.cli.monitor import monitor
 from leakgauge.cli.options import Options
 from leakgauge.cli.report import report
@@ -141,6 +142,7 @@ for _panel, _functions in COMMANDS.items():
 
 def main() -> NoReturn:
     """Runs the command and exits: a user's mistake is one sentence and exit code 2, Ctrl-C is exit code 130."""
+    keep_freed_memory()
     try:
         code = app(standalone_mode=False, prog_name="leakgauge")
     except UsageError as mistake:

@@ -78,7 +78,7 @@ def fit_ridge(
     scale = float(values.mean())
     if not scale > 0:
         scale = 1.0  # constant features: any penalty gives the mean image
-    errors = _held_out_errors(values, turned, against, x_other - x_mean, [p * scale for p in penalties])
+    errors = held_out_errors(values, turned, against, x_other - x_mean, [p * scale for p in penalties])
     best = int(errors.argmin())
     penalty = penalties[best] * scale
     return Ridge(
@@ -92,7 +92,7 @@ def fit_ridge(
     )
 
 
-def _held_out_errors(
+def held_out_errors(
     values: Tensor, turned: Tensor, against: Tensor, truth: Tensor, penalties: Sequence[float]
 ) -> Tensor:
     """Mean squared error of B·diag(s)·C against the truth T for each s = 1/(values + λ), with B, C computed once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from leakgauge.measures.reidentification import rank
 from leakgauge.split.cache import IN_MEMORY, cache_features, feature_bytes
 from leakgauge.split.cuts import Cut
 from leakgauge.split.envelope import envelope, kinks
-from leakgauge.split.inverters import Inverter, RidgeInverter
+from leakgauge.split.inverters import Inverter, Named, RidgeInverter
 
 FEWEST_AUXILIARY = 50
 SPECTRUM_FROM = 500
@@ -53,7 +53,8 @@ class CutRisk:
     ``mse_per_pixel`` and ``psnr_of_batches`` are in the units of the split-inference paper. ``accuracy`` is the model's on what was
     really sent. ``within``, ``radius``, ``effective_rank`` and the entropies describe the features of the test images; the
     entropies are trend indicators, not guarantees. ``epochs`` are those that the attack reported (0 for a closed form). A cut where
-    the attack refused has a ``refusal`` and no scores.
+    the attack refused has a ``refusal`` and no scores. ``by`` names the attack where an inverter chose among several; ``tested``
+    counts the attacked images.
     """
 
     cut: str
@@ -77,6 +78,8 @@ class CutRisk:
     epochs: int = 0
     seconds: float = 0.0
     refusal: str = ""
+    by: str = ""
+    tested: int = 0
 
 
 @dataclass(frozen=True)
@@ -225,24 +228,10 @@ def _row(
             raise Inapplicable("the decoder diverged: its images hold NaN")
     except Inapplicable as refusal:
         return CutRisk(name, refusal=str(refusal), epochs=trained, seconds=time.perf_counter() - began), None
-    truths = test.images.cpu().double()
-    guess = mean_image(auxiliary.images.cpu())
-    errors, baseline = mse(made, truths), mse(guess.expand_as(truths), truths)
-    fvu = ratio_interval(errors, baseline, seed=seed)
     radii = None if test.labels is None else class_radii(sent, test.labels)
-    row = CutRisk(
-        cut=name,
-        fvu=fvu.value,
-        fvu_low=fvu.low,
-        fvu_high=fvu.high,
-        fvu_of_class_mean=_class_mean_fvu(auxiliary, test, baseline),
-        mse=float(errors.mean()),
-        psnr=float((-10 * torch.log10(errors)).mean()),
-        ssim=float(ssim(made, truths).mean()),
-        mse_per_pixel=float(mse_per_pixel(made, truths).mean()),
-        psnr_of_batches=psnr_of_batches(made, truths),
-        worst_mse=most_exposed(errors),
-        reidentified=float((rank(made, truths, truths) == 1).double().mean()),
+    row = replace(
+        score_images(name, made, auxiliary, test, seed=seed),
+        by=decode.name if isinstance(decode, Named) else "",
         accuracy=_accuracy(victim, name, sent, test.labels),
         radius=None if radii is None else radii.mean,
         within=None if radii is None else radii.within,
@@ -253,6 +242,31 @@ def _row(
         seconds=time.perf_counter() - began,
     )
     return row, made
+
+
+def score_images(cut: str, made: Tensor, auxiliary: Images, test: Images, *, seed: int) -> CutRisk:
+    """How near ``made`` images are to the first of the ``test`` images; re-identification looks among all of these."""
+    pool = test.images.cpu().double()
+    made, truths = made.cpu().double(), pool[: len(made)]
+    guess = mean_image(auxiliary.images.cpu())
+    errors, baseline = mse(made, truths), mse(guess.expand_as(truths), truths)
+    fvu = ratio_interval(errors, baseline, seed=seed)
+    attacked = Images(test.images[: len(made)], None if test.labels is None else test.labels[: len(made)])
+    return CutRisk(
+        cut=cut,
+        fvu=fvu.value,
+        fvu_low=fvu.low,
+        fvu_high=fvu.high,
+        fvu_of_class_mean=_class_mean_fvu(auxiliary, attacked, baseline),
+        mse=float(errors.mean()),
+        psnr=float((-10 * torch.log10(errors)).mean()),
+        ssim=float(ssim(made, truths).mean()),
+        mse_per_pixel=float(mse_per_pixel(made, truths).mean()),
+        psnr_of_batches=psnr_of_batches(made, truths),
+        worst_mse=most_exposed(errors),
+        reidentified=float((rank(made, truths, pool) == 1).double().mean()),
+        tested=len(made),
+    )
 
 
 def _near(features: Tensor, victim: Victim) -> Tensor:
