@@ -28,7 +28,7 @@ from leakgauge.data.embedded import fashion, photographs
 from leakgauge.data.standard import read_cifar
 from leakgauge.engine import Exact, Precision
 from leakgauge.inversion import L2, Joint, Matching
-from leakgauge.measures.pairing import pair
+from leakgauge.measures.image import pair
 from leakgauge.models.vit import ViT
 from reproductions.april.files import Pictures, Row, load, read, save, write
 from reproductions.common.runner import commit

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.radius import class_radii
+from leakgauge.measures.features import class_radii
 from reproductions.golden_partition_zone.smoothing import Smoothing
 
 Cloud = Callable[[Tensor], Tensor]

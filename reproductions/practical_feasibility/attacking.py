@@ -27,8 +27,7 @@ from leakgauge.errors import Inapplicable
 from leakgauge.families.patches import patch_side
 from leakgauge.inversion import Guided
 from leakgauge.inversion.knowledge import gradient_alignment
-from leakgauge.measures.image import ssim
-from leakgauge.measures.pairing import pair
+from leakgauge.measures.image import pair, ssim
 from reproductions.practical_feasibility.ledger import NoTimeLeft
 from reproductions.practical_feasibility.rehearsal import Rehearsal
 

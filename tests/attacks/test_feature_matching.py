@@ -11,7 +11,7 @@ import torch
 from leakgauge import share
 from leakgauge.attacks import feature_matching
 from leakgauge.channels import Features, Gradient
-from leakgauge.engine.batched import BatchedReplay
+from leakgauge.engine.choose import BatchedReplay
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.reference import Reference
 from leakgauge.errors import BadInput, Inapplicable

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakgauge.engine.axis import axes_after
+from leakgauge.engine.tape import axes_after
 
 SAMPLES_FIRST, SAMPLES_SECOND = torch.zeros(4, 4, 4), torch.zeros(4, 4, 4)
 

@@ -14,7 +14,7 @@ from leakgauge.attacks import april, inverting_gradients, tag
 from leakgauge.core import Pixels, Victim
 from leakgauge.engine import Observed
 from leakgauge.engine.fast import ByRules
-from leakgauge.integrations.window_masks import KeptMask, keep_window_masks
+from leakgauge.integrations.huggingface import KeptMask, keep_window_masks
 from leakgauge.inversion import Descent, Matching
 from leakgauge.inversion.known_targets import OfKnownTargets
 from leakgauge.inversion.terms import Candidate

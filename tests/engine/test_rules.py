@@ -15,9 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Observed
 from leakgauge.engine.fast import SMALL
-from leakgauge.engine.rules.constant import convolve
-from leakgauge.engine.rules.convolution import by_patches
-from leakgauge.engine.rules.patches import patches
+from leakgauge.engine.rules.convolution import by_patches, convolve, patches
 from leakgauge.engine.rules.sums import row_absolute, row_dot, row_square
 from leakgauge.engine.rules.twice import gelu, normalise, softmax
 

@@ -15,9 +15,8 @@ from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.graphs import Traced, example_of, find_point, trace, trace_of
 from leakgauge.graphs.counting import count_flops
-from leakgauge.graphs.exporting import export_graph
 from leakgauge.graphs.hooks import TracedByHooks, alike
-from leakgauge.graphs.symbolic import trace_symbolically
+from leakgauge.graphs.trace import export_graph, trace_symbolically
 from leakgauge.models.seeded import seeded
 from leakgauge.models.vit import ViT
 from leakgauge.split import halves

@@ -13,8 +13,7 @@ from leakgauge.audit import Case, embedded
 from leakgauge.channels import Gradient
 from leakgauge.core import share
 from leakgauge.errors import BadInput
-from leakgauge.integrations.captured import captured_observation, captured_victim
-from leakgauge.integrations.rounded_weights import rounding_told
+from leakgauge.integrations.captured import captured_observation, captured_victim, rounding_told
 
 RNG = torch.Generator().manual_seed(0)
 KNOWN = {"a": torch.randn(4000, generator=RNG), "b": 0.01 * torch.randn(4000, generator=RNG)}

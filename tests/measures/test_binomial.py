@@ -2,7 +2,7 @@ import pytest
 from scipy.stats import binom, binomtest
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.binomial import clopper_pearson
+from leakgauge.measures.intervals import clopper_pearson
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 1), (1, 1), (0, 20), (7, 20), (20, 20), (3, 1000)])

@@ -1,6 +1,6 @@
 import torch
 
-from leakgauge.measures.decoding import decode, decode_each
+from leakgauge.measures.membership import decode, decode_each
 
 
 def case(noise: float, *, n: int = 12, d: int = 200):

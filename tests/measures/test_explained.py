@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.bootstrap import mean_interval, ratio_interval
 from leakgauge.measures.explained import (
     class_mean_images,
     fraction_unexplained,
@@ -18,6 +17,7 @@ from leakgauge.measures.explained import (
     psnr_of_batches,
 )
 from leakgauge.measures.image import mse, psnr
+from leakgauge.measures.intervals import mean_interval, ratio_interval
 
 IMAGES = torch.rand(40, 3, 5, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(40) % 4

@@ -8,16 +8,19 @@ import pytest
 import torch
 
 from leakgauge.errors import BadInput
-from leakgauge.measures import entropy, radius
-from leakgauge.measures.bounds import (
+from leakgauge.measures import features as entropy
+from leakgauge.measures import features as radius
+from leakgauge.measures.features import (
     NOT_A_GUARANTEE,
+    class_radii,
     conditional_entropy,
+    covariance_spectrum,
     decision_entropy,
+    effective_rank,
     feature_entropy,
+    gaussian_channel,
     quantise,
 )
-from leakgauge.measures.entropy import covariance_spectrum, effective_rank, gaussian_channel
-from leakgauge.measures.radius import class_radii
 
 BY_HAND = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0], [0.0, 4.0], [0.0, 10.0]])
 LABELS = torch.tensor([7, 7, 3, 3, 3])

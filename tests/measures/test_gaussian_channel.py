@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.gaussian_channel import membership_information
+from leakgauge.measures.membership import membership_information
 
 
 def exact(x: float, q: float, s: float) -> float:

@@ -1,7 +1,7 @@
 import torch
 
-from leakgauge.measures import kernel_ridge
-from leakgauge.measures.kernel_ridge import RIDGES, Spectrum
+from leakgauge.measures import ridge as kernel_ridge
+from leakgauge.measures.ridge import RIDGES, Spectrum
 
 
 def pairs(n: int = 14, *, noise: float = 0.3):

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.image import mse, psnr, ssim
-from leakgauge.measures.pairing import pair
+from leakgauge.measures.image import mse, pair, psnr, ssim
 
 
 def images(n, seed=0, side=12):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leakgauge.data.embedded import fashion, photographs
 from leakgauge.errors import BadInput
-from leakgauge.measures.pieces import lead, pair_pieces, pieces
+from leakgauge.measures.layout import lead, pair_pieces, pieces
 
 
 def in_order(image: torch.Tensor, side: int, order) -> torch.Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.ranking import auc, auc_interval, true_positive_rate
+from leakgauge.measures.membership import auc, auc_interval, true_positive_rate
 
 
 @pytest.mark.parametrize("seed", range(3))

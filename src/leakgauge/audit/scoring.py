@@ -13,9 +13,8 @@ from torch import Tensor
 from leakgauge.core import Reconstruction, Space, Tokens
 from leakgauge.errors import BadInput
 from leakgauge.measures import baseline, image, reidentification, text
-from leakgauge.measures.layout import layout, layout_pairs
-from leakgauge.measures.pairing import pair
-from leakgauge.measures.pieces import lead, pair_pieces, pieces
+from leakgauge.measures.image import pair
+from leakgauge.measures.layout import layout, layout_pairs, lead, pair_pieces, pieces
 
 Perceptual = Callable[[Tensor, Tensor], Tensor]
 LEAST_CANDIDATES = 20

@@ -12,12 +12,11 @@ from torch.overrides import TorchFunctionMode
 
 from leakgauge.channels.facts import is_gradient
 from leakgauge.core import Channel, PerSample, Victim
-from leakgauge.engine.batched import BatchedReplay
 from leakgauge.engine.fast import ByRules
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.precision import Exact
 from leakgauge.engine.reference import Reference, Replay
-from leakgauge.engine.vmapped import VmapReplay
+from leakgauge.engine.vmapped import StackedReplay, VmapReplay
 from leakgauge.errors import LeakgaugeError
 
 TOLERANCE = 2e-3
@@ -136,3 +135,17 @@ def _disagreement(trial: Replayer, reference: Reference, x: Tensor, y: Tensor) -
         if not bool((off <= TOLERANCE).all()):
             return f"{name} differs from the reference by {float(off.max()):.1e}"
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class BatchedReplay:
+    """Replays ``channel`` once on the samples of all rows."""
+
+    victim: Victim
+    channel: Channel
+    observed: Observed
+
+    def __call__(self, x: Tensor, y: Tensor) -> Replay:
+        signal = self.channel(self.victim, x.flatten(0, 1), y.flatten(0, 1))
+        rows = {name: signal[name].unflatten(0, x.shape[:2]) for name in self.observed.signal}
+        return StackedReplay(rows, self.observed)

@@ -10,13 +10,13 @@ calls passes through :class:`Tape`. There are two ways to handle a parameter tha
   parameters only carries such a copy along as its shadow until it meets the data.
 
 A tensor counts as data if it was computed from the candidates, or expanded from one row to all of them. The dimension of the
-samples is tracked (``engine/axis.py``) as far as possible. None of this is trusted blindly: the caller compares with the reference
-before using the tape.
+samples is tracked (:func:`axes_after`) as far as possible: most models keep them first, attention with positions first moves them. None
+of this is trusted blindly: the caller compares with the reference before using the tape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count, repeat
 from typing import Any
 
@@ -26,9 +26,97 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from leakgauge.engine.axis import Function, axes_after
-from leakgauge.engine.nested import Slot, fill, map_tensors, tensors
 from leakgauge.engine.rules import LEADING, RULES, Use
+
+
+class Slot:
+    """Marks where a tensor belongs."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors in ``value``, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+
+
+def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """``value`` with each tensor changed, in order, and everything else kept."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_tensors(change, item) for item in value)
+    if isinstance(value, dict):
+        return {key: map_tensors(change, item) for key, item in value.items()}
+    return value
+
+
+def fill(holes: Any, values: tuple[Tensor, ...]) -> Any:
+    """``holes`` with a tensor in each slot."""
+    if isinstance(holes, Slot):
+        return values[holes.index]
+    if isinstance(holes, (tuple, list)):
+        return type(holes)(fill(item, values) for item in holes)
+    if isinstance(holes, dict):
+        return {key: fill(item, values) for key, item in holes.items()}
+    return holes
+
+
+Function = Callable[..., Any]
+
+MANY = 1_000_003
+"""Number of samples in a meta tensor; no other dimension has this size."""
+
+_PROPERTIES: list[Function] = [getattr(Tensor, name).__get__ for name in ("T", "mT")]
+MOVING: set[Function] = {
+    torch.transpose, torch.permute, torch.swapaxes, torch.swapdims, torch.movedim, torch.moveaxis, torch.t,
+    Tensor.transpose, Tensor.permute, Tensor.swapaxes, Tensor.swapdims, Tensor.movedim, Tensor.moveaxis, Tensor.t,
+    *_PROPERTIES, torch.unsqueeze, Tensor.unsqueeze, torch.stack, torch.einsum,
+}  # fmt: skip
+"""Functions that move the first dimension, possibly without a change of shape if sizes happen to agree."""
+
+
+def axes_after(
+    func: Function, args: Any, kwargs: Any, result: Any, axis_of: Callable[[Any], int | None]
+) -> Iterable[int]:
+    """The sample dimension of each tensor of ``result = func(*args, **kwargs)``; ``axis_of`` is None for a tensor without samples.
+
+    A result of the same shape keeps the dimension. Otherwise the function runs on meta tensors with another number of samples,
+    and the dimension of that size in the result is the answer.
+    """
+    data = [(t.shape, axis) for t in tensors((args, kwargs)) if (axis := axis_of(t)) is not None]
+    if func not in MOVING:
+        if not any(axis for _, axis in data):
+            return repeat(0)
+        made = [t.shape for t in tensors(result)]
+        kept = [[axis for shape, axis in data if shape == one] for one in made]
+        if all(kept):
+            return [max(axes) for axes in kept]
+    return _ask_torch(func, args, kwargs, axis_of) or repeat(0)
+
+
+def _ask_torch(func: Function, args: Any, kwargs: Any, axis_of: Callable[[Any], int | None]) -> list[int]:
+    def valueless(tensor: Tensor) -> Tensor:
+        axis = axis_of(tensor)
+        shape = [MANY if d == axis else size for d, size in enumerate(tensor.shape)]
+        return torch.empty(shape, dtype=tensor.dtype, device="meta")
+
+    try:
+        with torch.no_grad():
+            given, named = map_tensors(valueless, (args, kwargs))
+            found = [t.shape for t in tensors(func(*given, **named))]
+    except (RuntimeError, ValueError, TypeError, IndexError):  # for example, sizes were given as numbers
+        return []
+    return [shape.index(MANY) if MANY in shape else 0 for shape in found]
+
 
 READING: set[Function] = {
     Tensor.__bool__,

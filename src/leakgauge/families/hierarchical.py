@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from leakgauge.families.heads import find_heads
-from leakgauge.families.layers import names_inside, norm_layers, weighted_layers
+from leakgauge.families.layers import find_heads, names_inside, norm_layers, weighted_layers
 from leakgauge.families.roles import Attention, Roles
 
 

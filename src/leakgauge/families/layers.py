@@ -1,8 +1,9 @@
-"""Layers by kind, in the order in which the model registers them. Kinds are torch's own types."""
+"""Layers by kind, in the order in which the model registers them, and the classifier among them. Kinds are torch's own types."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -34,3 +35,31 @@ def norm_layers(model: nn.Module) -> tuple[str, ...]:
 def names_inside(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Those of ``names`` that are ``name`` or inside it."""
     return tuple(other for other in names if other == name or other.startswith(name + "."))
+
+
+_HEADS = ("head", "classifier", "cls_classifier", "heads", "fc", "linear")
+_SECOND_HEADS = ("head_dist", "distillation_classifier")
+
+
+def find_heads(model: nn.Module, trunk: str) -> tuple[str | None, tuple[str, ...]]:
+    """The head, and any further heads, of a model with a trunk whose names begin with ``trunk`` ("" or "a.b.").
+
+    Looks for a classifier by its usual names, nearest to the trunk first. If there is none, the head is the last linear
+    layer outside the trunk. A model with neither (features only) has no head.
+    """
+    all_linears = linear_layers(model)
+    for prefix in _enclosing(trunk):
+        for name in _HEADS:
+            found = names_inside(prefix + name, all_linears)
+            if found:
+                second = [names_inside(prefix + other, all_linears) for other in _SECOND_HEADS]
+                return found[-1], tuple(names[-1] for names in second if names)
+    outside = [name for name in all_linears if not name.startswith(trunk)]
+    return (outside[-1] if outside else None), ()
+
+
+def _enclosing(trunk: str) -> Iterator[str]:
+    """Prefixes from the trunk outwards: "a.b." gives "a.b.", "a.", ""."""
+    parts = trunk.split(".")[:-1]
+    for length in range(len(parts), -1, -1):
+        yield "".join(part + "." for part in parts[:length])

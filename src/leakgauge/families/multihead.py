@@ -7,8 +7,7 @@ import re
 
 from torch import nn
 
-from leakgauge.families.heads import find_heads
-from leakgauge.families.layers import linear_layers, names_inside, norm_layers, weighted_layers
+from leakgauge.families.layers import find_heads, linear_layers, names_inside, norm_layers, weighted_layers
 from leakgauge.families.roles import Attention, Roles
 
 _CLASS_TOKEN = re.compile(r"cls|class", re.IGNORECASE)

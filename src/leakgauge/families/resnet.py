@@ -6,8 +6,7 @@ import re
 
 from torch import nn
 
-from leakgauge.families.heads import find_heads
-from leakgauge.families.layers import linear_layers, norm_layers, weighted_layers
+from leakgauge.families.layers import find_heads, linear_layers, norm_layers, weighted_layers
 from leakgauge.families.roles import Roles
 
 _BLOCK = re.compile(

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from leakgauge.families.heads import find_heads
-from leakgauge.families.layers import norm_layers
+from leakgauge.families.layers import find_heads, norm_layers
 from leakgauge.families.roles import Attention, Roles
 from leakgauge.families.vit import attention_of, find_child
 

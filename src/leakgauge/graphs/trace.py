@@ -2,23 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import copy
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx, nn
+from torch.fx.graph import CodeGen
 
 from leakgauge.core import Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.families.nearest import nearest
-from leakgauge.graphs.exporting import export_graph
 from leakgauge.graphs.hooks import TracedByHooks, alike
+from leakgauge.graphs.liveness import IN_PLACE
 from leakgauge.graphs.points import Point, Traced
-from leakgauge.graphs.symbolic import trace_symbolically
 from leakgauge.graphs.traced_graph import TracedGraph
+
+
+def export_graph(model: nn.Module, x: Tensor, *, any_batch: bool) -> TracedGraph:
+    """The graph from torch.export, which raises its own errors if it cannot trace the model. ``x`` holds at least two samples."""
+    example = x if any_batch else x[:1]
+    shapes = ({0: torch.export.Dim.DYNAMIC},) if any_batch else None
+    with _quiet():
+        program = torch.export.export(model, (example,), dynamic_shapes=shapes)
+        if _writes_in_place(program):
+            program = program.run_decompositions({})
+        module = program.module(check_guards=False)
+    assert isinstance(module, torch.fx.GraphModule)
+    how = "torch.export" if any_batch else "torch.export of one sample"
+    return TracedGraph(_flat(module), how, any_batch, example, program.call_spec.out_spec)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppresses the partial graphs and internals that torch.export prints; real failures still raise."""
+    talkative = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    before = talkative.disabled
+    talkative.disabled = True
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        talkative.disabled = before
+
+
+def _writes_in_place(program: torch.export.ExportedProgram) -> bool:
+    """Whether an operation changes its input. Then a value could change after it was sent."""
+    schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes if node.op == "call_function")
+    return any(schema is not None and schema.is_mutable for schema in schemas)
+
+
+def _flat(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The module without its input and output structure, so parts of its graph can be copied."""
+    module.graph.set_codegen(CodeGen())
+    return torch.fx.GraphModule(module, module.graph)
+
+
+def trace_symbolically(model: nn.Module, x: Tensor) -> TracedGraph:
+    """The graph from torch.fx, which raises its own errors if it cannot trace the model. The model is copied."""
+    own = copy.deepcopy(model)
+    for module in own.modules():
+        if getattr(module, "inplace", False) is True:
+            module.inplace = False  # pyright: ignore[reportArgumentType] - or a value sent would change later
+    traced = fx.symbolic_trace(own)
+    for node in traced.graph.nodes:
+        if node.op == "call_function" and node.target in IN_PLACE:
+            node.target = IN_PLACE[node.target]
+        if node.kwargs.get("inplace") is True:
+            node.kwargs = {**node.kwargs, "inplace": False}
+    traced.recompile()
+    return TracedGraph(traced, "torch.fx", True, x, None)
+
 
 SAMPLES = 3
 """Batch size of the example: an unusual number, so a dimension of this size must be the batch."""

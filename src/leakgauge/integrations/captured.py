@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -25,13 +25,12 @@ from leakgauge.core import (
     Victim,
 )
 from leakgauge.data.fit import Shape
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.resolve import load_model, rearranged
-from leakgauge.integrations.rounded_weights import rounding_told
 from leakgauge.integrations.setups import images_for
 from leakgauge.integrations.tensor_files import read_tensors, unwrapped
-from leakgauge.integrations.update_sign import refuse_the_opposite
+from leakgauge.inversion.labels import batch_size, head_gradient
 from leakgauge.models.pretrained import PRETRAINED
 
 Holds = Literal["gradient", "delta", "weights"]
@@ -258,4 +257,68 @@ def refuse_in_a_file(case: Case, *, data: str | None) -> None:
     if (data is not None) != bool(known):
         raise BadInput(
             "with --update, --data are the server's own images and belong to --reveal auxiliary:64; give both or none"
+        )
+
+
+NOTHING_ELSE = 0.9
+"""A share of the rounding above which an update is refused: the gradient read from it has a cosine below 0.44 to the true one."""
+
+
+def rounding_told(sent: Signal, known: Mapping[str, Tensor], *, source: str) -> tuple[Assumption, ...]:
+    """What must be said of new weights ``sent`` beside the ``known`` ones they came from; nothing where they have 32 bits.
+
+    A weight w rounded to the nearest number of a type is off by an error spread evenly over one step u(w) of that type, with
+    the mean square u² / 12, whatever the training did. Where the known weights are of that type too, the client may have
+    trained in it, and the error cannot be told from what the weights say.
+    """
+    kind = next((t for t in (torch.bfloat16, torch.float16) if _exact(sent.values(), t)), None)
+    if kind is None:
+        return ()
+    name = str(kind).removeprefix("torch.")
+    if _exact((known[n] for n in sent), kind):
+        return (Assumption(f"the weights came in {name}: changes below its steps are lost", "deployable"),)
+    rounding = sum(float((_step(value, kind) ** 2 / 12).sum()) for value in sent.values()) ** 0.5
+    away = sum(float((value - known[n]).double().square().sum()) for n, value in sent.items()) ** 0.5
+    share = rounding / away if away else 0.0
+    if share > NOTHING_ELSE:
+        raise BadInput(
+            f"{source} holds weights in {name}, and what changed in them is rounding; save them in 32 bits, or their difference"
+        )
+    said = f"the weights came in {name}: about {share:.0%} of the length of what changed is rounding"
+    return (Assumption(said, "deployable"),)
+
+
+def _exact(values: Iterable[Tensor], kind: torch.dtype) -> bool:
+    """Whether all values are numbers of ``kind``, in whatever type they are held."""
+    return all(bool((value == value.to(kind).to(value)).all()) for value in values)
+
+
+def _step(value: Tensor, kind: torch.dtype) -> Tensor:
+    """Distance from each value to the next number of ``kind``; 0 where the value is 0, which no rounding has made."""
+    _, exponent = torch.frexp(value.double().abs())
+    step = torch.finfo(kind).eps * torch.exp2(exponent.double() - 1)
+    return torch.where(value == 0, 0.0, step)
+
+
+BALANCED = 0.05
+"""Largest |Σ ∂b_i| / Σ |∂b_i| of a gradient whose signs are trusted. Without noise it is zero but for rounding and weight decay."""
+
+
+def refuse_the_opposite(victim: Victim, seen: Observation, *, source: str) -> None:
+    """Refuses an update that only makes sense with its sign reversed: replayed, old minus new weights would lead to nothing.
+
+    Under cross entropy ∂b_i = mean p_i − n_i / B: a class of which there is no sample has a positive entry, in every local step, so
+    at most ``size`` entries are negative. Where more are, and at most ``size`` are positive, it is the other way round. Nothing can
+    be said of a head without bias, of other losses, of batches that may hold every class, and of noise.
+    """
+    try:
+        bias = head_gradient(victim, seen, "bias")
+    except Inapplicable:
+        return
+    size, positive, negative = batch_size(seen), int((bias > 0).sum()), int((bias < 0).sum())
+    balanced = abs(float(bias.sum())) <= BALANCED * float(bias.abs().sum())
+    if balanced and negative > size >= positive:
+        raise BadInput(
+            f"{source} has the opposite sign: as it stands, the scores of {negative} classes were raised by {size} sample(s); "
+            "give new minus old weights, or the gradient as backward() leaves it"
         )

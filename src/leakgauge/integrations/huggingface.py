@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,6 @@ from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, MissingExtra
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.torchvision_guest import invite_torchvision
-from leakgauge.integrations.window_masks import keep_window_masks
 
 _NO_PIXELS = ("imagegpt", "perceiver", "shieldgemma2", "siglip2", "timm_wrapper")
 """Architectures listed as image classifiers that do not take a plain batch of images, or only wrap another package."""
@@ -271,3 +271,35 @@ def _normalisation(preprocessor: Mapping[str, Any]) -> tuple[tuple[float, ...], 
     if abs(scale - 1) < 1e-6:  # as usual: the figures stay as they are written
         return mean, std
     return tuple(m / scale for m in mean), tuple(s / scale for s in std)
+
+
+class KeptMask:
+    """Replaces a layer's method ``get_attn_mask``; off the CPU it computes each mask once.
+
+    SwinV2 in transformers before 5.20 or so makes its masks on the host in every pass and copies them over. A step that is recorded as a
+    CUDA graph must not do that, and would run eagerly, many times slower.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer = layer
+        self.kept: dict[Any, Tensor | None] = {}
+
+    def __call__(self, height: int, width: int, dtype: torch.dtype) -> Tensor | None:
+        layer: Any = self.layer
+        device = next(layer.parameters()).device
+        if device.type == "cpu" or torch.compiler.is_compiling():
+            return type(layer).get_attn_mask(layer, height, width, dtype)
+        key = (height, width, dtype, device, layer.window_size, layer.shift_size)
+        if key not in self.kept:
+            with torch.inference_mode(False):  # what is made inside could not be differentiated through later
+                mask = type(layer).get_attn_mask(layer, height, width, dtype)
+                self.kept[key] = None if mask is None else mask.to(device)
+        return self.kept[key]
+
+
+def keep_window_masks(model: nn.Module) -> None:
+    """Changes, in place, the layers of ``model`` that make their masks on the host: those that are not told a device."""
+    for layer in model.modules():
+        make = getattr(type(layer), "get_attn_mask", None)
+        if make is not None and list(inspect.signature(make).parameters) == ["self", "height", "width", "dtype"]:
+            vars(layer)["get_attn_mask"] = KeptMask(layer)

@@ -1,10 +1,8 @@
 """The parts of optimisation attacks, and the one loop that runs them."""
 
-from leakgauge.inversion.consistency import GroupConsistency, Registration, Shift
 from leakgauge.inversion.distances import L1, L2, ByName, Cosine, Decaying, Equal, LayerNorms, RelativeL2
 from leakgauge.inversion.epochs import EpochsAgree, OverEpochs
 from leakgauge.inversion.guided import Guided
-from leakgauge.inversion.halving import Halving
 from leakgauge.inversion.knowledge import ExactStatistics, ProxyStatistics, RunningStatistics, Strongest
 from leakgauge.inversion.labels import (
     BiasCounts,
@@ -19,8 +17,8 @@ from leakgauge.inversion.labels import (
     read_labels,
 )
 from leakgauge.inversion.latent import Latent
-from leakgauge.inversion.matching import Matching
-from leakgauge.inversion.priors import BatchNormStatistics, Norm, TotalVariation
+from leakgauge.inversion.matching import Halving, Matching
+from leakgauge.inversion.priors import BatchNormStatistics, GroupConsistency, Norm, Registration, Shift, TotalVariation
 from leakgauge.inversion.progress import watching
 from leakgauge.inversion.solvers import LBFGS, Adam, AdamW, CosineDecay, Descent, Sign, Steady, StepDecay
 from leakgauge.inversion.starts import Constant, FromSpace, Given, NearTruth, Normal, Revealed, Uniform

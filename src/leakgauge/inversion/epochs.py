@@ -14,7 +14,7 @@ from leakgauge.inversion.known_targets import has_structured_targets, with_known
 from leakgauge.inversion.labels import batch_size, class_labels
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.terms import Candidate, Term, per_restart
-from leakgauge.measures.pairing import pair
+from leakgauge.measures.image import pair
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,13 @@ from torch import Tensor
 
 from leakgauge.channels.dropout import dropping_layers
 from leakgauge.channels.twice import explaining_once_only
-from leakgauge.core import Observation, PerSample, Reconstruction, Tokens, Trace, Use, Victim
+from leakgauge.core import Observation, PerSample, Reconstruction, Signal, Tokens, Trace, Use, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.engine.fused import precision_name, rounds
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.inversion.draws import Draws
-from leakgauge.inversion.halving import Halving
 from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import (
     CloudPrediction,
@@ -33,7 +33,66 @@ from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, NearTruth, Revealed, Start
 from leakgauge.inversion.terms import Sum, Term, couples_restarts
-from leakgauge.inversion.widening import NOTE, too_narrow, widen
+
+
+@dataclass(frozen=True)
+class Halving:
+    """At each fraction ``at`` of the run, continues only with the share ``keep`` of restarts of lowest objective.
+
+    A restart that stops early keeps its best candidate. Off in every recipe: papers run all restarts to the end.
+
+    Ref: Jamieson and Talwalkar 2016, Algorithm 1 — successive halving
+
+    >>> Halving().drops(32, 1000)
+    {100: 16, 250: 8, 500: 4}
+    """
+
+    at: tuple[float, ...] = (0.1, 0.25, 0.5)
+    keep: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.keep < 1 or not all(0 < fraction < 1 for fraction in self.at):
+            raise BadInput(f"Halving needs fractions between 0 and 1, got {self}")
+
+    def drops(self, restarts: int, steps: int) -> dict[int, int]:
+        """How many restarts remain from each step on."""
+        left, plan = restarts, {}
+        for fraction in sorted(self.at):
+            left = max(1, round(left * self.keep))
+            plan[int(fraction * steps)] = left
+        return plan
+
+
+NOTE = "searched in float32: in the victim's float16 the squares of gradients become 0 and no step can be taken"
+
+
+def too_narrow(victim: Victim) -> bool:
+    """Whether the victim's number type cannot hold the squares of small gradients; bfloat16 has the range of float32."""
+    return victim.dtype == torch.float16
+
+
+def widen(victim: Victim, seen: Sequence[Observation]) -> tuple[Victim, list[Observation]]:
+    """A float16 victim with float32 weights, and the observations converted: an adversary may compute in any number type."""
+    wide = replace(victim, model=copy.deepcopy(victim.model).float())
+    return wide, [
+        replace(
+            one,
+            signal=_signal(one.signal),
+            buffers=None if one.buffers is None else _signal(one.buffers),
+            near=None if one.near is None else _tensor(one.near),
+            auxiliary=None if one.auxiliary is None else _tensor(one.auxiliary),
+        )
+        for one in seen
+    ]
+
+
+def _signal(signal: Signal) -> Signal:
+    return {name: _tensor(value) for name, value in signal.items()}
+
+
+def _tensor(value: Tensor) -> Tensor:
+    return value.float() if value.dtype == torch.float16 else value
+
 
 POINTS_IN_TRACE = 200
 SNAPSHOTS = 6

@@ -1,4 +1,4 @@
-"""How similar two batches of images are, image by image.
+"""How similar two batches of images are, image by image, and which belong together: an attack on a batch cannot know the order.
 
 Images are (N, C, H, W) with values in [0, 1]; the data range is 1. Everything is computed and returned in float64,
 because the differences of near-equal images cancel in float32.
@@ -154,3 +154,21 @@ def _gaussian(size: int) -> list[float]:
     at = torch.arange(size, dtype=torch.float64) - size // 2
     weights = torch.exp(-0.5 * (at / SIGMA) ** 2)
     return (weights / weights.sum()).tolist()
+
+
+def pair(reconstructions: Tensor, truths: Tensor) -> Tensor:
+    """The permutation with ``truths[pair(reconstructions, truths)]`` in the order of ``reconstructions``.
+
+    Entry i is the index of the truth matched to reconstruction i. It is the one-to-one matching with the least total squared
+    error (Hungarian method), so a perfect but shuffled batch gets its order back.
+
+    >>> truths = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    >>> pair(truths[[2, 0, 1]], truths).tolist()
+    [2, 0, 1]
+    """
+    if len(reconstructions) != len(truths):
+        raise BadInput(f"pairing is one to one, got {len(reconstructions)} reconstructions and {len(truths)} truths")
+    from scipy.optimize import linear_sum_assignment  # here, because it takes longer to import than this whole package
+
+    _, columns = linear_sum_assignment(mse_pairs(reconstructions, truths).cpu().numpy())
+    return torch.as_tensor(columns, dtype=torch.long, device=reconstructions.device)

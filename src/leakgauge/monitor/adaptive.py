@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from leakgauge.channels.rows import as_rows
 from leakgauge.core import Loss
 from leakgauge.errors import BadInput
-from leakgauge.measures.decoding import decode
-from leakgauge.measures.ranking import auc
+from leakgauge.measures.membership import auc, decode
 from leakgauge.measures.rdp import RDPFilter
 from leakgauge.monitor.whitebox import per_sample_gradients, products, whole_gradient
 

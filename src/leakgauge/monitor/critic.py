@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.measures.kernel_ridge import KernelRidge, Spectrum
+from leakgauge.measures.ridge import KernelRidge, Spectrum
 
 COMPONENTS = 16
 """Principal components of the batch features that a critic predicts."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from leakgauge.measures.ranking import Rate
+from leakgauge.measures.membership import Rate
 from leakgauge.monitor.whitebox import WhiteBox
 
 View = Literal["raw", "clipped", "released"]

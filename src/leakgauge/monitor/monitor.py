@@ -10,8 +10,8 @@ from torch import Tensor
 
 from leakgauge.core import Signal
 from leakgauge.errors import BadInput
-from leakgauge.measures.binomial import clopper_pearson
-from leakgauge.measures.ranking import Rate
+from leakgauge.measures.intervals import clopper_pearson
+from leakgauge.measures.membership import Rate
 from leakgauge.monitor.alarm import Alarm
 from leakgauge.monitor.guard import Guard
 from leakgauge.monitor.inputs import WIDTH, BatchFeatures

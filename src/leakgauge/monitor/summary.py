@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from leakgauge.measures.ranking import Rate
+from leakgauge.measures.membership import Rate
 from leakgauge.monitor.leakage import Leakage
 
 ROWS = 12

@@ -20,9 +20,7 @@ from leakgauge.channels.rows import as_rows
 from leakgauge.core import Loss, Targets
 from leakgauge.core.running import output_at
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.measures.decoding import decode
-from leakgauge.measures.gaussian_channel import membership_information
-from leakgauge.measures.ranking import Rate, auc, true_positive_rate
+from leakgauge.measures.membership import Rate, auc, decode, membership_information, true_positive_rate
 from leakgauge.monitor.head import Products, head_products, linear_owner
 
 FLOATS = 1 << 24

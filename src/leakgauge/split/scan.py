@@ -17,12 +17,16 @@ from leakgauge.core.randomness import draw_indices
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.graphs import find_point, trace_of
 from leakgauge.inversion.progress import also_watching
-from leakgauge.measures.bootstrap import ratio_interval
-from leakgauge.measures.bounds import decision_entropy, feature_entropy
-from leakgauge.measures.entropy import covariance_spectrum, effective_rank
 from leakgauge.measures.explained import class_mean_images, mean_image, most_exposed, mse_per_pixel, psnr_of_batches
+from leakgauge.measures.features import (
+    class_radii,
+    covariance_spectrum,
+    decision_entropy,
+    effective_rank,
+    feature_entropy,
+)
 from leakgauge.measures.image import mse, ssim
-from leakgauge.measures.radius import class_radii
+from leakgauge.measures.intervals import ratio_interval
 from leakgauge.measures.reidentification import rank
 from leakgauge.split.cache import IN_MEMORY, cache_features, feature_bytes
 from leakgauge.split.cuts import Cut

@@ -30,10 +30,8 @@ from leakgauge.core import Channel, Defense, NeedsVictim, Protects, RowByRow, Si
 from leakgauge.core.randomness import private_randomness
 from leakgauge.defenses import WithholdNames
 from leakgauge.errors import Inapplicable
-from leakgauge.measures.binomial import clopper_pearson
-from leakgauge.measures.bootstrap import mean_interval
-from leakgauge.measures.decoding import decode_each
-from leakgauge.measures.ranking import Rate, auc_interval
+from leakgauge.measures.intervals import clopper_pearson, mean_interval
+from leakgauge.measures.membership import Rate, auc_interval, decode_each
 from leakgauge.measures.rdp import spent_epsilon
 from leakgauge.monitor.whitebox import COUPLED, FLOATS, per_sample_gradients, whole_gradient
 

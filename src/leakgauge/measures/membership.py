@@ -1,4 +1,4 @@
-"""How well a score separates members from others: AUC and true-positive rate, each with an interval."""
+"""Who is in a sum: how well a score separates members from others, which candidates make up a sum, and what noise guarantees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.binomial import clopper_pearson
+from leakgauge.measures.intervals import clopper_pearson
 
 
 @dataclass(frozen=True)
@@ -90,3 +90,57 @@ def _check(members: Tensor, others: Tensor) -> None:
         )
     if not bool(torch.isfinite(members).all() and torch.isfinite(others).all()):
         raise BadInput("ranking needs finite scores; drop NaN and infinity")
+
+
+RIDGES = tuple(10.0**power for power in range(-10, 3))
+
+
+def decode(gram: Tensor, cross: Tensor, energy: float, dimensions: int) -> Tensor:
+    """Weights of n candidates in one signal, shape (n,); see :func:`decode_each`."""
+    energies = torch.tensor([energy], dtype=torch.float64, device=gram.device)
+    return decode_each(gram, cross[:, None], energies, dimensions)[:, 0]
+
+
+def decode_each(gram: Tensor, cross: Tensor, energy: Tensor, dimensions: int) -> Tensor:
+    """Weights c = (XXᵀ + λI)⁻¹ X g of n candidates in each of m signals g ≈ Xᵀc, shape (n, m).
+
+    ``gram`` = XXᵀ (n, n), ``cross`` = Xg (n, m), ``energy`` = ‖g‖² (m,) and ``dimensions`` = d the length of g. For each signal, λ
+    is the multiple of the mean diagonal, out of ``RIDGES``, with the least generalised cross-validation error
+    ‖g - Xᵀc‖²/(d - tr H)²; there is nothing to tune. Without noise and with independent rows, c is exact.
+
+    Ref: Golub et al. 1979, section 1 — ridge parameter by generalised cross-validation
+    """
+    gram, cross = gram.double(), cross.double()
+    scale = gram.diagonal().mean().clamp_min(1e-300)
+    values, vectors = torch.linalg.eigh(gram / scale)
+    values = values.clamp_min(0)[:, None]
+    turned = vectors.T @ cross / scale
+    ridges = torch.tensor(RIDGES, dtype=values.dtype, device=values.device)[:, None, None]
+    weights = turned / (values + ridges)  # (ridges, n, m): coefficients in the eigenbasis
+    fitted = (weights.square() * values).sum(1) - 2 * (weights * turned).sum(1)
+    left = (energy.to(values) / scale + fitted).clamp_min(0)
+    freedom = dimensions - (values / (values + ridges)).sum(1)
+    error = torch.where(freedom > 0, left / freedom.clamp_min(1e-9).square(), torch.inf)
+    best = error.argmin(0)
+    return vectors @ weights[best, :, torch.arange(len(best), device=best.device)].T
+
+
+def membership_information(gram: Tensor, *, rate: float, noise: float) -> float:
+    """Upper bound in nats of what Σᵢ bᵢ xᵢ + N(0, s²) reveals about the membership b of n candidates.
+
+    min(½ ln det(I + q(1-q)·XXᵀ/s²), n·H(q)) with ``gram`` = XXᵀ (n, n) of the candidates' contributions, ``rate`` = q the
+    independent probability of being in the batch, ``noise`` = s the standard deviation per entry of the sum. For a given
+    covariance the Gaussian has the largest entropy, and no signal can reveal more about b than the entropy of b.
+
+    Ref: Cover and Thomas 2006, Theorem 8.6.5 — the normal maximises entropy for a given covariance
+    """
+    count = len(gram)
+    if gram.shape != (count, count) or not 0 < rate < 1:
+        raise BadInput(f"the bound needs a square Gram matrix and a rate within (0, 1), got {gram.shape} and {rate}")
+    if not noise >= 0:
+        raise BadInput(f"the standard deviation of the noise must be at least 0, got {noise}")
+    entropy = -count * (rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
+    if noise == 0:
+        return entropy
+    spectrum = torch.linalg.eigvalsh(gram.double()).clamp_min(0)
+    return min(entropy, 0.5 * float(torch.log1p(rate * (1 - rate) / noise**2 * spectrum).sum()))
