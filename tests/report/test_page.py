@@ -292,6 +292,31 @@ def test_the_report_reads_records_findings_and_wording_only():
                 assert ours or known or read, f"{path.name} imports {name}"
 
 
+READABLE = {
+    "FILE", "PLAN", "CONCLUSION", "exists", "read", "read_plan", "read_conclusion", "to_json",
+    "MonitorRun", "ScanPlan", "CutRecord", "Conclusion", "RIDGE", "DECODER", "DefenseRecord", "evidence", "worth_having",
+}  # fmt: skip
+"""What the report may use of a question: its records and what reads them, nothing that runs or trains a model."""
+
+
+def test_of_a_question_the_report_uses_the_records_only():
+    import leakgauge.report as package
+
+    used: set[str] = set()
+    for path in Path(package.__path__[0]).rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        modules: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "leakgauge.audit.questions":
+                modules |= {alias.asname or alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("leakgauge.audit.questions."):
+                used |= {alias.name for alias in node.names}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+                used.add(node.attr)
+    assert {"read", "MonitorRun"} <= used <= READABLE
+
+
 def test_the_interval_over_restarts_is_shown_where_there_is_one(tmp_path: Path, one):
     found = Interval(0.2, 0.125, 0.275, 3, 0.95)
     record = replace(one, restarts={"ssim": [0.1, 0.2, 0.3]}, intervals={"ssim": found})
