@@ -4,7 +4,7 @@
 
 The paper's CIFAR-10 model with batches of 4, 8, 16 and 24 (two batches each), and ViT-Base with 4 photographs and with 24 pictures cut from
 them, with the paper's steps. Labels repeat, and the rule the paper borrows from Yin et al. needs distinct ones; they are counted from the
-bias gradient, less the chances that the public model gives to noise (``ChanceCounts``). Rows of an earlier run counted them without
+bias gradient, less the chances that the public model gives to noise (``ExpectedCounts``). Rows of an earlier run counted them without
 (``BiasCounts``), which reads many wrongly: see ``why_batches.py``. A run that was stopped goes on with the cases that are missing.
 """
 
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.engine import TF32, Exact, Fused, Precision
-from leakgauge.inversion import ChanceCounts
+from leakgauge.inversion import ExpectedCounts
 from leakgauge.measures.reidentification import rank
 from reproductions.april import study
 from reproductions.april.study import Images, Options, Pictures, Results, Row
@@ -87,7 +87,7 @@ def attack(options: Options, results: Results, case: Case) -> None:
     images, size = case.images, case.size
     model = case.make(images, architecture="B", quick=options.quick, seed=options.seed)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
-    april = replace(study.matching_attack("april", steps=case.steps, precision=case.precision), labels=ChanceCounts())
+    april = replace(study.matching_attack("april", steps=case.steps, precision=case.precision), labels=ExpectedCounts())
     began, seen = time.perf_counter(), study.observed(victim, images, batch=size)
     found = april.many(victim, seen, seed=options.seed)
     squares = [sum(float(t.double().square().sum()) for t in one.signal.values()) for one in seen]

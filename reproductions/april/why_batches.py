@@ -21,7 +21,7 @@ import torch
 from leakgauge.channels import Gradient
 from leakgauge.core import Victim, share
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import BiasCounts, ChanceCounts, MinimumEntry
+from leakgauge.inversion import BiasCounts, ExpectedCounts, MinimumEntry
 from leakgauge.inversion.labels import LabelRule
 from reproductions.april import study
 from reproductions.april.batches import BY_BIAS, RULE, SET_UP, labels_read
@@ -30,7 +30,7 @@ from reproductions.common.drawing import Line, Panel, grid, svg
 
 RULES: dict[str, LabelRule] = {
     BY_BIAS: BiasCounts(strict=False),
-    RULE: ChanceCounts(),
+    RULE: ExpectedCounts(),
     "Yin et al.": MinimumEntry(),
 }
 SIZES = (4, 8, 16, 24)
@@ -79,7 +79,7 @@ def attack(options: Options, results: Results, size: int, steps: int) -> None:
     model = study.small_model(images, architecture="B", quick=options.quick, seed=options.seed)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
     (seen,) = study.observed(victim, images, batch=size)
-    matching = replace(study.matching_attack("april", steps=options.steps(steps)), labels=ChanceCounts())
+    matching = replace(study.matching_attack("april", steps=options.steps(steps)), labels=ExpectedCounts())
     found = matching(victim, seen, seed=options.seed)
     square = sum(float(t.double().square().sum()) for t in seen.signal.values())
     results.drop(part="attack", batch=size)

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import DPSGD, FedAvg, Gradient
 from leakgauge.core import Observation, Pixels, Size, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.defenses import Clip, WithholdNames
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import (
     BiasCounts,
-    ChanceCounts,
+    ExpectedCounts,
     FirstThatApplies,
     Joint,
     MinimumEntry,
@@ -71,7 +71,7 @@ def test_classes_that_the_model_favours_anyway_are_counted(labels, seed):
     with torch.no_grad():
         of.model[3].bias[3] += 2.5
     seen = observed(of, labels, seed=seed)
-    assert told(ChanceCounts(doubt=0.5), of, seen) == sorted(labels)
+    assert told(ExpectedCounts(), of, seen) == sorted(labels)
 
 
 def test_the_plain_counts_miss_a_favoured_class():
@@ -80,19 +80,22 @@ def test_the_plain_counts_miss_a_favoured_class():
         of.model[3].bias[3] += 2.5
     seen = observed(of, list(range(8)))
     assert told(BiasCounts(strict=False), of, seen) != list(range(8))
-    assert told(ChanceCounts(), of, seen) == list(range(8))
+    assert told(ExpectedCounts(), of, seen) == list(range(8))
 
 
-@pytest.mark.parametrize(
-    ("loss", "defenses"), [(F.cross_entropy, (Clip(0.01),)), (nn.CrossEntropyLoss(reduction="sum"), ())]
-)
-def test_where_the_scale_is_not_the_gradients_labels_are_counted_without_it(loss, defenses):
+def test_where_the_scale_is_not_the_gradients_labels_are_counted_without_it():
     labels = [1, 1, 1, 1, 4, 7]
-    of = victim(loss=loss)
-    seen = observed(of, labels, defenses=defenses)
+    of = victim()
+    seen = observed(of, labels, defenses=(Clip(0.01),))
     with pytest.raises(Inapplicable, match="unscaled gradient"):
-        told(ChanceCounts(doubt=0.5), of, seen)
+        told(ExpectedCounts(), of, seen)
     assert told(infer_labels(), of, seen) == labels
+
+
+def test_a_loss_that_adds_up_the_batch():
+    of = victim(loss=nn.CrossEntropyLoss(reduction="sum"))
+    for channel in (Gradient(), FedAvg(steps=2, lr=0.001, minibatch=3)):
+        assert told(ExpectedCounts(), of, observed(of, [1, 1, 1, 1, 4, 7], channel=channel)) == [1, 1, 1, 1, 4, 7]
 
 
 def test_a_layer_that_gives_no_score_per_class_is_no_head():
@@ -111,14 +114,14 @@ def test_a_layer_that_gives_no_score_per_class_is_no_head():
         told(BiasCounts(strict=False), of, observed(of, [1, 2]))
 
 
-def test_the_chance_rule_refuses_a_model_that_tells_images_apart():
+def test_expected_counts_need_a_gradient_or_a_change_of_weights():
     of = victim()
-    with torch.no_grad():
-        of.model[3].weight *= 100
-    with pytest.raises(Inapplicable, match="similar probabilities"):
-        told(ChanceCounts(), of, observed(of, [1, 2, 3]))
-    with pytest.raises(Inapplicable, match="single step"):
-        told(ChanceCounts(), of, observed(of, [1, 2], channel=FedAvg(steps=2, lr=0.1)))
+    with pytest.raises(Inapplicable, match="a gradient or the change of weights"):
+        told(ExpectedCounts(), of, observed(of, [1, 2], channel=DPSGD(clip=1.0, noise=0.1)))
+    seen = observed(of, [1, 2])
+    broken = {**seen.signal, "3.bias": torch.full((10,), torch.nan)}
+    with pytest.raises(Inapplicable, match="not finite"):
+        told(ExpectedCounts(), of, replace(seen, signal=broken))
 
 
 @settings(max_examples=15, deadline=None)
@@ -232,21 +235,37 @@ def test_rules_for_positive_features_refuse_negative_ones(rule):
         told(rule, of, observed(of, [1, 2]))
 
 
-@pytest.mark.parametrize("rule", [*ALL, BiasCounts(strict=False)], ids=ids)
+@pytest.mark.parametrize("rule", [*ALL, ExpectedCounts(), BiasCounts(strict=False)], ids=ids)
 @pytest.mark.parametrize(
     "loss",
     [
-        nn.CrossEntropyLoss(label_smoothing=0.1),
-        partial(F.cross_entropy, label_smoothing=0.1),
         nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0)),
+        partial(F.cross_entropy, weight=torch.arange(1.0, 11.0)),
         lambda output, y: F.mse_loss(output, F.one_hot(y, 10).float()),
     ],
-    ids=["smoothed", "smoothed function", "weighted", "squared"],
+    ids=["weighted", "weighted function", "squared"],
 )
 def test_other_losses_are_refused(rule, loss):
     of = victim(loss=loss)
-    with pytest.raises(Inapplicable, match="only hold for cross entropy on hard labels"):
+    with pytest.raises(Inapplicable, match="only hold for cross entropy without class weights"):
         told(rule, of, observed(of, [1]))
+
+
+SMOOTHED = [nn.CrossEntropyLoss(label_smoothing=0.1), partial(F.cross_entropy, label_smoothing=0.1)]
+
+
+@pytest.mark.parametrize("rule", [*ALL, BiasCounts(strict=False)], ids=ids)
+@pytest.mark.parametrize("loss", SMOOTHED, ids=["module", "function"])
+def test_label_smoothing_is_refused_where_a_rule_reads_signs(rule, loss):
+    of = victim(loss=loss)
+    with pytest.raises(Inapplicable, match="without label smoothing"):
+        told(rule, of, observed(of, [1]))
+
+
+@pytest.mark.parametrize("loss", SMOOTHED, ids=["module", "function"])
+def test_smoothed_labels_are_counted(loss):
+    of = victim(loss=loss)
+    assert told(infer_labels(), of, observed(of, REPEATED)) == REPEATED
 
 
 def test_the_module_of_cross_entropy_is_accepted():
@@ -298,7 +317,7 @@ def test_if_no_rule_applies_every_reason_is_given():
         told(FirstThatApplies((SignRule(), RowSum(), BiasCounts())), of, observed(of, [1, 1], reveal=(Size(),)))
 
 
-@pytest.mark.parametrize("rule", [SignRule(), RowSum(), MinimumEntry(), BiasCounts(), ChanceCounts(), infer_labels()])
+@pytest.mark.parametrize("rule", [SignRule(), RowSum(), MinimumEntry(), BiasCounts(), ExpectedCounts(), infer_labels()])
 def test_reading_labels_leaves_the_random_numbers_of_the_user_alone(rule):
     """The probes of a train-mode model draw dropout masks, which must not come from the global stream."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.ReLU(), nn.Dropout(0.5), nn.Linear(24, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakgauge.core import AddsClients, Channel, KeepsSecrets, Mode, Reseeds, SendsGradient, TrainsLocally
+from leakgauge.errors import BadInput
 
 
 def single_client(channel: Channel) -> Channel:
@@ -39,6 +40,22 @@ def local_steps(channel: Channel, size: int) -> int:
     """Local steps of each client, for ``size`` samples in total."""
     one = single_client(channel)
     return len(one.batches(max(1, size // clients(channel)))) if isinstance(one, TrainsLocally) else 1
+
+
+def step_size(channel: Channel, size: int) -> int:
+    """Samples of one client's first step, for ``size`` samples in total."""
+    own, one = max(1, size // clients(channel)), single_client(channel)
+    return len(one.batches(own)[0]) if isinstance(one, TrainsLocally) else own
+
+
+def summed_rate(channel: Channel, size: int) -> float:
+    """Σ of the learning rates by which the gradients of all local steps enter a change of weights; momentum counts early ones
+    again: η Σ_k (1 − μ^k)/(1 − μ) for k = 1 … K."""
+    one = single_client(channel)
+    if not isinstance(one, TrainsLocally):
+        raise BadInput(f"{channel!r} takes no local steps")
+    momentum = float(getattr(one, "momentum", 0.0))
+    return one.lr * sum((1 - momentum**k) / (1 - momentum) for k in range(1, local_steps(channel, size) + 1))
 
 
 def uses_whole_batch(channel: Channel, size: int) -> bool:

@@ -6,8 +6,8 @@ from leakgauge.inversion.guided import Guided
 from leakgauge.inversion.knowledge import ExactStatistics, ProxyStatistics, RunningStatistics, Strongest
 from leakgauge.inversion.labels import (
     BiasCounts,
-    ChanceCounts,
     CloudPrediction,
+    ExpectedCounts,
     FirstThatApplies,
     Joint,
     MinimumEntry,
@@ -33,7 +33,6 @@ __all__ = [
     "BatchNormStatistics",
     "BiasCounts",
     "ByName",
-    "ChanceCounts",
     "CloudPrediction",
     "Constant",
     "Cosine",
@@ -43,6 +42,7 @@ __all__ = [
     "EpochsAgree",
     "Equal",
     "ExactStatistics",
+    "ExpectedCounts",
     "FirstThatApplies",
     "FromSpace",
     "Given",

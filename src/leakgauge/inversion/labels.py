@@ -8,6 +8,7 @@ Each rule checks its preconditions and raises ``Inapplicable`` if they do not ho
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -15,12 +16,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.channels import Features
-from leakgauge.channels.facts import is_gradient, is_weight_update, single_client
+from leakgauge.channels.facts import (
+    is_gradient,
+    is_weight_update,
+    local_steps,
+    single_client,
+    step_size,
+    summed_rate,
+)
 from leakgauge.core import Observation, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
+from leakgauge.inversion.class_counts import (
+    ClassRates,
+    CountEstimate,
+    estimate_counts,
+    even_rates,
+    fit_temperature,
+    rates_from_scores,
+)
 
 
 class LabelRule(Protocol):
@@ -127,48 +143,53 @@ class BiasCounts:
 
 
 @dataclass(frozen=True)
-class ChanceCounts:
-    """Labels that may repeat, for a barely trained model: n_i = B · (p̄_i − ∂b_i), from ∂b_i = 1/B Σ_k p_ki − n_i/B.
+class ExpectedCounts:
+    """Labels that may repeat, of trained and untrained models: E[n | ∂b], rounded; see :mod:`leakgauge.inversion.class_counts`.
 
-    p̄ are the mean probabilities that the public model gives to ``probes`` samples of noise. Each class with a negative entry gets
-    one of the B labels; the others go one by one to the class that lacks most. An untrained model may favour some classes for
-    any input, and :class:`BiasCounts` misses these; this rule accounts for them. Refused if the probabilities vary between
-    samples, as after training: their deviation s must keep B · s/√B below ``doubt`` of a label. Also refused if the length of
-    ∂b is off by a factor of two from what the counts imply: then clipping, or a loss that sums over the batch, has changed
-    the scale, which :class:`BiasCounts` does not need.
+    How the model answers to each class is learned from at most ``images`` public images where the server holds some, and from
+    noise where the model answers alike to all inputs, as before training. A trained model without public images is taken as
+    calibrated and equally good at all classes. After local steps the public model is known at both ends, and answers are averaged
+    over the straight way between them. Label smoothing is known from the loss.
 
-    Ref: Wainakh et al. 2022, attack with a shared model — offsets of the classes estimated with dummy data
+    Refused if nothing but a gradient or a change of weights explains the signal, and for an untrained model if the length of ∂b
+    is off by a factor of two from what the counts imply: then clipping has changed the scale, which :class:`BiasCounts` does not
+    need.
+
+    Ref: Wainakh et al. 2022, attack with auxiliary data — offsets of the classes estimated with other images
     """
 
-    probes: int = 64
-    doubt: float = 0.25
+    images: int = 256
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
-        size = batch_size(seen)
-        if not is_gradient(single_client(seen.channel), victim.mode):
-            raise Inapplicable("the chance rule needs the gradient of a single step")
-        slope = head_gradient(victim, seen, "bias")
-        noise = victim.to_input(victim.space.start(self.probes, rng))
-        with torch.no_grad(), private_randomness(0, victim.device):  # for dropout
-            chances = victim(noise).softmax(1).double()
-        doubt = float(chances.std(0).max()) * size**0.5
-        if not doubt < self.doubt:
-            raise Inapplicable(
-                f"the chance rule needs a model with similar probabilities for all images; here counts are off by {doubt:.2f} labels"
-            )
-        expected = size * (chances.mean(0) - slope)
-        counts = (slope < 0).long()  # only a label can make an entry negative
-        if int(counts.sum()) > size:  # more classes than labels: not all are due to labels
-            counts = torch.zeros_like(counts)
-        for _ in range(size - int(counts.sum())):
-            counts[(expected - counts).argmax()] += 1
-        explained = chances.mean(0) - counts / size
-        scale = float(slope @ explained / explained.square().sum())
-        if not 0.5 < scale < 2:
-            raise Inapplicable(
-                f"the chance rule needs the unscaled gradient, but this one is {scale:.2g} times as large"
-            )
-        return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+        return self.estimate(victim, seen, rng=rng).labels
+
+    def estimate(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> CountEstimate:
+        """The counts, with the share of labels that the rule itself expects to be right."""
+        size, smoothing = batch_size(seen), label_smoothing(victim.loss)
+        if not (is_gradient(single_client(seen.channel), victim.mode) or is_weight_update(seen.channel)):
+            raise Inapplicable("expected counts need a gradient or the change of weights after local steps")
+        slope = head_gradient(victim, seen, "bias", smoothed=True) / _gradient_scale(victim, seen)
+        if not bool(slope.isfinite().all()):
+            raise Inapplicable("the gradient of the head's bias is not finite")
+        rates = self._rates(victim, seen, rng)
+        found = estimate_counts(slope, size, rates, smoothing=smoothing)
+        if rates.alike:
+            shares = found.counts.to(slope) / size
+            explained = rates.mean.T @ shares - (1 - smoothing) * shares - smoothing / len(shares)
+            scale = float(slope @ explained / explained.square().sum())
+            if not 0.5 < scale < 2:
+                raise Inapplicable(
+                    f"expected counts need the unscaled gradient, but this one is {scale:.2g} times as large"
+                )
+        return found
+
+    def _rates(self, victim: Victim, seen: Observation, rng: torch.Generator) -> ClassRates:
+        if seen.auxiliary is not None:
+            scores = _scores_on_the_way(victim, seen, seen.auxiliary[: self.images])
+            return rates_from_scores(scores, temperature=_temperature(victim, seen, scores[0]))
+        scores = _scores_on_the_way(victim, seen, victim.space.start(min(64, self.images), rng))
+        rates = rates_from_scores(scores)
+        return rates if rates.alike else even_rates((scores - scores[0]).mean(1))
 
 
 @dataclass(frozen=True)
@@ -205,11 +226,11 @@ class FirstThatApplies:
 
 
 def read_labels() -> FirstThatApplies:
-    """The rule for attacks that need labels: the sign rule for one sample; counts from the bias, corrected by an untrained
-    model's probabilities for noise; Yin et al.; if noise breaks all preconditions, the best guess from the bias. ``Inapplicable``
-    with every reason if none applies, for example with a withheld head or a loss other than cross entropy.
+    """The rule for attacks that need labels: the sign rule for one sample; expected counts from the bias; if the signal is no
+    plain gradient or has another scale, counts that do not depend on it; Yin et al. without a bias. ``Inapplicable`` with every
+    reason if none applies, for example with a withheld head or a loss other than cross entropy.
     """
-    return FirstThatApplies((SignRule(), ChanceCounts(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False)))
+    return FirstThatApplies((SignRule(), ExpectedCounts(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False)))
 
 
 def infer_labels() -> LabelRule:
@@ -291,10 +312,11 @@ def _head(victim: Victim) -> tuple[str, nn.Linear]:
     return name, head
 
 
-def head_gradient(victim: Victim, seen: Observation, which: str) -> Tensor:
-    """Gradient of the head's ``weight`` or ``bias``, up to a positive factor, in float64."""
-    if not is_cross_entropy(victim.loss):
-        raise Inapplicable("the label rules only hold for cross entropy on hard labels")
+def head_gradient(victim: Victim, seen: Observation, which: str, *, smoothed: bool = False) -> Tensor:
+    """Gradient of the head's ``weight`` or ``bias``, up to a positive factor, in float64. ``smoothed`` allows label smoothing."""
+    smoothing = label_smoothing(victim.loss)
+    if smoothing and not smoothed:
+        raise Inapplicable("this label rule only holds for cross entropy on hard labels, without label smoothing")
     name = f"{_head(victim)[0]}.{which}"
     if name not in seen.signal:
         raise Inapplicable(f"not shared: {name}")
@@ -305,9 +327,64 @@ def head_gradient(victim: Victim, seen: Observation, which: str) -> Tensor:
 
 def is_cross_entropy(loss: object) -> bool:
     """Whether the loss is plain cross entropy: label smoothing changes the signs of the gradient."""
+    return _smoothing(loss) == 0
+
+
+def label_smoothing(loss: object) -> float:
+    """The label smoothing of cross entropy; refuses any other loss, and class weights."""
+    found = _smoothing(loss)
+    if found is None:
+        raise Inapplicable("the label rules only hold for cross entropy without class weights")
+    return found
+
+
+def _smoothing(loss: object) -> float | None:
     if isinstance(loss, nn.CrossEntropyLoss):
-        return loss.label_smoothing == 0 and loss.weight is None
-    return loss is F.cross_entropy
+        return None if loss.weight is not None else loss.label_smoothing
+    if isinstance(loss, partial) and loss.func is F.cross_entropy and not loss.args:
+        return float(loss.keywords["label_smoothing"]) if set(loss.keywords) == {"label_smoothing"} else None
+    return 0.0 if loss is F.cross_entropy else None
+
+
+def _gradient_scale(victim: Victim, seen: Observation) -> float:
+    """By what the head's gradient must be divided to be the mean over the batch and the local steps."""
+    size = batch_size(seen)
+    rate = summed_rate(seen.channel, size) if is_weight_update(seen.channel) else 1.0
+    adds = isinstance(victim.loss, nn.CrossEntropyLoss) and victim.loss.reduction == "sum"
+    return rate * (step_size(seen.channel, size) if adds else 1)
+
+
+def _scores_on_the_way(victim: Victim, seen: Observation, images: Tensor, *, points: int = 5) -> Tensor:
+    """Class scores (T, N, K) of ``images`` at up to T = ``points`` models between the public one and the one after local steps.
+
+    In train mode the images pass in batches of the client's size, whose statistics the model uses; a remainder is dropped.
+    """
+    weights, steps = victim.parameters(), local_steps(seen.channel, batch_size(seen))
+    count = min(points, steps) if is_weight_update(seen.channel) else 1
+    size = len(images)
+    if victim.mode == "train":
+        size = min(size, max(2, step_size(seen.channel, batch_size(seen))))
+    batches = [b for b in victim.to_input(images).split(size) if len(b) == size]
+    found: list[Tensor] = []
+    with torch.no_grad(), private_randomness(0, victim.device):  # for dropout
+        for k in range(count):
+            moved = {n: p + k / count * seen.signal[n].to(p) if n in seen.signal else p for n, p in weights.items()}
+            found.append(torch.cat([victim(b, parameters=moved if k else None) for b in batches]).double())
+    return torch.stack(found)
+
+
+def _temperature(victim: Victim, seen: Observation, scores: Tensor) -> float:
+    """The temperature at which ``scores`` (N, K) of public images explain the head's gradient; 1 if that is not shared."""
+    name, head = _head(victim)
+    if f"{name}.weight" not in seen.signal:
+        return 1.0
+    scale = _gradient_scale(victim, seen)
+    parts = [(which, value) for which, value in (("weight", head.weight), ("bias", head.bias)) if value is not None]
+    slopes = [head_gradient(victim, seen, which, smoothed=True) / scale for which, _ in parts]
+    margin = -sum(
+        float((slope * value.detach().double()).sum()) for slope, (_, value) in zip(slopes, parts, strict=True)
+    )
+    return fit_temperature(scores, margin, smoothing=label_smoothing(victim.loss))
 
 
 def require_positive_features(victim: Victim, *, rng: torch.Generator, rule: str) -> None:

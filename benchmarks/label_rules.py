@@ -1,0 +1,222 @@
+"""How many labels each rule reads from the gradient of the head: trained and untrained networks, batches of 1 to 128.
+
+    python -m benchmarks.label_rules [--quick] [--draws 6] [--seed 0] [--out FILE]
+
+Networks of five families are trained on 2000 embedded Fashion-MNIST images with Adam (0, 2 and 6 epochs). The client's batches come
+from the 1000 test images: drawn at random, with class shares from a Dirichlet of concentration 0.3 (imbalanced), or as mixtures of
+two images (soft labels). It sends a gradient, or the change of weights after 5 local steps on the batch with a
+learning rate of 0.02 or 0.1. Networks with batch
+normalisation run in train mode, as clients do. The score is the share of the label multiset that is right: Σ_c min(n̂_c, n_c)/B.
+
+Rules: ``even`` guesses every class equally often; ``bias counts`` is Wainakh et al.'s; ``plain`` is n = B/K − B·∂b; ``expected`` is
+:class:`ExpectedCounts` without public images, ``expected+`` with 250 of them (not the client's, without labels). ``states`` is
+the share that the last one expects of itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.core import Auxiliary, Channel, Observation, Pixels, Size, Victim, share
+from leakgauge.data.embedded import MEAN, STD, fashion
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion import BiasCounts, ExpectedCounts
+from leakgauge.inversion.labels import head_gradient
+from leakgauge.models import CNN, MLP, LeNet, ViT
+from leakgauge.models.seeded import seeded
+
+CLASSES = 10
+RULES = ("even", "bias counts", "plain", "expected", "expected+")
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch normalisation and a shortcut."""
+
+    def __init__(self, inside: int, outside: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inside, outside, 3, 2, 1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(),
+            nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside),
+        )  # fmt: skip
+        self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, 2, bias=False), nn.BatchNorm2d(outside))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet8(seed: int) -> nn.Module:
+    with seeded(seed):
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), Residual(8, 8), Residual(8, 16),
+            Residual(16, 32), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, CLASSES),
+        )  # fmt: skip
+
+
+FAMILIES: dict[str, Callable[[int], nn.Module]] = {
+    "mlp": lambda seed: MLP(seed=seed),
+    "lenet": lambda seed: LeNet(in_channels=1, side=28, seed=seed),
+    "cnn": lambda seed: CNN(seed=seed),
+    "resnet": resnet8,
+    "vit": lambda seed: ViT(seed=seed),
+}
+CHANNELS: dict[str, Channel] = {
+    "gradient": Gradient(),
+    "fedavg 0.02": FedAvg(steps=5, lr=0.02),
+    "fedavg 0.1": FedAvg(steps=5, lr=0.1),
+}
+
+
+def train(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, seed: int) -> nn.Module:
+    optimizer, rng = torch.optim.Adam(model.parameters(), lr=1e-3), torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x), generator=rng).split(32):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+    return model
+
+
+def draw(kind: str, x: Tensor, y: Tensor, size: int, *, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A batch of the client: images, and labels (B,) or, for mixtures, class probabilities (B, K)."""
+    weight = torch.ones(len(y))
+    if kind == "imbalanced":
+        gamma = torch._standard_gamma(torch.full((CLASSES,), 0.3), generator=rng) + 1e-6
+        weight = gamma[y]
+    rows = torch.multinomial(weight, size, replacement=True, generator=rng)
+    if kind != "soft":
+        return x[rows], y[rows]
+    others, mix = torch.randint(len(y), (size,), generator=rng), 0.5 + 0.5 * torch.rand(size, generator=rng)
+    hot = F.one_hot(y, CLASSES).float()
+    mixed = mix[:, None, None, None] * x[rows] + (1 - mix)[:, None, None, None] * x[others]
+    return mixed, mix[:, None] * hot[rows] + (1 - mix)[:, None] * hot[others]
+
+
+def plain(victim: Victim, seen: Observation) -> Tensor:
+    """Counts B/K − B·∂b, rounded to the nearest that add up to B."""
+    assert seen.size is not None
+    slope = head_gradient(victim, seen, "bias")
+    if isinstance(seen.channel, FedAvg):
+        slope = slope / (seen.channel.lr * seen.channel.steps)
+    expected, counts = seen.size * (1 / CLASSES - slope), torch.zeros(CLASSES)
+    for _ in range(seen.size):
+        counts[(expected - counts).argmax()] += 1
+    return counts
+
+
+def counts(rule: str, victim: Victim, seen: Observation, public: Tensor) -> tuple[Tensor, float | None]:
+    """Counts per class and, for the rule that states it, the expected score."""
+    assert seen.size is not None
+    rng = torch.Generator().manual_seed(0)
+    if rule == "even":
+        share_, rest = divmod(seen.size, CLASSES)
+        return torch.tensor([share_ + (c < rest) for c in range(CLASSES)]).float(), None
+    if rule == "plain":
+        return plain(victim, seen), None
+    if rule == "bias counts":
+        labels = BiasCounts(strict=False)(victim, seen, rng=rng)
+        assert labels is not None
+        return torch.bincount(labels, minlength=CLASSES).float(), None
+    if rule == "expected+":
+        seen = Auxiliary(public)(seen, victim, public, torch.empty(0), rng=rng)
+    found = ExpectedCounts().estimate(victim, seen, rng=rng)
+    return found.counts.float(), found.accuracy
+
+
+def rows_of(family: str, epochs: int, *, draws: int, sizes: tuple[int, ...], seed: int) -> Iterator[dict[str, Any]]:
+    space = Pixels((1, 28, 28), mean=MEAN, std=STD)
+    (images, labels), (held, truth) = fashion(), fashion("test")
+    x, private = space.encode(images), space.encode(held)
+    model = train(FAMILIES[family](seed), x[:2000], labels[:2000], epochs=epochs, seed=seed)
+    with torch.no_grad():
+        accuracy = float((model.eval()(private).argmax(1) == truth).float().mean())
+    victim = Victim(model, space)
+    if victim.depends_on_mode():
+        victim = Victim(model, space, mode="train")
+    rng = torch.Generator().manual_seed(seed)
+    for channel in CHANNELS:
+        for kind in ("random", "imbalanced", "soft"):
+            for size in sizes:
+                if size == 1 and victim.mode == "train":
+                    continue
+                for number in range(max(2, draws // 3) if size > 32 else draws):
+                    batch, y = draw(kind, private, truth, size, rng=rng)
+                    seen = share(victim, CHANNELS[channel], batch, y, reveal=(Size(),))
+                    true = y.sum(0) if y.dim() == 2 else torch.bincount(y, minlength=CLASSES).float()
+                    row: dict[str, Any] = {
+                        "family": family, "epochs": epochs, "accuracy": round(accuracy, 3), "channel": channel, "labels": kind,
+                        "batch": size, "draw": number, "scores": {}, "states": None,
+                    }  # fmt: skip
+                    for rule in RULES:
+                        try:
+                            found, row["states"] = counts(rule, victim, seen, x[2000:2250])
+                        except Inapplicable as reason:
+                            row.setdefault("refused", {})[rule] = str(reason)
+                            continue
+                        row["scores"][rule] = round(float(torch.minimum(found, true).sum()) / size, 4)
+                    yield row
+
+
+def mean(values: list[float]) -> str:
+    return f"{sum(values) / len(values):.2f}" if values else "–"
+
+
+def table(rows: list[dict[str, Any]], *, keys: tuple[str, ...]) -> str:
+    """Mean scores by ``keys``, as Markdown."""
+    lines = [f"| {' | '.join((*keys, 'batches', *RULES, 'states'))} |", "|" + "---|" * (len(keys) + len(RULES) + 2)]
+    for cell in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
+        own = [row for row in rows if tuple(row[key] for key in keys) == cell]
+        scores = [mean([row["scores"][rule] for row in own if rule in row["scores"]]) for rule in RULES]
+        states = mean([row["states"] for row in own if row["states"] is not None])
+        lines.append(f"| {' | '.join(map(str, (*cell, len(own), *scores, states)))} |")
+    return "\n".join(lines)
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    """The tables of the page: by state of training, and every cell at a batch of 32."""
+    state = [
+        row | {"network": "untrained" if row["epochs"] == 0 else f"{row['epochs']} epochs"}
+        for row in sorted(rows, key=lambda row: row["epochs"])
+    ]
+    middle = [row for row in state if row["batch"] == 32]
+    parts = [table(state, keys=("network", "channel", "labels", "batch"))]
+    parts.append(table(middle, keys=("family", "network", "accuracy", "channel", "labels")))
+    return "\n\n".join(part for part in parts if part)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one small network, batches of 8 and 32")
+    parser.add_argument("--draws", type=int, default=6, help="batches per cell; a third of them at a size of 128")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
+    parser.add_argument("--out", type=Path, help="append one JSON line per batch")
+    parser.add_argument("--from", dest="source", type=Path, help="print the tables of an earlier --out file and stop")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.source is not None:
+        print(tables([json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]))
+        return
+    rows: list[dict[str, Any]] = []
+    for family in options.families[:1] if options.quick else options.families:
+        for epochs in (0, 2) if options.quick else (0, 2, 6):
+            sizes = (8, 32) if options.quick else (1, 4, 8, 32, 128)
+            draws = 2 if options.quick else options.draws
+            for row in rows_of(family, epochs, draws=draws, sizes=sizes, seed=options.seed):
+                rows.append(row)
+                if options.out is not None:
+                    with options.out.open("a", encoding="utf-8") as stream:
+                        stream.write(json.dumps(row) + "\n")
+    print(tables(rows))
+
+
+if __name__ == "__main__":
+    main()

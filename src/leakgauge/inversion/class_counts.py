@@ -1,0 +1,143 @@
+"""How often each class occurs in a batch, from the gradient of the head's bias: E[n | ∂b], rounded to whole labels.
+
+For cross entropy ∂b = p̄ − n/B, with p̄ the mean probabilities that the model gives to the batch. The adversary does not know p̄,
+but it can learn how the model answers to each class (:class:`ClassRates`), and from that what p̄ is for given counts.
+
+If the model is calibrated and the labels are drawn at random, then E[y | x] = p(x), and the best linear estimate of the counts is
+B · (E[p] − ∂b): cov(y, p − y) = −cov(p − y), so the coefficient of ∂b is −1. The gradient of the head's weights adds nothing to it:
+∂b is one of the columns of (p − y) ⊗ (1, h), and the regression on all of them gives the others the coefficient 0. What remains
+unknown is cov(p): the more certain the model is, the less its gradient says about the labels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CONCENTRATION = 3.0
+"""Dirichlet prior of the class shares of a batch: between balanced draws (large) and clients with few classes (below 1)."""
+CONFIDENCE = 0.5
+"""Assumed mean probability of the true class for a trained model about which nothing else is known."""
+ALIKE = 0.12
+"""Deviation of the class probabilities between images, as a share of the largest possible, below which a model is untrained."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassRates:
+    """How a model answers to samples of each class.
+
+    ``mean[c]`` (K, K) are its mean probabilities for a sample of class c; ``spread`` (K, K) is the covariance of one sample's
+    probabilities around them; ``drift`` is how far the mean answer moved during local steps (total variation).
+    """
+
+    mean: Tensor
+    spread: Tensor
+    drift: float = 0.0
+
+    @property
+    def alike(self) -> bool:
+        """Whether the model answers alike to all samples, as before training."""
+        overall = self.mean.mean(0)
+        return float(self.spread.trace()) < ALIKE**2 * (1 - float(overall @ overall))
+
+
+@dataclass(frozen=True, eq=False)
+class CountEstimate:
+    """``counts`` (K,) add up to the batch size. ``accuracy`` is the expected share of labels that are right, as a multiset."""
+
+    counts: Tensor
+    accuracy: float
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels, in ascending order."""
+        return torch.repeat_interleave(torch.arange(len(self.counts), device=self.counts.device), self.counts)
+
+
+def rates_from_scores(scores: Tensor, *, temperature: float = 1.0) -> ClassRates:
+    """Rates from the model's ``scores`` (T, N, K) for N images, at T points on the way of the local steps.
+
+    The images have no labels: image x counts for class c with weight softmax(scores/temperature)_c at the first point, and all
+    classes are taken as equally frequent.
+    """
+    path = scores.double().softmax(-1)
+    each = path.mean(0)
+    weight = (scores[0].double() / temperature).softmax(-1) + 1e-4
+    weight = weight / weight.sum(0)
+    mean = weight.T @ each
+    spread = (each.T * weight.mean(1)) @ each - mean.T @ mean / len(mean)
+    return ClassRates(mean, spread, _drift(path.mean(1)))
+
+
+def even_rates(shift: Tensor, *, confidence: float = CONFIDENCE) -> ClassRates:
+    """Rates of a calibrated model that confuses all classes alike and gives the true one ``confidence`` on average.
+
+    For a calibrated model E‖p‖² = E[p_y], which fixes the spread: E[p pᵀ] = u·1 + v·11ᵀ with K(u + v) equal to ``confidence`` and
+    K(u + K·v) = 1. ``shift`` (T, K) is what local steps add to the scores, in expectation, at T points on their way.
+    """
+    classes = shift.shape[1]
+    identity, ones = torch.eye(classes).to(shift.double()), torch.ones(classes, classes).to(shift.double())
+    other = (1 - confidence) / (classes - 1)
+    mean = other * ones + (confidence - other) * identity
+    v = (1 - confidence) / (classes * (classes - 1))
+    spread = (confidence / classes - v) * identity + v * ones - mean.T @ mean / classes
+    moved = mean * shift.double().softmax(-1)[:, None]
+    moved = moved / moved.sum(-1, keepdim=True)
+    return ClassRates(moved.mean(0), spread, _drift(moved.mean(1)))
+
+
+def _drift(path: Tensor) -> float:
+    return float((path - path[0]).abs().sum(1).max()) / 2
+
+
+def fit_temperature(scores: Tensor, margin: float, *, smoothing: float = 0.0) -> float:
+    """How overconfident the model is on the batch: the temperature T at which labels drawn from softmax(z/T) explain ``margin``.
+
+    ``margin`` is the mean of ⟨y − p, z⟩ over the batch, which the gradient of the head holds: −⟨∂W, W⟩ − ⟨∂b, b⟩. ``scores`` (N, K)
+    are of images that stand for the batch.
+    """
+    z = scores.double()
+    expected = (z.softmax(1) * z).sum(1)
+    grid = torch.logspace(math.log10(0.7), math.log10(8), 25).tolist()
+
+    def miss(temperature: float) -> float:
+        drawn = (1 - smoothing) * (z / temperature).softmax(1) + smoothing / z.shape[1]
+        return abs(float(((drawn * z).sum(1) - expected).mean()) - margin)
+
+    return min(grid, key=miss)
+
+
+def estimate_counts(slope: Tensor, size: int, rates: ClassRates, *, smoothing: float = 0.0) -> CountEstimate:
+    """Counts of ``size`` labels from the mean gradient ``slope`` (K,) of the head's bias.
+
+    The shares s of the classes have a Dirichlet-multinomial prior around 1/K, and ∂b = A·s − smoothing/K + noise with
+    A = ratesᵀ − (1 − smoothing)·1. The estimate is the posterior mean of the Gaussian with these moments, rounded to the nearest
+    whole counts that respect p̄ ≥ 0: n_c ≥ −B·∂b_c. If the model changed more in the local steps than ∂b explains, the estimate
+    moves towards the even guess.
+    """
+    classes = len(slope)
+    identity, even = torch.eye(classes).to(slope), torch.full_like(slope, 1 / classes)
+    matrix = rates.mean.T - (1 - smoothing) * identity
+    scale = (size + classes * CONCENTRATION) / (1 + classes * CONCENTRATION) / size
+    prior = (identity / classes - even[:, None] * even) * scale
+    total = matrix @ prior @ matrix.T + rates.spread / size + 1e-7 * identity
+    gain = torch.linalg.solve(total, matrix @ prior).T
+    trust = min(1.0, float(slope.abs().sum()) / rates.drift) if rates.drift > 0 else 1.0
+    shares = even + trust * (gain @ (slope + smoothing / classes - matrix @ even))
+    unknown = (prior - gain @ matrix @ prior).diagonal().clamp_min(0).sqrt().sum()
+    at_least = (-size * (slope + smoothing / classes) / (1 - smoothing) - 1e-3).ceil().clamp_min(0).long()
+    if int(at_least.sum()) > size:  # noise, or another scale
+        at_least = torch.zeros_like(at_least)
+    return CountEstimate(_nearest(size * shares, size, at_least), 1 - float(unknown) / math.sqrt(2 * math.pi))
+
+
+def _nearest(expected: Tensor, size: int, at_least: Tensor) -> Tensor:
+    """The whole counts n ≥ ``at_least`` with Σ n = ``size`` that are nearest to ``expected``: one label at a time to the class that
+    lacks most, which is optimal because the squared distance is separable and convex."""
+    counts = at_least.clone()
+    for _ in range(size - int(counts.sum())):
+        counts[(expected - counts).argmax()] += 1
+    return counts
