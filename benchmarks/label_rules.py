@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -89,8 +90,8 @@ def draw(kind: str, x: Tensor, y: Tensor, size: int, *, rng: torch.Generator) ->
     """A batch of the client: images, and labels (B,) or, for mixtures, class probabilities (B, K)."""
     weight = torch.ones(len(y))
     if kind == "imbalanced":
-        gamma = torch._standard_gamma(torch.full((CLASSES,), 0.3), generator=rng) + 1e-6
-        weight = gamma[y]
+        seed = int(torch.randint(2**31, (1,), generator=rng))
+        weight = torch.from_numpy(np.random.default_rng(seed).dirichlet([0.3] * CLASSES) + 1e-9)[y]
     rows = torch.multinomial(weight, size, replacement=True, generator=rng)
     if kind != "soft":
         return x[rows], y[rows]

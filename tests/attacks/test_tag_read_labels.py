@@ -91,9 +91,14 @@ def test_it_refuses_a_withheld_head_where_tag_searches():
 
 
 def test_it_refuses_a_loss_whose_labels_cannot_be_read():
-    victim = small_vit(nn.CrossEntropyLoss(label_smoothing=0.1))
-    with pytest.raises(Inapplicable, match=r"^the label rules only hold for cross entropy on hard labels$"):
+    victim = small_vit(nn.MultiMarginLoss())
+    with pytest.raises(Inapplicable, match=r"^the label rules only hold for cross entropy without class weights$"):
         tag_read_labels(steps=1)(victim, seen_by(victim, 2))
+
+
+def test_it_reads_smoothed_labels():
+    victim = small_vit(nn.CrossEntropyLoss(label_smoothing=0.1))
+    assert tag_read_labels(steps=1)(victim, seen_by(victim, 2)).y.tolist() == [2]
 
 
 def test_it_refuses_an_unknown_batch_size():

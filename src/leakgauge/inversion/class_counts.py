@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CONCENTRATION = 3.0
+CONCENTRATION = 10.0
 """Dirichlet prior of the class shares of a batch: between balanced draws (large) and clients with few classes (below 1)."""
 CONFIDENCE = 0.5
 """Assumed mean probability of the true class for a trained model about which nothing else is known."""
@@ -29,10 +29,12 @@ ALIKE = 0.12
 class ClassRates:
     """How a model answers to samples of each class.
 
-    ``mean[c]`` (K, K) are its mean probabilities for a sample of class c; ``spread`` (K, K) is the covariance of one sample's
-    probabilities around them; ``drift`` is how far the mean answer moved during local steps (total variation).
+    ``shares`` (K,) is how often each class is expected; ``mean[c]`` (K, K) are the mean probabilities for a sample of class c;
+    ``spread`` (K, K) is the covariance of one sample's probabilities around them; ``drift`` is how far the mean answer moved
+    during local steps (total variation).
     """
 
+    shares: Tensor
     mean: Tensor
     spread: Tensor
     drift: float = 0.0
@@ -40,7 +42,7 @@ class ClassRates:
     @property
     def alike(self) -> bool:
         """Whether the model answers alike to all samples, as before training."""
-        overall = self.mean.mean(0)
+        overall = self.shares @ self.mean
         return float(self.spread.trace()) < ALIKE**2 * (1 - float(overall @ overall))
 
 
@@ -60,16 +62,15 @@ class CountEstimate:
 def rates_from_scores(scores: Tensor, *, temperature: float = 1.0) -> ClassRates:
     """Rates from the model's ``scores`` (T, N, K) for N images, at T points on the way of the local steps.
 
-    The images have no labels: image x counts for class c with weight softmax(scores/temperature)_c at the first point, and all
-    classes are taken as equally frequent.
+    The images have no labels: image x counts for class c with weight softmax(scores/temperature)_c at the first point.
     """
     path = scores.double().softmax(-1)
     each = path.mean(0)
     weight = (scores[0].double() / temperature).softmax(-1) + 1e-4
-    weight = weight / weight.sum(0)
+    shares, weight = weight.sum(0) / weight.sum(), weight / weight.sum(0)
     mean = weight.T @ each
-    spread = (each.T * weight.mean(1)) @ each - mean.T @ mean / len(mean)
-    return ClassRates(mean, spread, _drift(path.mean(1)))
+    spread = (each.T * (weight @ shares)) @ each - (mean.T * shares) @ mean
+    return ClassRates(shares, mean, spread, _drift(path.mean(1)))
 
 
 def even_rates(shift: Tensor, *, confidence: float = CONFIDENCE) -> ClassRates:
@@ -86,7 +87,7 @@ def even_rates(shift: Tensor, *, confidence: float = CONFIDENCE) -> ClassRates:
     spread = (confidence / classes - v) * identity + v * ones - mean.T @ mean / classes
     moved = mean * shift.double().softmax(-1)[:, None]
     moved = moved / moved.sum(-1, keepdim=True)
-    return ClassRates(moved.mean(0), spread, _drift(moved.mean(1)))
+    return ClassRates(ones[0] / classes, moved.mean(0), spread, _drift(moved.mean(1)))
 
 
 def _drift(path: Tensor) -> float:
@@ -113,25 +114,25 @@ def fit_temperature(scores: Tensor, margin: float, *, smoothing: float = 0.0) ->
 def estimate_counts(slope: Tensor, size: int, rates: ClassRates, *, smoothing: float = 0.0) -> CountEstimate:
     """Counts of ``size`` labels from the mean gradient ``slope`` (K,) of the head's bias.
 
-    The shares s of the classes have a Dirichlet-multinomial prior around 1/K, and ∂b = A·s − smoothing/K + noise with
+    The shares s of the classes have a Dirichlet-multinomial prior around those of ``rates``, and ∂b = A·s − smoothing/K + noise with
     A = ratesᵀ − (1 − smoothing)·1. The estimate is the posterior mean of the Gaussian with these moments, rounded to the nearest
     whole counts that respect p̄ ≥ 0: n_c ≥ −B·∂b_c. If the model changed more in the local steps than ∂b explains, the estimate
-    moves towards the even guess.
+    moves towards the usual shares.
     """
     classes = len(slope)
-    identity, even = torch.eye(classes).to(slope), torch.full_like(slope, 1 / classes)
+    identity, usual = torch.eye(classes).to(slope), rates.shares
     matrix = rates.mean.T - (1 - smoothing) * identity
     scale = (size + classes * CONCENTRATION) / (1 + classes * CONCENTRATION) / size
-    prior = (identity / classes - even[:, None] * even) * scale
+    prior = (usual.diag() - usual[:, None] * usual) * scale
     total = matrix @ prior @ matrix.T + rates.spread / size + 1e-7 * identity
     gain = torch.linalg.solve(total, matrix @ prior).T
     trust = min(1.0, float(slope.abs().sum()) / rates.drift) if rates.drift > 0 else 1.0
-    shares = even + trust * (gain @ (slope + smoothing / classes - matrix @ even))
-    unknown = (prior - gain @ matrix @ prior).diagonal().clamp_min(0).sqrt().sum()
+    shares = usual + trust * (gain @ (slope + smoothing / classes - matrix @ usual))
+    unknown = size * (prior - gain @ matrix @ prior).diagonal().clamp_min(1e-12).sqrt()
     at_least = (-size * (slope + smoothing / classes) / (1 - smoothing) - 1e-3).ceil().clamp_min(0).long()
     if int(at_least.sum()) > size:  # noise, or another scale
         at_least = torch.zeros_like(at_least)
-    return CountEstimate(_nearest(size * shares, size, at_least), 1 - float(unknown) / math.sqrt(2 * math.pi))
+    return CountEstimate(_nearest(size * shares, size, at_least), 1 - _rounded_error(unknown, size) / (2 * size))
 
 
 def _nearest(expected: Tensor, size: int, at_least: Tensor) -> Tensor:
@@ -141,3 +142,9 @@ def _nearest(expected: Tensor, size: int, at_least: Tensor) -> Tensor:
     for _ in range(size - int(counts.sum())):
         counts[(expected - counts).argmax()] += 1
     return counts
+
+
+def _rounded_error(deviation: Tensor, size: int) -> float:
+    """Σ_c E|error| of whole counts with Gaussian errors of this ``deviation`` before rounding: Σ_k P(|error| > k + ½)."""
+    steps = torch.arange(size).to(deviation) + 0.5
+    return float(torch.special.erfc(steps / (deviation[:, None] * math.sqrt(2))).sum())

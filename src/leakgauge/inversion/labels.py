@@ -7,6 +7,7 @@ Each rule checks its preconditions and raises ``Inapplicable`` if they do not ho
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -152,7 +153,7 @@ class ExpectedCounts:
     over the straight way between them. Label smoothing is known from the loss.
 
     Refused if nothing but a gradient or a change of weights explains the signal, and for an untrained model if the length of ∂b
-    is off by a factor of two from what the counts imply: then clipping has changed the scale, which :class:`BiasCounts` does not
+    is off by a factor of four from what the counts imply: then clipping has changed the scale, which :class:`BiasCounts` does not
     need.
 
     Ref: Wainakh et al. 2022, attack with auxiliary data — offsets of the classes estimated with other images
@@ -177,7 +178,7 @@ class ExpectedCounts:
             shares = found.counts.to(slope) / size
             explained = rates.mean.T @ shares - (1 - smoothing) * shares - smoothing / len(shares)
             scale = float(slope @ explained / explained.square().sum())
-            if not 0.5 < scale < 2:
+            if not 0.25 < scale < 4:
                 raise Inapplicable(
                     f"expected counts need the unscaled gradient, but this one is {scale:.2g} times as large"
                 )
@@ -187,8 +188,8 @@ class ExpectedCounts:
         if seen.auxiliary is not None:
             scores = _scores_on_the_way(victim, seen, seen.auxiliary[: self.images])
             return rates_from_scores(scores, temperature=_temperature(victim, seen, scores[0]))
-        scores = _scores_on_the_way(victim, seen, victim.space.start(min(64, self.images), rng))
-        rates = rates_from_scores(scores)
+        scores = _scores_on_the_way(victim, seen, _patterns(victim, 64, rng))
+        rates = rates_from_scores(scores, temperature=math.inf)  # noise is of no class
         return rates if rates.alike else even_rates((scores - scores[0]).mean(1))
 
 
@@ -371,6 +372,14 @@ def _scores_on_the_way(victim: Victim, seen: Observation, images: Tensor, *, poi
             moved = {n: p + k / count * seen.signal[n].to(p) if n in seen.signal else p for n, p in weights.items()}
             found.append(torch.cat([victim(b, parameters=moved if k else None) for b in batches]).double())
     return torch.stack(found)
+
+
+def _patterns(victim: Victim, count: int, rng: torch.Generator) -> Tensor:
+    """Inputs of no class: noise, and for images also the same noise in coarse squares, which a trained model tells apart."""
+    noise = victim.space.start(count, rng)
+    if noise.dim() != 4 or min(noise.shape[2:]) < 8:
+        return noise
+    return torch.cat([noise, F.interpolate(noise[..., :4, :4], size=noise.shape[2:])])
 
 
 def _temperature(victim: Victim, seen: Observation, scores: Tensor) -> float:

@@ -1,0 +1,203 @@
+"""Expected class counts: the moments are those of a simulated model, labels of a trained network are read, the accuracy is stated."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from leakgauge.channels import Aggregate, FedAvg, Gradient
+from leakgauge.core import Auxiliary, Observation, Pixels, Size, Victim, share
+from leakgauge.data.embedded import MEAN, STD, fashion
+from leakgauge.inversion import BiasCounts, ExpectedCounts, infer_labels
+from leakgauge.inversion.class_counts import (
+    estimate_counts,
+    even_rates,
+    fit_temperature,
+    rates_from_scores,
+)
+from leakgauge.models.seeded import seeded
+
+CLASSES, BATCH = 10, 32
+SPACE = Pixels((1, 28, 28), mean=MEAN, std=STD)
+KNOWN = (Size(),)
+
+
+def scores_of_calibrated_model(labels: Tensor, *, strength: float, rng: torch.Generator) -> Tensor:
+    """z = m·e_y + √m·ε: the posterior of y given z is softmax(z), so the model is calibrated."""
+    noise = torch.randn(len(labels), CLASSES, generator=rng, dtype=torch.float64)
+    return strength * F.one_hot(labels, CLASSES) + strength**0.5 * noise
+
+
+def overlap(counts: Tensor, truth: Tensor) -> float:
+    return float(torch.minimum(counts.double(), truth.double()).sum() / truth.sum())
+
+
+# --- the moments -------------------------------------------------------------------------------------------------------
+
+
+def test_even_rates_are_those_of_a_calibrated_model():
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.arange(40000) % CLASSES
+    chances = scores_of_calibrated_model(labels, strength=2.5, rng=rng).softmax(1)
+    mean = torch.stack([chances[labels == c].mean(0) for c in range(CLASSES)])
+    spread = (chances - mean[labels]).T @ (chances - mean[labels]) / len(labels)
+    rates = even_rates(torch.zeros(1, CLASSES), confidence=float(mean.diagonal().mean()))
+    assert torch.allclose(rates.mean, mean, atol=0.02)
+    assert torch.allclose(rates.spread, spread, atol=0.005)
+    assert rates.drift == 0
+
+
+def test_rates_of_scores_need_no_labels():
+    rng = torch.Generator().manual_seed(1)
+    labels = torch.randint(CLASSES, (20000,), generator=rng)
+    scores = scores_of_calibrated_model(labels, strength=3.0, rng=rng)
+    rates = rates_from_scores(scores[None])
+    mean = torch.stack([scores.softmax(1)[labels == c].mean(0) for c in range(CLASSES)])
+    assert torch.allclose(rates.mean, mean, atol=0.03)
+    assert torch.allclose(rates.shares, torch.full((CLASSES,), 0.1).double(), atol=0.01)
+    assert not rates.alike
+
+
+def test_noise_is_of_no_class():
+    scores = torch.randn(1, 50, CLASSES, generator=torch.Generator().manual_seed(0))
+    rates = rates_from_scores(scores, temperature=math.inf)
+    assert torch.allclose(rates.mean, scores[0].double().softmax(1).mean(0).expand(CLASSES, -1), atol=1e-6)
+
+
+@pytest.mark.parametrize("truth", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_temperature_is_found_from_the_margin(truth, smoothing):
+    rng = torch.Generator().manual_seed(0)
+    scores = scores_of_calibrated_model(torch.randint(CLASSES, (5000,), generator=rng), strength=6.0, rng=rng)
+    labels = torch.multinomial((scores / truth).softmax(1), 1, generator=rng)[:, 0]
+    target = (1 - smoothing) * F.one_hot(labels, CLASSES) + smoothing / CLASSES
+    margin = float(((target - scores.softmax(1)) * scores).sum(1).mean())
+    assert fit_temperature(scores, margin, smoothing=smoothing) == pytest.approx(truth, rel=0.15)
+
+
+# --- the counts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [8, 32, 128])
+@pytest.mark.parametrize("strength", [0.5, 2.0, 6.0])
+def test_the_stated_accuracy_is_the_measured_one(size, strength):
+    rng = torch.Generator().manual_seed(0)
+    public = scores_of_calibrated_model(torch.randint(CLASSES, (500,), generator=rng), strength=strength, rng=rng)
+    rates = rates_from_scores(public[None])
+    measured, stated = [], []
+    for _ in range(60):
+        labels = torch.randint(CLASSES, (size,), generator=rng)
+        truth = torch.bincount(labels, minlength=CLASSES)
+        chances = scores_of_calibrated_model(labels, strength=strength, rng=rng).softmax(1)
+        found = estimate_counts(chances.mean(0) - truth / size, size, rates)
+        assert int(found.counts.sum()) == size
+        assert len(found.labels) == size
+        measured.append(overlap(found.counts, truth))
+        stated.append(found.accuracy)
+    assert sum(measured) / 60 == pytest.approx(sum(stated) / 60, abs=0.06)
+
+
+def test_no_probability_is_negative():
+    """∂b_c = p̄_c − n_c/B, so n_c is at least −B·∂b_c, whatever the model."""
+    slope = torch.tensor([-0.3, -0.2, 0.1, 0.1, 0.1, 0.2]).double()
+    found = estimate_counts(slope, 10, even_rates(torch.zeros(1, 6)))
+    assert found.counts[0] >= 3
+    assert found.counts[1] >= 2
+
+
+def test_a_model_that_drifts_more_than_the_gradient_explains_is_not_trusted():
+    slope = torch.tensor([-0.02, 0.02, *[0.0] * 8]).double()
+    shift = torch.zeros(5, CLASSES)
+    shift[:, 4] = torch.linspace(0, 8, 5)
+    steady, drifting = (estimate_counts(slope, BATCH, even_rates(s)).counts for s in (shift[:1], shift))
+    even = torch.full((CLASSES,), BATCH / CLASSES)
+    assert (drifting - even).abs().max() <= (steady - even).abs().max() + 1
+
+
+# --- a trained network -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained() -> Victim:
+    """A small network with batch normalisation, in train mode, after 125 steps: about 60 % right."""
+    with seeded(0):
+        model = nn.Sequential(
+            nn.Conv2d(1, 8, 5, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+            nn.Conv2d(8, 16, 3, 2, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(16, CLASSES),
+        )  # fmt: skip
+    images, labels = fashion()
+    x, rng = SPACE.encode(images[:2000]), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(2):
+        for rows in torch.randperm(len(x), generator=rng).split(32):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), labels[rows]).backward()
+            optimizer.step()
+    return Victim(model, SPACE, mode="train")
+
+
+def batches(kind: str, count: int = 8) -> list[tuple[Tensor, Tensor]]:
+    images, labels = fashion("test")
+    x, rng = SPACE.encode(images), torch.Generator().manual_seed(0)
+    weight = torch.ones(len(x))
+    if kind == "few classes":
+        weight[labels > 3] = 0.02
+    rows = [torch.multinomial(weight, BATCH, generator=rng) for _ in range(count)]
+    return [(x[r], labels[r]) for r in rows]
+
+
+def mean_overlap(rule, victim: Victim, channel, kind: str, *, reveal=KNOWN) -> float:
+    found = []
+    for x, y in batches(kind):
+        read = rule(victim, share(victim, channel, x, y, reveal=reveal), rng=torch.Generator().manual_seed(0))
+        found.append(overlap(torch.bincount(read, minlength=CLASSES), torch.bincount(y, minlength=CLASSES)))
+    return sum(found) / len(found)
+
+
+def even_guess(victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor:
+    return torch.arange(BATCH) % CLASSES
+
+
+CHANNELS = [Gradient(), FedAvg(steps=5, lr=0.1), FedAvg(steps=4, lr=0.05, minibatch=16, momentum=0.9)]
+PUBLIC = Auxiliary(SPACE.encode(fashion()[0][2000:2256]))
+
+
+@pytest.mark.parametrize("channel", CHANNELS, ids=repr)
+@pytest.mark.parametrize("reveal", [KNOWN, (*KNOWN, PUBLIC)], ids=["nothing public", "public images"])
+def test_labels_of_a_trained_network_are_read(trained, channel, reveal):
+    assert mean_overlap(infer_labels(), trained, channel, "random", reveal=reveal) >= 0.9
+    assert mean_overlap(even_guess, trained, channel, "random") < 0.83
+    assert mean_overlap(BiasCounts(strict=False), trained, channel, "random") < 0.75
+
+
+@pytest.mark.parametrize("channel", CHANNELS, ids=repr)
+def test_a_client_with_few_classes(trained, channel):
+    found = mean_overlap(infer_labels(), trained, channel, "few classes", reveal=(*KNOWN, PUBLIC))
+    assert found >= mean_overlap(even_guess, trained, channel, "few classes") + 0.2
+
+
+def test_the_sum_of_two_clients(trained):
+    channel = Aggregate(clients=2, of=FedAvg(steps=2, lr=0.05))
+    assert mean_overlap(infer_labels(), trained, channel, "random") >= 0.9
+
+
+def test_a_certain_network_hides_labels_but_the_guess_is_not_worse(trained):
+    """Scores ten times as large: nearly every probability is 0 or 1, and the gradient holds only the mistakes."""
+    certain = Victim(trained.model, SPACE, mode="train")
+    with torch.no_grad():
+        certain.model[-1].weight *= 10
+        certain.model[-1].bias *= 10
+    for reveal in (KNOWN, (*KNOWN, PUBLIC)):
+        found = mean_overlap(infer_labels(), certain, Gradient(), "random", reveal=reveal)
+        assert found >= mean_overlap(even_guess, certain, Gradient(), "random") - 0.02
+
+
+def test_the_rule_states_what_it_expects(trained):
+    x, y = batches("random", 1)[0]
+    seen = share(trained, Gradient(), x, y, reveal=(*KNOWN, PUBLIC))
+    assert 0.8 < ExpectedCounts().estimate(trained, seen, rng=torch.Generator()).accuracy < 1
