@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge.audit import plan, timing
-from leakgauge.audit.plan import costs, rehearse, with_steps
+from leakgauge.audit.case import with_steps
+from leakgauge.audit.plan import costs, rehearse
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import Cost, evenly, expected, places_within, seconds_of
 from leakgauge.core import Pixels

@@ -343,6 +343,13 @@ def accepted_options(case: Case) -> Mapping[str, object]:
     return {name: parameter.default for name, parameter in taken.items()}
 
 
+def with_steps(case: Case, steps: int) -> Case:
+    """The case with so many steps, where its attack takes any."""
+    if "steps" not in accepted_options(case):
+        return case
+    return replace(case, options={**case.options, "steps": steps})
+
+
 def uses_of(attack: str) -> frozenset[Use]:
     """What a registered attack uses that others do not; nothing for a name that is not registered."""
     factory = ATTACKS.get(attack.partition(":")[0])

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from leakgauge.audit import records
-from leakgauge.audit.case import Case, restored
+from leakgauge.audit.case import Case, restored, with_steps
 from leakgauge.audit.files import DRAFTS, PICTURES, write_whole
-from leakgauge.audit.plan import FILE, Plan, Request, make_plan, save, with_steps
+from leakgauge.audit.plan import FILE, Plan, Request, make_plan, save
 from leakgauge.audit.questions import Question, answers, defenses, split, training
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.questions.defenses import DefenseRecord

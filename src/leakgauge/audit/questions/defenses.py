@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakgauge.audit.case import Case, accepted_options, protects, restored
+from leakgauge.audit.case import Case, accepted_options, protects, restored, with_steps
 from leakgauge.audit.evaluate import null_run
 from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text
 from leakgauge.audit.migrate import migrated_defense
@@ -31,18 +31,24 @@ from leakgauge.audit.questions.defense_measures import (
     Releases,
     Training,
     accuracy,
+    at_once,
     classified,
     draw_releases,
+    held_out,
+    judged,
     privacy_of,
     told_apart,
+    trained,
 )
 from leakgauge.audit.records import FORMAT, Status, assumptions_from
 from leakgauge.audit.run import attack_case, save_pictures, versions
 from leakgauge.audit.scoring import Scores, scores_from
 from leakgauge.audit.session import Load, Setup, check_fits
+from leakgauge.audit.timing import FEWEST_STEPS, Cost, cost_of, elapsed
 from leakgauge.audit.verdict import Evidence, Outcome, Verdict, verdict_from
 from leakgauge.channels import DPSGD
 from leakgauge.core import Assumption, Blindable, Kind, PerSample, Reconstruction
+from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import find_roles
 
@@ -262,6 +268,14 @@ def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
+FEWEST_TRAIN_STEPS, MOST_TRAIN_STEPS = 20, 200
+"""Of the training under a defense; more steps than that would be a study of their own, and their time goes to the attack."""
+PRIVATE = 3.0
+"""Time of a trial of DP-SGD in units of a plain one: 2 to 4 on the embedded models, batches of 1 to 16, one thread."""
+TRAIN_SHARE = 0.45
+"""Of the time of a trial, for training; the rest is the attack's."""
+STRONGEST = ("gaussian_noise:relative=10.0", "prune:0.99", "quantize:2", "dpsgd:clip=1.0,noise=1.0")
+"""What is left of the grid where there is no time for all of it, beside what can be withheld."""
 GRID = (
     "gaussian_noise:relative=0.1",
     "gaussian_noise:relative=1.0",
@@ -457,3 +471,88 @@ def _private(trial: Trial) -> DPSGD | None:
 def _right(record: DefenseRecord | None) -> Tensor | None:
     bits = "" if record is None else record.accuracy.get("right", "")
     return torch.tensor([bit == "1" for bit in bits]) if bits else None
+
+
+@dataclass(frozen=True)
+class TrialCost:
+    """Of one trial: its attack with the decoder, and its training with the test of what was learned. ``once`` is for all of them."""
+
+    attack: Cost
+    training: Cost
+    once: float = 0.0
+
+    def seconds(self, trials: float, *, steps: int, train_steps: int) -> float:
+        """What this many trials (see ``counted``) will take together."""
+        trained = self.training.seconds(train_steps) if train_steps else 0.0
+        return self.once + trials * (self.attack.seconds(steps) + trained)
+
+    def steps_within(self, seconds: float, trials: float) -> tuple[int, int]:
+        """Steps of the attack and of the training that fit, at least 50 and 20."""
+        left = max(0.0, (seconds - self.once) / max(1, trials) - self.attack.fixed - self.training.fixed)
+        attack, training = Cost(step=self.attack.step), Cost(step=self.training.step)
+        share = min(left * TRAIN_SHARE, left - attack.seconds(FEWEST_STEPS)) if attack.step else left
+        train_steps = training.affordable(share, fewest=FEWEST_TRAIN_STEPS, most=MOST_TRAIN_STEPS)
+        return attack.affordable(left - training.seconds(train_steps)), train_steps
+
+
+def fit_trials(
+    setup: Setup, case: Case, seconds: float, *, cost: TrialCost, specs: Sequence[Spec] | None = None
+) -> tuple[Trial, ...]:
+    """Trials that take about ``seconds`` together.
+
+    Where the fewest steps of the whole grid would take longer, only the strongest of each kind are tried; where that is still too
+    long, nothing is trained and the accuracy stays unknown. The user's own ``specs`` are all kept.
+    """
+
+    def planned(wanted: Sequence[Spec] | None) -> tuple[tuple[Trial, ...], float]:
+        count = counted(plan_trials(setup, case, steps=1, train_steps=0, specs=wanted))
+        steps, train_steps = cost.steps_within(seconds, count)
+        trials = plan_trials(setup, case, steps=steps, train_steps=train_steps, specs=wanted)
+        return trials, cost.seconds(count, steps=steps, train_steps=train_steps)
+
+    trials, taken = planned(specs)
+    if taken > seconds and specs is None:
+        beyond = [p for t in trials[1:] if (p := t.case.protections()) not in [(spec,) for spec in GRID]]
+        planned_before = {t.case.protections() for t in trials}
+        trials, taken = planned([*(spec for spec in STRONGEST if (spec,) in planned_before), *beyond])
+    return tuple(replace(trial, train_steps=0) for trial in trials) if taken > seconds else trials
+
+
+def counted(trials: Sequence[Trial]) -> float:
+    """How many plain trials take as long: a step that clips every sample by itself takes longer."""
+    return sum(PRIVATE if protects(trial.case.channel) else 1.0 for trial in trials)
+
+
+def cost_of_trials(setup: Setup, case: Case, *, load: Load) -> TrialCost:
+    """Measures each part of a trial of the case on its own, in a run as short as can be. What is refused takes no time."""
+    (trial,) = plan_trials(setup, case, steps=1, train_steps=0, specs=())
+    base, steps = Base(trial, load), "steps" in accepted_options(case)
+
+    def decode() -> None:
+        told_apart(base.releases, (GaussianNoise(relative=1.0),), seed=case.seed)
+
+    def attack(steps: int) -> None:
+        attack_case(with_steps(trial.case, steps), base.setup, nothing=base.nothing)
+
+    try:
+        first = elapsed(lambda: attack(1))
+        cost = cost_of(attack, warm=True) if steps else Cost(elapsed(lambda: attack(1)))
+    except Inapplicable:
+        first, cost = 0.0, Cost()
+    try:
+        drawing, decoding = elapsed(lambda: base.releases), elapsed(decode)
+    except Inapplicable:
+        drawing, decoding = 0.0, 0.0
+    training = _cost_of_training(setup, Training(steps=1, batch=trial.train_batch, seed=case.seed))
+    return TrialCost(cost + Cost(decoding), training, max(0.0, first - cost.seconds(1)) + drawing)
+
+
+def _cost_of_training(setup: Setup, how: Training) -> Cost:
+    """Of one step, and of the test of what was learned."""
+    try:
+        rows = held_out(setup, how.seed)[1]
+        step = cost_of(lambda steps: trained(setup, (), replace(how, steps=steps))).step
+    except Inapplicable:  # too little data: the trials say so, and take no time for it
+        return Cost()
+    start, some = trained(setup, (), replace(how, steps=0)), rows[: at_once(setup.victim.space.shape)]
+    return Cost(elapsed(lambda: judged(setup, start, some)) * len(rows) / len(some), step)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.plan import TrialCost, cost_of_trials, counted, fit_trials
 from leakgauge.audit.questions import defenses
-from leakgauge.audit.questions.defenses import plan_trials
+from leakgauge.audit.questions.defenses import TrialCost, cost_of_trials, counted, fit_trials, plan_trials
 from leakgauge.audit.timing import Cost
 
 CASE = Case(model="tiny", data="made", options={"tv": 0.01})
