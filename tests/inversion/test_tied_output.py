@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion.tied_output import output_part
+from leakgauge.inversion.text_tables import output_part
 
 
 def gradient(dtype, *, vocab=200, width=24, places=6, seed=0):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.explained import (
+from leakgauge.measures.baseline import (
     class_mean_images,
     fraction_unexplained,
     mean_image,

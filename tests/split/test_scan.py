@@ -11,7 +11,7 @@ import torch
 from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import GaussianNoise, MaskChannels
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.measures.explained import mean_image
+from leakgauge.measures.baseline import mean_image
 from leakgauge.split import cuts, scan
 from leakgauge.split.envelope import envelope, kinks
 from leakgauge.split.inverters import RidgeInverter

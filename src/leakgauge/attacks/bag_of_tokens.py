@@ -79,7 +79,7 @@ def bag_of_tokens() -> BagOfTokens:
 
     Works for batches, weight updates and any number of local steps. Needs the token embedding to be trained and shared. An
     output layer tied to it fills every row. The adversary detects this with its own ids and removes that part
-    (:func:`leakgauge.inversion.tied_output.output_part`), provided that fewer places are predicted than the model is wide. A
+    (:func:`leakgauge.inversion.text_tables.output_part`), provided that fewer places are predicted than the model is wide. A
     padding token is not trained and so not seen. Under noise every row differs from zero; then only rows larger than the noise count.
 
     Deviations: the paper infers membership of words; here the tokens are also laid out as sentences, ordered by id. If the number of

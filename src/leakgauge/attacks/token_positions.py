@@ -16,6 +16,7 @@ from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labe
 from leakgauge.inversion.row_cover import NONE, Cover, cover
 from leakgauge.inversion.text_tables import (
     ABOVE,
+    Output,
     TextModel,
     noise_size,
     output_of,
@@ -28,7 +29,6 @@ from leakgauge.inversion.text_tables import (
     text_model,
     token_rows,
 )
-from leakgauge.inversion.tied_output import Output
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def token_positions() -> TokenPositions:
 
     Needs both embeddings trained and shared, and a single sentence: a batch sums its δ_p by position. An output layer tied to
     the token embedding (language models) adds to every row; its part spans as many directions as there are predicted places
-    and is removed from both gradients (:func:`leakgauge.inversion.tied_output.output_part`). If no direction is left, the model
+    and is removed from both gradients (:func:`leakgauge.inversion.text_tables.output_part`). If no direction is left, the model
     is refused. Further summands, such as BERT's token types, do not matter. Padding has no row and is what remains. The
     adversary first tests the relation on its own ids. The notes say whether the solution is unique; positions with equal δ_p
     cannot be distinguished, and those that nothing reads (δ_p = 0) cannot be recovered.

@@ -9,7 +9,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
-from leakgauge.graphs.liveness import ancestors, reads_only_sizes
+from leakgauge.graphs.nodes import ancestors, reads_only_sizes
 
 
 def stand_in(value: Tensor, shape: Sequence[int]) -> Tensor:

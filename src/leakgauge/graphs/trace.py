@@ -20,7 +20,7 @@ from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.families.nearest import nearest
 from leakgauge.graphs.hooks import TracedByHooks, alike
-from leakgauge.graphs.liveness import IN_PLACE
+from leakgauge.graphs.nodes import IN_PLACE
 from leakgauge.graphs.points import Point, Traced
 from leakgauge.graphs.traced_graph import TracedGraph
 

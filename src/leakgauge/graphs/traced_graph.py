@@ -14,8 +14,7 @@ from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakgauge.graphs.counting import count_flops
-from leakgauge.graphs.liveness import ancestors, live_values
-from leakgauge.graphs.naming import names_of, operation
+from leakgauge.graphs.nodes import ancestors, live_values, names_of, operation
 from leakgauge.graphs.points import EdgeCost, Point, TensorSpec
 from leakgauge.graphs.subgraph import CloudHalf, EdgeHalf, back, front
 

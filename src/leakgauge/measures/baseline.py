@@ -1,11 +1,13 @@
-"""Trivial reconstructions that a verdict has to beat: what you get while knowing next to nothing about an image."""
+"""Guesses that use no signal: trivial reconstructions that a verdict has to beat, and how much of the images a reconstruction explains."""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.errors import BadInput
+from leakgauge.measures.image import check_images, check_pair, mse
 
 
 def mean_colour(images: Tensor) -> Tensor:
@@ -25,3 +27,77 @@ def blur(images: Tensor, *, grid: int = 4) -> Tensor:
     height, width = images.shape[-2:]
     means = F.adaptive_avg_pool2d(images, (min(grid, height), min(grid, width)))
     return F.interpolate(means, size=(height, width), mode="bilinear", align_corners=False)
+
+
+def mean_image(images: Tensor) -> Tensor:
+    """Mean of images (N, C, H, W), shape (1, C, H, W): the best guess if you know only what images look like."""
+    return check_images(images).mean(0, keepdim=True)
+
+
+def class_mean_images(images: Tensor, labels: Tensor, *, of: Tensor) -> Tensor:
+    """For each label in ``of`` (M,) the mean of the ``images`` with that label, shape (M, C, H, W).
+
+    The best guess if you know the class of an image and nothing else about it.
+    """
+    values = check_images(images)
+    if labels.shape != (len(images),) or of.ndim != 1:
+        raise BadInput(f"class means need one label per image, got {tuple(labels.shape)} for {len(images)} images")
+    known = labels.unique()
+    missing = sorted(set(of.tolist()) - set(known.tolist()))
+    if missing:
+        raise BadInput(f"class {missing[0]} has no image for its class mean; give images of every class")
+    means = torch.stack([values[labels == label].mean(0) for label in known])
+    return means[torch.searchsorted(known, of.to(known))]
+
+
+def fraction_unexplained(reconstructions: Tensor, truths: Tensor, guess: Tensor) -> float:
+    """FVU = Σ_i MSE(x̂_i, x_i) / Σ_i MSE(g_i, x_i), the fraction of variance unexplained: 0 is a perfect copy.
+
+    x̂ = ``reconstructions``, x = ``truths``, g = ``guess``: one image for all (then 1 means nothing learned beyond it) or one
+    per image, such as class means.
+
+    >>> truths = torch.rand(4, 1, 2, 2)
+    >>> fraction_unexplained(mean_image(truths).expand(4, -1, -1, -1), truths, mean_image(truths))
+    1.0
+    """
+    ours, baseline = _errors(reconstructions, truths, guess)
+    return float(ours.sum() / baseline.sum())
+
+
+def _errors(reconstructions: Tensor, truths: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
+    baseline = mse(guess.to(truths.device).expand_as(truths), truths)
+    if not bool(baseline.sum() > 0):
+        raise BadInput("the images equal the guess, so there is no variance to explain; give other images")
+    return mse(reconstructions, truths), baseline
+
+
+def mse_per_pixel(a: Tensor, b: Tensor) -> Tensor:
+    """The split-inference paper's MSE of each pair, shape (N,): squared error summed over channels, mean over pixels.
+
+    1/(HW) Σ_{c,i,j} (x - y)², C times :func:`leakgauge.measures.image.mse`; 3 times for colour images.
+
+    Ref: Liu and Zhu 2025, section 4.1 — mean squared error, in the unit of its tables
+    """
+    a, b = check_pair(a, b)
+    return (a - b).square().sum(1).flatten(1).mean(1)
+
+
+def psnr_of_batches(a: Tensor, b: Tensor, *, batch: int = 128) -> float:
+    """The split-inference paper's PSNR in dB: computed from the mean MSE of each batch, then averaged over batches.
+
+    Ref: Liu and Zhu 2025, section 4.1 — peak signal-to-noise ratio, in the unit of its tables
+    """
+    errors = mse(a, b)
+    return float(torch.stack([-10 * torch.log10(part.mean()) for part in errors.split(batch)]).mean())
+
+
+def most_exposed(errors: Tensor, *, share: float = 0.05) -> float:
+    """Mean of the lowest ``share`` of the errors (N,), at least one: the attack's error on the images it reconstructs best.
+
+    >>> most_exposed(torch.arange(100.0), share=0.05)
+    2.0
+    """
+    if errors.ndim != 1 or len(errors) == 0 or not 0 < share <= 1:
+        raise BadInput(f"the worst cases need errors (N,) and a share in (0, 1], got {tuple(errors.shape)} and {share}")
+    count = max(1, round(share * len(errors)))
+    return float(errors.double().sort().values[:count].mean())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakgauge.core.randomness import draw_indices
 from leakgauge.errors import Inapplicable
-from leakgauge.measures.explained import mean_image
+from leakgauge.measures.baseline import mean_image
 from leakgauge.measures.local_ridge import LocalRidge, as_map, fit_local_ridge
 from leakgauge.measures.ridge import Ridge, fit_ridge
 

@@ -17,7 +17,7 @@ from leakgauge.core.randomness import draw_indices
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.graphs import find_point, trace_of
 from leakgauge.inversion.progress import also_watching
-from leakgauge.measures.explained import class_mean_images, mean_image, most_exposed, mse_per_pixel, psnr_of_batches
+from leakgauge.measures.baseline import class_mean_images, mean_image, most_exposed, mse_per_pixel, psnr_of_batches
 from leakgauge.measures.features import (
     class_radii,
     covariance_spectrum,

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks.april.patches import PatchGrid
-from leakgauge.attacks.april.pixel_order import pixel_order
+from leakgauge.attacks.april.patches import PatchGrid, pixel_order
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles

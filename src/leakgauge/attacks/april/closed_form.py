@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.april.identifiability import expected_pixel_error, identifiability
-from leakgauge.attacks.april.patches import Box, PatchGrid, pixels_from_patches
-from leakgauge.attacks.april.pixel_order import patch_grid
+from leakgauge.attacks.april.patches import Box, PatchGrid, patch_grid, pixels_from_patches
 from leakgauge.attacks.april.ridge import (
     NoisySystem,
     error_bound,
@@ -359,7 +358,7 @@ def april_closed_form(
     Deviations: tokens before the patches (class token, registers) are known and moved to the right side, which the paper does not
     do; for those without a position the gradient is that of the learned token itself. The patch embedding may be any
     convolution with zero padding, or a linear layer; the adversary finds its order of pixels
-    (:mod:`leakgauge.attacks.april.pixel_order`). Overlapping patches are averaged. Everything is solved in float64. The ridge is
+    (:mod:`leakgauge.attacks.april.patches`). Overlapping patches are averaged. Everything is solved in float64. The ridge is
     not in the paper.
 
     Ref: APRIL (Lu et al. 2022), Algorithm 1 — closed-form attack

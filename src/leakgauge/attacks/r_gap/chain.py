@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from leakgauge.core import Tokens, Victim
 from leakgauge.errors import Inapplicable
 from leakgauge.graphs import example_of, fixed_draws
-from leakgauge.graphs.naming import names_of, operation
+from leakgauge.graphs.nodes import names_of, operation
 from leakgauge.graphs.trace import export_graph
 
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
