@@ -98,6 +98,21 @@ def test_labels_follow_their_images():
     assert found.labels == (1.0, 1.0, 0.0)
 
 
+def test_labels_of_noise_are_compared_as_a_multiset():
+    """Noise is paired with images by chance, so a label that was read is right wherever the pairing puts it."""
+    truth, noise = images(6), images(6, seed=9)
+    labels = torch.tensor([0, 1, 1, 2, 3, 4])
+    for seed in range(5):
+        order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
+        found = score_images(noise, truth, labels=labels[order], truth=labels)
+        assert found.labels == (1.0,) * 6
+    assert score_images(noise, truth, labels=torch.tensor([0, 0, 1, 2, 3, 9]), truth=labels).mean("labels") == 4 / 6
+    # image 0 is shown: its own label counts, and no other image can take it
+    half = torch.cat([truth[:1], noise[1:]])
+    found = score_images(half, truth, labels=torch.tensor([4, 0, 1, 1, 2, 3]), truth=labels)
+    assert found.labels == (0.0, 1.0, 1.0, 1.0, 1.0, 0.0)
+
+
 def test_what_was_not_measured_is_none():
     found = score_images(images(2), images(2, seed=1))
     assert (found.lpips, found.reid, found.labels, found.layout_rank) == (None, None, None, None)

@@ -19,6 +19,8 @@ from leakgauge.measures.layout import layout, layout_pairs, lead, pair_pieces, p
 Perceptual = Callable[[Tensor, Tensor], Tensor]
 LEAST_CANDIDATES = 20
 """From so many images on it says something that the true one is the most alike: by chance one in twenty is."""
+ALIKE = 0.38
+"""SSIM from which a guess shows its image: the verdict's first threshold (``verdict.RECONSTRUCTED``)."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Scores:
     at least twenty candidates. ``pieces`` is the likeness in whatever order patches are put, ``pieces_lead`` by how much it
     exceeds that of any other candidate; both for models that cut images into patches. ``ssim_reduced`` and ``psnr_reduced`` are of
     images averaged down to at most 64 pixels a side, where they are larger. ``labels`` is 1.0 where the label is
-    right; targets that are no single label (class probabilities, several labels, a vector to regress on) are not compared.
+    right: that of the image itself where the guess shows it, and as a multiset over all other images; targets that are no single
+    label (class probabilities, several labels, a vector to regress on) are not compared.
     Guesses are paired with truths one to one, for pieces by their pieces.
     """
 
@@ -144,7 +147,7 @@ def pair_images(
     guesses = guesses[order]
     right = None
     if labels is not None and truth is not None and labels.dim() == truth.dim() == 1:
-        right = _right(labels.cpu()[order], truth.cpu(), guesses)
+        right = _right(labels.cpu()[order], truth.cpu(), guesses, truths)
     others = pool if pool is not None and _enough(truths, pool) else None
     scrambled = guesses if tile is None else guesses[pair_pieces(guesses, truths, side=tile)]
     scores = Scores(
@@ -217,9 +220,16 @@ def _reduced(metric: Callable[[Tensor, Tensor], Tensor], guesses: Tensor, truths
     return None if guess is None or truth is None else _values(metric(guess, truth))
 
 
-def _right(labels: Tensor, truth: Tensor, guesses: Tensor) -> tuple[float, ...]:
-    """1.0 where a label is right. Guesses that are the same image, as the mixture of a batch, are in no order, nor are their labels."""
+def _right(labels: Tensor, truth: Tensor, guesses: Tensor, truths: Tensor) -> tuple[float, ...]:
+    """1.0 where a label is right.
+
+    Guesses that show no image are paired with truths by chance, and guesses that are the same image, as the mixture of a batch, are in
+    no order: their labels are compared as a multiset.
+    """
+    small = [image.downscale(one) for one in (guesses, truths)]
+    shown = image.ssim(*(guesses, truths) if small[0] is None or small[1] is None else (small[0], small[1])) >= ALIKE
     _, group = guesses.flatten(1).unique(dim=0, return_inverse=True)
+    group = torch.where(shown, group + 1, 0)
     left = [labels[group == g].tolist() for g in range(int(group.max()) + 1)]
     right: list[float] = []
     for g, y in zip(group.tolist(), truth.tolist(), strict=True):

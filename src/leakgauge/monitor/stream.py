@@ -56,8 +56,8 @@ def is_sampled(step: int) -> bool:
 class BlockScores:
     """The scores of one block, per step with enough candidates (n of them).
 
-    ``nats`` (layers + 1, n): InfoNCE summands, joint critic first. ``hits`` (n,): whether the true batch ranked first. The
-    controls: ``null`` (n,) from a critic trained and scored on shuffled pairs, ``decoy`` (n,) with a wrong batch declared true,
+    ``nats`` (layers + 1, n): InfoNCE summands, joint critic first. ``hits`` (n,): 1/m if the true batch ranked first together
+    with m − 1 others, and 0 if it did not; a critic that knows nothing scores all alike, which must not count. The controls: ``null`` (n,) from a critic trained and scored on shuffled pairs, ``decoy`` (n,) with a wrong batch declared true,
     ``noise`` (levels, n) with noise added to the gradient. ``evalues`` (layers + 1, m, temperatures) and ``steps`` are for the alarm
     and cover all m steps.
     """
@@ -147,7 +147,7 @@ class Stream:
         joint = best[:1]
         scored = BlockScores(
             nats=nats(scores[:-1, rows], rows, some, best[:-1]),
-            hits=(scores[0, rows].masked_fill(~some, -torch.inf).argmax(1) == rows),
+            hits=_ranked_first(scores[0, rows].masked_fill(~some, -torch.inf), rows),
             null=nats(scores[-1:, rows], self._one_of(some), some, best[-1:])[0],
             decoy=nats(scores[:1, rows], wrong, decoys, joint)[0],
             noise=nats(drowned[:, rows], rows, some, joint.expand(len(NOISE))),
@@ -219,3 +219,9 @@ def _of_usual_size(sizes: Tensor) -> Tensor:
     usual = sizes.mode().values
     same = sizes == usual
     return same if bool(same.double().mean() >= 0.75) else torch.ones_like(same)
+
+
+def _ranked_first(scores: Tensor, truth: Tensor) -> Tensor:
+    """(n,): the chance that the true column of ``scores`` (n, candidates) is chosen if ties at the top are broken at random."""
+    top = scores == scores.amax(1, keepdim=True)
+    return top.gather(1, truth[:, None])[:, 0].double() / top.sum(1)
