@@ -9,6 +9,7 @@ from scipy.stats import binom
 
 from leakgauge.errors import BadInput
 from leakgauge.monitor.alarm import Alarm
+from leakgauge.monitor.monitor import _hit_rate
 from leakgauge.monitor.stream import BLOCKS, TEMPERATURES, Stream, is_sampled
 
 CPU = torch.device("cpu")
@@ -71,6 +72,30 @@ def test_false_alarms_keep_to_alpha_over_300_null_streams(null):
     alarms = [through(*null(rng), seed=i)[1] for i in range(300)]
     assert sum(a.fired_at is not None for a in alarms) <= binom.ppf(0.99, 300, ALPHA)
     assert any(a.log_wealth != 0 for a in alarms)  # bets were made
+
+
+def constant(rng):
+    """The gradient never changes, so a critic scores all batches alike."""
+    return torch.ones(STEPS, 1, WIDTH), torch.randn(STEPS, FEATURES, generator=rng)
+
+
+@pytest.mark.parametrize("null", [null_noise, null_of_the_past, constant], ids=lambda f: f.__name__)
+def test_the_true_batch_ranks_first_by_chance_in_null_streams(null):
+    rng = torch.Generator().manual_seed(3)
+    hits = [torch.cat([b.hits for b in through(*null(rng), choices=4, seed=i)[2]]) for i in range(60)]
+    together = torch.cat(hits)
+    assert float(together.mean()) == pytest.approx(1 / 4, abs=3 * (0.25 * 0.75 / len(together)) ** 0.5 + 1e-9)
+
+
+def test_a_constant_critic_reads_nothing():
+    """Ties share the first place, no bet wins or loses, and the interval holds chance."""
+    _, alarm, found = through(*constant(torch.Generator().manual_seed(0)), choices=8)
+    assert alarm.log_wealth == pytest.approx(0, abs=1e-4)
+    assert all(torch.allclose(b.hits, torch.full_like(b.hits, 1 / 8)) for b in found)
+    assert all(float(b.nats.abs().max()) < 1e-6 for b in found if len(b.hits))
+    rate = _hit_rate(torch.cat([b.hits for b in found]))
+    assert rate.low < 1 / 8 < rate.high
+    assert rate.value == pytest.approx(1 / 8)
 
 
 def test_a_leak_sets_it_off_early_and_is_measured():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -239,8 +240,7 @@ class Monitor:
         infonce = top1 = controls = None
         layers: dict[str, float] = {}
         if len(table) > 1:
-            hits = int(table[:, 0].sum())
-            top1 = Rate(hits / len(table), *clopper_pearson(hits, len(table)))
+            top1 = _hit_rate(table[:, 0])
             infonce = _mean(table[:, 5])
             noise = tuple(table[:, 3:5].mean(0).tolist())
             controls = Controls(null=_mean(table[:, 1]), decoy=_mean(table[:, 2]), noise=noise)
@@ -370,6 +370,17 @@ def _table(scored: BlockScores) -> Tensor:
     """One row per scored step: hit, null, decoy, two noise levels, joint nats, nats per layer."""
     columns = [scored.hits[None].double(), scored.null[None], scored.decoy[None], scored.noise, scored.nats]
     return torch.cat([c.double() for c in columns]).T
+
+
+def _hit_rate(hits: Tensor) -> Rate:
+    """Mean with an exact 95 % interval, for hits of which ties share one.
+
+    A shared hit varies less than a whole one, so the sum is rounded outwards: down for the lower end, up for the upper one.
+    """
+    total, trials = float(hits.sum()), len(hits)
+    low, _ = clopper_pearson(math.floor(total + 1e-9), trials)
+    _, high = clopper_pearson(math.ceil(total - 1e-9), trials)
+    return Rate(total / trials, low, high)
 
 
 def _mean(values: Tensor) -> Rate:

@@ -57,8 +57,9 @@ class BlockScores:
     """The scores of one block, per step with enough candidates (n of them).
 
     ``nats`` (layers + 1, n): InfoNCE summands, joint critic first. ``hits`` (n,): 1/m if the true batch ranked first together
-    with m − 1 others, and 0 if it did not; a critic that knows nothing scores all alike, which must not count. The controls: ``null`` (n,) from a critic trained and scored on shuffled pairs, ``decoy`` (n,) with a wrong batch declared true,
-    ``noise`` (levels, n) with noise added to the gradient. ``evalues`` (layers + 1, m, temperatures) and ``steps`` are for the alarm
+    with m − 1 others, and 0 if it did not; a critic that knows nothing scores all alike, which must not count. The controls:
+    ``null`` (n,) from a critic trained and scored on shuffled pairs, ``decoy`` (n,) with a wrong batch declared true, ``noise``
+    (levels, n) with noise added to the gradient. ``evalues`` (layers + 1, m, temperatures) and ``steps`` are for the alarm
     and cover all m steps.
     """
 
