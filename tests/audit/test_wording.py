@@ -37,7 +37,8 @@ MALICIOUS = replace(LEAK, number=4, malicious=("another model",))
 PARTLY = replace(LEAK, number=5, batch=4, verdict=verdict(PARTIAL, images=4, reconstructed=1, glimpsed={}))
 OUTLINED = ended(PLAIN, PARTIAL, seen=Way.LAYOUT, number=6, layout=0.71, null_layout=0.02)
 ONE = Change("batch of 1", "relaxation")
-WATCHED = Training(steps=100, peak=Measured(40, 1.0, 0.8, 1.2), last=Measured(100, 0.2, 0.1, 0.3), ceiling=2.77, scored=30,
+WATCHED = Training(    top1=Measured(100, 0.31, 0.2, 0.42),
+steps=100, peak=Measured(40, 1.0, 0.8, 1.2), last=Measured(100, 0.2, 0.1, 0.3), ceiling=2.77, scored=30,
                    controls=(("null", 0.0), ("decoy", -0.1)), layers=(("fc.weight", 0.3),), seconds=4.0)  # fmt: skip
 SCANNED = Split(threshold=0.25, cuts=7, recommended="pool3", fvu=0.3, bytes=64, edge_share=0.9, safest="head", safest_fvu=0.5,
                 scanned=7, decoders=False, auxiliary=800, tested=200)  # fmt: skip
@@ -98,7 +99,7 @@ SCENES: dict[str, dict[str, tuple[Findings, str, str]]] = {
         "some members": (_training(auc=Measured(90, 0.8, 0.51, 0.96)), "partly", "Some members recognised"),
         "guessing": (_training(auc=Measured(90, 0.74, 0.44, 0.94)), "good", "Alarm silent"),
         "a control failed": (_training(alarm_at=30, controls=(("decoy", 0.2),)), "partly", "Controls failed"),
-        "too short": (_training(peak=None, last=None, scored=3, controls=(), layers=()), "none", "Too short to say"),
+        "too short": (_training(peak=None, last=None, top1=None, scored=3, controls=(), layers=()), "none", "Too short to say"),
     },
     "split": {
         "a cut": (Findings(split=SCANNED), "good", "Cut found"),

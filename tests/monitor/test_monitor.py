@@ -15,9 +15,11 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.errors import BadInput
+from leakgauge.measures.membership import Rate
 from leakgauge.models.cnn import CNN
 from leakgauge.models.lenet import LeNet
 from leakgauge.monitor import Monitor, TwoSided, watch
+from leakgauge.monitor.summary import conclusion
 
 
 def leaky(monitor, steps, *, seed=0, width=30):
@@ -122,8 +124,11 @@ def test_report_shows_controls_beside_every_estimate():
         "does not say",
     ):
         assert word in text
+    assert text.splitlines()[1].startswith(
+        "The training leaks: the gradients alone point to their batch (alarm at step "
+    )
     assert max(len(line) for line in text.splitlines()) <= 120
-    assert "null" in next(line for line in text.splitlines() if "wealth" in line and "AUC" in line)
+    assert "null" in next(line for line in text.splitlines() if "evidence" in line and "AUC" in line)
 
 
 def test_scalars_are_flat_and_records_are_json():
@@ -186,7 +191,7 @@ def test_private_buffers_are_not_in_the_state():
     leaky(monitor, 60)
     state = monitor.state_dict()
     assert not any(isinstance(v, torch.Tensor) for v in state.values())
-    assert set(state) == {"step", "alarm", "records", "shuffled"}
+    assert set(state) == {"step", "alarm", "records", "shuffled", "pooled"}
     json.dumps(state)
     assert "stream" in monitor.state_dict(private=True)["private"]
 
@@ -338,3 +343,26 @@ def test_nothing_is_warned_about_in_an_ordinary_run(model_of, train):
         warnings.simplefilter("error")
         watch(model, optimizer, loss=criterion, every=10)
         train(model, optimizer, 30, criterion=criterion)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({}, "Nothing can be said after 9 steps: too few were scored"),
+        ({"members": Rate(0.8, 0.7, 0.9)}, "The training leaks: an attacker with the weights and candidate images"),
+        (
+            {"top1": Rate(0.06, 0.03, 0.1)},
+            "No leak was shown in 9 steps, which proves nothing: membership was not measured",
+        ),
+        ({"top1": Rate(0.3, 0.2, 0.4)}, "There are signs of a leak, but the alarm is silent"),
+        ({"alarm_at": 5}, "The training leaks: the gradients alone point to their batch (alarm at step 5)"),
+        ({"alarm_at": 5, "trusted": False}, "Nothing can be said after 9 steps: the critic's controls failed"),
+        ({"members": Rate(0.5, 0.4, 0.6), "alarm_at": 5, "trusted": False}, "No leak was shown in 9 steps"),
+    ],
+)
+def test_one_sentence_says_what_was_found(facts, words):
+    given = {"steps": 9, "choices": 16, "members": None, "top1": None, "alarm_at": None, **facts}
+    said = conclusion(**given)
+    assert said.startswith(words)
+    assert said.endswith(".")
+    assert ". " not in said

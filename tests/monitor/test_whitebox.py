@@ -9,10 +9,12 @@ from torch import nn
 
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim
+from leakgauge.measures.membership import Rate, auc, auc_interval
 from leakgauge.models.lenet import LeNet
 from leakgauge.monitor import whitebox
 from leakgauge.monitor.head import head_products, linear_owner
 from leakgauge.monitor.whitebox import (
+    Pooled,
     Protection,
     last_layers,
     per_sample_gradients,
@@ -254,3 +256,31 @@ def test_what_is_read_of_large_models(monkeypatch):
     assert whole_gradient(sizes, 40) == ("middle", "norm")
     assert whole_gradient(sizes, 40, 40 * 20_000) == tuple(sizes)  # more room by request
     assert last_layers(sizes, 40) == ("middle", "norm")  # a head of a large vocabulary is passed over
+
+
+def test_probes_are_pooled_over_time():
+    """Eight looks of 32 pairs: the pooled area is their mean, and its interval that of 256 pairs."""
+    areas = (0.58, 0.82, 0.89, 0.79, 0.7, 0.75, 0.8, 0.67)
+    pooled = Pooled()
+    assert pooled.auc is None
+    for step, value in enumerate(areas):
+        rate = Rate(value, *auc_interval(value, 32, 40))
+        pooled = pooled.add(WhiteBox(step, rate, rate, members=32, others=40, layers=1, upper_nats=None, notes=()))
+    found = pooled.auc
+    assert found.value == pytest.approx(sum(areas) / 8)
+    assert (found.low, found.high) == auc_interval(found.value, 256, 256)
+    assert found.high - found.low < 0.2 < rate.high - rate.low
+
+
+def test_the_pooled_interval_holds_the_mean_of_areas_that_differ():
+    rng = torch.Generator().manual_seed(0)
+    shifts, missed = torch.linspace(0, 2, 6), 0
+    truth = float(torch.special.ndtr(shifts / 2**0.5).mean())
+    for _ in range(100):
+        pooled = Pooled()
+        for shift in shifts:
+            members, others = torch.randn(2, 16, generator=rng) + torch.tensor([[float(shift)], [0.0]])
+            rate = auc(members, others)
+            pooled = pooled.add(WhiteBox(0, rate, rate, members=16, others=16, layers=1, upper_nats=None, notes=()))
+        missed += not pooled.auc.low <= truth <= pooled.auc.high
+    assert missed <= 5

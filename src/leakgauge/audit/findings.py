@@ -171,7 +171,8 @@ class Measured:
 class Training:
     """A monitored training. ``peak`` and ``last`` are the critic's nats, None where too few steps were scored for a number to count.
 
-    ``ceiling`` is the most the critic can read, ``auc`` how well a white-box adversary recognises members at its last look. ``controls``
+    ``ceiling`` is the most the critic can read, ``auc`` how well a white-box adversary recognises members over all its
+    looks, ``top1`` how often the critic picked the right one of ``choices`` batches. ``controls``
     holds for each control the most that it is sure to read; a clean one is about 0. ``layers`` are nats by layer, largest first.
     ``scored`` counts the steps that the newest numbers rest on, ``epsilon`` is the guarantee of DP-SGD. ``ended`` is how it ended,
     ``audited`` whether it is part of an audit, which can be resumed.
@@ -185,6 +186,8 @@ class Training:
     last: Measured | None = None
     ceiling: float | None = None
     auc: Measured | None = None
+    top1: Measured | None = None
+    choices: int = 16
     controls: tuple[tuple[str, float], ...] = ()
     layers: tuple[tuple[str, float], ...] = ()
     scored: int = 0
@@ -552,7 +555,9 @@ def training_of(run: MonitorRun) -> Training | Unanswered:
         peak=None if top is None else _measured(top, "infonce_nats"),
         last=_measured(settled[-1], "infonce_nats") if settled else None,
         ceiling=scalar(newest, "infonce_ceiling"),
-        auc=_measured(looks[-1], "whitebox/auc") if looks else None,
+        auc=_members(looks[-1]) if looks else None,
+        top1=_measured(settled[-1], "top1") if settled and scalar(settled[-1], "top1") is not None else None,
+        choices=int(newest.get("choices") or 16),
         controls=() if top is None else _controls((top, settled[-1])),
         layers=tuple(layers),
         scored=int(scalar(newest, "pairs") or 0),
@@ -587,6 +592,12 @@ def _measured(report: Mapping[str, Any], name: str) -> Measured:
     """For reports that hold the number."""
     value = float(report["scalars"][f"privacy/{name}"])
     return Measured(int(report["step"]), value, scalar(report, f"{name}_low"), scalar(report, f"{name}_high"))
+
+
+def _members(report: Mapping[str, Any]) -> Measured:
+    """The AUC over all looks so far; of the last one in reports that do not pool them."""
+    pooled = scalar(report, "whitebox/pooled_auc") is not None
+    return _measured(report, "whitebox/pooled_auc" if pooled else "whitebox/auc")
 
 
 def _controls(reports: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, float], ...]:

@@ -31,6 +31,8 @@ from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.questions.updates import Explanation
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Check, Evidence, Outcome, Verdict, Way
+from leakgauge.measures.membership import Rate
+from leakgauge.monitor.summary import conclusion
 
 if TYPE_CHECKING:
     from leakgauge.audit.evaluate import Result
@@ -508,7 +510,7 @@ TOO_SHORT = "Too few steps were scored for a leakage estimate."
 
 
 def on_training(training: Training) -> Statement:
-    said = [alarm(training), critic(training), *members(training)]
+    said = [conclude_training(training), alarm(training), critic(training)]
     failed = training.failed_controls
     if failed:
         names = ", ".join(name for name, _ in failed)
@@ -534,6 +536,25 @@ def on_training(training: Training) -> Statement:
     budget = f"{plural(training.steps, 'training step')}, the last numbers over {plural(training.scored, 'scored step')}{time}"
     state = "answered" if training.ended == "finished" else "unfinished"
     return Statement("training", QUESTIONS["training"], tone, badge, tuple(said), tuple(assumed), budget, state)
+
+
+def conclude_training(training: Training) -> str:
+    """The sentence on top of every view of a training."""
+    return conclusion(
+        steps=training.steps,
+        choices=training.choices,
+        members=_as_rate(training.auc),
+        top1=_as_rate(training.top1),
+        alarm_at=training.alarm_at,
+        trusted=not training.failed_controls,
+    )
+
+
+def _as_rate(found: Measured | None) -> Rate | None:
+    if found is None:
+        return None
+    low = found.value if found.low is None else found.low
+    return Rate(found.value, low, found.value if found.high is None else found.high)
 
 
 def training_ended(run: MonitorRun) -> str:
@@ -564,16 +585,6 @@ def critic(training: Training) -> str:
         f"The leakage estimate peaked at step {training.peak.step} with {interval(training.peak)} nats and ended at "
         f"{interval(training.last)}{most}."
     )
-
-
-def members(training: Training) -> list[str]:
-    """What an adversary with the weights and candidates recognises; nothing where it was not measured."""
-    if training.auc is None:
-        return []
-    who, how = "An attacker with the weights and a list of candidate images", interval(training.auc, brackets=False)
-    if training.beats_guessing:
-        return [f"{who} can tell which were in the batch (AUC {how}; 0.5 is guessing)."]
-    return [f"{who} was not shown to do better than guessing (AUC {how})."]
 
 
 def on_split(split: Split) -> Statement:

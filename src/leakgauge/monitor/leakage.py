@@ -33,7 +33,8 @@ class Leakage:
 
     ``infonce`` in nats, at most ``ceiling`` = ln K; ``top1`` the share of steps where the true batch ranked first among K =
     ``choices``, by chance 1/K; both over the last ``pairs`` scored steps. ``log_wealth`` is the evidence of the alarm, which fires
-    at ln(1/α); ``alarm_at`` the step at which it fired. ``layers`` in nats by layer, without the joint critic.
+    at ln(1/α) and ``peak_wealth`` the most that it was; ``alarm_at`` the step at which it fired. ``layers`` in nats by layer, without
+    the joint critic. ``whitebox`` is the newest look of the white-box probe, ``members`` the AUC of all ``probes`` looks together.
     """
 
     step: int
@@ -49,6 +50,9 @@ class Leakage:
     alarm_at: int | None
     whitebox: WhiteBox | None
     epsilon: float | None = None
+    peak_wealth: float = 0.0
+    members: Rate | None = None
+    probes: int = 0
     notes: tuple[str, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
 
@@ -65,6 +69,7 @@ class Leakage:
         flat: dict[str, float] = {
             "privacy/alarm": float(self.alarmed),
             "privacy/log_wealth": self.log_wealth,
+            "privacy/log_wealth_peak": self.peak_wealth,
             "privacy/infonce_ceiling": self.ceiling,
             "privacy/pairs": float(self.pairs),
         }
@@ -82,6 +87,9 @@ class Leakage:
             flat |= _flat("privacy/whitebox/tpr_at_1pct_fpr", self.whitebox.tpr)
             if self.whitebox.upper_nats is not None:
                 flat["privacy/whitebox/upper_nats"] = self.whitebox.upper_nats
+        if self.members is not None:
+            flat |= _flat("privacy/whitebox/pooled_auc", self.members)
+            flat["privacy/whitebox/probes"] = float(self.probes)
         if self.epsilon is not None:
             flat["privacy/epsilon"] = self.epsilon
         return flat

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -22,7 +23,7 @@ from leakgauge.monitor.ring import Ring, Thinning
 from leakgauge.monitor.sketch import SignBucket, Sketch, SketchPlan
 from leakgauge.monitor.stream import TEMPERATURES, BlockScores, Stream, is_sampled
 from leakgauge.monitor.summary import summary
-from leakgauge.monitor.whitebox import WhiteBox
+from leakgauge.monitor.whitebox import Pooled, WhiteBox
 
 WINDOW = 256
 """Number of scored steps over which rates are reported."""
@@ -105,6 +106,7 @@ class Monitor:
         self._window: Ring | None = None
         self._history: Thinning[dict[str, Any]] = Thinning()
         self._whitebox: WhiteBox | None = None
+        self._pooled = Pooled()
         self._skipped: dict[str, int] = {"no gradient": 0, "no input": 0}
         if self._prober is not None:
             self._prober.forget()
@@ -189,7 +191,9 @@ class Monitor:
             self._take(batch, shared)
         if self._prober is not None:
             with self.guard.around("the white-box probe", then=self._prober.forget):
-                self._whitebox = self._prober.finish(self.step, signal) or self._whitebox
+                found = self._prober.finish(self.step, signal)
+                if found is not None:
+                    self._whitebox, self._pooled = found, self._pooled.add(found)
         self._end_step()
 
     def flush(self) -> None:
@@ -263,6 +267,9 @@ class Monitor:
             alarm_at=None if self._alarm is None else self._alarm.fired_at,
             whitebox=self._whitebox,
             epsilon=epsilon,
+            peak_wealth=0.0 if self._alarm is None else self._alarm.peak,
+            members=self._pooled.auc,
+            probes=self._pooled.probes,
             notes=self._notes(),
             skipped={what: n for what, n in self._skipped.items() if n},
         )
@@ -290,6 +297,7 @@ class Monitor:
             "alarm": None if self._alarm is None else self._alarm.state_dict(),
             "records": list(self.records()),
             "shuffled": self._shuffled,
+            "pooled": asdict(self._pooled),
         }
         if private and self._stream is not None and self._window is not None:
             state["private"] = {"stream": self._stream.state_dict(), "window": self._window.values()}
@@ -305,6 +313,7 @@ class Monitor:
         self._history = Thinning()
         for record in state["records"]:
             self._history.append(record)
+        self._pooled = Pooled(**state.get("pooled", {}))
         self._saved = dict(state)
         if self._plan is not None:
             self._restore(self._saved)

@@ -20,7 +20,14 @@ from leakgauge.channels.rows import as_rows
 from leakgauge.core import Loss, Targets
 from leakgauge.core.running import output_at
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.measures.membership import Rate, auc, decode, membership_information, true_positive_rate
+from leakgauge.measures.membership import (
+    Rate,
+    auc,
+    auc_interval,
+    decode,
+    membership_information,
+    true_positive_rate,
+)
 from leakgauge.monitor.head import Products, head_products, linear_owner
 
 FLOATS = 1 << 24
@@ -45,6 +52,30 @@ class WhiteBox:
     layers: int
     upper_nats: float | None
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The AUC over several probes, each weighted by its pairs: steady where a single one rests on few samples.
+
+    The interval is :func:`auc_interval` of all disjoint pairs together, which needs no equal leak at every step. Samples that return in
+    another epoch are counted as new ones, so after many epochs it is somewhat too short.
+    """
+
+    pairs: int = 0
+    weighted: float = 0.0
+    probes: int = 0
+
+    def add(self, found: WhiteBox) -> Pooled:
+        pairs = min(found.members, found.others)
+        return Pooled(self.pairs + pairs, self.weighted + pairs * found.auc.value, self.probes + 1)
+
+    @property
+    def auc(self) -> Rate | None:
+        if not self.probes:
+            return None
+        value = min(max(self.weighted / self.pairs, 0.0), 1.0)
+        return Rate(value, *auc_interval(value, self.pairs, self.pairs))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from rich.text import Text
 from leakgauge.audit.findings import Training, Unanswered, counted, training_of
 from leakgauge.audit.phrasing import number
 from leakgauge.audit.questions.training import MonitorRun
-from leakgauge.audit.wording import alarm
+from leakgauge.audit.wording import alarm, conclude_training
 from leakgauge.errors import BadInput
 from leakgauge.report.page import live_page, live_section
 
@@ -63,6 +63,7 @@ def view(run: MonitorRun) -> RenderableType:
         return Text(f"leakgauge monitor: {title}: waiting for the first report")
     return Group(
         Text(f"leakgauge monitor: {title}, step {found.steps}", style="bold"),
+        Text(conclude_training(found)),
         _numbers(run),
         Text(
             f"{alarm(found)} (false alarms at most {found.alpha:g} over any length)",
@@ -81,8 +82,9 @@ def _numbers(run: MonitorRun) -> Table:
     nats = (0.0, max([0.1, *read]))  # one scale for the critic and its controls, to compare them
     rows = (
         ("white-box AUC", "whitebox/auc", (0.5, 1.0), "0.5 is guessing, 1 recognises every member"),
+        ("  all looks", "whitebox/pooled_auc", (0.5, 1.0), "the same over all probes so far"),
         ("InfoNCE, nats", "infonce_nats", nats, "counts above its controls"),
-        ("  control null", "control/null_nats", nats, "must be about 0"),
+        ("  control null", "control/null_nats", nats, "must not be above 0"),
         ("  control decoy", "control/decoy_nats", nats, "must not be above 0"),
         ("  control noise 10x", "control/noise_10x_nats", nats, "must fall"),
     )
