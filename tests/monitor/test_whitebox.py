@@ -16,6 +16,7 @@ from leakgauge.monitor.head import head_products, linear_owner
 from leakgauge.monitor.whitebox import (
     Pooled,
     Protection,
+    WhiteBox,
     last_layers,
     per_sample_gradients,
     preserve_randomness,

@@ -70,9 +70,10 @@ pairs (AUC 0.80, 95 % CI 0.72 to 0.87; 0.5 is guessing); pictures were not attac
         seen = [f"members are recognised in {_percent(members.value)} of pairs ({_auc(members)})"]
     if top1 is not None:
         seen.append(f"the critic picked {picked} (95 % CI {100 * top1.low:.0f} to {_percent(top1.high)}, {chance})")
-    return (
-        f"No leak was shown in {steps} steps, which proves nothing: {', and '.join(seen)}; pictures were not attacked."
-    )
+    lead = f"No leak was shown in {steps} steps, which proves nothing"
+    if top1 is not None and top1.low > 1 / choices:
+        lead = "There are signs of a leak, but the alarm is silent"
+    return f"{lead}: {', and '.join(seen)}; pictures were not attacked."
 
 
 def _percent(value: float) -> str:
