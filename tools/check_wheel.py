@@ -52,6 +52,7 @@ USES = {
     "lightning": "from leakgauge.integrations.lightning import lightning_monitor; lightning_monitor()",
     "opacus": "import opacus, leakgauge.integrations.opacus",
     "flower": "import flwr.client.mod, leakgauge.integrations.flower",
+    "pandas": "import pandas; from leakgauge import Run; Run.frame",
     "loggers": "from leakgauge.integrations.loggers import *; import mlflow, wandb; tensorboard_log('t')({'privacy/x': 1.0}, 1)",
 }
 """What each extra is for, in one line that fails without it."""

@@ -167,7 +167,7 @@ def test_a_verdict_that_rests_on_the_pieces(run):
     assert OTHER_RULE in compare(run("a", old), run("b", new)).cases[0].notes
     measured = replace(old, scores=scores(0.3, 10.0, pieces_lead=-0.03))
     (note,) = compare(run("c", measured), run("d", new)).cases[0].notes
-    assert note == "seen by the patches: they fit the original better than other images by -0.03 before and 0.12 after"
+    assert note == "seen by the patches: they fit the original better than other images by −0.03 before and 0.12 after"
 
 
 def test_other_budgets_are_warned_of(run):
@@ -261,7 +261,7 @@ def scanned(folder, recommended: str | None, threshold: float = 0.25):
 def test_the_recommended_cut(run, before, after, direction):
     found = compare(scanned(run("a"), before), scanned(run("b"), after))
     assert [c.direction for c in found.changes] == [direction]
-    assert "FVU 0.500" in found.changes[0].after if after else found.changes[0].after == "none"
+    assert "FVU 0.50" in found.changes[0].after if after else found.changes[0].after == "none"
 
 
 def test_another_threshold_is_warned_of(run):

@@ -78,7 +78,7 @@ def test_every_option_is_shown_whole_in_a_narrow_terminal(leakgauge, monkeypatch
 
 
 def test_every_command_has_one_function_and_a_first_sentence():
-    assert len(FUNCTIONS) == len(GROUP.commands) == 9  # type: ignore[attr-defined]
+    assert len(FUNCTIONS) == len(GROUP.commands) == 10  # type: ignore[attr-defined]
     assert all(function.__doc__ for function in FUNCTIONS)
 
 
@@ -113,7 +113,7 @@ def test_the_recorded_command_is_short():
 def test_every_field_of_a_case_is_an_option_of_attack():
     flags = {flag for one in OPTIONS["attack"].declared().values() for flag in one.flags}
     for one in fields(Case):
-        if one.name not in ("model", "name", "change"):
+        if one.name not in ("model", "name", "change", "in_memory"):
             flag = f"--{one.name.replace('_', '-')}"
             assert {flag, flag.removesuffix("s")} & flags, one.name
 

@@ -261,7 +261,7 @@ MISTAKES = {
     ],
     "scan": [
         (["--cut", "features.9.nowhere"], "there is no cut 'features.9.nowhere'"),
-        (["--require", "fvu"], "'fvu' is no constraint"),
+        (["--require", "fvu"], "'fvu' is not a constraint"),
         (["--require", "fvu>=0.5", "--require", "fvu>=0.6"], "constrains fvu twice"),
         (["--require", "fvu>=0.5", "--threshold", "0.3"], "differ; give one of them"),
         (["--threshold", "nan"], "the threshold is an FVU between 0"),

@@ -80,18 +80,20 @@ def test_the_embedded_model_leaks_less_with_depth(leakgauge, tmp_path):
     assert said.code == 0, said.err
     first, last = (record.fvu for record in store.read(tmp_path / "run"))
     assert last > 5 * first
-    assert "Recommended cut: head" in said.out
+    assert "The recommended cut is the model's output" in said.out
     assert "features.relu1_1" in said.out
     assert store.read_plan(tmp_path / "run").cuts[0]["bytes"] == 16 * 28 * 28
 
 
-def test_requirements_and_exit_code(leakgauge, model, data):
+def test_requirements_and_exit_code(leakgauge, model, data, tmp_path):
     wanted = ("--require", "fvu>=0.3", "--require", "bytes<=1KiB", "--require", "flops<=1G")
     met = leakgauge("scan", *SMALL, *wanted, "--out", "a")
-    assert (met.code, "Recommended cut: 2," in met.out) == (0, True)
+    conclusion = store.read_conclusion(tmp_path / "a")
+    assert (met.code, conclusion.recommended, conclusion.met) == (0, "2", True)
+    assert "At 2 or deeper" in met.out
     unmet = leakgauge("scan", *SMALL, "--require", "fvu>=0.3", "--require", "flops<=1k", "--out", "b")
     assert unmet.code == 3
-    assert "No recommended cut: none keeps an FVU of 0.3 and meets 'fvu>=0.3, flops<=1k'" in unmet.out
+    assert "No cut of 3 keeps an FVU of 0.3 and meets fvu>=0.3, flops<=1k." in unmet.out
     assert leakgauge("scan", *SMALL, "--threshold", 0.9, "--out", "c").code == 0  # nothing was required
 
 
@@ -137,7 +139,7 @@ def test_mistakes(leakgauge, model, data, photos):
     said = leakgauge("scan", "--cut", "features.pool9")
     assert "there is no cut 'features.pool9'" in said.sentence
     assert "features.pool" in said.sentence.partition(";")[2]
-    assert "'speed<=1' is no constraint" in leakgauge("scan", *small, "--require", "speed<=1").sentence
+    assert "'speed<=1' is not a constraint" in leakgauge("scan", *small, "--require", "speed<=1").sentence
     assert "the threshold is an FVU" in leakgauge("scan", *small, "--threshold", 7).sentence
     assert "a positive time" in leakgauge("scan", *small, "--attack-budget", "soon").sentence
     assert "at least 50 images" in leakgauge("scan", f"{model}:make", "--data", photos).sentence

@@ -44,14 +44,14 @@ def own_model(said: str, out: Path) -> None:
     attack, null = decibels(said)
     assert "was reconstructed" in said
     assert attack > 18 > null
-    assert [r.verdict for r in records.read(out)] == ["feasible"]
+    assert [r.outcome for r in records.read(out)] == ["feasible"]
     assert (out / "report.html").is_file()
 
 
 def huggingface_vit(said: str, out: Path) -> None:
     assert decibels(said)[0] > 60  # a closed form: exact up to float32
     opened, withheld, standard = records.read(out)
-    assert (opened.verdict, withheld.status, standard.status) == ("feasible", "refused", "refused")
+    assert (opened.outcome, withheld.status, standard.status) == ("feasible", "refused", "refused")
     assert "position_embedding" in withheld.reason
     assert (out / "report.html").is_file()
 
@@ -71,16 +71,16 @@ def compose_an_attack(said: str, out: Path) -> None:
 
 
 def controlled_start(said: str, out: Path) -> None:
-    by_model = {r.case["model"]: r for r in records.read(out) if "noisy_copy:0.5" in r.case["reveal"]}
-    gained = {name: r.metrics["ssim"]["mean"] - r.null["ssim"]["mean"] for name, r in by_model.items()}
+    by_model = {r.case.model: r for r in records.read(out) if "noisy_copy:0.5" in r.case.reveal}
+    gained = {name: r.scores.mean("ssim") - r.null.mean("ssim") for name, r in by_model.items()}
     assert gained["cnn"] > 0.15 > 0.05 > gained["vit"]
-    assert f"{by_model['cnn'].metrics['ssim']['mean']:.2f}" in said
+    assert f"{by_model['cnn'].scores.mean('ssim'):.2f}" in said
 
 
 def defenses(said: str, out: Path) -> None:
     assert said.startswith("behind 1 of 2 defenses")
     assert "gaussian_noise:relative=10 (infeasible within budget)" in said.replace("gaussian noise", "gaussian_noise")
-    assert [r.verdict for r in records.read(out)] == ["feasible", "feasible", "infeasible_within_budget"]
+    assert [r.outcome for r in records.read(out)] == ["feasible", "feasible", "infeasible_within_budget"]
 
 
 def split_over_http(said: str, out: Path) -> None:
@@ -96,7 +96,7 @@ def split_over_http(said: str, out: Path) -> None:
 def timm_model(said: str, out: Path) -> None:
     share, *_ = numbers(said)
     assert share > 75
-    assert "Recommended cut: layer" in said
+    assert " At layer" in said
     assert "layer3.0.act2" in (out / "report.html").read_text()
 
 
@@ -113,7 +113,7 @@ def ray_run(said: str, out: Path) -> None:
     assert said == "2 cases run as Ray tasks gave the same records as here, to the last digit."
     here, there = records.read(out / "here"), records.read(out / "ray")
     assert [r.key for r in here] == [r.key for r in there]
-    assert [r.metrics for r in here] == [r.metrics for r in there]
+    assert [r.scores for r in here] == [r.scores for r in there]
     assert (out / "ray" / there[0].pictures["reconstruction"]).is_file()
 
 

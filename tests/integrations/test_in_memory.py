@@ -22,8 +22,8 @@ from leakgauge.errors import MissingExtra
 from leakgauge.integrations import in_memory
 from leakgauge.integrations.in_memory import Held, hold
 
-IMAGES = torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-LABELS = torch.arange(60) % 4
+IMAGES = torch.rand(80, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(80) % 4
 
 
 class Net(nn.Sequential):
@@ -151,14 +151,14 @@ def test_without_a_folder_a_temporary_one_is_made():
 class Pairs(Dataset):
     """Sorted by class, as folders of images are."""
 
-    def __init__(self, make=lambda image, label: (image, label), count=60):
+    def __init__(self, make=lambda image, label: (image, label), count=80):
         self.make, self.count = make, count
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, place):
-        return self.make(IMAGES[place % 60], int(place * 4 // self.count))
+        return self.make(IMAGES[place % 80], int(place * 4 // self.count))
 
 
 class Stream(IterableDataset):
@@ -192,9 +192,9 @@ def picture(image):
 )  # fmt: skip
 def test_every_kind_of_data(data):
     setup = hold(net(), data)
-    assert setup.images.shape == (60, 3, 8, 8)
+    assert setup.images.shape == (80, 3, 8, 8)
     assert sorted(setup.labels[:4].tolist()) == [0, 1, 2, 3]
-    assert setup.labels.bincount().tolist() == [15] * 4
+    assert setup.labels.bincount().tolist() == [20] * 4
     apart = torch.cdist(setup.images.flatten(1), IMAGES.flatten(1)).min(1).values
     assert apart.max() < 0.05  # bytes are a little coarser
     assert setup.victim.name == "Net"
@@ -227,10 +227,10 @@ def test_a_large_dataset_is_taken_evenly(monkeypatch):
     ("data", "message"),
     [
         ((IMAGES * 3 - 1, LABELS), "values from 0 to 1 are expected.*mean and std belong to Pixels"),
-        ((IMAGES, LABELS[:5]), "60 images but 5 labels"),
+        ((IMAGES, LABELS[:5]), "80 images but 5 labels"),
         ((IMAGES,), r"data in memory is \(images, labels\), got 1"),
         ((IMAGES, LABELS + 4), "labels must be in 0..3|labels must lie in 0..3"),
-        ((IMAGES[:, :, :7], LABELS), "does not take images of shape 3x7x8"),
+        ((IMAGES[:, :, :6], LABELS), "does not take images of shape 3x6x8"),
         (Pairs(count=0), "the Pairs holds no image"),
         (Pairs(lambda image, label: image), r"must give pairs \(image, label\), it gave Tensor"),
         (Pairs(lambda image, label: {"a": image}), "the data gives a; name image and label as image and label or"),

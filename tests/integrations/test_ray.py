@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from dataclasses import replace
@@ -19,7 +18,7 @@ CASES = [Case(first=i, options={"steps": 2}) for i in range(3)]
 
 
 def table(found) -> list[dict]:
-    lines = [json.loads(records.to_line(r)) for r in found]
+    lines = [records.to_json(r) for r in found]
     return [{k: v for k, v in line.items() if k not in ("seconds", "peak_bytes", "finished")} for line in lines]
 
 

@@ -39,5 +39,5 @@ def test_constraints(text, expected):
 
 @pytest.mark.parametrize("text", ["flops<=3KiB", "bytes<=3GFLOP", "share<=3", "<=3", "bytes<=1..2"])
 def test_units_must_fit(text):
-    with pytest.raises(BadInput, match="is no constraint"):
+    with pytest.raises(BadInput, match="is not a constraint"):
         parse_constraints(text)

@@ -484,7 +484,7 @@ def updates_of(found: Sequence[Record]) -> Updates | Unanswered:
     every = tuple(_update(number, record) for number, record in enumerate(latest, start=1))
     if not any(update.verdict for update in every):
         reasons = list(dict.fromkeys(update.reason for update in every if update.reason))
-        broken = any(update.status == "error" for update in every)
+        broken = any(record.broken for record in latest)
         return Unanswered("updates", "; ".join(reasons) or "no set-up was judged", failed=broken)
     return Updates(every, tuple(_flips(latest, every)))
 

@@ -48,10 +48,10 @@ def over(records: Sequence[Record], limit: Outcome) -> list[Record]:
 
 
 def exit_code(records: Sequence[Record], limit: Outcome | None) -> int:
-    """0 passed; 1 a case failed unexpectedly; 3 a verdict is over the limit, or no case was judged at all."""
+    """0 passed; 1 a case failed unexpectedly or was withdrawn; 3 a verdict is over the limit, or no case was judged at all."""
     if limit is not None and (over(records, limit) or not judged(records)):
         return EXIT_CODE
-    return 1 if any(r.status == "error" for r in records) else 0
+    return 1 if any(r.broken for r in records) else 0
 
 
 def summary(records: Sequence[Record], limit: Outcome | None, findings: Findings | None = None) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def junit(records: Sequence[Record], limit: Outcome | None, findings: Findings |
         name="leakgauge",
         tests=str(len(records) + unjudged),
         failures=str(len(failing) + unjudged),
-        errors=str(sum(r.status == "error" for r in records)),
+        errors=str(sum(r.broken for r in records)),
         skipped=str(sum(r.status == "refused" for r in records)),
         time=f"{sum(r.seconds for r in records):.3f}",
     )
@@ -124,7 +124,7 @@ def junit(records: Sequence[Record], limit: Outcome | None, findings: Findings |
         if r.key in failing and r.verdict is not None:
             message = f"{r.verdict.outcome.label}: {rule(r.verdict)}"
             ElementTree.SubElement(case, "failure", message=message).text = _printable(r.command)
-        elif r.status == "error":
+        elif r.broken:
             ElementTree.SubElement(case, "error", message=_printable(r.reason)).text = _printable("\n".join(r.notes))
         elif r.status == "refused":
             ElementTree.SubElement(case, "skipped", message=_printable(r.reason))

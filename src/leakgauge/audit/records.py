@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
+from leakgauge.audit import evidence
 from leakgauge.audit.case import Case, Change, restored
 from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text
 from leakgauge.audit.migrate import migrated
@@ -17,7 +20,7 @@ from leakgauge.core import Assumption, Kind
 FORMAT = 3
 """Of a line. Format 3 holds the verdict as facts; records of 0.1 hold sentences and are converted as they are read."""
 FILE = "records.jsonl"
-Status = Literal["done", "refused", "error"]
+Status = Literal["done", "refused", "error", "withdrawn"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,11 @@ class Record:
     format: int = FORMAT
 
     @property
+    def broken(self) -> bool:
+        """Whether the case still has to be run: it crashed, or its record was withdrawn."""
+        return self.status in ("error", "withdrawn")
+
+    @property
     def outcome(self) -> Outcome | None:
         """None where the case was refused or failed."""
         return None if self.verdict is None else self.verdict.outcome
@@ -147,7 +155,22 @@ STORE = JsonLines(
     decode=from_json,
     missing="{folder} is not a run folder: it has no {file}; give the folder that `leakgauge audit --out` wrote",
 )
-append, exists, read, sort = STORE.append, STORE.exists, STORE.read, STORE.sort
+append, exists, sort = STORE.append, STORE.exists, STORE.sort
+
+
+def read(folder: Path) -> list[Record]:
+    """Every record of the run; one that was withdrawn after it was written has no result any more, only the reason."""
+    withdrawn = {edit.key: edit for edit in evidence.edits(folder)}
+    return [_counted(record, withdrawn.get(record.key)) for record in STORE.read(folder)]
+
+
+def _counted(record: Record, edit: evidence.Edit | None) -> Record:
+    if edit is None or (record.finished and datetime.fromisoformat(record.finished) > datetime.fromisoformat(edit.at)):
+        return record  # it was run again since
+    reason = f"withdrawn by {edit.author}: {edit.reason}"
+    return replace(
+        record, status="withdrawn", reason=reason, verdict=None, scores=None, null=None, baseline=None, start=None
+    )
 
 
 def latest(found: Sequence[Record]) -> list[Record]:

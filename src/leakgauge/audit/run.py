@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -35,6 +34,7 @@ import leakgauge
 from leakgauge.audit import records
 from leakgauge.audit.case import Case
 from leakgauge.audit.evaluate import Result, assess, assumed, null_run
+from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip, write_whole
 from leakgauge.audit.records import Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
@@ -73,13 +73,13 @@ def run_all(
     map: CaseMap = _here,
     on_record: OnRecord | None = None,
 ) -> list[Record]:
-    """Runs every case that has no record yet and appends its record as soon as it is done.
+    """Runs every case that has no record yet, or whose record is of a crash or withdrawn, and appends its record as soon as it is done.
 
     ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
     order of the cases at the end, so that the file does not tell who was faster. A killed run loses what was under way.
     """
     done = {record.key: record for record in records.read(folder)} if resume and records.exists(folder) else {}
-    todo = [case for case in cases if case.key() not in done]
+    todo = [case for case in cases if case.key() not in done or done[case.key()].broken]
     for record in map(_Runner(load, folder), todo):
         records.append(folder, record)
         done[record.key] = record
@@ -149,7 +149,7 @@ def _record(case: Case, status: Status, reason: str = "", *, began: float, **fou
         reason=reason,
         seconds=time.perf_counter() - began,
         peak_bytes=_peak_bytes(),
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        finished=now(),
         **found,
     )
 
@@ -198,6 +198,7 @@ def _progress(case: Case, victim: Victim, result: Result, folder: Path) -> tuple
 def versions() -> dict[str, str]:
     return {
         "leakgauge": leakgauge.__version__,
+        **({"commit": commit()} if commit() else {}),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": numpy.__version__,

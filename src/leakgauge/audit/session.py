@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from leakgauge.audit import evidence
 from leakgauge.audit.case import AuxiliaryImages, Case
 from leakgauge.audit.evaluate import observe
 from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Victim
@@ -109,6 +111,17 @@ class Session:
 
     def __reduce__(self) -> tuple[type[Session], tuple[Load]]:
         return Session, (self._load,)
+
+
+def keep_evidence(folder: Path, cases: Iterable[Case], load: Load) -> None:
+    """Hashes of every model and data that ``cases`` name, into the run folder; refused if it holds others from before."""
+    by_name: dict[str, list[Case]] = {}
+    for case in cases:
+        by_name.setdefault(case.model, []).append(case)
+    for name, those in by_name.items():
+        setup = load(those[0])
+        settings = {"cases": [asdict(case) for case in those]}
+        evidence.keep(folder, name, setup.victim.model, (setup.images, setup.labels), settings)
 
 
 def set_up(case: Case, load: Load) -> Setup:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from leakgauge.audit import records
+from leakgauge.audit import evidence, records
 from leakgauge.audit.case import Case, restored, with_steps
 from leakgauge.audit.files import DRAFTS, PICTURES, write_whole
 from leakgauge.audit.plan import FILE, Plan, Request, make_plan, save
@@ -23,7 +23,7 @@ from leakgauge.audit.questions.training import train, trained
 from leakgauge.audit.questions.updates import Explanation, explain
 from leakgauge.audit.records import Record
 from leakgauge.audit.run import CaseMap, run_all
-from leakgauge.audit.session import Load
+from leakgauge.audit.session import Load, keep_evidence
 from leakgauge.audit.wording import result
 from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.inversion import watching
@@ -34,6 +34,7 @@ OTHER_THAN_ATTACK = 0.05
 
 
 MEASURED = (
+    evidence.FILE,
     records.FILE,
     answers.FILE,
     training.FILE,
@@ -95,7 +96,16 @@ def conduct(
         left.unlink(missing_ok=True)  # a killed process left it half-written; it never counted
     plan = asked if isinstance(asked, Plan) else _planned(asked, folder=folder, load=load, began=began, watcher=watcher)
     watcher.planned(plan.estimates)
+    if any(question not in answers.read(folder) for question in plan.questions):
+        keep_evidence(folder, _sources(plan), load)
     return plan, run(plan, folder=folder, load=load, watcher=watcher, map=map)
+
+
+def _sources(plan: Plan) -> list[Case]:
+    """The cases that the questions are asked about."""
+    asked = {"updates": plan.every_case, "training": (plan.request.main,), "split": (plan.request.split,)}
+    asked["defenses"] = (plan.request.main,)
+    return [case for question in plan.questions if question not in plan.refusals for case in asked[question]]
 
 
 def _planned(request: Request, *, folder: Path, load: Load, began: float, watcher: Watcher) -> Plan:
@@ -196,7 +206,7 @@ def _updates(run: _Run) -> None:
 
 
 def _known_keys(folder: Path) -> set[str]:
-    return {record.key for record in records.read(folder)} if records.exists(folder) else set()
+    return {r.key for r in records.read(folder) if not r.broken} if records.exists(folder) else set()
 
 
 def _training(run: _Run) -> None:

@@ -197,6 +197,7 @@ ENDINGS: Mapping[str, Ending] = {
         "refused", "Refused", "The attack does not apply to this set-up and was not run. It has no score."
     ),
     "error": Ending("error", "Error", "The run broke before it could be judged. It has no score."),
+    "withdrawn": Ending("withdrawn", "Withdrawn", "The record was withdrawn after the run. It has no score."),
     "unjudged": Ending("unjudged", "No verdict", "The attack ran, but no verdict was recorded."),
 }
 
@@ -229,6 +230,7 @@ def case_sentence(record: Record) -> str:
         "infeasible_within_budget": f"No private image was reconstructed within the budget spent ({_budget(record)}).",
         "refused": "The attack does not apply to this set-up and was not run, so there is no score.",
         "error": "The run broke before it could be judged, so there is no score.",
+        "withdrawn": "The record was withdrawn after the run, so there is no score.",
         "unjudged": "The attack ran, but no verdict was recorded.",
     }[ending(record).key]
 
@@ -455,7 +457,7 @@ def no_result(found: Updates) -> list[str]:
     count = Counter(update.status for update in found.every if update.verdict is None)
     if not count:
         return []
-    words = {"refused": "refused", "error": "failed", "done": "without a verdict"}
+    words = {"refused": "refused", "error": "failed", "withdrawn": "withdrawn", "done": "without a verdict"}
     kinds = ", ".join(f"{count[status]} {word}" for status, word in words.items() if count[status])
     total = count.total()
     counts = "counts" if total == 1 else "count"

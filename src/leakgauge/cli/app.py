@@ -23,11 +23,12 @@ from leakgauge.cli.monitor import monitor
 from leakgauge.cli.options import Options
 from leakgauge.cli.report import report
 from leakgauge.cli.scan import scan
+from leakgauge.cli.withdraw import withdraw
 from leakgauge.errors import LeakgaugeError
 
 COMMANDS: Mapping[str, Sequence[Callable[[Any], int]]] = {
     "Measure": (audit, attack, scan, monitor),
-    "Read runs": (report, compare),
+    "Read runs": (report, compare, withdraw),
     "Prepare": (init, inspect_, list_),
 }
 """What each command does, a function of its options, by the heading in ``--help``."""

@@ -40,7 +40,7 @@ def attack(options: AttackOptions) -> int:
     With --update: attack what a real client sent, as saved by a federated learning framework. --channel says how the update
     was made; --reveal auxiliary:64 with --data gives the server images of its own.
     """
-    from leakgauge.audit import records
+    from leakgauge.audit import evidence, records
     from leakgauge.audit.files import PICTURES
     from leakgauge.audit.run import CAPTURED, CAPTURED_IMAGES
     from leakgauge.cli.run_folder import claimed
@@ -56,7 +56,7 @@ def attack(options: AttackOptions) -> int:
                 "--update brings what a client sent; it cannot be combined with --first, --server, --defense or the options for CI"
             )
         refuse_in_a_file(case, data=options.data)
-    written = (records.FILE, CAPTURED, CAPTURED_IMAGES, page.FILE, PICTURES)
+    written = (records.FILE, CAPTURED, CAPTURED_IMAGES, page.FILE, PICTURES, evidence.FILE)
     marks = (records.FILE, CAPTURED)  # an attack on a captured update leaves no records
     refusal = "a run; choose another folder with --out"
     with claimed(options.folder, written, replace_old=options.out is None, refusal=refusal, marks=marks):
@@ -83,6 +83,7 @@ def case_of(options: AttackOptions) -> Case:
 
 def _attack(options: AttackOptions, case: Case) -> int:
     from leakgauge.audit.run import run_all
+    from leakgauge.audit.session import Session, keep_evidence
     from leakgauge.audit.whole import OTHER_THAN_ATTACK
     from leakgauge.cli.screen import attack_progress, verdict_table
     from leakgauge.integrations.setups import find
@@ -97,8 +98,10 @@ def _attack(options: AttackOptions, case: Case) -> int:
             if done % 10 == 0:
                 progress.update(bar, completed=(1 - OTHER_THAN_ATTACK) * done / total)
 
+        load = Session(find)
         with watching(on_step):
-            found = run_all([case], load=find, folder=options.folder)
+            found = run_all([case], load=load, folder=options.folder)
+        keep_evidence(options.folder, [case], load)
     path = page.write(options.folder)
     screen.print(verdict_table(found))
     screen.print(f"report: {path}", soft_wrap=True)

@@ -53,9 +53,11 @@ def scan(options: ScanOptions) -> int:
 
     Without MODEL: the embedded vgg. The adversary learns from four fifths of the data; the rest is attacked.
     """
+    from leakgauge.audit import evidence
     from leakgauge.audit.case import restored
     from leakgauge.audit.questions import split as store
     from leakgauge.audit.questions.split import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
+    from leakgauge.audit.session import Session, keep_evidence
     from leakgauge.audit.timing import seconds_of
     from leakgauge.cli.run_folder import claimed, refuse_changes, remember
     from leakgauge.integrations.setups import find
@@ -66,7 +68,9 @@ def scan(options: ScanOptions) -> int:
     if options.resume:
         refuse_changes(folder, options.asked(), kind="scan")
         plan = store.read_plan(folder)
-        return _run(ScanRun(find(restored(dict(plan.case))), plan, folder), quiet=options.quiet)
+        case, load = restored(dict(plan.case)), Session(find)
+        keep_evidence(folder, [case], load)
+        return _run(ScanRun(load(case), plan, folder), quiet=options.quiet)
     case = options.case(default="vgg", defenses=options.defense)
     case.build_defenses()
     epochs, budget = options.epochs, options.attack_budget
@@ -82,12 +86,14 @@ def scan(options: ScanOptions) -> int:
         every=options.every_cut,
     )
     command = replace(options, model=case.model, epochs=epochs, attack_budget=budget).command()
-    files = (store.PLAN, store.FILE, store.CONCLUSION, page.FILE, FEATURES, ASKED)
+    files = (store.PLAN, store.FILE, store.CONCLUSION, page.FILE, FEATURES, ASKED, evidence.FILE)
     refusal = "a scan; resume it with --resume, or choose another folder with --out"
     with claimed(folder, files, replace_old=options.out is None, refusal=refusal):
-        setup = find(replace(case, mode="eval"))
+        load = Session(find)
+        setup = load(replace(case, mode="eval"))
         plan = plan_scan(setup, case, asked, folder, command=command)
         remember(folder, options.asked())
+        keep_evidence(folder, [case], load)
         return _run(ScanRun(setup, plan, folder), quiet=options.quiet)
 
 

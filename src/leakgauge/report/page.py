@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit import records
+from leakgauge.audit import evidence, records
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import Findings, Unanswered, read_findings, training_of
 from leakgauge.audit.questions import defenses as defense_records
@@ -70,6 +70,8 @@ def render(folder: Path, *, made: datetime | None = None) -> str:
         ],
         summary=summary.section(found),
         appendix=[section["sources"] for section in shown],
+        inputs=evidence.inputs(folder),
+        edits=evidence.edits(folder),
         versions=_versions(version for section in shown for version in section["versions"]),
         script=code,
         script_digest=digest,

@@ -51,7 +51,7 @@ def test_everything_is_read_back(tmp_path):
 
 
 def test_a_conclusion_is_read_back(tmp_path):
-    found = Conclusion("a", None, True, "s", "t", "b", ("a",), (0.5, None), (None, 0.1), None, None, 3, 9, ("n",))
+    found = Conclusion("a", None, True, ("a",), (0.5, None), (None, 0.1), None, None, 3, 9)
     store.save_conclusion(tmp_path, found)
     assert store.read_conclusion(tmp_path) == found
 

@@ -59,7 +59,7 @@ def test_a_scan_without_enough_time_names_the_cuts_it_left_out(setup, clock, tmp
     assert len(run.names) == 5, "half of the budget is five cuts"
     assert (run.names[0], run.names[-1]) == (every[0], every[-1])
     left_out = [name for name in every if name not in run.names]
-    (note,) = [note for note in found.notes if "lack of time" in note]
+    (note,) = [note for note in run.plan.notes if "lack of time" in note]
     assert note.startswith(f"4 of 9 cuts were not attacked for lack of time: {', '.join(left_out)};")
     assert len(found.envelope) == len(run.names)
     pictures = [r.picture for r in split.read(tmp_path / "short") if r.attack == RIDGE]
@@ -67,18 +67,18 @@ def test_a_scan_without_enough_time_names_the_cuts_it_left_out(setup, clock, tmp
 
 
 def test_with_time_enough_nothing_is_left_out(setup, clock, tmp_path):
-    plan, run, found = scanned(setup, tmp_path / "long", budget=18 * EACH)
+    plan, run, _ = scanned(setup, tmp_path / "long", budget=18 * EACH)
     assert len(run.names) == len(plan.cuts)
-    assert not any("lack of time" in note for note in found.notes)
-    _, run, found = scanned(setup, tmp_path / "unlimited", epochs=0)
+    assert not any("lack of time" in note for note in run.plan.notes)
+    _, run, _found = scanned(setup, tmp_path / "unlimited", epochs=0)
     assert len(run.names) == len(plan.cuts)
 
 
 def test_cuts_that_were_named_are_never_left_out(setup, clock, tmp_path):
     names = ("1", "3", "5", "7", "9", "11")
-    _, run, found = scanned(setup, tmp_path / "named", budget=EACH, names=names)
+    _, run, _found = scanned(setup, tmp_path / "named", budget=EACH, names=names)
     assert tuple(run.names) == names
-    assert not any("lack of time" in note for note in found.notes)
+    assert not any("lack of time" in note for note in run.plan.notes)
 
 
 def test_a_thinned_scan_that_is_resumed_keeps_its_cuts(setup, clock, tmp_path):
@@ -97,6 +97,6 @@ def test_a_thinned_scan_that_is_resumed_keeps_its_cuts(setup, clock, tmp_path):
     thinned = split.read_plan(folder)
     assert len(thinned.cuts) == 5
     run = ScanRun(setup, thinned, folder, inverter=Mean())
-    found = run()
+    run()
     assert run.plan.cuts == thinned.cuts
-    assert sum("lack of time" in note for note in found.notes) == 1
+    assert sum("lack of time" in note for note in run.plan.notes) == 1

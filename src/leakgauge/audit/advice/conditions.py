@@ -383,7 +383,7 @@ def noise_is_not_dp(found: Findings) -> Match | None:
 
 def repair_errors(found: Findings) -> Match | None:
     """A set-up or a defense broke, or a whole question failed."""
-    broken = [u for u in (found.updates.every if found.updates else ()) if u.status == "error"]
+    broken = [u for u in (found.updates.every if found.updates else ()) if u.status in ("error", "withdrawn")]
     failed = [row for row in (found.defenses.rows if found.defenses else ()) if row.status == "error"]
     each = [(u.name, u.reason) for u in broken] + [(row.name, row.reason) for row in failed]
     each += [(f"the question on {u.question}", u.reason) for u in found.unanswered if u.failed]

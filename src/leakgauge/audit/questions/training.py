@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from leakgauge.audit import evidence
 from leakgauge.audit.case import Case
 from leakgauge.audit.files import JsonLines, finite
 from leakgauge.audit.migrate import migrated_training
@@ -35,6 +36,8 @@ from leakgauge.monitor import Monitor, MonitorWarning, View, watch
 from leakgauge.monitor.ring import Thinning
 
 FILE = "monitor.jsonl"
+FORMAT = 3
+"""Of the file, written into its first line; files of 0.1 have none."""
 KINDS = ("run", "report", "paper", "end")
 
 
@@ -143,6 +146,9 @@ class Recording:
             "alpha": monitor.alpha,
             "choices": monitor.choices,
             "command": settings.command,
+            "model_hash": evidence.hash_model(model),
+            "settings_hash": evidence.hash_settings(asdict(settings)),
+            "format": FORMAT,
             "versions": versions(),
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
         }

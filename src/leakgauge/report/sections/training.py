@@ -88,7 +88,9 @@ def _figures(run: MonitorRun, found: Training) -> list[dict[str, Any]]:
     drawn = [_probe_figure(reports, steps)] if found.auc is not None else []
     if found.peak is not None:
         drawn += [_critic_figure(reports, steps, event, found.ceiling), _control_figure(reports, steps)]
-    drawn += [*_paper_figure(run), _alarm_figure(reports, steps, event, found.alpha), *_layer_figures(reports, steps)]
+    drawn += [*_paper_figure(run), _alarm_figure(reports, steps, event, found.alpha)]
+    if found.peak is not None:  # these are critics too
+        drawn += _layer_figures(reports, steps)
     return [{"heading": heading, "svg": svg, "note": note} for heading, svg, note in drawn]
 
 
