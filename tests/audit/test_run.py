@@ -43,7 +43,7 @@ def test_a_record_holds_everything(quick, load, tmp_path):
     assert any(value == pytest.approx(chosen) for value in record.restarts["mse"])
     assert record.curve.steps == (0, 1, 2, 3, 4)
     assert len(record.curve.losses) == 3
-    assert {*record.versions} == {"leakgauge", "python", "torch", "numpy"}
+    assert {*record.versions} - {"commit"} == {"leakgauge", "python", "torch", "numpy"}  # a wheel knows no commit
     assert record.seconds > 0
     assert record.peak_bytes > 10**7
     assert record.command == case.command()

@@ -275,7 +275,7 @@ def test_the_report_reads_records_findings_and_wording_only():
     import leakgauge.report as package
 
     may_read = {
-        "advice", "compare", "files", "findings", "phrasing", "questions", "records",
+        "advice", "compare", "evidence", "files", "findings", "phrasing", "questions", "records",
         "scoring", "verdict", "wording",
     }  # fmt: skip
     allowed = {"numpy", "PIL", "jinja2", "markupsafe", "leakgauge.errors"} | sys.stdlib_module_names
