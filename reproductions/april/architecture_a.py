@@ -13,28 +13,34 @@ from pathlib import Path
 from leakgauge.attacks import april_closed_form
 from leakgauge.engine import TF32, Precision
 from reproductions.april import study
-from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 ATTACKS = {"dlg": "DLG", "ig": "Inverting Gradients", "tag": "TAG", "april": "APRIL", "closed form": "closed form"}
 FRAMES = (10, 20, 50, 100, 200, 300, 400, 500, 700, 1000, 1250)
 
 
 def compare(
-    options: Options, results: Results, images: Images, make: study.Make, steps: int, precision: Precision | None = None
+    options: Options, results: Rows, images: Images, make: study.Make, steps: int, precision: Precision | None = None
 ) -> None:
     model = make(images, architecture="A", quick=options.quick, seed=options.seed)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
     seen = study.observed(victim, images)
     results.keep(f"{images.name}/original", images.x)
     for attack, name in ATTACKS.items():
+        unit = f"{images.name}, {name}"
+        if results.has(unit):
+            continue
         if attack == "closed form":
             found, curves = [april_closed_form()(victim, one) for one in seen], {}
         else:
             matching = study.matching_attack(attack, steps=steps, frames=FRAMES, precision=precision)
             found = matching.many(victim, seen, seed=options.seed)
             curves = study.curves(found, seen, images)
+        results.keep(f"{images.name}/{name}", study.shown(found, space))
         results.add(
+            unit,
             attack=name,
             data=images.name,
             steps=steps if curves else 0,
@@ -42,10 +48,9 @@ def compare(
             **study.measured(found, images, space),
             **curves,
         )
-        results.keep(f"{images.name}/{name}", study.shown(found, space))
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     compare(options, results, study.digits(options, options.count(10)), study.small_model, options.steps(800))
     compare(options, results, study.objects(options, options.count(10)), study.small_model, options.steps(1500))
     if not options.quick:
@@ -80,4 +85,4 @@ def table(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    study.main("architecture_a", run, draw, __doc__)
+    study.main(Part("architecture_a", run, draw), __doc__)

@@ -5,7 +5,7 @@
 The paper's CIFAR-10 model with batches of 4, 8, 16 and 24 (two batches each), and ViT-Base with 4 photographs and with 24 pictures cut from
 them, with the paper's steps. Labels repeat, and the rule the paper borrows from Yin et al. needs distinct ones; they are counted from the
 bias gradient, less the chances that the public model gives to noise (``ExpectedCounts``). Rows of an earlier run counted them without
-(``BiasCounts``), which reads many wrongly: see ``why_batches.py``. A run that was stopped goes on with the cases that are missing.
+(``BiasCounts``), which reads many wrongly: see ``why_batches.py``. A stopped run resumes with the missing cases.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from leakgauge.engine import TF32, Exact, Fused, Precision
 from leakgauge.inversion import ExpectedCounts
 from leakgauge.measures.reidentification import rank
 from reproductions.april import study
-from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 SIZES = (4, 8, 16, 24)
 BY_BIAS, RULE = "counts from the bias", "less the chances on noise"
@@ -83,7 +84,7 @@ def labels_read(found: Tensor | None, true: Tensor) -> float:
     return int(torch.minimum(*counts).sum()) / len(true)
 
 
-def attack(options: Options, results: Results, case: Case) -> None:
+def attack(options: Options, results: Rows, case: Case) -> None:
     images, size = case.images, case.size
     model = case.make(images, architecture="B", quick=options.quick, seed=options.seed)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
@@ -92,21 +93,27 @@ def attack(options: Options, results: Results, case: Case) -> None:
     found = april.many(victim, seen, seed=options.seed)
     squares = [sum(float(t.double().square().sum()) for t in one.signal.values()) for one in seen]
     own = [images.y[i * size : (i + 1) * size] for i in range(len(seen))]
+    shown = {"original": images.x[:size], "found": study.in_order(space.decode(found[0].x.cpu()), images.x[:size])}
+    for what, pictures in shown.items():
+        results.keep(f"{case.model} {size} {what}", pictures)
     results.drop(**case.key)
     results.add(
-        **case.key, data=images.name, batches=len(seen), steps=case.steps, of_steps=case.steps,
+        f"{case.model}, batch of {size}, {case.steps} steps, {RULE}",
+        **case.key,
+        data=images.name,
+        batches=len(seen),
+        steps=case.steps,
+        of_steps=case.steps,
         seconds=round(time.perf_counter() - began, 1),
         loss=study.mean([one.loss for one in found]),
         relative_loss=study.mean([one.loss / square for one, square in zip(found, squares, strict=True)]),
         labels_read=study.mean([labels_read(one.y, true) for one, true in zip(found, own, strict=True)]),
-        device=study.device_name(options.device), **study.measured(found, images, space),
-    )  # fmt: skip
-    results.keep(f"{case.model} {size} original", images.x[:size])
-    results.keep(f"{case.model} {size} found", study.in_order(space.decode(found[0].x.cpu()), images.x[:size]))
-    results.rows[-1] |= told_apart(results.pictures, case.model, size)
+        **study.measured(found, images, space),
+        **ranks_of(results.pictures, case.model, size),
+    )
 
 
-def told_apart(pictures: Pictures, model: str, size: int) -> Row:
+def ranks_of(pictures: Pictures, model: str, size: int) -> Row:
     """Where each picture's own image ranks among those of the (first) batch by likeness to it, and the same for pictures of noise.
 
     Noise is the control, since pictures are paired with the images they are most like.
@@ -121,12 +128,12 @@ def told_apart(pictures: Pictures, model: str, size: int) -> Row:
     }
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     for number, case in enumerate(cases(options)):
         drawn = f"{case.model} {case.size} found" in results.pictures
         if drawn and results.has(**case.key, steps=case.steps):
             continue
-        if options.clock.allows(SET_UP) and number < (options.first or math.inf):
+        if options.allows(SET_UP) and number < (options.first or math.inf):
             attack(options, results, case)
         else:
             results.wait(f"{case}")
@@ -190,4 +197,4 @@ def first(row: Row, ranks: str) -> str:
 
 
 if __name__ == "__main__":
-    study.main("batches", run, draw, __doc__, goes_on=True)
+    study.main(Part("batches", run, draw), __doc__)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reproductions.april import study
 from reproductions.april.batches import first, newest
-from reproductions.april.study import Row
 from reproductions.april.table1 import NAMES, PAPER, chosen, common
 from reproductions.common.page import Claim
+from reproductions.common.runner import Row, read
 from reproductions.common.verdicts import Evidence
 
 RECOVERED = 0.95
@@ -35,8 +34,8 @@ def one(rows: list[Row], **wanted: object) -> Row:
 
 
 def rows_of(folder: Path, name: str) -> list[Row]:
-    facts, rows = study.read(folder / f"{name}.jsonl")
-    assert not facts["quick"], f"{name} holds a quick run"
+    rows = read(folder / f"{name}.jsonl")
+    assert not any(row["quick"] for row in rows), f"{name} holds a quick run"
     return rows
 
 

@@ -16,13 +16,14 @@ import torch
 from leakgauge.attacks import april_closed_form
 from leakgauge.measures.image import mse, ssim
 from reproductions.april import study
-from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 SIZES = (1, 2, 3, 4, 8, 24)
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     sizes = (1, 2) if options.quick else SIZES
     photographs = study.large(options, 2 if options.quick else 8)
     study_of(options, results, photographs, study.base_model, "ViT-Base", tuple(s for s in sizes if s <= 8))
@@ -31,19 +32,25 @@ def run(options: Options, results: Results) -> None:
 
 
 def study_of(
-    options: Options, results: Results, images: Images, make: study.Make, model: str, sizes: tuple[int, ...]
+    options: Options, results: Rows, images: Images, make: study.Make, model: str, sizes: tuple[int, ...]
 ) -> None:
     victim = study.victim_of(
         make(images, architecture="A", quick=options.quick, seed=options.seed), images, options.device
     )
     space = study.space_of(images)
     for size in sizes:
+        unit = f"{model}, batch of {size}"
+        if results.has(unit):
+            continue
         seen = study.observed(victim, images, batch=size)
         proxies = torch.cat([space.decode(april_closed_form()(victim, one).x[:1].cpu()) for one in seen])
         truths = images.x[: len(seen) * size].unflatten(0, (len(seen), size))
         flat = proxies.repeat_interleave(size, 0)
         each = ssim(flat, truths.flatten(0, 1)).view(len(seen), size)
+        if model == "ViT-Base":
+            results.keep(f"batch {size}", proxies)
         results.add(
+            unit,
             model=model,
             data=images.name,
             batch=size,
@@ -53,8 +60,6 @@ def study_of(
             ssim_of_mean=float(ssim(proxies, truths.mean(1)).mean()),
             mse=float(mse(flat, truths.flatten(0, 1)).mean()),
         )
-        if model == "ViT-Base":
-            results.keep(f"batch {size}", proxies)
     if model == "ViT-Base":
         results.keep("original", images.x)
 
@@ -100,4 +105,4 @@ def table(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    study.main("closed_form_batches", run, draw, __doc__)
+    study.main(Part("closed_form_batches", run, draw), __doc__)

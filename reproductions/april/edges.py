@@ -17,8 +17,9 @@ from pathlib import Path
 
 from leakgauge.inversion import CosineDecay
 from reproductions.april import study, table1
-from reproductions.april.study import Options, Pictures, Results, Row
+from reproductions.april.study import Options
 from reproductions.april.table1 import SET_UP, SETTINGS, Setting, attack_of, error_of
+from reproductions.common.runner import Part, Pictures, Row, Rows, read
 
 BEYOND: dict[str, list[Setting]] = {"ig": [Setting(0.1, tv=tv) for tv in (1.0, 1e-4, 0.0)]} | {
     name: [Setting(0.3), Setting(1.0, CosineDecay())] for name in ("dlg", "tag", "april")
@@ -41,7 +42,7 @@ def told(setting: Setting, attack: str) -> str:
     return f"rate {setting.lr:g}{', falling to zero' if isinstance(setting.schedule, CosineDecay) else ''}"
 
 
-def attack(options: Options, results: Results, data_set: str) -> None:
+def attack(options: Options, results: Rows, data_set: str) -> None:
     """Mean error of every setting beyond the table's."""
     kind = table1.DATA_SETS[data_set]
     missing = [name for name in BEYOND if not results.has(part="setting", data_set=data_set, attack=name)]
@@ -50,19 +51,24 @@ def attack(options: Options, results: Results, data_set: str) -> None:
     images, own = table1.split(kind, options)
     victim, _ = table1.attacked(kind, images, options)
     for name in missing:
-        if not options.clock.allows(SET_UP):
+        if not options.allows(SET_UP):
             results.wait(f"{data_set} {name}")
             continue
         errors = [error_of(name, one, kind, victim, own, options) for one in BEYOND[name]]
         results.add(
-            part="setting", data_set=data_set, attack=name, of=images.name, images=len(own.x),
+            f"settings of {data_set} {name}",
+            part="setting",
+            data_set=data_set,
+            attack=name,
+            of=images.name,
+            images=len(own.x),
             steps=max(1, options.steps(kind.steps) // kind.shorter),
-            settings=[told(one, name) for one in BEYOND[name]], each_mse=study.rounded(errors),
-            device=study.device_name(options.device),
-        )  # fmt: skip
+            settings=[told(one, name) for one in BEYOND[name]],
+            each_mse=study.rounded(errors),
+        )
 
 
-def whole(options: Options, results: Results, data_set: str) -> None:
+def whole(options: Options, results: Rows, data_set: str) -> None:
     """The first images of the table with all steps, by the attacks that a setting beyond the table's suits better."""
     kind, before = table1.DATA_SETS[data_set], inner()
     images, _ = table1.split(kind, options)
@@ -74,18 +80,24 @@ def whole(options: Options, results: Results, data_set: str) -> None:
         better = row["each_mse"][best] < min(before[data_set, name].values())
         if results.has(part="whole", data_set=data_set, attack=name) or not (better or options.quick):
             continue
-        if not options.clock.allows(SET_UP):
+        if not options.allows(SET_UP):
             results.wait(f"{data_set} {name}, all steps")
             continue
         matching = replace(attack_of(name, options.steps(kind.steps), BEYOND[name][best]), precision=kind.precision)
         found = matching.many(victim, study.observed(victim, images), seed=options.seed)
         results.add(
-            part="whole", data_set=data_set, attack=name, of=images.name, setting=row["settings"][best], steps=options.steps(kind.steps),
-            **study.measured(found, images, study.space_of(images)), device=study.device_name(options.device),
-        )  # fmt: skip
+            f"{data_set} {name}, all steps",
+            part="whole",
+            data_set=data_set,
+            attack=name,
+            of=images.name,
+            setting=row["settings"][best],
+            steps=options.steps(kind.steps),
+            **study.measured(found, images, study.space_of(images)),
+        )
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     for data_set in ("cifar10", "mnist") if options.quick else SETS:
         if options.data is None or any((options.data / name).is_file() for name in SETS[data_set]):
             attack(options, results, data_set)
@@ -109,7 +121,7 @@ def inner() -> dict[tuple[str, str], dict[str, float]]:
 
 def of_table() -> dict[tuple[str, str], Row]:
     """The rows of Table 1 by data set and attack."""
-    _, rows = study.read(study.RESULTS / "table1.jsonl")
+    rows = read(study.RESULTS / "table1.jsonl")
     return {(row["data_set"], row["attack"]): row for row in rows}
 
 
@@ -152,4 +164,4 @@ def called(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    study.main("edges", run, draw, __doc__, goes_on=True)
+    study.main(Part("edges", run, draw), __doc__)

@@ -13,16 +13,14 @@ from pathlib import Path
 from reproductions.april import study
 from reproductions.april.claims import claims
 from reproductions.common import page
+from reproductions.common.runner import measured_on, read
 
 PAGE = Path(__file__).parent / "README.md"
 
 
 def of_study(name: str) -> str:
-    facts, rows = study.read(study.RESULTS / f"{name}.jsonl")
-    words = f"Measured on {facts['device']}, torch {facts['torch']}, seed {facts['seed']}, {facts['seconds']:.0f} s."
-    if not facts["complete"]:
-        words += " **Stopped before its end; rows are missing.**"
-    return f"{words}\n\n{import_module(f'reproductions.april.{name}').table(rows)}"
+    path = study.RESULTS / f"{name}.jsonl"
+    return f"{measured_on(path)}\n\n{import_module(f'reproductions.april.{name}').table(read(path))}"
 
 
 def sections() -> dict[str, str]:

@@ -19,8 +19,9 @@ from leakgauge.attacks import april_closed_form
 from leakgauge.core import Observation
 from leakgauge.defenses import GaussianNoise, LaplacianNoise
 from reproductions.april import study
-from reproductions.april.study import Options, Pictures, Results, Row
+from reproductions.april.study import Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 Noise = GaussianNoise | LaplacianNoise
 KINDS: dict[str, Callable[..., Noise]] = {"Gaussian": GaussianNoise, "Laplacian": LaplacianNoise}
@@ -44,7 +45,7 @@ def defended(seen: Observation, noise: Noise, *, seed: int) -> Observation:
     return replace(seen, signal=exact(part, rng=torch.Generator().manual_seed(seed)))
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     images = study.large(options, options.count(4))
     model = study.base_model(images, architecture="A", quick=options.quick, seed=options.seed)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
@@ -55,11 +56,17 @@ def run(options: Options, results: Results) -> None:
         lengths = sorted({0.0, *PAPER[kind], *((1e-3, 0.1) if options.quick else LENGTHS)})
         cases += [("length", c, make(relative=c)) for c in lengths]
         for reading, factor, noise in cases[:: 4 if options.quick else 1]:
+            name = f"{kind} {reading} {factor:g}"
+            if results.has(name):
+                continue
             found = [
                 april_closed_form()(victim, defended(seen, noise, seed=options.seed + i))
                 for i, seen in enumerate(clean)
             ]
+            if name in DRAWN:
+                results.keep(name, study.shown(found, space))
             results.add(
+                name,
                 kind=kind,
                 reading=reading,
                 factor=factor,
@@ -67,9 +74,6 @@ def run(options: Options, results: Results) -> None:
                 data=images.name,
                 **study.measured(found, images, space),
             )
-            name = f"{kind} {reading} {factor:g}"
-            if name in DRAWN:
-                results.keep(name, study.shown(found, space))
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
@@ -117,4 +121,4 @@ def verdict(kind: str, factor: float) -> str:
 
 
 if __name__ == "__main__":
-    study.main("noise", run, draw, __doc__)
+    study.main(Part("noise", run, draw), __doc__)

@@ -21,9 +21,10 @@ from leakgauge.defenses import Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.models.vit import ViT
 from reproductions.april import study
-from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.study import Images, Options
 from reproductions.april.training import accuracies
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 SETTINGS = {
     "shared, APRIL": "april",
@@ -74,7 +75,7 @@ def prepared(
 
 def attack(
     options: Options,
-    results: Results,
+    results: Rows,
     images: Images,
     architecture: str,
     steps: int,
@@ -82,10 +83,16 @@ def attack(
     std: float = 1.0,
 ) -> None:
     for name in names:
+        unit = f"attack on {images.name}, {architecture}, {name}, scale {std:g}"
+        if results.has(unit):
+            continue
         victim, seen = prepared(name, images, architecture, options, std)
         matching = study.matching_attack(SETTINGS[name], steps=steps, frames=FRAMES)
         found = matching.many(victim, seen, seed=options.seed)
+        if std == 1.0:
+            results.keep(f"{images.name}/{architecture}/{name}", study.shown(found, study.space_of(images)))
         results.add(
+            unit,
             part="attack",
             setting=name,
             architecture=architecture,
@@ -96,24 +103,25 @@ def attack(
             **study.measured(found, images, study.space_of(images)),
             **study.curves(found, seen, images),
         )
-        if std == 1.0:
-            results.keep(f"{images.name}/{architecture}/{name}", study.shown(found, study.space_of(images)))
 
 
-def closed_form(options: Options, results: Results, images: Images) -> None:
+def closed_form(options: Options, results: Rows, images: Images) -> None:
     """Architecture A only: recovered where the gradient is shared, refused with the reason where it is not."""
     for name in ("shared, APRIL", "gradient withheld", "fixed"):
+        unit = f"closed form, {name}"
+        if results.has(unit):
+            continue
         victim, seen = prepared(name, images, "A", options, 1.0)
         try:
             found = [april_closed_form()(victim, one) for one in seen]
         except Inapplicable as reason:
-            results.add(part="closed form", setting=name, data=images.name, ssim=None, refused=str(reason))
+            results.add(unit, part="closed form", setting=name, data=images.name, ssim=None, refused=str(reason))
         else:
             scores = study.measured(found, images, study.space_of(images))
-            results.add(part="closed form", setting=name, data=images.name, refused=None, **scores)
+            results.add(unit, part="closed form", setting=name, data=images.name, refused=None, **scores)
 
 
-def accuracy(options: Options, results: Results) -> None:
+def accuracy(options: Options, results: Rows) -> None:
     """The paper's CIFAR-10 model (patch 8) with learnable and with fixed positions, trained side by side."""
     train = study.objects(options, 200 if options.quick else 50_000, train=True)
     test = study.objects(options, 200 if options.quick else 10_000)
@@ -121,6 +129,9 @@ def accuracy(options: Options, results: Results) -> None:
     seeds = range(1 if options.quick else SEEDS)
     epochs = 1 if options.quick else 10
     for architecture in "BA":
+        unit = f"accuracy, {architecture}"
+        if results.has(unit):
+            continue
         models: list[ViT] = []
         frozen: list[tuple[str, ...]] = []
         for kind in kinds:
@@ -136,21 +147,18 @@ def accuracy(options: Options, results: Results) -> None:
         found = accuracies(
             models, (train.x, train.y), (test.x, test.y), frozen=frozen, epochs=epochs, device=options.device
         )
-        for i, kind in enumerate(kinds):
-            own = found[i * len(seeds) : (i + 1) * len(seeds)]
-            results.add(
-                part="accuracy",
-                positions=kind,
-                architecture=architecture,
-                data=train.name,
-                trained_on=len(train.x),
-                epochs=epochs,
-                accuracy=study.mean(own),
-                each=study.rounded(own),
-            )
+        own = [found[i * len(seeds) : (i + 1) * len(seeds)] for i in range(len(kinds))]
+        facts = {"part": "accuracy", "architecture": architecture, "data": train.name, "trained_on": len(train.x)}
+        results.add(
+            unit,
+            *(
+                facts | {"epochs": epochs, "positions": kind, "accuracy": study.mean(each), "each": study.rounded(each)}
+                for kind, each in zip(kinds, own, strict=True)
+            ),
+        )
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     count = options.count(10)
     mnist, cifar = study.digits(options, count), study.objects(options, count)
     closed_form(options, results, mnist)
@@ -233,4 +241,4 @@ def spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    study.main("positions", run, draw, __doc__)
+    study.main(Part("positions", run, draw), __doc__)

@@ -14,8 +14,9 @@ import torch
 
 from leakgauge.engine import TF32, Precision
 from reproductions.april import study
-from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 NAMES = {"april": "APRIL", "dlg": "DLG", "tag": "TAG"}
 FRAMES = (10, 50, 100, 200, 500)
@@ -24,7 +25,7 @@ LARGE_FRAMES = (50, 100, 200, 500)
 
 def follow(
     options: Options,
-    results: Results,
+    results: Rows,
     images: Images,
     make: study.Make,
     attack: str,
@@ -32,12 +33,21 @@ def follow(
     frames: tuple[int, ...],
     precision: Precision | None = None,
 ) -> None:
+    unit = f"{images.name}, {NAMES[attack]}"
+    if results.has(unit):
+        return
     model = make(images, architecture="B", quick=options.quick, seed=options.seed)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
     seen = study.observed(victim, images)
     matching = study.matching_attack(attack, steps=steps, frames=frames, precision=precision)
     found = matching.many(victim, seen, seed=options.seed)
+    for number, one in enumerate(found[:4]):
+        frames_of_it = torch.cat([space.decode(x) for x in one.trace.snapshots])
+        results.keep(
+            f"{images.name}/{number}/{NAMES[attack]}", torch.cat([images.x[number : number + 1], frames_of_it])
+        )
     results.add(
+        unit,
         attack=NAMES[attack],
         data=images.name,
         steps=steps,
@@ -45,14 +55,9 @@ def follow(
         **study.measured(found, images, space),
         **study.curves(found, seen, images),
     )
-    for number, one in enumerate(found[:4]):
-        frames_of_it = torch.cat([space.decode(x) for x in one.trace.snapshots])
-        results.keep(
-            f"{images.name}/{number}/{NAMES[attack]}", torch.cat([images.x[number : number + 1], frames_of_it])
-        )
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     mnist, cifar = study.digits(options, options.count(10)), study.objects(options, options.count(10))
     for attack in NAMES:
         follow(options, results, mnist, study.small_model, attack, options.steps(800), FRAMES)
@@ -102,4 +107,4 @@ def table(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    study.main("progress", run, draw, __doc__)
+    study.main(Part("progress", run, draw), __doc__)

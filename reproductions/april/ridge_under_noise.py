@@ -2,15 +2,12 @@
 
     python -m reproductions.april.ridge_under_noise [--quick]
 
-Writes results/ridge_under_noise.jsonl and results/ridge_under_noise.svg beside this file (``--quick``: two settings, three
-noise levels, one image, nothing is written unless ``--out`` says where). Noise is Gaussian, ``relative`` times as long as the
+``--quick``: two settings, three noise levels, one image. Noise is Gaussian, ``relative`` times as long as the
 whole gradient; the adversary of "ridge, declared" knows its deviation, that of "ridge, estimated" does not.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +23,8 @@ from leakgauge.data import photographs
 from leakgauge.defenses import GaussianNoise
 from leakgauge.measures.image import psnr
 from leakgauge.models.vit import ViT
+from reproductions.common import runner
+from reproductions.common.runner import Part, Pictures, Row, Rows, run_part
 
 RESULTS = Path(__file__).parent / "results"
 NOISE = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -56,7 +55,12 @@ class Setting:
 SETTINGS = [Setting(s, p, w, d) for s, p, w in ((32, 4, 192), (224, 16, 768)) for d in ("float64", "float32")]
 
 
-def measured(setting: Setting, pictures: Tensor, noise: Sequence[float], seeds: int) -> Iterator[dict[str, object]]:
+@dataclass(frozen=True, kw_only=True)
+class Options(runner.Options):
+    images: int = 3
+
+
+def measured(setting: Setting, pictures: Tensor, noise: Sequence[float]) -> Iterator[Row]:
     victim = setting.victim()
     space, label = victim.space, torch.tensor([1])
     for number, picture in enumerate(pictures.to(victim.dtype)):
@@ -65,36 +69,28 @@ def measured(setting: Setting, pictures: Tensor, noise: Sequence[float], seeds: 
         for relative in noise:
             defense = GaussianNoise(relative=relative)
             std = defense.deviation(clean)
-            for seed in range(seeds):
-                seen = share(victim, Gradient(), x, label, defenses=[defense], secret=seed)
-                attacks = {
-                    "plain": april_closed_form(),
-                    "ridge, declared": april_closed_form(ridge="auto", noise=std),
-                    "ridge, estimated": april_closed_form(ridge="auto"),
-                }
-                for name, attack in attacks.items():
-                    result = attack(victim, seen)
-                    decibel = float(psnr(space.decode(result.x), picture[None]))
-                    yield {
-                        **asdict(setting),
-                        "image": number,
-                        "relative": relative,
-                        "seed": seed,
-                        "solution": name,
-                        "psnr": round(min(decibel, 300.0), 2),
-                        "notes": result.notes[1:],
-                    }
+            seen = share(victim, Gradient(), x, label, defenses=[defense], secret=0)
+            attacks = {
+                "plain": april_closed_form(),
+                "ridge, declared": april_closed_form(ridge="auto", noise=std),
+                "ridge, estimated": april_closed_form(ridge="auto"),
+            }
+            for name, attack in attacks.items():
+                result = attack(victim, seen)
+                decibel = float(psnr(space.decode(result.x), picture[None]))
+                found = {"image": number, "relative": relative, "solution": name}
+                yield asdict(setting) | found | {"psnr": round(min(decibel, 300.0), 2), "notes": result.notes[1:]}
 
 
-def means(rows: Sequence[dict[str, object]], **chosen: object) -> float:
-    own = [float(str(r["psnr"])) for r in rows if all(r[k] == v for k, v in chosen.items())]
+def means(rows: Sequence[Row], **chosen: object) -> float:
+    own = [r["psnr"] for r in rows if all(r[k] == v for k, v in chosen.items())]
     return sum(own) / len(own)
 
 
-def drawn(rows: Sequence[dict[str, object]], settings: Sequence[Setting]) -> str:
+def drawn(rows: Sequence[Row], settings: Sequence[Setting]) -> str:
     """One panel per setting: decibels against the logarithm of the noise."""
     wide, high, left, top = 330, 260, 50, 40
-    levels = sorted({float(str(r["relative"])) for r in rows} - {0.0})
+    levels = sorted({r["relative"] for r in rows} - {0.0})
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * wide + 40} {math.ceil(len(settings) / 2) * (high + 50) + 30}" '
         'font-family="sans-serif" font-size="12">',
@@ -130,29 +126,25 @@ def drawn(rows: Sequence[dict[str, object]], settings: Sequence[Setting]) -> str
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two small settings, three levels, one image")
-    parser.add_argument("--images", type=int, default=3)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="folder for the rows and the figure")
-    options = parser.parse_args()
-    settings = SETTINGS[:2] if options.quick else SETTINGS
+def run(options: Options, results: Rows) -> None:
     noise = (0.0, 1e-4, 1e-2) if options.quick else NOISE
-    count = 1 if options.quick else options.images
-    rows: list[dict[str, object]] = []
-    for setting in settings:
-        rows += measured(setting, photographs(setting.side)[1 : 1 + count], noise, options.seeds)
-        for relative in noise:
-            shown = {n: round(means(rows, **asdict(setting), relative=relative, solution=n), 1) for n in COLOURS}
-            print(setting, f"relative={relative:g}", shown, flush=True)
-    folder = options.out or (None if options.quick else RESULTS)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "ridge_under_noise.jsonl").write_text(text, encoding="utf-8")
-        (folder / "ridge_under_noise.svg").write_text(drawn(rows, settings), encoding="utf-8")
-        print(f"written: {folder}")
+    for setting in SETTINGS[:2] if options.quick else SETTINGS:
+        unit = f"{setting.side}×{setting.side}, width {setting.width}, {setting.dtype}"
+        if not results.has(unit):
+            pictures = photographs(setting.side)[1 : 1 + (1 if options.quick else options.images)]
+            results.add(unit, *measured(setting, pictures, noise))
+
+
+def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+    settings = [setting for setting in SETTINGS if any(asdict(setting).items() <= row.items() for row in rows)]
+    (out / "ridge_under_noise.svg").write_text(drawn(rows, settings), encoding="utf-8")
+
+
+def main() -> None:
+    parser = runner.parser(__doc__, out=RESULTS)
+    parser.add_argument("--images", type=int, default=3)
+    given = parser.parse_args()
+    run_part(Part("ridge_under_noise", run, draw), Options.of(given, images=given.images))
 
 
 if __name__ == "__main__":

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
-import signal
-import sys
-import time
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
@@ -30,39 +24,17 @@ from leakgauge.engine import Exact, Precision
 from leakgauge.inversion import L2, Joint, Matching
 from leakgauge.measures.image import pair
 from leakgauge.models.vit import ViT
-from reproductions.april.files import Pictures, Row, load, read, save, write
-from reproductions.common.runner import commit
+from reproductions.common import runner
+from reproductions.common.runner import Part, Row, draw_part, rounded, run_part
 
 RESULTS = Path(__file__).parent / "results"
-SHOWN = 112
-"""Largest side of a picture in a figure."""
 
 
-@dataclass(frozen=True)
-class Clock:
-    """The time that is left until ``end`` (of ``time.monotonic``); without an end there is always enough."""
+@dataclass(frozen=True, kw_only=True)
+class Options(runner.Options):
+    """``images`` stands in for a study's own number of images; ``first`` limits the cases of ``batches.py``."""
 
-    end: float | None = None
-
-    @classmethod
-    def within(cls, seconds: float | None) -> Clock:
-        return cls(None if seconds is None else time.monotonic() + seconds)
-
-    def allows(self, seconds: float) -> bool:
-        return self.end is None or time.monotonic() + seconds <= self.end
-
-
-@dataclass(frozen=True)
-class Options:
-    """The command line of every study."""
-
-    quick: bool
-    device: torch.device
-    seed: int
-    data: Path | None
-    out: Path
-    images: int | None
-    clock: Clock = field(default_factory=Clock)
+    images: int | None = None
     first: int | None = None
 
     def count(self, full: int, quick: int = 2) -> int:
@@ -71,44 +43,6 @@ class Options:
 
     def steps(self, full: int, quick: int = 12) -> int:
         return quick if self.quick else full
-
-
-@dataclass
-class Results:
-    """Rows of numbers (one JSON line each) and pictures (uint8 arrays), gathered while a study runs."""
-
-    rows: list[Row] = field(default_factory=list)
-    pictures: Pictures = field(default_factory=dict)
-    seconds: float = 0.0
-    """What earlier runs took."""
-    devices: tuple[str, ...] = ()
-    torch: tuple[str, ...] = ()
-    """Where earlier runs ran, and with which torch."""
-    waiting: list[str] = field(default_factory=list)
-    """What there was no time for."""
-
-    def has(self, **wanted: Any) -> bool:
-        """Whether there is a row with these values, of an earlier run perhaps."""
-        return any(all(row.get(key) == value for key, value in wanted.items()) for row in self.rows)
-
-    def drop(self, **wanted: Any) -> None:
-        """Removes the rows with these values, which are measured anew."""
-        self.rows = [row for row in self.rows if any(row.get(key) != value for key, value in wanted.items())]
-
-    def wait(self, what: str) -> None:
-        print(f"{what}: to go on later", flush=True)
-        self.waiting.append(what)
-
-    def add(self, **values: Any) -> None:
-        self.rows.append(values)
-        shown = {k: v for k, v in values.items() if not isinstance(v, list)}
-        print(json.dumps(shown), flush=True)
-
-    def keep(self, name: str, images: Tensor) -> None:
-        """Images (N, C, H, W) in [0, 1] under ``name``; those wider than any figure shows them are averaged down."""
-        if images.shape[-1] > SHOWN:
-            images = F.adaptive_avg_pool2d(images, (SHOWN, SHOWN))
-        self.pictures[name] = (images.detach().cpu().clamp(0, 1) * 255).round().byte().numpy()
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
@@ -337,75 +271,17 @@ def mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
-def rounded(values: Sequence[float]) -> list[float]:
-    """Four digits that count, so that committed files stay small."""
-    return [float(f"{value:.4g}") for value in values]
-
-
 # --- running ---------------------------------------------------------------------------------------------------------
 
-Run = Callable[[Options, Results], None]
-Draw = Callable[[list[Row], Pictures, Path], None]
 
-
-def main(name: str, run: Run, draw: Draw, about: str | None, *, goes_on: bool = False) -> None:
-    """Runs one study and writes ``name.jsonl``, ``name.npz`` and its figures; with --draw only the figures, from those files.
-
-    A study that ``goes_on`` leaves out what an earlier run of the same size and seed has left there.
-    """
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny models on embedded data, in seconds")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data", type=Path, help="folder with mnist.npz and CIFAR-10; embedded images without it")
+def main(part: Part[Options], about: str | None) -> None:
+    """Runs one study and draws its figures; with --draw only the figures, from the rows and pictures in --out."""
+    parser = runner.parser(about, out=RESULTS)
     parser.add_argument("--images", type=int, help="how many images, instead of the study's own number")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results and figures")
-    parser.add_argument("--within", type=float, help="seconds, after which studies that go on begin nothing more")
     parser.add_argument("--first", type=int, help="only so many cases; the others wait (batches.py)")
     parser.add_argument("--draw", action="store_true", help="only draw the figures, from the results in --out")
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    if not given.draw:
-        clock, device = Clock.within(given.within), torch.device(given.device)
-        options = Options(given.quick, device, given.seed, given.data, given.out, given.images, clock, given.first)
-        recorded(name, run, options, earlier(name, options) if goes_on else None)
-    _, rows = read(given.out / f"{name}.jsonl")
-    draw(rows, load(given.out / f"{name}.npz"), given.out)
-
-
-def earlier(name: str, options: Options) -> Results:
-    """Rows and pictures that a run of the same size and seed has left."""
-    path = options.out / f"{name}.jsonl"
-    facts, rows = read(path) if path.is_file() else ({}, [])
-    if (facts.get("quick"), facts.get("seed")) != (options.quick, options.seed):
-        return Results()
-    print(f"{len(rows)} rows in {path} are kept; to measure them anew give another folder with --out", flush=True)
-    devices, versions = (tuple(facts[key].split(", ")) for key in ("device", "torch"))
-    return Results(rows, load(path.with_suffix(".npz")), facts["seconds"], devices, versions)
-
-
-def recorded(name: str, run: Run, options: Options, before: Results | None = None) -> None:
-    """Runs the study and writes what it found; also what it had found when it was told to stop or failed."""
-    signal.signal(signal.SIGTERM, _stop)
-    began, results, complete = time.perf_counter(), before or Results(), False
-    try:
-        run(options, results)
-        complete = not results.waiting
-    finally:
-        facts = {"study": name, "seed": options.seed, "quick": options.quick, "complete": complete}
-        devices = dict.fromkeys([*results.devices, device_name(options.device)])
-        facts |= {"device": ", ".join(devices)}
-        facts |= {"torch": ", ".join(dict.fromkeys([*results.torch, torch.__version__]))}
-        facts |= {"commit": commit(), "seconds": round(results.seconds + time.perf_counter() - began, 1)}
-        write(options.out / f"{name}.jsonl", [facts, *results.rows])
-        save(options.out / f"{name}.npz", results.pictures)
-
-
-def _stop(*_: object) -> None:
-    """Ends the run once: ``timeout`` sends its signal twice where it is itself told to stop, and the second must not end the writing."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit("stopped before the end")
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    if given.draw:
+        draw_part(part, given.out)
+    else:
+        run_part(part, Options.of(given, images=given.images, first=given.first))

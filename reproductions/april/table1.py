@@ -5,7 +5,7 @@
 The paper's budgets: Adam, 800 steps for MNIST, 1500 for CIFAR-10, 5000 for ImageNet. Images are attacked in pieces, each one batch
 (`Matching.many`), one restart each; every image starts from the same seed, so the result does not depend on the pieces. The paper gives no
 learning rates; each attack gets the best of a few settings, tried with fewer steps on images that are not among those of the table. A
-row tells of the images that are done, and a later run goes on with the others. The table compares the attacks of a data set on
+row tells of the images that are done, and a later run resumes with the others. The table compares the attacks of a data set on
 the images that all of them have. ImageNet is read from ``imagenet.npz`` in FOLDER: x uint8, (N, 224, 224, 3) or (N, 3, 224, 224), and y.
 """
 
@@ -28,8 +28,9 @@ from leakgauge.inversion import L2, Adam, AdamW, CosineDecay, Descent, Joint, Ma
 from leakgauge.inversion.solvers import Schedule
 from leakgauge.measures.image import downscale, mse, ssim
 from reproductions.april import study
-from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 PAPER = {
     "mnist": {"dlg": "1.291e-04, 0.997", "ig": "0.043, 0.833", "tag": "3.438e-05, 0.998", "april": "4.796e-05, 0.998"},
@@ -183,7 +184,7 @@ def table(rows: list[Row]) -> str:
     missing = [f"{d} {a}" for d, a in CELLS if (d, a) not in by_cell]
     fewer = [f"{d} {a} ({r['images']} of {r['wanted']} images)" for (d, a), r in by_cell.items() if not whole(r)]
     told = [f"Not measured yet: {', '.join(missing)}."] if missing else []
-    told += [f"To go on: {', '.join(fewer)}."] if fewer else []
+    told += [f"Still to do: {', '.join(fewer)}."] if fewer else []
     told += [f"With all its images: {', '.join(ahead)}."] if (ahead := [*map(by_itself, further(rows))]) else []
     return "\n".join([*lines, "", " ".join(told)]).rstrip()
 
@@ -256,7 +257,7 @@ class Cell:
     images: Images
     own: Images
     options: Options
-    results: Results
+    results: Rows
 
     @property
     def key(self) -> Row:
@@ -280,7 +281,7 @@ class Cell:
 
     def run(self, more: Row) -> None:
         """Attacks what is missing, as long as there is time."""
-        if not self.options.clock.allows(SET_UP):
+        if not self.options.allows(SET_UP):
             self.results.wait(f"{self.data_set} {self.attack}")
             return
         row = self.begun()
@@ -289,12 +290,12 @@ class Cell:
             attack_of(self.attack, row["steps"], SETTINGS[self.attack][best]), precision=self.kind.precision
         )
         while missing := [i for i in range(len(self.images.x)) if i not in row["which"]]:
-            if not self.options.clock.allows(max(SET_UP, 1.25 * row["seconds"] / max(1, row["pieces"]))):
+            if not self.options.allows(max(SET_UP, 1.25 * row["seconds"] / max(1, row["pieces"]))):
                 self.results.wait(f"{self.data_set} {self.attack}, {len(row['which'])} of {row['wanted']} images")
                 return
             row = self._piece(attack, row, missing[: self.kind.piece]) | more
             self.results.drop(**self.key)
-            self.results.add(**row)
+            self.results.add(f"{self.data_set} {self.attack}", row)
 
     def _piece(self, attack: Matching, row: Row, which: list[int]) -> Row:
         began = time.perf_counter()
@@ -318,7 +319,7 @@ class Cell:
             "ssim_median": float(alike.median()),
             "label_accuracy": sum(whole["each_right"]) / len(whole["each_right"]) if whole["each_right"] else None,
             "attack_settings": f"{attack.objective!r}; {attack.solver!r}", "notes": list(found[0].notes), "pieces": row["pieces"] + 1,
-            "seconds": round(row["seconds"] + time.perf_counter() - began, 1), "device": study.device_name(self.options.device),
+            "seconds": round(row["seconds"] + time.perf_counter() - began, 1),
         }  # fmt: skip
 
 
@@ -332,7 +333,7 @@ def whole(row: Row) -> bool:
     return row["images"] == row.get("wanted", row["images"])
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     for data_set in ("mnist", "cifar10") if options.quick else DATA_SETS:
         done = {row["attack"] for row in results.rows if row["data_set"] == data_set and whole(row)}
         if done == set(NAMES):
@@ -371,4 +372,4 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    study.main("table1", run, draw, __doc__, goes_on=True)
+    study.main(Part("table1", run, draw), __doc__)

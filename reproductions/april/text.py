@@ -3,17 +3,16 @@
 20 random sentences of 16 and of 64 tokens for each model, and 10 of 16 for each defense and the like. Ids are drawn with the
 frequencies 1/rank of a language, so that some repeat. Sentence i is drawn from seed i, the model's weights from seed i as well.
 
-    python -m reproductions.april.text            # about three minutes; writes reproductions/april/text_results.jsonl
+    python -m reproductions.april.text            # about three minutes
     python -m reproductions.april.text --quick    # one or two sentences of length 16 each
     python -m reproductions.april.text --base     # the sizes of BERT base and GPT-2, random weights, needs about 4 GB
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,8 +29,10 @@ from leakgauge.core import Attack, Channel, Defense, Mode
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.integrations.huggingface import load_text
 from leakgauge.models import TextTransformer
+from reproductions.common import runner
+from reproductions.common.runner import Options, Part, Rows, run_part
 
-HERE = Path(__file__).parent
+RESULTS = Path(__file__).parent / "results"
 VOCAB, WIDTH, CLASSES = 1000, 64, 4
 BERT = {
     "model_type": "bert", "vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -151,14 +152,14 @@ def measured(name: str, length: int, condition: Condition, count: int) -> Iterat
         }
 
 
-def plan(arguments: argparse.Namespace) -> Iterator[tuple[str, int, Condition, int]]:
-    if arguments.base:
+def plan(*, quick: bool, base: bool) -> Iterator[tuple[str, int, Condition, int]]:
+    if base:
         yield from ((name, 128, PLAIN, 3) for name in ("bert_base", "gpt2_small"))
         return
-    sentences_each, others = (2, 1) if arguments.quick else (20, 10)
+    sentences_each, others = (2, 1) if quick else (20, 10)
     for name in ("architecture A", "standard", "bert", "gpt2", "bert language model", "gpt2 language model"):
         yield name, 16, PLAIN, sentences_each
-        if not arguments.quick:
+        if not quick:
             yield name, 64, PLAIN, sentences_each
         if name.endswith("language model"):
             yield name, 32, PLAIN, sentences_each
@@ -166,27 +167,18 @@ def plan(arguments: argparse.Namespace) -> Iterator[tuple[str, int, Condition, i
             yield from ((name, 16, condition, others) for condition in SHORT)
 
 
+def run(options: Options, results: Rows, *, base: bool = False) -> None:
+    for name, length, condition, count in plan(quick=options.quick, base=base):
+        unit = f"{name}, {length} tokens, {condition.name}"
+        if not results.has(unit):
+            results.add(unit, *measured(name, length, condition, count))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one or two sentences of length 16 for each model")
+    parser = runner.parser(__doc__, out=RESULTS)
     parser.add_argument("--base", action="store_true", help="full-size models, three sentences of length 128")
-    parser.add_argument("--out", type=Path, help="file to write, one JSON line per model, condition and attack")
-    arguments = parser.parse_args()
-    kind = "_quick" if arguments.quick else "_base" if arguments.base else ""
-    out: Path = arguments.out or (
-        Path(f"text_results{kind}.jsonl") if arguments.quick else HERE / f"text_results{kind}.jsonl"
-    )
-    rows: list[dict[str, Any]] = []
-    for case in plan(arguments):
-        for row in measured(*case):
-            rows.append(row)
-            said = (
-                row.get("refused")
-                or f"tokens {row['tokens']:.3f}  order {row['order']:.3f}  recall {row['recall']:.3f}"
-            )
-            print(f"{row['model']:20} {row['length']:4} {row['condition']:28} {row['attack']:16} {said}")
-    out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    print(f"written: {out}")
+    given = parser.parse_args()
+    run_part(Part("text_base" if given.base else "text", partial(run, base=given.base)), Options.of(given))
 
 
 if __name__ == "__main__":

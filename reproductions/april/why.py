@@ -10,7 +10,7 @@ almost the same for all tokens, and the gradient hardly tells the patches apart.
 3. ``noise``: the closed form on such models under several readings of "variance = c × gradient norm".
 4. ``noise base``: the same on ViT-Base, whose patches have as many values (768) as its tokens.
 
-A run that was stopped goes on where it was. About 20 minutes on one idle core.
+A stopped run resumes. About 20 minutes on one idle core.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ from reproductions.april.attention_variants import (
     orthogonal_patches,
     sensitivities,
 )
-from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 CASES: tuple[tuple[Variant, str], ...] = (
     (USUAL, "noise"), (XAVIER, "noise"), (UNSCALED, "noise"), (RESIDUAL, "noise"), (SHALLOW, ""), (NEAR, ""), (PRINTED, ""),
@@ -65,7 +66,7 @@ READINGS = {
 }
 
 
-def attention(options: Options, results: Results, images: Images) -> None:
+def attention(options: Options, results: Rows, images: Images) -> None:
     space, steps = study.space_of(images), options.steps(400)
     results.keep("original", images.x)
     for variant, start in CASES:
@@ -83,26 +84,39 @@ def attention(options: Options, results: Results, images: Images) -> None:
             else:
                 near = [replace(attack, start=Given(space.encode(x), NEARBY)) for x in images.x]
                 found = [one(victim, s, seed=options.seed) for one, s in zip(near, seen, strict=True)]
-        results.add(
-            part="attention", model=variant.name, start=start, data=images.name, steps=steps if found else 0, **facts,
-            **({} if found is None else study.measured(found, images, space) | study.curves(found, seen, images)),
-        )  # fmt: skip
         if found is not None:
             results.keep(variant.name if start == "noise" else f"{variant.name}, {start}", study.shown(found, space))
+        results.add(
+            f"attention, {variant.name}, start {start}",
+            part="attention",
+            model=variant.name,
+            start=start,
+            data=images.name,
+            steps=steps if found else 0,
+            **facts,
+            **({} if found is None else study.measured(found, images, space) | study.curves(found, seen, images)),
+        )
 
 
-def sensitivity(options: Options, results: Results, images: Images) -> None:
+def sensitivity(options: Options, results: Rows, images: Images) -> None:
     for variant in (USUAL, UNSCALED):
         if results.has(part="sensitivity", model=variant.name):
             continue
         victim = variant.victim(images, study.small_model, options)
         values, length = sensitivities(victim, images, pixels=60 if options.quick else None, seed=options.seed)
         results.add(
-            part="sensitivity", model=variant.name, data=images.name, pixels=len(values),
+            f"sensitivity, {variant.name}",
+            part="sensitivity",
+            model=variant.name,
+            data=images.name,
+            pixels=len(values),
             patch_values=victim.parameters()["patch_embed.proj.weight"][0].numel(),
-            carrying_99=carrying(values, 0.99), largest=float(values[0]) / length, median=float(values.median()) / length,
-            smallest=float(values[-1]) / length, values=study.rounded((values / length).tolist()),
-        )  # fmt: skip
+            carrying_99=carrying(values, 0.99),
+            largest=float(values[0]) / length,
+            median=float(values.median()) / length,
+            smallest=float(values[-1]) / length,
+            values=study.rounded((values / length).tolist()),
+        )
 
 
 def deviation(reading: str, factor: float, signal: Signal, name: str) -> float:
@@ -133,14 +147,13 @@ def noisy(seen: Observation, reading: str, factor: float, *, seed: int) -> Obser
 
 
 def noise(
-    options: Options, results: Results, images: Images, part: str, make: study.Make, variants: tuple[Variant, ...]
+    options: Options, results: Rows, images: Images, part: str, make: study.Make, variants: tuple[Variant, ...]
 ) -> None:
     space = study.space_of(images)
     readings = list(READINGS) if part == "noise" else ["whole", "tensor"]
     for variant in variants:
         if results.has(part=part, model=variant.name, reading=readings[-1], ridge=False, factor=FACTORS[-1]):
             continue
-        results.rows[:] = [row for row in results.rows if (row["part"], row["model"]) != (part, variant.name)]
         victim = variant.victim(images, make, options)
         clean = study.observed(victim, images)
         even = evenness(victim, clean, images)
@@ -149,21 +162,32 @@ def noise(
         for reading in readings:
             ridges = (True, False) if reading == "tensor" and part == "noise" else (False,)
             for ridge, factor in [(r, c) for r in ridges for c in FACTORS]:
+                unit = f"{part}, {variant.name}, {reading}{', ridge' * ridge}, {factor:g}"
+                if results.has(unit):
+                    continue
                 attack = april_closed_form(ridge="auto") if ridge else april_closed_form()
                 found = [
                     attack(victim, noisy(seen, reading, factor, seed=options.seed + i)) for i, seen in enumerate(clean)
                 ]
                 results.add(
-                    part=part, model=variant.name, reading=reading, ridge=ridge, factor=factor, data=images.name,
-                    spread=even.spread, condition=even.condition, patch_condition=float(values[0] / values[-1]),
+                    unit,
+                    part=part,
+                    model=variant.name,
+                    reading=reading,
+                    ridge=ridge,
+                    factor=factor,
+                    data=images.name,
+                    spread=even.spread,
+                    condition=even.condition,
+                    patch_condition=float(values[0] / values[-1]),
                     **study.measured(found, images, space),
-                )  # fmt: skip
+                )
 
 
 ORTHOGONAL = Variant(f"{UNSCALED.name}, orthogonal patch embedding", changes=(*UNSCALED.changes, orthogonal_patches))
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     images = study.digits(options, options.count(2))
     attention(options, results, images)
     noise(options, results, images, "noise", study.small_model, (USUAL, XAVIER, UNSCALED))
@@ -236,4 +260,4 @@ def table(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    study.main("why", run, draw, __doc__, goes_on=True)
+    study.main(Part("why", run, draw), __doc__)

@@ -8,7 +8,7 @@
 2. ``attack``: the first batches of ``batches.py`` by themselves, with those chances subtracted from the counts that the public model
    gives to images of noise; larger ones with three times the steps, 16 and 24 on a GPU only.
 
-A run that was stopped goes on where it was, and one on a GPU adds to one on a CPU. About half an hour on one core.
+A stopped run resumes, and one on a GPU adds to one on a CPU. About half an hour on one core.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from leakgauge.inversion import BiasCounts, ExpectedCounts, MinimumEntry
 from leakgauge.inversion.labels import LabelRule
 from reproductions.april import study
 from reproductions.april.batches import BY_BIAS, RULE, SET_UP, labels_read
-from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 RULES: dict[str, LabelRule] = {
     BY_BIAS: BiasCounts(strict=False),
@@ -55,7 +56,7 @@ def part(images: Images, start: int, count: int) -> Images:
     return Images(images.name, images.x[start : start + count], images.y[start : start + count])
 
 
-def labels(options: Options, results: Results, size: int) -> None:
+def labels(options: Options, results: Rows, size: int) -> None:
     images = study.objects(options, size * options.count(BATCHES))
     victim = study.victim_of(
         study.small_model(images, architecture="B", quick=options.quick, seed=options.seed), images, options.device
@@ -68,13 +69,20 @@ def labels(options: Options, results: Results, size: int) -> None:
         found = [read(rule, victim, part(images, i, size)) for i in range(0, len(images.x) - size + 1, size)]
         right = [value for value in found if value is not None]
         results.add(
-            part="labels", batch=size, rule=name, data=images.name, batches=len(found), refused=found.count(None),
-            labels_read=study.mean(right) if right else None, all_right=right.count(1.0),
+            f"labels, batch of {size}, {name}",
+            part="labels",
+            batch=size,
+            rule=name,
+            data=images.name,
+            batches=len(found),
+            refused=found.count(None),
+            labels_read=study.mean(right) if right else None,
+            all_right=right.count(1.0),
             favoured=float(chances.max()),
-        )  # fmt: skip
+        )
 
 
-def attack(options: Options, results: Results, size: int, steps: int) -> None:
+def attack(options: Options, results: Rows, size: int, steps: int) -> None:
     images = study.objects(options, size)
     model = study.small_model(images, architecture="B", quick=options.quick, seed=options.seed)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
@@ -82,24 +90,30 @@ def attack(options: Options, results: Results, size: int, steps: int) -> None:
     matching = replace(study.matching_attack("april", steps=options.steps(steps)), labels=ExpectedCounts())
     found = matching(victim, seen, seed=options.seed)
     square = sum(float(t.double().square().sum()) for t in seen.signal.values())
-    results.drop(part="attack", batch=size)
-    results.add(
-        part="attack", batch=size, data=images.name, steps=options.steps(steps), seconds=round(found.seconds, 1),
-        loss=found.loss / square, labels_read=labels_read(found.y, images.y), device=study.device_name(options.device),
-        **study.measured([found], images, space),
-    )  # fmt: skip
     results.keep(f"{size} original", images.x)
     results.keep(f"{size}, found", study.in_order(space.decode(found.x.cpu()), images.x))
+    results.drop(part="attack", batch=size)
+    results.add(
+        f"attack, batch of {size}",
+        part="attack",
+        batch=size,
+        data=images.name,
+        steps=options.steps(steps),
+        seconds=round(found.seconds, 1),
+        loss=found.loss / square,
+        labels_read=labels_read(found.y, images.y),
+        **study.measured([found], images, space),
+    )
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     for size in SIZES[:1] if options.quick else SIZES:
         labels(options, results, size)
     cases = ((2, 1500),) if options.quick else ATTACKED + (ON_A_GPU if options.device.type == "cuda" else ())
     for size, steps in cases:
         if results.has(part="attack", batch=size, steps=options.steps(steps)):
             continue
-        if options.clock.allows(SET_UP):
+        if options.allows(SET_UP):
             attack(options, results, size, steps)
         else:
             results.wait(f"batch of {size}")
@@ -141,4 +155,4 @@ def table(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    study.main("why_batches", run, draw, __doc__, goes_on=True)
+    study.main(Part("why_batches", run, draw), __doc__)

@@ -4,7 +4,7 @@
 
 The attacks of Table 1 differ in several things at once. Here all are minimised by Adam with a rate of 0.3 that falls to zero, for the
 paper's numbers of steps, from the same starts; only the distance and the label change. DLG is *squared, optimised*, APRIL *squared and
-positions, read*, TAG (by AdamW) *squared and absolute, optimised*. On a CPU about 40 minutes; a run that was stopped goes on.
+positions, read*, TAG (by AdamW) *squared and absolute, optimised*. On a CPU about 40 minutes; a stopped run resumes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from leakgauge.attacks import april, tag
 from leakgauge.inversion import L1, L2, Adam, CosineDecay, Decaying, Descent, Joint
 from leakgauge.inversion.terms import Term
 from reproductions.april import study
-from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 IMAGES, LR = 4, 0.3
 FRAMES = (10, 20, 50, 100, 150, 200, 300, 400, 500, 600, 700, 800, 1000, 1200, 1400)
@@ -38,7 +39,7 @@ def objective(distance: str) -> Term:
     return {SQUARED: L2(), POSITIONS: april().objective, ABSOLUTE: tag().objective}[distance]
 
 
-def attack(options: Options, results: Results, images: Images, steps: int) -> None:
+def attack(options: Options, results: Rows, images: Images, steps: int) -> None:
     model = study.small_model(images, architecture="B", quick=options.quick, seed=options.seed)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
     seen = study.observed(victim, images)
@@ -55,16 +56,16 @@ def attack(options: Options, results: Results, images: Images, steps: int) -> No
             frames=tuple(frame for frame in FRAMES if frame < steps),
         )
         found = matching.many(victim, seen, seed=options.seed)
+        results.keep(name, study.shown(found, space))
         results.add(
-            data=images.name, distance=distance, labels=labels, steps=steps,
+            name, data=images.name, distance=distance, labels=labels, steps=steps,
             seconds=round(sum(one.seconds for one in found), 1), **study.curves(found, seen, images),
             **study.measured(found, images, space),
         )  # fmt: skip
-        results.keep(name, study.shown(found, space))
     results.keep(f"{images.name}, original", images.x)
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     count = options.count(IMAGES)
     attack(options, results, study.digits(options, count), options.steps(800))
     attack(options, results, study.objects(options, count), options.steps(1500))
@@ -99,4 +100,4 @@ def table(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    study.main("why_table1", run, draw, __doc__, goes_on=True)
+    study.main(Part("why_table1", run, draw), __doc__)

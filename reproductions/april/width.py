@@ -5,7 +5,7 @@
 1. ViT-Base of architecture A with widths 768 to 96 on photographs, as in the figure.
 2. A CIFAR-10 model (patch 4, depth 4) of widths 384 to 24: the closed form beside the accuracy that the same widths reach.
 
-A run that was stopped goes on where it was: rows that are in ``width.jsonl`` are not measured again.
+A stopped run resumes: rows that are in ``width.jsonl`` are not measured again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 
 from leakgauge.attacks import april_closed_form
 from reproductions.april import study
-from reproductions.april.study import Images, Options, Pictures, Results, Row
+from reproductions.april.study import Images, Options
 from reproductions.april.training import accuracies
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 WIDTHS = (768, 384, 192, 96)
 TRAINING = 40.0
@@ -27,7 +28,7 @@ RATES = {"B": (1e-3,), "A": (1e-3, 3e-4)}
 """Learning rates of the trainings. Without residual connections (A) the widest model does not train at the first from every start."""
 
 
-def leak(options: Options, results: Results, images: Images, widths: tuple[int, ...], *, base: bool) -> None:
+def leak(options: Options, results: Rows, images: Images, widths: tuple[int, ...], *, base: bool) -> None:
     """The closed form at each width, on models that differ in nothing else."""
     name = "ViT-Base" if base else "CIFAR model"
     widths = tuple(width for width in widths if not results.has(part="leak", model=name, width=width))
@@ -38,7 +39,10 @@ def leak(options: Options, results: Results, images: Images, widths: tuple[int, 
         victim = study.victim_of(model, images, options.device)
         space = study.space_of(images)
         found = [april_closed_form()(victim, seen) for seen in study.observed(victim, images)]
+        if base:
+            results.keep(f"width {width}", study.shown(found, space))
         results.add(
+            f"leak, {name}, width {width}",
             part="leak",
             model=name,
             data=images.name,
@@ -48,13 +52,11 @@ def leak(options: Options, results: Results, images: Images, widths: tuple[int, 
             predicted=found[0].notes[0].split("predicted: ")[1],
             **study.measured(found, images, space),
         )
-        if base:
-            results.keep(f"width {width}", study.shown(found, space))
     if base and widths:
         results.keep("original", images.x)
 
 
-def accuracy(options: Options, results: Results, widths: tuple[int, ...]) -> None:
+def accuracy(options: Options, results: Rows, widths: tuple[int, ...]) -> None:
     """Training on CIFAR-10 at each width, for both architectures, three initial weights each."""
     count = 200 if options.quick else 50_000
     train = study.objects(options, count, train=True)
@@ -65,7 +67,7 @@ def accuracy(options: Options, results: Results, widths: tuple[int, ...]) -> Non
         for width in widths:
             if results.has(part="accuracy", architecture=architecture, width=width, lr=lr):
                 continue
-            if not options.clock.allows(TRAINING):
+            if not options.allows(TRAINING):
                 results.wait(f"architecture {architecture}, width {width}, rate {lr:g}")
                 continue
             models = [
@@ -89,6 +91,7 @@ def accuracy(options: Options, results: Results, widths: tuple[int, ...]) -> Non
                 lr=lr,
             )
             results.add(
+                f"accuracy, {architecture}, width {width}, rate {lr:g}",
                 part="accuracy",
                 data=train.name,
                 trained_on=len(train.x),
@@ -101,7 +104,7 @@ def accuracy(options: Options, results: Results, widths: tuple[int, ...]) -> Non
             )
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     leak(options, results, study.large(options, options.count(8)), WIDTHS[1:] if options.quick else WIDTHS, base=True)
     widths = (48, 24) if options.quick else CIFAR_WIDTHS
     leak(options, results, study.objects(options, options.count(50)), widths, base=False)
@@ -167,4 +170,4 @@ def spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    study.main("width", run, draw, __doc__, goes_on=True)
+    study.main(Part("width", run, draw), __doc__)

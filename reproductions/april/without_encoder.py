@@ -13,13 +13,14 @@ from pathlib import Path
 
 from leakgauge.defenses import WithholdNames
 from reproductions.april import study
-from reproductions.april.study import Options, Pictures, Results, Row
+from reproductions.april.study import Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.runner import Part, Pictures, Row, Rows
 
 FRAMES = (10, 20, 50, 100, 200, 300, 400, 500, 600, 700)
 
 
-def run(options: Options, results: Results) -> None:
+def run(options: Options, results: Rows) -> None:
     images = study.digits(options, options.count(10))
     model = study.small_model(images, architecture="B", quick=options.quick, seed=options.seed)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
@@ -30,12 +31,16 @@ def run(options: Options, results: Results) -> None:
     cases |= {f"without encoder {k + 1}": f"blocks.{k}." for k in (0, depth - 1)}
     results.keep("original", images.x)
     for name, prefix in cases.items():
+        if results.has(name):
+            continue
         kept_back = tuple(n for n in sizes if prefix and n.startswith(prefix))
         seen = study.observed(victim, images, defenses=[WithholdNames(kept_back)])
         attack = "l2" if name == "without positions" else "april"
         matching = study.matching_attack(attack, steps=options.steps(800), frames=FRAMES)
         found = matching.many(victim, seen, seed=options.seed)
+        results.keep(name, study.shown(found, space))
         results.add(
+            name,
             case=name,
             attack=attack,
             parameters=sum(sizes[n] for n in sizes if n not in kept_back),
@@ -44,7 +49,6 @@ def run(options: Options, results: Results) -> None:
             **study.measured(found, images, space),
             **study.curves(found, seen, images),
         )
-        results.keep(name, study.shown(found, space))
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
@@ -70,4 +74,4 @@ def table(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    study.main("without_encoder", run, draw, __doc__)
+    study.main(Part("without_encoder", run, draw), __doc__)

@@ -1,14 +1,14 @@
 """Several parts of the studies side by side on one GPU, inside a time limit, with everything packed into few files.
 
-    python -m reproductions.common.lanes PLAN --data FOLDER --out FOLDER [--limit 560] [--state FOLDER] [--quick]
+    python -m reproductions.common.lanes PLAN --data FOLDER --out FOLDER [--limit 560] [--state FOLDER] [--quick] [--list]
 
 A plan is a set of lanes; each lane is a process after another. Small networks are bound by the time it takes to launch their
 kernels, so lanes side by side use a GPU better than one after another, if NVIDIA's MPS lets them run at the same time. Without it
 processes take turns, which costs about half: then at most ``--together`` lanes run at once, and lanes that fill a GPU are left out.
 
-What comes back under ``--out``: ``rows.tar.gz`` (numbers and logs; packed again every minute), ``pictures.tar.gz``, and
-``weights.tar.00`` … (pieces of one archive, to be joined with cat). ``--state`` is a folder with what an earlier call brought
-back, unpacked: rows that are there are not made again.
+Rows that are committed are not made again. What comes back under ``--out``: ``rows.tar.gz`` (numbers and logs; packed again every
+minute), ``pictures.tar.gz``, and ``weights.tar.00`` … (pieces of one archive, to be joined with cat). All three unpack in
+``reproductions/``. ``--state`` is a folder where an earlier call's archives were unpacked, for its weights and pictures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WORK = Path(tempfile.gettempdir()) / "reproduction_lanes"
 PIECE = 15 * 2**20
-PACK_EVERY, GRACE = 60.0, 12.0
+PACK_EVERY, GRACE, START = 60.0, 12.0, 15.0
+"""Seconds between two packings, for the last one, and that Python takes to start."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,14 @@ def main(given: Sequence[str] | None = None) -> None:
     began = time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
-    if options.state is not None and options.state.is_dir() and not any(options.work.iterdir()):
-        shutil.copytree(options.state, options.work, dirs_exist_ok=True)
+    if not any(options.work.iterdir()):
+        begin(options.work, None if options.quick else ROOT / "reproductions", options.state)
     environment = _environment(options.data)
     sharing = Sharing(environment) if options.device == "cuda" else None
     mps = sharing is not None and sharing.works
     lanes = [lane for lane in PLANS[options.plan] if mps or not lane.fills or options.plan == "control"]
     print(f"{len(lanes)} lanes; MPS: {'on' if mps else 'off'}", flush=True)
-    common = ["--out", str(options.work), "--device", options.device, *(["--quick"] if options.quick else [])]
+    common = ["--device", options.device, *(["--quick"] if options.quick else [])]
     common += ["--data", str(options.data)] if options.data is not None else []
     until = began + options.limit - GRACE
     turn = threading.Semaphore(len(lanes) if mps else options.together)
@@ -140,6 +141,17 @@ def main(given: Sequence[str] | None = None) -> None:
     pack_rows(options.work, options.out)
     pack(options.work, options.out)
     print(f"done after {time.monotonic() - began:.0f} s", flush=True)
+
+
+def begin(work: Path, committed: Path | None, state: Path | None) -> None:
+    """Rows that are committed, then what an earlier call brought back."""
+    if committed is not None:
+        for path in committed.glob("*/results/*.json*"):
+            target = work / path.relative_to(committed)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+    if state is not None:
+        shutil.copytree(state, work, dirs_exist_ok=True)
 
 
 def _environment(data: Path | None) -> dict[str, str]:
@@ -166,13 +178,13 @@ def _walk(
                 print(f"{job.name}: no time left", flush=True)
                 continue
             started = time.monotonic()
-            ending = time.time() + min(left, job.limit)
-            command = [sys.executable, "-m", f"reproductions.{job.module}", *job.arguments, *common]
+            within = max(1.0, min(left, job.limit) - START)
+            out = work / job.module.split(".")[0] / "results"
+            mine = ["--out", str(out), "--within", f"{within:.0f}", *common]
+            command = [sys.executable, "-m", f"reproductions.{job.module}", *job.arguments, *mine]
             (work / "logs").mkdir(exist_ok=True)
             with (work / "logs" / f"{job.name}.log").open("a", encoding="utf-8") as log:
-                process = subprocess.Popen(
-                    command, cwd=ROOT, env=environment | {"REPRODUCTION_UNTIL": str(ending)}, stdout=log, stderr=log
-                )
+                process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
                 try:
                     code = process.wait(min(left, job.limit))
                 except subprocess.TimeoutExpired:
@@ -225,15 +237,14 @@ class Sharing:
 
 def pack_rows(work: Path, out: Path) -> None:
     """Numbers and logs: small, and the first thing to save."""
-    _packed([*work.glob("*.jsonl"), *work.glob("logs/*.log")], work, out / "rows.tar.gz", "w:gz")
+    _packed([*work.glob("*/results/*.json*"), *work.glob("logs/*.log")], work, out / "rows.tar.gz", "w:gz")
 
 
 def pack(work: Path, out: Path) -> None:
     """Pictures in one archive; weights in one that is cut into pieces, as a single file may be too large to travel."""
-    pictures = [*work.glob("pictures/*/*.npy"), *(path for path in work.glob("*.npz") if ".part" not in path.name)]
-    _packed(sorted(pictures), work, out / "pictures.tar.gz", "w:gz")
+    _packed(sorted(work.glob("*/results/pictures/*/[!.]*.npy")), work, out / "pictures.tar.gz", "w:gz")
     whole = work / "weights.tar"
-    _packed(sorted(work.glob("weights/*/*.safetensors")), work, whole, "w")
+    _packed(sorted(work.glob("*/results/weights/**/*.safetensors")), work, whole, "w")
     if whole.is_file():
         with whole.open("rb") as file:
             number = 0

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from statistics import mean
 
 from reproductions.common.page import Claim
+from reproductions.common.runner import Row
 from reproductions.common.verdicts import Evidence
-from reproductions.golden_partition_zone.leaks import Row
 from reproductions.golden_partition_zone.published import ACCURACY, FAITHFUL, PREDICTIONS, VGG19_MSE
 from reproductions.golden_partition_zone.results_rows import (
     PAPERS_DECODER,
@@ -66,7 +66,7 @@ def transition(fvu: dict[int, list[float]]) -> int | None:
 
 
 def accuracy(rows: list[Row]) -> list[Claim]:
-    targets = [row for row in matching(rows, data="cifar10") if row["key"].startswith("target/")]
+    targets = [row for row in matching(rows, data="cifar10") if row["unit"].startswith("target/")]
     made: list[Claim] = []
     for (network, labels), paper in ACCURACY.items():
         found = [row["accuracy"] for row in matching(targets, network=network, labels=labels)]

@@ -10,10 +10,9 @@ are in the file already are not measured again.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -23,9 +22,11 @@ from leakgauge.attacks.decoder import Decoder, Deconvolution, fit_on, public_fea
 from leakgauge.core import Pixels, Targets, Victim
 from leakgauge.data import MEAN, STD, fashion
 from leakgauge.models import VGG, pretrained
+from reproductions.common import runner
 from reproductions.common.decoders import Residual
+from reproductions.common.runner import Part, Rows, run_part
 
-OUT = Path(__file__).parent / "results" / "decoders_quick.jsonl"
+RESULTS = Path(__file__).parent / "results"
 CUTS = ("relu1_1", "pool2", "pool3")
 DECODERS: dict[str, tuple[Decoder, int]] = {
     "deconvolution, tanh": (Deconvolution("tanh"), 1),
@@ -55,48 +56,50 @@ def parameters(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few images, one epoch, one seed, written nowhere")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--out", type=Path, default=OUT)
-    options = parser.parse_args()
+@dataclass(frozen=True, kw_only=True)
+class Options(runner.Options):
+    seeds: int = 2
+    epochs: int = 4
+
+
+def run(options: Options, results: Rows) -> None:
     torch.set_num_threads(1)
     count, seeds, epochs = (64, 1, 1) if options.quick else (1500, options.seeds, options.epochs)
     victim = Victim(pretrained("vgg"), Pixels((1, 28, 28), mean=MEAN, std=STD))
     public, private = fashion("train")[0][:count], fashion("test")[0][: count // 3]
     baseline = float((private - public.mean(0)).square().mean())
-    known_rows = options.out.read_text("utf-8").splitlines() if options.out.is_file() and not options.quick else []
-    done = {(row["cut"], row["decoder"], row["seed"]): row for row in map(json.loads, known_rows)}
     for cut in CUTS:
         (known, _), (sent, _) = (public_features(victim, UpTo(cut), images) for images in (public, private))
-        for name, (decoder, longer) in DECODERS.items():
-            for seed in range(seeds):
-                if (cut, name, seed) in done:
-                    continue
-                began = time.process_time()
-                fitted = fit_on(known, public, decoder=decoder, epochs=longer * epochs, seed=seed)
-                seconds = time.process_time() - began
-                mse = float((fitted.decode(sent) - private).square().mean())
-                row = {
-                    "cut": cut,
-                    "feature": list(fitted.feature),
-                    "decoder": name,
-                    "parameters": parameters(fitted.network()),
-                    "epochs": longer * epochs,
-                    "public_images": count,
-                    "seed": seed,
-                    "mse": mse,
-                    "fvu": mse / baseline,
-                    "held_out_fvu": fitted.history.held_out_fvu,
-                    "cpu_seconds": round(seconds, 1),
-                }
-                done[cut, name, seed] = row
-                print(f"{cut:8} {name:40} seed {seed}: FVU {row['fvu']:.3f} in {seconds:.1f} CPU-s", flush=True)
-    if not options.quick:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text("".join(json.dumps(row) + "\n" for row in done.values()), "utf-8")
+        for (name, (decoder, longer)), seed in product(DECODERS.items(), range(seeds)):
+            unit = f"{cut}, {name}, seed {seed}"
+            if results.has(unit):
+                continue
+            began = time.process_time()
+            fitted = fit_on(known, public, decoder=decoder, epochs=longer * epochs, seed=seed)
+            seconds = time.process_time() - began
+            mse = float((fitted.decode(sent) - private).square().mean())
+            results.add(
+                unit,
+                cut=cut,
+                feature=fitted.feature,
+                decoder=name,
+                parameters=parameters(fitted.network()),
+                epochs=longer * epochs,
+                public_images=count,
+                seed=seed,
+                mse=mse,
+                fvu=mse / baseline,
+                held_out_fvu=fitted.history.held_out_fvu,
+                cpu_seconds=round(seconds, 1),
+            )
+
+
+def main() -> None:
+    parser = runner.parser(__doc__, out=RESULTS)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=4)
+    given = parser.parse_args()
+    run_part(Part("decoders_quick", run), Options.of(given, seeds=given.seeds, epochs=given.epochs))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """Draws the figures of the README from ``run.jsonl`` and the reconstructions that were kept.
 
-    python -m reproductions.golden_partition_zone.figures [--results RUN.jsonl] [--pictures FOLDER] [--out FOLDER]
+    python -m reproductions.golden_partition_zone.figures
 
 Curves are the mean over the seeds with their range behind it. What was not measured is not drawn.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,9 @@ from statistics import mean
 import numpy as np
 
 from reproductions.common.drawing import Line, Panel, grid, svg
-from reproductions.golden_partition_zone.leaks import Row
+from reproductions.common.runner import Row, read, read_pictures
 from reproductions.golden_partition_zone.published import IR152_MSE, VGG19_MSE
-from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, RESULTS, STRONGER, by_block, matching, read
+from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, RESULTS, STRONGER, by_block, matching
 
 ERROR, PSNR, FVU, RADIUS = "test_mse_paper", "test_psnr_batches", "fvu", "radius_per_dimension"
 WORDS = {ERROR: "squared error, as in the paper", PSNR: "PSNR of batches, dB", FVU: "FVU", RADIUS: "R_c² per dimension"}
@@ -187,7 +186,7 @@ def curves(rows: list[Row]) -> dict[str, Figure]:
 
 def zone(rows: list[Row], path: Path) -> bool:
     """The curve of ridge and decoder with the cuts that the search names, and the seconds of the three ways."""
-    compared = sorted((r for r in rows if r["key"].startswith("zone/compared/")), key=lambda row: row["threshold"])
+    compared = sorted((r for r in rows if r["unit"].startswith("zone/compared/")), key=lambda row: row["threshold"])
     decoders = matching(rows, part="zone", attack="decoder", enough=None)
     longest = max((r["epochs"] for r in decoders), default=0)
     if not compared or not decoders:
@@ -262,25 +261,16 @@ STRIPS: dict[str, tuple[Series, ...]] = {
 }
 
 
-def pictures_of(folder: Path) -> dict[str, np.ndarray]:
-    """Every reconstruction that was kept, by the key of its result; ``truth/DATA`` are the test images."""
-    found: dict[str, np.ndarray] = {}
-    for file in sorted(folder.glob("[!.]*.npz")):
-        with np.load(file) as stored:
-            found[str(stored["key"])] = stored["images"]
-    return found
-
-
 def strip(path: Path, series: tuple[Series, ...], rows: list[Row], pictures: Pictures) -> bool:
     """Truth and every block side by side; a row is one test image by one way. A missing reconstruction stays white."""
-    own = [[row for row in matching(rows, **one.wanted) if row["key"] in pictures] for one in series]
+    own = [[row for row in matching(rows, **one.wanted) if row["unit"] in pictures] for one in series]
     blocks = sorted({row["block"] for found in own for row in found})
     lines: list[tuple[str, np.ndarray]] = []
     for one, found in zip(series, own, strict=True):
         truth = pictures.get(f"truth/{found[0]['data']}") if found else None
         if truth is None:
             continue
-        by = {row["block"]: pictures[row["key"]] for row in found}
+        by = {row["block"]: pictures[row["unit"]] for row in found}
         blank = np.full_like(truth, 255)
         for image in range(min(IMAGES, len(truth))):
             shown = [truth[image], *(by.get(block, blank)[image] for block in blocks)]
@@ -306,17 +296,5 @@ def draw(rows: list[Row], pictures: Pictures, folder: Path) -> list[Path]:
     return made + [folder / name for name, series in STRIPS.items() if strip(folder / name, series, rows, pictures)]
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--pictures", type=Path, help="folder of the reconstructions; without it no strips are drawn")
-    parser.add_argument("--out", type=Path, default=RESULTS.parent)
-    given = parser.parse_args(arguments)
-    if not given.results.is_file():
-        raise SystemExit(f"{given.results} is not there; run.py writes it")
-    pictures = pictures_of(given.pictures) if given.pictures else {}
-    print(*draw(read(given.results), pictures, given.out), sep="\n")
-
-
 if __name__ == "__main__":
-    main()
+    print(*draw(read(RESULTS), read_pictures(RESULTS.parent, "run"), RESULTS.parent), sep="\n")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,11 +12,10 @@ from torch import Tensor, nn
 
 from leakgauge.attacks import FittedDecoder, fit_on
 from leakgauge.attacks.decoder import Decoder
-from reproductions.common.runner import commit
+from reproductions.common.runner import Row
 from reproductions.golden_partition_zone.splits import Part, Splits, as_input, in_bfloat16
 from reproductions.golden_partition_zone.training_log import deviations, mean_per_class
 
-Row = dict[str, Any]
 OUTPUT = "output"
 """Name under which the network's logits are kept beside the features of its cuts."""
 
@@ -147,50 +142,3 @@ def radius_per_dimension(leak: Leak, part: Part, classes: int) -> float:
     z, labels = leak.sent[:2000], part.labels[:2000]
     squares = deviations(z, labels, classes).flatten(1).square().sum(1)
     return float(mean_per_class(squares, labels, classes).nanmean()) / z[0].numel()
-
-
-def rows_of(lines: str) -> Iterator[Row]:
-    """Results from JSON lines; a process that was stopped may have left half a line, which is passed over."""
-    for line in lines.splitlines():
-        if line.endswith("}"):
-            yield json.loads(line)
-
-
-@dataclass
-class Ledger:
-    """Results as JSON lines, written as they come; a key that is there is not measured again.
-
-    Each says where it was made. Several processes may write to one file: each adds a line only if no other has written that key
-    meanwhile. Lines of a quick try are marked, and no file holds both kinds.
-    """
-
-    file: Path
-    done: dict[str, Row] = field(default_factory=dict)
-    quick: bool = False
-
-    def __post_init__(self) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        if self.file.is_file():
-            self._take(self.file.read_text("utf-8"))
-
-    def _take(self, lines: str) -> None:
-        for row in rows_of(lines):
-            if row.get("quick", False) != self.quick:
-                kinds = ("full measurements", "a quick try") if self.quick else ("a quick try", "full measurements")
-                raise SystemExit(f"{self.file} holds {kinds[0]}, not {kinds[1]}; give another file with --results")
-            self.done.setdefault(row["key"], row)
-
-    def add(self, key: str, row: Row) -> None:
-        with self.file.open("a+", encoding="utf-8") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            stream.seek(0)
-            known = stream.read()
-            self._take(known)
-            if key not in self.done:
-                made = {"device": _device(), "torch": torch.__version__, "commit": commit()}
-                self.done[key] = {"key": key, **row, **made, **({"quick": True} if self.quick else {})}
-                stream.write(("" if known.endswith("\n") or not known else "\n") + json.dumps(self.done[key]) + "\n")
-
-
-def _device() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"

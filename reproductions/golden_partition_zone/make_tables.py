@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from reproductions.common import page
+from reproductions.common.runner import read
 from reproductions.golden_partition_zone.claims import claims
-from reproductions.golden_partition_zone.results_rows import RESULTS, read
+from reproductions.golden_partition_zone.results_rows import RESULTS
 from reproductions.golden_partition_zone.tables import TABLES, table
 
 PAGE = Path(__file__).parent / "README.md"

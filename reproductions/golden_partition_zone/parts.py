@@ -69,7 +69,7 @@ def _radius_watch(study: Study, splits: Splits, labels: str, seed: int, *, block
 
     def watch(epoch: int, model: nn.Module) -> None:
         key = f"training/vgg19/{splits.name}/{labels}/{seed}/{block}/{epoch}"
-        if (epoch % 5 and epoch > 1) or key in study.ledger.done:
+        if (epoch % 5 and epoch > 1) or key in study.rows.done:
             return
         assert isinstance(model, VGG19)
         with torch.no_grad():
@@ -85,7 +85,7 @@ def _radius_watch(study: Study, splits: Splits, labels: str, seed: int, *, block
             log = {"refused": str(refusal)}
             print(f"{key}: refused: {refusal}", flush=True)
         about = {"part": "training", "labels": labels, "seed": seed, "block": block, "epoch": epoch}
-        study.ledger.add(key, {**about, **log})
+        study.rows.add(key, {**about, **log})
 
     return watch
 

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reproductions.golden_partition_zone.leaks import Row, rows_of
+from reproductions.common.runner import Row
 
 RESULTS = Path(__file__).parent / "results" / "run.jsonl"
 PAPERS_DECODER = "deconvolution, paper"
 STRONGER = "residual, one-cycle"
-
-
-def read(file: Path) -> list[Row]:
-    """Every result of the file; the first line of a key counts."""
-    found: dict[str, Row] = {}
-    for row in rows_of(file.read_text("utf-8")):
-        found.setdefault(row["key"], row)
-    return list(found.values())
 
 
 def matching(rows: list[Row], **wanted: object) -> list[Row]:
@@ -44,4 +36,4 @@ def at_hundred_epochs(rows: list[Row], network: str, block: int) -> float | None
         "vgg19": f"zone/decoder/features.{block - 1}/100/None",
         "ir152": f"ir152-epochs/cifar10/one-hot/0/{block}/{PAPERS_DECODER}",
     }
-    return next(iter(chosen(rows, "test_mse_paper", key=keys[network])), None)
+    return next(iter(chosen(rows, "test_mse_paper", unit=keys[network])), None)

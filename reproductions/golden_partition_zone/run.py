@@ -1,7 +1,7 @@
-"""Reproduces the experiments of "Golden Partition Zone" on one GPU, part by part, and goes on where it stopped.
+"""Reproduces the experiments of "Golden Partition Zone" on one GPU, part by part; a stopped part resumes.
 
-    python -m reproductions.golden_partition_zone.run --data FOLDER --part vgg19-curve --budget 900
-    python -m reproductions.golden_partition_zone.run --quick --part vgg19-curve      # a minute on a CPU, means nothing
+    python -m reproductions.golden_partition_zone.run vgg19-curve --data FOLDER --within 900
+    python -m reproductions.golden_partition_zone.run vgg19-curve --quick --out FOLDER      # a minute on a CPU, means nothing
 
 ``--data`` is a folder with ``cifar10_*.zip`` (sheets of 10 × 10 pictures and ``labels.npy``), ``kmnist_test.npz``, ``mnist.npz`` and
 ``smile_faces64_4000.zip``, or all 60,000 images of CIFAR-10 as one npz (bytes ``x``, labels ``y``). CIFAR-10 is split 40k / 10k / 10k into
@@ -11,24 +11,20 @@ that are there are not measured again. Several calls may run side by side with t
 
 from __future__ import annotations
 
-import argparse
-import signal
-import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from reproductions.common import runner
+from reproductions.common.runner import NoTimeLeft, Part, Rows, run_part
 from reproductions.golden_partition_zone import decoder_tables, parts, zone_part
-from reproductions.golden_partition_zone.leaks import Ledger
-from reproductions.golden_partition_zone.study import BudgetSpent, Files, Study
+from reproductions.golden_partition_zone.study import Files, Study
 from reproductions.golden_partition_zone.targets import BATCH, Shelf
 
-RESULTS = Path(__file__).parent / "results" / "run.jsonl"
-WEIGHTS = Path("leakgauge-runs/golden_partition_zone")
+RESULTS = Path(__file__).parent / "results"
 
 PARTS: dict[str, Callable[[Study], None]] = {
     "vgg19-curve": parts.vgg19_curve,
@@ -46,72 +42,65 @@ PARTS: dict[str, Callable[[Study], None]] = {
 }
 
 
-def options_of(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with the data, or CIFAR-10 alone")
-    parser.add_argument(
-        "--part", action="append", choices=list(PARTS), help="may be given more than once; all if not given"
-    )
-    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds for all parts of this call")
+@dataclass(frozen=True, kw_only=True)
+class Options(runner.Options):
+    parts: tuple[str, ...] = tuple(PARTS)
+    seeds: int = 3
+    target_epochs: int | None = None
+    decoder_epochs: int = 30
+    batch: int = BATCH
+
+
+def options_of(arguments: list[str] | None) -> Options:
+    parser = runner.parser(__doc__, out=RESULTS)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all if none is given")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of VGG19 that differ in their seed alone")
     parser.add_argument("--target-epochs", type=int, help="epochs of every target, in place of those of its recipe")
     parser.add_argument("--decoder-epochs", type=int, default=30, help="the paper trains 100")
     parser.add_argument("--batch", type=int, default=BATCH, help="batch of the target's training")
-    parser.add_argument("--results", type=Path, help="file of the results; results/run.jsonl if not given")
-    parser.add_argument("--pictures", type=Path, help="folder for a few reconstructions of every decoder of seed 0")
-    parser.add_argument("--weights", type=Path, help=f"folder of the trained networks; {WEIGHTS} if not given")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="a few embedded images, one epoch; kept only where a file or folder is named",
+    given = parser.parse_args(arguments)
+    if unknown := [part for part in given.parts if part not in PARTS]:
+        parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    return Options.of(
+        given,
+        parts=tuple(given.parts) or tuple(PARTS),
+        seeds=given.seeds,
+        target_epochs=given.target_epochs,
+        decoder_epochs=given.decoder_epochs,
+        batch=given.batch,
     )
-    return parser.parse_args(arguments)
 
 
-def study_of(options: argparse.Namespace, scratch: Path) -> Study:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def study_of(options: Options, rows: Rows) -> Study:
     torch.backends.cudnn.benchmark = True
-    results, weights = options.results, options.weights
-    if options.quick:
-        results, weights = results or scratch / "run.jsonl", weights or scratch
-        shelf, ledger = Shelf(weights, device, 8, 1), Ledger(results, quick=True)
-        return Study(Files(), shelf, ledger, device, 1, 1, quick=True, pictures=options.pictures)
+    quick, device = options.quick, options.device
+    batch, epochs = (8, 1) if quick else (options.batch, options.target_epochs)
     return Study(
-        files=Files.of(options.data),
-        shelf=Shelf(weights or WEIGHTS, device, options.batch, options.target_epochs),
-        ledger=Ledger(results or RESULTS),
+        files=Files() if quick else Files.of(options.data),
+        shelf=Shelf(options.out / "weights" / ("quick" if quick else "run"), device, batch, epochs),
+        rows=rows,
         device=device,
-        seeds=options.seeds,
-        decoder_epochs=options.decoder_epochs,
-        pictures=options.pictures,
+        seeds=1 if quick else options.seeds,
+        decoder_epochs=1 if quick else options.decoder_epochs,
+        quick=quick,
+        deadline=options.until,
     )
 
 
-def main(arguments: list[str] | None = None) -> Ledger:
-    options = options_of(arguments)
-    chosen = options.part or list(PARTS)
-    deadline = time.monotonic() + options.budget
-    failed: list[str] = []
-    with tempfile.TemporaryDirectory() as scratch:  # a quick try leaves nothing behind
-        study = study_of(options, Path(scratch))
-        study.deadline = deadline
-        for name in chosen:
-            began = time.monotonic()
-            try:
+def run(options: Options, rows: Rows) -> None:
+    """One part after another; the next begins even where one failed or had no time."""
+    study = study_of(options, rows)
+    for name in options.parts:
+        began = time.monotonic()
+        try:
+            with rows.attempt(name):
                 PARTS[name](study)
                 print(f"== {name}: complete after {time.monotonic() - began:.0f} s", flush=True)
-            except BudgetSpent:
-                print(f"== {name}: budget spent after {time.monotonic() - began:.0f} s; run again to go on", flush=True)
-            except (RuntimeError, ValueError, OSError):  # told in full and at the end; the other parts need not suffer
-                traceback.print_exc()
-                print(f"== {name}: failed after {time.monotonic() - began:.0f} s", flush=True)
-                failed.append(name)
-    if failed:
-        raise SystemExit(f"failed, see above: {', '.join(failed)}")
-    return study.ledger
+        except NoTimeLeft:
+            rows.wait(name)
+    if set(options.parts) != set(PARTS):
+        rows.wait("the other parts")
 
 
 if __name__ == "__main__":
-    # asked to end, it leaves by itself: a process that dies within a kernel may take others on the same GPU along
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    main()
+    run_part(Part("run", run), options_of(None))

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from leakgauge.attacks.decoder import Decoder, Deconvolution
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.progress import watching
 from reproductions.common.decoders import Residual
-from reproductions.golden_partition_zone.leaks import Attempt, Leak, Ledger, Row, attacked
+from reproductions.common.runner import NoTimeLeft, Row, Rows
+from reproductions.golden_partition_zone.leaks import Attempt, Leak, attacked
 from reproductions.golden_partition_zone.splits import Part, Splits, embedded, load, split
 from reproductions.golden_partition_zone.targets import Shelf, Target, Watch
-
-
-class BudgetSpent(Exception):
-    """The time is over; what was measured is kept."""
-
 
 CIFAR_AUXILIARY = 10_000
 """Images of CIFAR-10 that the adversary owns."""
 GRACE = 20.0
-"""Seconds after the deadline in which a decoder may still end; gpu.sh waits a little longer before it ends the process."""
+"""Seconds after the deadline in which a decoder may still end."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +48,22 @@ class Study:
 
     files: Files
     shelf: Shelf
-    ledger: Ledger
+    rows: Rows
     device: torch.device
     seeds: int = 3
     decoder_epochs: int = 30
     quick: bool = False
     deadline: float = float("inf")
-    pictures: Path | None = None
     coloured: Splits | None = None
 
     def go_on(self) -> None:
-        if time.monotonic() > self.deadline:
-            raise BudgetSpent
+        if time.time() > self.deadline:
+            raise NoTimeLeft("the budget is spent")
 
     def stop_late(self, _done: int = 0, _total: int = 0) -> None:
         """Asked after every epoch of a decoder: one that was begun in time may end within the grace, then it is given up."""
-        if time.monotonic() > self.deadline + GRACE:
-            raise BudgetSpent
+        if time.time() > self.deadline + GRACE:
+            raise NoTimeLeft("the budget is spent")
 
     def cifar(self) -> Splits:
         if self.coloured is None and self.quick:
@@ -88,16 +81,16 @@ class Study:
 
     def open_ones(self, work: Iterable[tuple[str, Attempt]]) -> bool:
         """Whether one of these decoders is still to be measured; if none is, nobody needs the network either."""
-        return any(f"{key}/{attempt.name}" not in self.ledger.done for key, attempt in work)
+        return any(f"{key}/{attempt.name}" not in self.rows.done for key, attempt in work)
 
     def target(self, network: str, splits: Splits, labels: str, seed: int, *, watch: Watch | None = None) -> Target:
         """The trained network; its accuracy is a result of its own."""
         self.go_on()
         target = self.shelf.get(network, splits, labels, seed, watch=watch, go_on=self.go_on)
         key = f"target/{network}/{splits.name}/{labels}/{seed}"
-        if key not in self.ledger.done:
+        if key not in self.rows.done:
             about = {"network": network, "data": splits.name, "labels": labels, "seed": seed, "epochs": target.epochs}
-            self.ledger.add(key, {**about, "accuracy": target.accuracy, "seconds": round(target.seconds, 1)})
+            self.rows.add(key, {**about, "accuracy": target.accuracy, "seconds": round(target.seconds, 1)})
             print(f"{key}: {target.accuracy:.2%} in {target.seconds:.0f} s", flush=True)
         return target
 
@@ -106,31 +99,20 @@ class Study:
     ) -> None:
         """One decoder at one cut, unless it was measured before; ``owned`` takes the place of the auxiliary part."""
         key = f"{key}/{attempt.name}"
-        if key in self.ledger.done:
+        if key in self.rows.done:
             return
         self.go_on()
         shown = None
         try:
             with watching(self.stop_late):
                 row, shown = attacked(attempt, leak, splits, seed=about["seed"], auxiliary=owned)
-        except Inapplicable as refusal:  # a diverging decoder is a result; the others go on
+        except Inapplicable as refusal:  # a diverging decoder is a result; the others still run
             row = {"decoder": attempt.name, "refused": str(refusal)}
-        self.ledger.add(key, {**about, **row})
+        self.rows.add(key, {**about, **row})
         if shown is not None and about["seed"] == 0:
-            self.keep_pictures(key, shown.numpy())
-            self.keep_pictures(f"truth/{splits.name}", splits.test.images[: len(shown)].cpu().numpy())
+            self.rows.keep_bytes(key, shown.numpy())
+            self.rows.keep_bytes(f"truth/{splits.name}", splits.test.images[: len(shown)].cpu().numpy())
         print(f"{key}: FVU {row.get('fvu', float('nan')):.3f}, {row.get('seconds', 0)} s", flush=True)
-
-    def keep_pictures(self, key: str, images: np.ndarray) -> None:
-        """Bytes (N, C, H, W) under the key; a file is whole or not there, also when several processes write it."""
-        if self.pictures is None:
-            return
-        file = self.pictures / f"{key.replace('/', '__')}.npz"
-        if not file.is_file():
-            self.pictures.mkdir(parents=True, exist_ok=True)
-            own = file.with_name(f".{os.getpid()}.npz")
-            np.savez_compressed(own, key=key, images=images)
-            own.replace(file)
 
     @property
     def short(self) -> int:

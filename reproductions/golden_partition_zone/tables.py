@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
 
-from reproductions.golden_partition_zone.leaks import Row
+from reproductions.common.runner import Row, read
 from reproductions.golden_partition_zone.published import ATTENTION, ENHANCEMENTS, PREDICTIONS, VGG19_MSE, Error
-from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, RESULTS, chosen, matching, read
+from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, RESULTS, chosen, matching
 
 HEAD = ("| what | paper | ours | difference | own images: paper | ours |", "|---|---|---|---|---|---|")
 
@@ -55,7 +55,7 @@ def decoder_lines(rows: list[Row], part: str, numbers: dict[tuple[int, str], Err
 
 def zone_lines(rows: list[Row]) -> Iterator[str]:
     """The search of the zone against decoders at every cut, from one run; seconds of the GPU, ridge included."""
-    for row in sorted((r for r in rows if r["key"].startswith("zone/compared/")), key=lambda row: row["threshold"]):
+    for row in sorted((r for r in rows if r["unit"].startswith("zone/compared/")), key=lambda row: row["threshold"]):
         ways = [f"`{row['exhaustive']['cut']}`, {row['exhaustive']['seconds']:.0f} s"]
         for name in ("find_zone", "bisection"):
             way = row[name]
@@ -90,7 +90,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[list[Row]], Iterator[str]], C
     "table3": (HEAD, prediction_lines, lambda row: row.get("part") == "predictions"),
     "table4": (HEAD, lambda rows: decoder_lines(rows, "enhancements", ENHANCEMENTS), lambda row: row.get("part") == "enhancements"),
     "table5": (HEAD, lambda rows: decoder_lines(rows, "attention", ATTENTION), lambda row: row.get("part") == "attention"),
-    "zone": (ZONE_HEAD, zone_lines, lambda row: row["key"].startswith("zone/compared/")),
+    "zone": (ZONE_HEAD, zone_lines, lambda row: row["unit"].startswith("zone/compared/")),
     "classes": ((), class_lines, lambda row: row.get("part") == "classes" and "fvu" in row),
 }  # fmt: skip
 """Head, lines, and whether a row is one of the table's own measurements: without any there is no table."""

@@ -75,7 +75,7 @@ def nothing() -> None:
 class Shelf:
     """Trains a network, or takes it from the folder if it was trained before, by this process or by one beside it.
 
-    A training that is stopped between two epochs leaves its state there, and the next call goes on from it.
+    A training that is stopped between two epochs leaves its state there, and the next call resumes from it.
     """
 
     folder: Path
@@ -137,7 +137,7 @@ def locked(file: Path, go_on: Callable[[], None] = nothing) -> Iterator[None]:
 class Training:
     """Mirrored and rolled images, bfloat16; on a GPU the step is recorded as a CUDA graph.
 
-    Every epoch draws from a seed of its own, so a training that was stopped goes on as if it had not been.
+    Every epoch draws from a seed of its own, so a training that was stopped resumes as if it had not been.
     """
 
     def __init__(

@@ -21,7 +21,8 @@ from leakgauge.split import RidgeInverter
 from leakgauge.split.attacker import MARGIN
 from leakgauge.split.zone import Attempt, Zone, bisect, exhaustive, find_zone
 from reproductions.common.networks import VGG19
-from reproductions.golden_partition_zone.leaks import Leak, Row, features_at, mean_image_error, measured
+from reproductions.common.runner import Row
+from reproductions.golden_partition_zone.leaks import Leak, features_at, mean_image_error, measured
 from reproductions.golden_partition_zone.splits import Splits
 from reproductions.golden_partition_zone.study import Study
 
@@ -69,7 +70,7 @@ class Attacks:
     def decoder(self, cut: str, epochs: int, enough: float | None = None) -> Row:
         """FVU and seconds of the paper's decoder; with ``enough`` it stops once it is below, ``MARGIN`` included."""
         below = None if enough is None else (1 - MARGIN) * enough
-        whole = self.study.ledger.done.get(f"zone/decoder/{cut}/{epochs}/None")
+        whole = self.study.rows.done.get(f"zone/decoder/{cut}/{epochs}/None")
         if whole is not None and below is not None and min(whole["held_out_fvu"]) >= below:
             return whole
 
@@ -110,12 +111,12 @@ class Attacks:
         }  # fmt: skip
 
     def _line(self, key: str, about: Row, fit: Any) -> Row:
-        if key not in self.study.ledger.done:
+        if key not in self.study.rows.done:
             self.study.go_on()
             row = fit()
-            self.study.ledger.add(key, {"part": "zone", **about, **row})
+            self.study.rows.add(key, {"part": "zone", **about, **row})
             print(f"{key}: FVU {row['fvu']:.3f}, {row['seconds']:.1f} s", flush=True)
-        return self.study.ledger.done[key]
+        return self.study.rows.done[key]
 
 
 def synchronize(device: torch.device) -> None:
@@ -126,7 +127,7 @@ def synchronize(device: torch.device) -> None:
 
 def zone(study: Study) -> None:
     """Point by point: ridge at all cuts, the search and bisection at every threshold, then every cut, then the comparison."""
-    if all(f"zone/compared/{threshold}" in study.ledger.done for threshold in THRESHOLDS):
+    if all(f"zone/compared/{threshold}" in study.rows.done for threshold in THRESHOLDS):
         return
     splits = study.cifar()
     target = study.target("vgg19", splits, "one-hot", 0)
@@ -143,7 +144,7 @@ def zone(study: Study) -> None:
     for threshold in THRESHOLDS:
         study.go_on()
         row = compared(names, curve, attacks, threshold, epochs, scout)
-        study.ledger.add(f"zone/compared/{threshold}", {"part": "zone", "threshold": threshold, **row})
+        study.rows.add(f"zone/compared/{threshold}", {"part": "zone", "threshold": threshold, **row})
 
 
 @dataclass

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from leakgauge.errors import Inapplicable
 from reproductions.common.drawing import Line, Panel, svg
+from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
-from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
 from reproductions.practical_feasibility.networks import Network, save_weights
 from reproductions.practical_feasibility.setting import Images, Options, Plan
 from reproductions.practical_feasibility.training import ATTENTION, CONVNEXT, RESIDUAL, SWIN, Recipe, trained
@@ -42,7 +42,7 @@ QUICK = ("resnet18_pre", "convnext_t", "convnext_t_imagenet_stem", "vit_b_patch8
 MOST_EPOCHS = 80
 
 
-def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+def run(options: Options, ledger: Rows, plan: Plan) -> None:
     train, test = setting.cifar_train(options), setting.cifar_test(options, 64 if options.quick else 10_000)
     for key, net in NETWORKS.items():
         if ledger.has(key) or (options.quick and key not in QUICK):
@@ -53,7 +53,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
 
 
 def measure(
-    key: str, net: Network, options: Options, ledger: Ledger, seconds: float, train: Images, test: Images
+    key: str, net: Network, options: Options, ledger: Rows, seconds: float, train: Images, test: Images
 ) -> None:
     try:
         model, space, changes = net.made(classes=10, seed=options.seed, quick=options.quick)
@@ -79,18 +79,18 @@ def measure(
     )  # fmt: skip
 
 
-def given_epochs(net: Network, ledger: Ledger) -> int | None:
+def given_epochs(net: Network, ledger: Rows) -> int | None:
     """Where accuracies are compared, stems or patch sizes, networks are trained for equally many epochs; else as time allows."""
     if net.name == "vit_b":
         return LADDER_EPOCHS
     if net.adapted or net.name not in COMPARED:
         return None
-    found = [row["epochs"] for row in ledger.rows if row["case"] == net.name and "epochs" in row]
+    found = [row["epochs"] for row in ledger.rows if row["unit"] == net.name and "epochs" in row]
     return found[0] if found else None
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
-    reached = {row["case"]: row["accuracy"] for row in rows if "accuracy" in row}
+    reached = {row["unit"]: row["accuracy"] for row in rows if "accuracy" in row}
     ladder = [
         (patch, reached[key])
         for patch in (4, 8, 16)
@@ -111,9 +111,9 @@ def table(rows: list[Row]) -> str:
     ]
     for row in rows:
         if "refused" in row:
-            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | |")
+            lines.append(f"| {row['unit']} | not run: {row['refused']} | | | | | |")
         else:
-            words = f"| {row['case']} | {row['changes']} | {row['parameters'] / 1e6:.1f} M | {row['epochs']} | {row['seconds']:.0f} "
+            words = f"| {row['unit']} | {row['changes']} | {row['parameters'] / 1e6:.1f} M | {row['epochs']} | {row['seconds']:.0f} "
             lines.append(f"{words}| {row['accuracy']:.1%} | {row['train_accuracy']:.1%} |")
     return "\n".join(lines)
 

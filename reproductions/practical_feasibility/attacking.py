@@ -28,7 +28,7 @@ from leakgauge.families.patches import patch_side
 from leakgauge.inversion import Guided
 from leakgauge.inversion.knowledge import gradient_alignment
 from leakgauge.measures.image import pair, ssim
-from reproductions.practical_feasibility.ledger import NoTimeLeft
+from reproductions.common.runner import NoTimeLeft, Row
 from reproductions.practical_feasibility.rehearsal import Rehearsal
 
 Make = Callable[..., Guided]
@@ -40,7 +40,7 @@ DEFAULTS = {"tv": 0.01, "statistics": 0.1, "lr": 0.1}
 class Effort:
     """How hard a case is tried. ``seconds`` is turned into steps before the first trial; ``least`` is the fewest of the final run.
 
-    ``until`` (of ``time.perf_counter``) is when it has to be done, whatever it was given.
+    ``until`` (of ``time.time``) is when it has to be done, whatever it was given.
     """
 
     restarts: int
@@ -73,7 +73,7 @@ class Effort:
 
     def require_time(self, seconds: float) -> None:
         """Raises ``NoTimeLeft`` where a case would be cut off in its middle, which would leave nothing of it."""
-        left = self.until - time.perf_counter()
+        left = self.until - time.time()
         if left < seconds:
             raise NoTimeLeft(
                 f"left for another call: at the measured pace it needs {seconds:.0f} s more, {left:.0f} are left"
@@ -102,7 +102,7 @@ def propose(
 ) -> list[dict[str, float]]:
     """The settings of the next round: the defaults and draws from ``space``; then Optuna's TPE draws where it is installed.
 
-    They depend on what was tried and on the seed alone, so a search that was stopped goes on as it would have.
+    They depend on what was tried and on the seed alone, so a search that was stopped resumes as it would have.
     """
     texts = [f"{seed}/{len(tried) + i}" for i in range(SIDE_BY_SIDE)]
     numbers = [int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) for text in texts]
@@ -201,7 +201,7 @@ def attacked(
     if not effort.quick:
         now = time.perf_counter()
         per_step = running / (effort.rounds * planned.trial)
-        left = min(effort.seconds - (now - began), effort.until - now) - AROUND
+        left = min(effort.seconds - (now - began), effort.until - time.time()) - AROUND
         final = effort.final(per_step, left)
         planned = replace(planned, final=final, in_time=effort.needed(per_step, 0, final) <= left)
         effort.require_time(AROUND / 2 + effort.needed(per_step, 0, effort.least))
@@ -271,3 +271,19 @@ def scores_of(row: Mapping[str, Any]) -> Scores:
     """Scores from a results file."""
     columns: dict[str, Any] = {name: None if values is None else tuple(values) for name, values in row.items()}
     return Scores(**columns)
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def pieces(row: Row) -> str:
+    """How well the patches fit in whatever order, and their lead where there were images enough; nothing without patches."""
+    found, lead = row["attack"].get("pieces"), row["attack"].get("pieces_lead")
+    return "" if not found else f"{mean(found):.2f}" + (f" ({mean(lead):+.2f})" if lead else "")
+
+
+def layouts(row: Row) -> str:
+    """Of the adversary's choice, and of the null run where it was measured."""
+    null = row["null"].get("layout")
+    return f"{mean(row['attack']['layout']):.2f}" + ("" if null is None else f" ({mean(null):.2f})")

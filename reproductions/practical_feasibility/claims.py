@@ -9,7 +9,6 @@ from reproductions.common import gates
 from reproductions.common.page import Claim
 from reproductions.common.runner import Row, read
 from reproductions.common.verdicts import Evidence
-from reproductions.practical_feasibility.ledger import read as read_ledger
 
 NOT_TESTED, NOT_REACHED = Evidence(agrees=None, tested=False), Evidence(agrees=None, finished=False)
 
@@ -41,9 +40,7 @@ def control_passed(folder: Path) -> bool:
 
 
 def cases(folder: Path, part: str) -> dict[str, Row]:
-    return {
-        row["case"]: row for row in read_ledger(folder / f"{part}.jsonl")[1] if "attack" in row or "accuracy" in row
-    }
+    return {row["unit"]: row for row in read(folder / f"{part}.jsonl") if "attack" in row or "accuracy" in row}
 
 
 def claims(folder: Path) -> list[Claim]:

@@ -16,10 +16,10 @@ from pathlib import Path
 from leakgauge.audit.verdict import judge
 from leakgauge.audit.wording import rule
 from leakgauge.core import Assumption
+from reproductions.common.runner import Row, read
 from reproductions.practical_feasibility import detection, large, small
-from reproductions.practical_feasibility.attacking import scores_of
+from reproductions.practical_feasibility.attacking import mean, scores_of
 from reproductions.practical_feasibility.freeze_thresholds import checks
-from reproductions.practical_feasibility.ledger import Row, mean, read
 from reproductions.practical_feasibility.setting import RESULTS
 
 OUTCOMES = ("feasible", "partial", "infeasible_within_budget")
@@ -34,8 +34,7 @@ EXPECTED: Mapping[str, Mapping[str, str | None]] = {
 def measured(folder: Path, part: str) -> list[Row]:
     """Rows at full size; a quick run has none."""
     path = folder / f"{part}.jsonl"
-    facts, rows = read(path) if path.is_file() else ({"quick": True}, [])
-    return [] if facts["quick"] else rows
+    return [row for row in read(path) if not row["quick"]] if path.is_file() else []
 
 
 def verdicts(folder: Path) -> tuple[list[Row], str]:
@@ -50,7 +49,7 @@ def verdicts(folder: Path) -> tuple[list[Row], str]:
             seen = judge(scores_of(row["attack"]), null, baseline, assumed, **tables)
             best = judge(scores_of(row["oracle"]), null, baseline, assumed, **tables)
             found.append(
-                {"part": part, "case": row["case"], "trained": row["trained"], "paper": row["paper"], "verdict": seen.outcome,
+                {"part": part, "case": row["unit"], "trained": row["trained"], "paper": row["paper"], "verdict": seen.outcome,
                  "oracle": best.outcome, "rule": rule(seen), "kind": seen.kind, "ssim": mean(row["attack"]["ssim"])}
             )  # fmt: skip
     return found, source

@@ -15,9 +15,7 @@ network first (``smooth``). Replays use TF32; the winner of a search and its mis
 
 from __future__ import annotations
 
-import argparse
 import copy
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -35,12 +33,13 @@ from leakgauge.inversion import Adam, CosineDecay, Descent, FromSpace, Matching,
 from leakgauge.inversion.starts import Start
 from leakgauge.inversion.terms import Candidate, Term, root
 from leakgauge.measures.image import ssim
-from reproductions.common import gates
+from reproductions.common import gates, runner
 from reproductions.common.networks.resnet import ResNet18
-from reproductions.common.runner import Row, Rows, rounded
+from reproductions.common.runner import Options, Part, Row, Rows, rounded, run_part
 from reproductions.common.sheets import sheets
 
 CIFAR: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
+RESULTS = Path(__file__).parent / "results"
 CASES = ("post untrained", "pre untrained", "post trained", "pre trained")
 IMAGES, TUNED_ON, CLASSES = 8, 4, 10
 
@@ -260,19 +259,6 @@ def _psnr(a: Tensor, b: Tensor) -> float:
     return float(-10 * (a - b).square().mean().clamp_min(1e-10).log10())
 
 
-@dataclass(frozen=True)
-class Options:
-    quick: bool
-    device: torch.device
-    data: Path | None
-    out: Path
-    seed: int
-    until: float
-
-    def left(self) -> float:
-        return self.until - time.time()
-
-
 def victim_of(case: str, options: Options, results: Rows, *, mode: Mode = "eval") -> Victim:
     form, kind = case.split()
     model = ResNet18(width=8 if options.quick else 64, pre_activation=form == "pre", seed=options.seed)
@@ -334,8 +320,7 @@ def targets(options: Options, place: int, count: int) -> tuple[Tensor, Tensor]:
     return x[rows], y[rows]
 
 
-def run(options: Options) -> None:
-    results = Rows.resumed(options.out, "control", device=options.device, seed=options.seed, quick=options.quick)
+def run(options: Options, results: Rows) -> None:
     images = targets(options, 0, 2 if options.quick else IMAGES)
     others = targets(options, 1, 1 if options.quick else TUNED_ON)
     results.keep("truth", images[0])
@@ -351,6 +336,7 @@ def run(options: Options) -> None:
             wanted, restarts = (6, 2) if options.quick else FINAL[case.split()[1]]
             steps = min(wanted, affordable(options, victim, images, setting, restarts=restarts))
             if steps < wanted / 2:
+                results.wait(unit)
                 continue
             row, kept = measure(victim, images, setting, steps=steps, restarts=restarts, seed=options.seed)
             check = gates.control(row["psnr"])
@@ -379,6 +365,7 @@ def trials(
             if setting is None or results.has(f"trial {case} {setting.key}"):
                 continue
             if time.time() > until:
+                results.wait(f"trial {case} {setting.key}")
                 return
             unit = f"trial {case} {setting.key}"
             steps = 4 if options.quick else TRIAL
@@ -402,17 +389,5 @@ def affordable(
     return int(0.9 * options.left() / (row["seconds"] / 100))
 
 
-def options_from(about: str | None) -> Options:
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="narrow networks, two images and a few steps")
-    parser.add_argument("--data", type=Path, help="folder with cifar10_train.zip and cifar10_test.zip")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    until = float(os.environ.get("REPRODUCTION_UNTIL", "inf"))
-    return Options(given.quick, torch.device(given.device), given.data, given.out, given.seed, until)
-
-
 if __name__ == "__main__":
-    run(options_from(__doc__))
+    run_part(Part("control", run), Options.of(runner.parser(__doc__, out=RESULTS).parse_args()))

@@ -24,10 +24,10 @@ from leakgauge.data.embedded import photographs
 from leakgauge.errors import Inapplicable
 from reproductions.common.networks.detection_loss import DetectionLoss
 from reproductions.common.networks.yolo import YOLO, Variant
+from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
-from reproductions.practical_feasibility.attacking import attacked
+from reproductions.practical_feasibility.attacking import attacked, layouts, mean
 from reproductions.practical_feasibility.figures import keep, side_by_side
-from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row, layouts, mean
 from reproductions.practical_feasibility.setting import Options, Plan
 
 CASES: dict[str, tuple[Variant, Mode, float | None, str | None]] = {
@@ -104,7 +104,7 @@ def train(
     return [mean(losses[:half]), mean(losses[half:]), float(len(losses))]
 
 
-def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+def run(options: Options, ledger: Rows, plan: Plan) -> None:
     name, x, targets = cells(options)
     for key in CASES:
         if ledger.has(key) or (options.quick and key not in ("canonical, train mode", "basic_block, eval mode")):
@@ -115,7 +115,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
 
 
 def measure(
-    key: str, options: Options, ledger: Ledger, seconds: float, data: tuple[str, Tensor, dict[str, Tensor]]
+    key: str, options: Options, ledger: Rows, seconds: float, data: tuple[str, Tensor, dict[str, Tensor]]
 ) -> None:
     variant, mode, paper_ssim, paper = CASES[key]
     name, x, targets = data
@@ -151,10 +151,10 @@ def table(rows: list[Row]) -> str:
     ]
     for row in rows:
         if "refused" in row:
-            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | | | |")
+            lines.append(f"| {row['unit']} | not run: {row['refused']} | | | | | | | |")
             continue
         four = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null", "baseline"))
-        words = f"| {row['case']} | {row['paper_ssim'] or ''} | {four} | {layouts(row)} "
+        words = f"| {row['unit']} | {row['paper_ssim'] or ''} | {four} | {layouts(row)} "
         lines.append(f"{words}| {row['mismatch']:.3f} | {row['steps']} |")
     return "\n".join(lines)
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from leakgauge.audit.verdict import OUTLINED
 from leakgauge.measures.layout import layout_pairs
 from reproductions.common.drawing import Line, Panel, svg
+from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
 from reproductions.practical_feasibility.freeze_thresholds import CASES, POOL, attempts, run_cases
-from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
 from reproductions.practical_feasibility.setting import Images, Options, Plan
 
 PLAN: Plan = dict.fromkeys(CASES, 20.0)
@@ -32,11 +32,11 @@ WRONG = 0.01
 _BARS = {(check.metric, check.above): check.margin for check in OUTLINED}
 
 
-def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+def run(options: Options, ledger: Rows, plan: Plan) -> None:
     run_cases(options, ledger, plan, measure)
 
 
-def measure(key: str, options: Options, ledger: Ledger, images: Images, shares: Sequence[float], count: int) -> None:
+def measure(key: str, options: Options, ledger: Rows, images: Images, shares: Sequence[float], count: int) -> None:
     made = attempts(key, options, images, shares, count)
     pool = images.x[:POOL].double()
     kept = [at for at, (share, _) in enumerate(made.tried) if share > 0]
@@ -64,7 +64,7 @@ def outlined(alike: Tensor, null: Tensor) -> Tensor:
 
 def freeze(rows: Sequence[Row]) -> dict[str, Any]:
     """The threshold, and how often wrong and true images pass all checks together."""
-    own = [row for row in rows if row["case"] in CASES]
+    own = [row for row in rows if row["unit"] in CASES]
     total = sum(row["wrong"] for row in own)
     shares = [sum(row["wrong_at_least"][i] for row in own) / total for i in range(len(GRID))]
     return {
@@ -88,7 +88,7 @@ def freeze(rows: Sequence[Row]) -> dict[str, Any]:
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
     frozen = freeze(rows)
     lines = [Line("wrong images", list(zip(GRID, frozen["shares"], strict=True)))]
-    values = [value for row in rows if row["case"] in CASES for value in row["layout"]]
+    values = [value for row in rows if row["unit"] in CASES for value in row["layout"]]
     lines.append(Line("the true image", [(at, sum(v >= at for v in values) / len(values)) for at in GRID]))
     panel = Panel("Layout", "correlation at least", "share", lines, bounds=(0.0, 1.0))
     svg(out / "freeze_layout.svg", [panel], title="Wrong and true images by the correlation of their layout")

@@ -26,9 +26,9 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Labels, NoisyCopy, Pixels, Size, Victim, share
 from reproductions.common.drawing import Line, Panel, svg
 from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
+from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
 from reproductions.practical_feasibility.attacking import DEFAULTS, configured
-from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
 from reproductions.practical_feasibility.setting import Images, Options, Plan
 
 DEPTHS = (20, 56)
@@ -49,16 +49,16 @@ def network(depth: int, options: Options) -> tuple[CifarResNet, Pixels, bool]:
     return *load_cifar_resnet(path), True
 
 
-def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+def run(options: Options, ledger: Rows, plan: Plan) -> None:
     run_cases(options, ledger, plan, measure)
     if ledger.failed:
         return  # thresholds of a part of the cases would be others
     frozen: dict[str, Any] = {**freeze(ledger.rows), "quick": options.quick}
-    frozen["trained"] = all(row["trained"] for row in ledger.rows if row["case"] in CASES)
+    frozen["trained"] = all(row["trained"] for row in ledger.rows if row["unit"] in CASES)
     (options.out / "thresholds.json").write_text(json.dumps(frozen, indent=2) + "\n", encoding="utf-8")
 
 
-def run_cases(options: Options, ledger: Ledger, plan: Plan, measure: Callable[..., None]) -> None:
+def run_cases(options: Options, ledger: Rows, plan: Plan, measure: Callable[..., None]) -> None:
     """``measure`` for every case that has no row yet, on the first images."""
     images = setting.cifar_test(options, 40 if options.quick else 600)
     shares = (0.0, 1.0) if options.quick else (0.0, 0.3, 0.6, 0.8, 1.0)
@@ -107,7 +107,7 @@ def attempts(key: str, options: Options, images: Images, shares: Sequence[float]
     return Attempts(tried, shown, truths, is_trained, attack.solver.steps)
 
 
-def measure(key: str, options: Options, ledger: Ledger, images: Images, shares: Sequence[float], count: int) -> None:
+def measure(key: str, options: Options, ledger: Rows, images: Images, shares: Sequence[float], count: int) -> None:
     made = attempts(key, options, images, shares, count)
     judge, space, _ = network(sum(DEPTHS) - CASES[key][0], options)
     scores = {kind: score_images_in_order(guesses, made.truths) for kind, guesses in made.shown.items()}
@@ -142,7 +142,7 @@ def samples(rows: Sequence[Row]) -> list[Sample]:
     """Every reconstruction, compared with the null run that starts from noise alone, as those of the other parts do."""
     found: list[Sample] = []
     for row in rows:
-        if row["case"] in CASES:
+        if row["unit"] in CASES:
             from_noise = {i: at for at, (p, i) in enumerate(zip(row["shares"], row["images"], strict=True)) if p == 1}
             for at, (i, shows) in enumerate(zip(row["images"], row["recognised"], strict=True)):
                 null = from_noise[i]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from leakgauge.core import Auxiliary, Mode, Victim
 from leakgauge.errors import Inapplicable
+from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
 from reproductions.practical_feasibility.attacking import attacked, most_vulnerable
 from reproductions.practical_feasibility.figures import keep, side_by_side
-from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row
 from reproductions.practical_feasibility.networks import Network, efficientnet_lite0
 from reproductions.practical_feasibility.setting import Options, Plan
 from reproductions.practical_feasibility.small import CANDIDATES, table
@@ -64,7 +64,7 @@ QUICK = (
 )
 
 
-def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+def run(options: Options, ledger: Rows, plan: Plan) -> None:
     images = setting.imagenet(options, 20)
     first = _chosen(options, ledger, images, plan)
     for key, case in CASES.items():
@@ -76,7 +76,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
 
 
 def measure(
-    case: LargeCase, options: Options, ledger: Ledger, seconds: float, images: setting.Images, first: int
+    case: LargeCase, options: Options, ledger: Rows, seconds: float, images: setting.Images, first: int
 ) -> None:
     try:
         victim, is_trained = _victim(case, options, images)
@@ -102,7 +102,7 @@ def _victim(case: LargeCase, options: Options, images: setting.Images) -> tuple[
     return victim, is_trained
 
 
-def _chosen(options: Options, ledger: Ledger, images: setting.Images, plan: Plan) -> int:
+def _chosen(options: Options, ledger: Rows, images: setting.Images, plan: Plan) -> int:
     """The most vulnerable of five images on Swin-T, chosen once."""
     if not ledger.has("image"):
         options.require_time("image", plan["image"])
@@ -111,7 +111,7 @@ def _chosen(options: Options, ledger: Ledger, images: setting.Images, plan: Plan
         effort = replace(options.effort(1), restarts=1)
         first, scores = most_vulnerable(victim, x, y, effort=effort, seed=options.seed)
         ledger.add("image", first=first, candidate_ssim=scores, reference="swin_t", trained=is_trained)
-    return int(next(row for row in ledger.rows if row["case"] == "image")["first"])
+    return int(next(row for row in ledger.rows if row["unit"] == "image")["first"])
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:

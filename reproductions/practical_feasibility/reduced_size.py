@@ -2,7 +2,7 @@
 
     python -m reproductions.practical_feasibility.reduced_size IMAGES.npz
 
-IMAGES.npz holds x, uint8, (N, H, W, 3) or (N, 3, H, W), such as ``imagenet.npz`` of ``reproductions/april/pack_data.py``. Guesses are wrong
+IMAGES.npz holds x, uint8, (N, H, W, 3) or (N, 3, H, W). Guesses are wrong
 images, and the right one blurred to b×b; the checks are those of SSIM and PSNR against zero and the trivial baseline.
 """
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import math
-import signal
-import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +12,10 @@ from torch import Tensor
 
 from leakgauge.core import Mode, Space, Victim
 from leakgauge.data.embedded import photographs
-from leakgauge.errors import BadInput
 from reproductions.april.study import sheets, taking_turns
+from reproductions.common import runner
+from reproductions.common.runner import NoTimeLeft, Part, Pictures, Row, Rows, draw_part, run_part
 from reproductions.practical_feasibility.attacking import Effort
-from reproductions.practical_feasibility.ledger import Ledger, NoTimeLeft, Pictures, Row, device_facts, load, read
 from reproductions.practical_feasibility.networks import Network, fill
 
 HERE = Path(__file__).parent
@@ -36,18 +31,12 @@ class Images:
     y: Tensor
 
 
-@dataclass(frozen=True)
-class Options:
-    """The command line of every part. ``scale`` stretches the planned seconds; ``until`` is when the part has to be done."""
+@dataclass(frozen=True, kw_only=True)
+class Options(runner.Options):
+    """``weights`` is the folder of the trained networks; ``scale`` stretches the planned seconds."""
 
-    quick: bool
-    device: torch.device
-    seed: int
-    data: Path | None
-    out: Path
     weights: Path
     scale: float = 1.0
-    until: float = math.inf
 
     def effort(self, seconds: float, *, least: int = 400) -> Effort:
         """8 restarts and two rounds of 4 trials; fewer in quick runs. ``least`` is the fewest steps of a final run."""
@@ -56,11 +45,8 @@ class Options:
 
     def require_time(self, case: str, seconds: float) -> None:
         """Raises ``NoTimeLeft`` where a case would be cut off in its middle; the next call begins with it."""
-        left = self.until - time.perf_counter()
-        if left < seconds * self.scale:
-            raise NoTimeLeft(
-                f"{case} is left for another call: it needs {seconds * self.scale:.0f} s, {left:.0f} are left"
-            )
+        if not self.allows(seconds * self.scale):
+            raise NoTimeLeft(f"{case} needs {seconds * self.scale:.0f} s, {self.left():.0f} are left")
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
@@ -85,7 +71,7 @@ def cifar_train(options: Options) -> Images:
 
 
 def imagenet(options: Options, count: int) -> Images:
-    """ImageNet images at 224×224 from ``imagenet.npz`` (made by pack.py); else embedded photographs (at 32×32 in quick runs)."""
+    """ImageNet images at 224×224 from ``imagenet.npz``; else embedded photographs (at 32×32 in quick runs)."""
     path = None if options.data is None else options.data / "imagenet.npz"
     if path is None or not path.is_file():
         return _embedded(32 if options.quick else 224, count)
@@ -116,67 +102,27 @@ def encoded(space: Space, images: Images, rows: slice | list[int]) -> tuple[Tens
 
 Plan = Mapping[str, float]
 """Seconds each case is given on one GPU, by its key."""
-Run = Callable[[Options, Ledger, Plan], None]
+Run = Callable[[Options, Rows, Plan], None]
 Draw = Callable[[list[Row], Pictures, Path], None]
 
 
 def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None:
     """Runs one part, or prints its plan (--plan), or draws its figures from earlier results (--draw)."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="tiny networks on embedded data, in seconds; means nothing"
-    )
+    parser = runner.parser(about, out=RESULTS)
     parser.add_argument("--plan", action="store_true", help="only print what would be run and for how long")
     parser.add_argument("--draw", action="store_true", help="only draw the figures, from the results in --out")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data", type=Path, help="folder made by pack.py; embedded images without it")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results and figures")
-    parser.add_argument(
-        "--weights",
-        type=Path,
-        help="folder for trained weights (default: OUT/weights, in quick runs OUT/quick_weights)",
-    )
+    parser.add_argument("--weights", type=Path, help="folder for trained weights (default: OUT/weights)")
     parser.add_argument("--minutes", type=float, help="minutes for the whole part instead of those of the plan")
-    parser.add_argument(
-        "--until",
-        type=float,
-        help="when no case may still run, in seconds since 1970 (date +%%s); those left go unstarted",
-    )
     given = parser.parse_args()
     planned = sum(plan.values())
     scale = 1.0 if given.minutes is None else 60 * given.minutes / planned
+    part = Part[Options](name, lambda options, rows: run(options, rows, plan), draw)
     if given.plan:
         for case, seconds in plan.items():
             print(f"{name}: {case}: {scale * seconds:.0f} s")
         print(f"{name}: {len(plan)} cases, {scale * planned:.0f} s")
-        return
-    if not given.draw:
+    elif given.draw:
+        draw_part(part, given.out)
+    else:
         weights = given.weights or given.out / ("quick_weights" if given.quick else "weights")
-        # of the clock on the wall: Python has taken its seconds to start, which a part cannot see
-        until = math.inf if given.until is None else time.perf_counter() + given.until - time.time()
-        device = torch.device(given.device)
-        options = Options(given.quick, device, given.seed, given.data, given.out, weights, scale, until)
-        try:
-            recorded(name, plan, run, options)
-        except (NoTimeLeft, BadInput) as stop:
-            sys.exit(str(stop))
-    _, rows = read(given.out / f"{name}.jsonl")
-    draw([row for row in rows if row["case"] != "end"], load(given.out / f"{name}.npz"), given.out)
-
-
-def recorded(name: str, plan: Plan, run: Run, options: Options) -> Ledger:
-    """Runs the part; every case is on disk when it is done, and the last line says that all are."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped before the end"))
-    began = time.perf_counter()
-    facts = {"study": name, "seed": options.seed, "quick": options.quick, **device_facts(options.device)}
-    ledger = Ledger(options.out, name, facts)
-    try:
-        if not ledger.has("end"):
-            run(options, ledger, plan)
-            if ledger.failed:
-                sys.exit(f"{name}: failed and have no line: {', '.join(ledger.failed)}; the reasons stand above")
-            ledger.add("end", complete=True, seconds=time.perf_counter() - began)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return ledger
+        run_part(part, Options.of(given, weights=weights, scale=scale))

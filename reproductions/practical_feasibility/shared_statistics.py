@@ -16,9 +16,9 @@ from leakgauge.audit.tune import OneOf
 from leakgauge.core import Auxiliary, Buffers
 from leakgauge.errors import Inapplicable
 from reproductions.common.drawing import grid
+from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
-from reproductions.practical_feasibility.attacking import all_pairs_ssim, attacked
-from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row, layouts, mean
+from reproductions.practical_feasibility.attacking import all_pairs_ssim, attacked, layouts, mean
 from reproductions.practical_feasibility.networks import Network
 from reproductions.practical_feasibility.setting import Options, Plan
 
@@ -33,7 +33,7 @@ PLAN: Plan = dict.fromkeys(CASES, 80.0)
 QUICK = ("resnet18_pre, shared", "resnet18_pre, not shared", "resnet18_post, Huang")
 
 
-def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+def run(options: Options, ledger: Rows, plan: Plan) -> None:
     images = setting.cifar_test(options, 40 if options.quick else 400)
     size = 2 if options.quick else 16
     for key, (name, kind) in CASES.items():
@@ -45,7 +45,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
 
 
 def measure(
-    key: str, name: str, kind: str, options: Options, ledger: Ledger, seconds: float, images: setting.Images, size: int
+    key: str, name: str, kind: str, options: Options, ledger: Rows, seconds: float, images: setting.Images, size: int
 ) -> None:
     try:
         victim, is_trained, _ = setting.victim_of(Network(name), options, mode="train")
@@ -81,11 +81,11 @@ def table(rows: list[Row]) -> str:
     ]
     for row in rows:
         if "refused" in row:
-            lines.append(f"| {row['case']} | not run: {row['refused']} |" + " |" * 9)
+            lines.append(f"| {row['unit']} | not run: {row['refused']} |" + " |" * 9)
             continue
         paired = " | ".join(f"{mean(row[kind]['ssim']):.3f}" for kind in ("attack", "oracle", "null", "baseline"))
         pairs = f"{row['all_pairs']:.3f} ({row['oracle_all_pairs']:.3f}; {row['ceiling']:.3f})"
-        words = f"| {row['case']} | {'yes' if row['trained'] else 'no'} | {row['paper_ssim']} | {pairs} | {paired} "
+        words = f"| {row['unit']} | {'yes' if row['trained'] else 'no'} | {row['paper_ssim']} | {pairs} | {paired} "
         lines.append(f"{words}| {layouts(row)} | {row['mismatch']:.3f} | {row['steps']} |")
     return "\n".join(lines)
 

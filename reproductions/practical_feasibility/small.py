@@ -13,10 +13,10 @@ from pathlib import Path
 
 from leakgauge.core import Auxiliary, Buffers, Mode
 from leakgauge.errors import Inapplicable
+from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
-from reproductions.practical_feasibility.attacking import attacked, most_vulnerable
+from reproductions.practical_feasibility.attacking import attacked, layouts, mean, most_vulnerable, pieces
 from reproductions.practical_feasibility.figures import keep, side_by_side
-from reproductions.practical_feasibility.ledger import Ledger, Pictures, Row, layouts, mean, pieces
 from reproductions.practical_feasibility.networks import Network
 from reproductions.practical_feasibility.setting import Options, Plan
 
@@ -67,7 +67,7 @@ QUICK = (
 CANDIDATES = 5
 
 
-def run(options: Options, ledger: Ledger, plan: Plan) -> None:
+def run(options: Options, ledger: Rows, plan: Plan) -> None:
     images = setting.cifar_test(options, 40 if options.quick else 1000)
     first = _chosen(options, ledger, images, plan)
     for key, case in CASES.items():
@@ -79,7 +79,7 @@ def run(options: Options, ledger: Ledger, plan: Plan) -> None:
 
 
 def measure(
-    case: SmallCase, options: Options, ledger: Ledger, seconds: float, images: setting.Images, first: int
+    case: SmallCase, options: Options, ledger: Rows, seconds: float, images: setting.Images, first: int
 ) -> None:
     try:
         victim, is_trained, changes = setting.victim_of(case.net, options, mode=case.mode)
@@ -103,7 +103,7 @@ def measure(
     )
 
 
-def _chosen(options: Options, ledger: Ledger, images: setting.Images, plan: Plan) -> int:
+def _chosen(options: Options, ledger: Rows, images: setting.Images, plan: Plan) -> int:
     """Chooses once; a resumed run takes the image it had."""
     key = "image"
     if not ledger.has(key):
@@ -112,7 +112,7 @@ def _chosen(options: Options, ledger: Ledger, images: setting.Images, plan: Plan
         x, y = setting.encoded(victim.space, images, slice(0, CANDIDATES))
         first, scores = most_vulnerable(victim, x, y, effort=options.effort(1), seed=options.seed)
         ledger.add(key, first=first, candidate_ssim=scores, reference="swin_t", trained=is_trained)
-    return int(next(row for row in ledger.rows if row["case"] == key)["first"])
+    return int(next(row for row in ledger.rows if row["unit"] == key)["first"])
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
@@ -127,13 +127,13 @@ def table(rows: list[Row]) -> str:
     ]
     for row in rows:
         if "refused" in row:
-            lines.append(f"| {row['case']} | not run: {row['refused']} | | | | | | | | | |")
+            lines.append(f"| {row['unit']} | not run: {row['refused']} | | | | | | | | | |")
         elif "attack" in row:
             four = [mean(row[kind]["ssim"]) for kind in ("attack", "oracle", "null", "baseline")]
             cells = " | ".join(f"{value:.3f}" for value in four) + f" | {layouts(row)} | {pieces(row)}"
             rank = max(row["attack"]["reid"])
             lines.append(
-                f"| {row['case']} | {'yes' if row['trained'] else 'no'} | {cells} | {rank:g} | {row['mismatch']:.3f} | {row['steps']} |"
+                f"| {row['unit']} | {'yes' if row['trained'] else 'no'} | {cells} | {rank:g} | {row['mismatch']:.3f} | {row['steps']} |"
             )
     return "\n".join(lines)
 

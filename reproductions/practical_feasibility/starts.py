@@ -21,11 +21,11 @@ from leakgauge.engine import Exact
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.terms import Candidate, Term
 from leakgauge.measures.image import ssim
-from reproductions.common import gates
-from reproductions.common.runner import Row, Rows, rounded
+from reproductions.common import gates, runner
+from reproductions.common.runner import Part, Row, Rows, rounded, run_part
 from reproductions.practical_feasibility import control
-from reproductions.practical_feasibility.control import Continued, Options, Setting, mismatch
-from reproductions.practical_feasibility.networks import Network
+from reproductions.practical_feasibility.control import RESULTS, Continued, Setting, mismatch
+from reproductions.practical_feasibility.networks import Network, fill
 
 PAPER = {
     "swin_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00, 0.87),
@@ -102,35 +102,65 @@ def searched(
     return row, shown
 
 
-def run(options: Options) -> None:
-    results = Rows.resumed(options.out, "starts", device=options.device, seed=options.seed, quick=options.quick)
+@dataclass(frozen=True, kw_only=True)
+class Options(runner.Options):
+    """``networks`` to attack, as initialised or with the weights that ``accuracy.py`` has left under OUT/weights."""
+
+    networks: tuple[str, ...] = tuple(PAPER)
+    trained: bool = False
+
+
+def run(options: Options, results: Rows) -> None:
+    for name in options.networks:
+        attack(name, options, results)
+
+
+def attack(name: str, options: Options, results: Rows) -> None:
+    """Trials of the settings on two images, then the best one on three others from eleven starts."""
     images, others = control.targets(options, 0, IMAGES), control.targets(options, 1, 2)
-    results.keep("truth", images[0])
-    for name in ("swin_t", "convnext_t") if options.quick else PAPER:
-        if results.has(f"final {name}") or results.has(f"refused {name}"):
-            continue
-        try:
-            model, space, changes = Network(name).made(classes=10, seed=options.seed, quick=options.quick)
-        except Inapplicable as refusal:
-            results.add(f"refused {name}", {"kind": "refused", "network": name, "why": str(refusal)})
-            continue
-        victim = Victim(model.eval().to(options.device), space, mode="train", name=name)
-        tried: dict[Setting, float] = {}
-        for setting in SETTINGS[:2] if options.quick else SETTINGS:
+    unit = f"{name} trained" if options.trained else name
+    if results.has(f"final {unit}") or results.has(f"refused {unit}"):
+        return
+    network = Network(name)
+    facts: Row = {"network": name, "trained": options.trained}
+    try:
+        model, space, changes = network.made(classes=10, seed=options.seed, quick=options.quick)
+    except Inapplicable as refusal:
+        results.add(f"refused {unit}", facts | {"kind": "refused", "why": str(refusal)})
+        return
+    if options.trained and not fill(model, options.out / "weights", network):
+        raise SystemExit(f"no weights of {name} in {options.out / 'weights'}; run accuracy.py first")
+    victim = Victim(model.eval().to(options.device), space, mode="train", name=name)
+    for setting in SETTINGS[:2] if options.quick else SETTINGS:
+        trial = f"trial {unit} {setting.key}"
+        if not results.has(trial):
             steps = 3 if options.quick else TRIAL
             row, _ = searched(victim, others, setting, TRIAL_SHARES, steps=steps, seed=options.seed)
-            tried[setting] = sum(sum(each) for each in row["best"])
-            results.add(f"trial {name} {setting.key}", {"kind": "trial", "network": name, **row})
-        chosen = max(tried, key=lambda one: tried[one])
-        shares = (0.0, 0.5, 1.0) if options.quick else SHARES
-        row, _ = searched(victim, images, chosen, shares, steps=3 if options.quick else 100, seed=options.seed)
-        steps = 4 if options.quick else int(min(FINAL, 0.85 * options.left() / (row["seconds"] / 100)))
-        if steps < FINAL / 4 and not options.quick:
-            return
-        row, shown = searched(victim, images, chosen, shares, steps=steps, seed=options.seed)
-        facts = {"kind": "final", "network": name, "changes": changes, "trained": False, "paper": list(PAPER[name])}
-        results.add(f"final {name}", facts | row, pictures={f"{name} {kind}": one for kind, one in shown.items()})
+            results.add(trial, facts | {"kind": "trial"} | row)
+    tried = {s: results.done[u]["best"] for s in SETTINGS if results.has(u := f"trial {unit} {s.key}")}
+    chosen = max(tried, key=lambda one: sum(map(sum, tried[one])))
+    shares = (0.0, 0.5, 1.0) if options.quick else SHARES
+    row, _ = searched(victim, images, chosen, shares, steps=3 if options.quick else 100, seed=options.seed)
+    steps = 4 if options.quick else int(min(FINAL, 0.85 * options.left() / (row["seconds"] / 100)))
+    if steps < FINAL / 4 and not options.quick:
+        results.wait(f"final {unit}")
+        return
+    results.keep("truth", images[0])
+    row, shown = searched(victim, images, chosen, shares, steps=steps, seed=options.seed)
+    facts |= {"kind": "final", "changes": changes, "paper": list(PAPER[name])}
+    results.add(f"final {unit}", facts | row, pictures={f"{unit} {kind}": one for kind, one in shown.items()})
+
+
+def main() -> None:
+    parser = runner.parser(__doc__, out=RESULTS)
+    parser.add_argument(
+        "--network", action="append", choices=list(PAPER), help="may be given more than once; all if not given"
+    )
+    parser.add_argument("--trained", action="store_true", help="networks as accuracy.py has trained them")
+    given = parser.parse_args()
+    networks = tuple(given.network or (("swin_t", "convnext_t") if given.quick else PAPER))
+    run_part(Part("starts", run), Options.of(given, networks=networks, trained=given.trained))
 
 
 if __name__ == "__main__":
-    run(control.options_from(__doc__))
+    main()

@@ -13,19 +13,13 @@ import numpy as np
 
 from reproductions.common import page
 from reproductions.common.drawing import Line, Panel, grid, svg
-from reproductions.common.runner import Row, kept_pictures, read
+from reproductions.common.runner import measured_on, read, read_pictures
 from reproductions.practical_feasibility import confusion
 from reproductions.practical_feasibility.claims import claims, finals, mean
-from reproductions.practical_feasibility.ledger import read as read_ledger
 from reproductions.practical_feasibility.setting import RESULTS
 
 PAGE = Path(__file__).parent / "README.md"
 PARTS = ("freeze_thresholds", "freeze_layout", "accuracy", "small", "large", "shared_statistics", "detection")
-
-
-def facts(rows: list[Row]) -> str:
-    commits = ", ".join(sorted({row["commit"] for row in rows}))
-    return f"Measured on {rows[0]['device']}, torch {rows[0]['torch']}, seed {rows[0]['seed']}, commit {commits}."
 
 
 def control() -> str:
@@ -53,7 +47,13 @@ def control() -> str:
         ]
         for case, row in finals(RESULTS).items()
     ]
-    return "\n\n".join([facts(rows), page.table(heads, lines), "![Originals and reconstructions](results/control.png)"])
+    return "\n\n".join(
+        [
+            measured_on(RESULTS / "control.jsonl"),
+            page.table(heads, lines),
+            "![Originals and reconstructions](results/control.png)",
+        ]
+    )
 
 
 def train_mode() -> str:
@@ -72,7 +72,11 @@ def train_mode() -> str:
         for row in rows
     ]
     return "\n\n".join(
-        [facts(rows), page.table(heads, lines), "![Originals and reconstructions](results/train_mode.png)"]
+        [
+            measured_on(RESULTS / "train_mode.jsonl"),
+            page.table(heads, lines),
+            "![Originals and reconstructions](results/train_mode.png)",
+        ]
     )
 
 
@@ -86,17 +90,18 @@ def starts() -> str:
         lines += [
             [row["network"], kind, *(f"{mean(each):.2f}" for each in row[kind])] for kind in ("start", "best", "last")
         ]
-    words = f"{facts(rows)} Untrained; setting {done[0]['setting']}, {done[0]['steps']} steps, mean of {len(done[0]['best'][0])} images."
+    first = done[0]
+    words = measured_on(RESULTS / "starts.jsonl")
+    words += f" Untrained; setting {first['setting']}, {first['steps']} steps, mean of {len(first['best'][0])} images."
     return "\n\n".join([words, page.table(heads, lines), "![Starts and reconstructions of Swin-T](results/starts.png)"])
 
 
 def of_part(name: str) -> str:
-    header, rows = read_ledger(RESULTS / f"{name}.jsonl")
-    cases = [row for row in rows if row["case"] not in ("end", "image")]
+    path = RESULTS / f"{name}.jsonl"
+    cases = [row for row in read(path) if row["unit"] != "image"]
     table = import_module(f"reproductions.practical_feasibility.{name}").table(cases)
     figures = [RESULTS / f"{name}.{ending}" for ending in ("svg", "png") if (RESULTS / f"{name}.{ending}").is_file()]
-    words = f"Measured on {header['device']}, torch {header['torch']}, seed {header['seed']}."
-    return "\n\n".join([words, table, *(f"![{name}](results/{path.name})" for path in figures)])
+    return "\n\n".join([measured_on(path), table, *(f"![{name}](results/{path.name})" for path in figures)])
 
 
 def sections() -> dict[str, str]:
@@ -107,17 +112,17 @@ def sections() -> dict[str, str]:
 
 def draw() -> None:
     """Figures of the control, of train mode and of Fig. 4; their pictures are not committed."""
-    kept = {name: kept_pictures(RESULTS, name) for name in ("control", "train_mode", "starts")}
+    kept = {name: read_pictures(RESULTS, name) for name in ("control", "train_mode", "starts")}
     won = {case: f"final {case} {row['setting']}" for case, row in finals(RESULTS).items()}
-    lines = [(case, kept["control"][_file(unit)]) for case, unit in won.items()]
+    lines = [(case, kept["control"][unit]) for case, unit in won.items()]
     grid(RESULTS / "control.png", [("original", kept["control"]["truth"]), *lines], side=64)
     rows = [row for row in read(RESULTS / "train_mode.jsonl") if "psnr" in row]
-    lines = [(f"{row['case']}, batch {row['batch']}", kept["train_mode"][_file(row["unit"])]) for row in rows]
+    lines = [(f"{row['case']}, batch {row['batch']}", kept["train_mode"][row["unit"]]) for row in rows]
     grid(RESULTS / "train_mode.png", [("original", kept["train_mode"]["truth"]), *lines], side=64)
     truth, found = kept["starts"]["truth"], []
     for number in range(len(truth)):
         for kind in ("start", "best"):
-            pictures = kept["starts"][f"swin_t_{kind}"][number :: len(truth)]
+            pictures = kept["starts"][f"swin_t {kind}"][number :: len(truth)]
             found.append((f"{kind} {number + 1}", np.concatenate([truth[number : number + 1], pictures])))
     (row,) = [row for row in read(RESULTS / "starts.jsonl") if row["kind"] == "final"]
     grid(RESULTS / "starts.png", found, side=48, heads=["original", *(f"{share:g}" for share in row["shares"])])
@@ -126,10 +131,6 @@ def draw() -> None:
         Line(k, [(p, mean(each)) for p, each in zip(row["shares"], row[k], strict=True)]) for k in ("start", "best")
     ]
     svg(RESULTS / "starts.svg", [Panel("Swin-T, untrained", "share of noise", "SSIM", lines, bounds=(0.0, 1.0))])
-
-
-def _file(unit: str) -> str:
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in unit)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,17 @@ mode too, so it brings its own batch statistics. No statistics of the true batch
 
 from __future__ import annotations
 
-from reproductions.common.runner import Rows
+from reproductions.common import runner
+from reproductions.common.runner import Options, Part, Rows, run_part
 from reproductions.practical_feasibility import control
-from reproductions.practical_feasibility.control import CASES, Options, Setting
+from reproductions.practical_feasibility.control import CASES, RESULTS, Setting
 
 SETTINGS = {"untrained": Setting(tv=3e-3), "trained": Setting(power=0.5, tv=1e-1)}
 """The winners of the control's trials."""
 STEPS, RESTARTS, BATCHES = 2500, 2, (4, 1)
 
 
-def run(options: Options) -> None:
-    results = Rows.resumed(options.out, "train_mode", device=options.device, seed=options.seed, quick=options.quick)
+def run(options: Options, results: Rows) -> None:
     images = control.targets(options, 0, 4 if options.quick else control.IMAGES)
     results.keep("truth", images[0])
     for batch in BATCHES:
@@ -30,6 +30,7 @@ def run(options: Options) -> None:
             setting, wanted = SETTINGS[case.split()[1]], 4 if options.quick else STEPS
             steps = min(wanted, control.affordable(options, victim, images, setting, restarts=RESTARTS, batch=batch))
             if steps < wanted / 2:
+                results.wait(unit)
                 continue
             row, kept = control.measure(
                 victim, images, setting, steps=steps, restarts=RESTARTS, seed=options.seed, batch=batch
@@ -38,4 +39,4 @@ def run(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    run(control.options_from(__doc__))
+    run_part(Part("train_mode", run), Options.of(runner.parser(__doc__, out=RESULTS).parse_args()))

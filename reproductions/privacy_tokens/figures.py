@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reproductions.common import drawing
-from reproductions.common.runner import Row, kept_pictures, read
+from reproductions.common.runner import Row, read, read_pictures
 from reproductions.privacy_tokens.claims import WRITTEN, rows_of
 from reproductions.privacy_tokens.published import PUBLISHED
 
@@ -67,12 +67,12 @@ def _of_model(model: str, rows: list[Row], folder: Path) -> list[Path]:
     ]  # fmt: skip
     drawing.svg(made[1], panels, title=f"{model}: differences, batch by batch")
     drawing.svg(made[2], [_trend(model, token, rows) for token in tokens], title=f"{model}: the average difference")
-    pictures = kept_pictures(folder, model)
-    kinds = [k for k in ("attack", "single") if any(name.startswith(k + "_") for name in pictures)]
+    pictures = read_pictures(folder, model)
+    kinds = [k for k in ("attack", "single") if any(name.startswith(k + " ") for name in pictures)]
     if kinds:
         found = [
-            (f"{kind}, target {i + 1}", np.stack([pictures["truth"][i], *(pictures[f"{kind}_{s}"][i] for s in present)]))
-            for kind in kinds for i in range(min(4, len(pictures[f"{kind}_{present[0]}"])))
+            (f"{kind}, target {i + 1}", np.stack([pictures["truth"][i], *(pictures[f"{kind} {s}"][i] for s in present)]))
+            for kind in kinds for i in range(min(4, len(pictures[f"{kind} {present[0]}"])))
         ]  # fmt: skip
         made.append(folder / f"strips_{model}.png")
         drawing.grid(made[-1], found, heads=["truth", *map(str, present)])

@@ -10,12 +10,11 @@ Parts: lenet alexnet cnn mlp (Table 1, Figs. 2-15), lenet_warm_TOKEN (a critic t
 
 from __future__ import annotations
 
-import argparse
+from functools import partial
 from pathlib import Path
 
-import torch
-
-from reproductions.common.runner import Rows
+from reproductions.common import runner
+from reproductions.common.runner import Part, run_part
 from reproductions.privacy_tokens import batch_sizes, figures, noise_schedules, table1
 from reproductions.privacy_tokens.setups import SETUPS, WARM, Run
 from reproductions.privacy_tokens.table1 import Options
@@ -26,17 +25,20 @@ PARTS = (*SETUPS, *WARM_PARTS, *(f"batch_sizes_{name}" for name in SETUPS), "noi
 RESULTS = Path(__file__).parent / "results"
 
 
+def part_of(name: str) -> Part[Options]:
+    if name == "noise":
+        return Part(name, noise_schedules.run)
+    if name in SETUPS:
+        return Part(name, partial(table1.run, name))
+    if name in WARM_PARTS:
+        return Part(name, partial(table1.run, "lenet", critics_only=(WARM_PARTS[name],)))
+    return Part(name, partial(batch_sizes.run, name.removeprefix("batch_sizes_")))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = runner.parser(__doc__, out=RESULTS)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--quick", action="store_true", help="embedded images and a few steps, in seconds")
-    parser.add_argument(
-        "--data", type=Path, help="folder with cifar10_train.zip (or _a), cifar10_test.zip and smile_faces64_4000.zip"
-    )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--lpips", type=Path, help="LPIPS weights (safetensors); without them it is not measured")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--draw", action="store_true", help="only draw the figures of what is in --out")
     given = parser.parse_args()
     unknown = [part for part in given.parts if part not in PARTS]
@@ -49,19 +51,9 @@ def main() -> None:
         parser.error("name a part, or --draw")
     if not given.quick and given.data is None:
         parser.error("the real thing needs --data FOLDER; --quick does with embedded images")
-    device = torch.device(given.device)
-    options = Options(given.quick, device, None if given.quick else given.data, given.lpips, given.seed)
-    for part in given.parts:
-        name = part if given.seed == 0 else f"{part}_seed{given.seed}"
-        results = Rows.resumed(given.out, name, seed=given.seed, quick=given.quick, device=device)
-        if part == "noise":
-            noise_schedules.run(options, results)
-        elif part in SETUPS:
-            table1.run(part, options, results)
-        elif part in WARM_PARTS:
-            table1.run("lenet", options, results, critics_only=(WARM_PARTS[part],))
-        else:
-            batch_sizes.run(part.removeprefix("batch_sizes_"), options, results)
+    options = Options.of(given, lpips=given.lpips)
+    for name in given.parts:
+        run_part(part_of(name), options)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from leakgauge.monitor.paper import (
     TransformerToken,
     paper_modes,
 )
-from reproductions.common import gates
+from reproductions.common import gates, runner
 from reproductions.common.runner import Row, Rows, rounded
 from reproductions.privacy_tokens.attacked import attacked, lpips_from
 from reproductions.privacy_tokens.leakage import NOISES, decoder, identification, watched
@@ -33,15 +33,10 @@ MEMORY = 48 * 10**9
 """Bytes that pairs may take on the device: AlexNet's take 15e9 with controls at batch 20, as much without at batch 40."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the command line says."""
-
-    quick: bool
-    device: torch.device
-    data: Path | None
-    lpips: Path | None
-    seed: int
+@dataclass(frozen=True, kw_only=True)
+class Options(runner.Options):
+    lpips: Path | None = None
+    """Weights of LPIPS; without them it is not measured."""
 
     def setup(self, name: str) -> Setup:
         return quick(name) if self.quick else SETUPS[name]

@@ -13,6 +13,7 @@ from PIL import Image
 
 from reproductions.april import attention_variants, batches, claims, make_tables, study, table1, training
 from reproductions.common import page
+from reproductions.common.runner import measured_on, read
 
 FOLDER = Path(study.__file__).parent
 CPU = torch.device("cpu")
@@ -40,7 +41,7 @@ def test_the_verdicts():
 
 
 def test_a_quick_run_enters_no_claim(tmp_path):
-    (tmp_path / "width.jsonl").write_text(json.dumps({"quick": True}) + "\n")
+    (tmp_path / "width.jsonl").write_text(json.dumps({"unit": "a", "quick": True}) + "\n")
     with pytest.raises(AssertionError, match="quick run"):
         claims.rows_of(tmp_path, "width")
 
@@ -63,9 +64,8 @@ def numbers(value) -> list[float]:
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_quick_study_gives_sensible_rows_and_a_figure(name, tmp_path, monkeypatch):
     run_study(name, tmp_path, monkeypatch)
-    facts, rows = study.read(tmp_path / f"{name}.jsonl")
-    assert facts["complete"]
-    assert {"device", "torch", "seed", "commit", "quick"} <= set(facts)
+    rows = read(tmp_path / f"{name}.jsonl")
+    assert "Stopped" not in measured_on(tmp_path / f"{name}.jsonl")
     assert len(rows) >= 2
     for row in rows:
         assert all(math.isfinite(n) for value in row.values() for n in numbers(value)), row
@@ -77,27 +77,26 @@ def test_a_quick_study_gives_sensible_rows_and_a_figure(name, tmp_path, monkeypa
         assert min(Image.open(picture).size) > 100
 
 
-def test_a_table_that_was_stopped_goes_on_with_the_missing_images(tmp_path, monkeypatch):
+def test_a_table_that_was_stopped_resumes_with_the_missing_images(tmp_path, monkeypatch):
     run_study("table1", tmp_path, monkeypatch, "--images", "3")
-    facts, rows = study.read(tmp_path / "table1.jsonl")
-    whole = [dict(row) for row in rows]
+    whole = read(tmp_path / "table1.jsonl")
     assert [row["images"] for row in whole] == [3] * 8
+    cut = [{**row} for row in whole[:-1]]
     for key in ("which", "each_mse", "each_ssim", "each_right"):  # as if the time had been out after the first image
-        rows[0][key] = (rows[0][key] or [])[:1]
-    rows[0]["images"] = 1
-    study.write(tmp_path / "table1.jsonl", [facts, *rows[:-1]])
+        cut[0][key] = (cut[0][key] or [])[:1]
+    cut[0]["images"] = 1
+    (tmp_path / "table1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut), "utf-8")
     run_study("table1", tmp_path, monkeypatch, "--images", "3")
-    again = study.read(tmp_path / "table1.jsonl")[1]
-    key = lambda row: (row["data_set"], row["attack"])  # noqa: E731
-    for one, other in zip(sorted(whole, key=key), sorted(again, key=key), strict=True):
+    again = read(tmp_path / "table1.jsonl")
+    for one, other in zip(*(sorted(rows, key=lambda row: row["unit"]) for rows in (whole, again)), strict=True):
         assert one["which"] == other["which"]
         assert one["each_mse"] == pytest.approx(other["each_mse"], rel=1e-2)
 
 
 def test_without_time_nothing_is_begun(tmp_path, monkeypatch, capsys):
-    run_study("table1", tmp_path, monkeypatch, "--within", "-1")
-    assert not study.read(tmp_path / "table1.jsonl")[0]["complete"]
-    assert "mnist april: to go on later" in capsys.readouterr().out
+    run_study("width", tmp_path, monkeypatch, "--within", "-1")
+    assert "Stopped before its end" in measured_on(tmp_path / "width.jsonl")
+    assert "no time for architecture B" in capsys.readouterr().out
 
 
 def test_attacks_are_compared_on_the_images_that_all_have():
@@ -108,19 +107,7 @@ def test_attacks_are_compared_on_the_images_that_all_have():
 
 def test_the_closed_form_is_exact_only_without_noise(tmp_path, monkeypatch):
     run_study("noise", tmp_path, monkeypatch)
-    assert all((row["ssim"] > 0.999) == (row["factor"] == 0) for row in study.read(tmp_path / "noise.jsonl")[1])
-
-
-def test_what_was_found_before_a_failure_is_kept(tmp_path):
-    def fails(options, results):
-        results.add(value=1.5)
-        raise RuntimeError("the machine is gone")
-
-    with pytest.raises(RuntimeError, match="gone"):
-        study.recorded("broken", fails, study.Options(True, CPU, 0, None, tmp_path, None))
-    facts, rows = study.read(tmp_path / "broken.jsonl")
-    assert not facts["complete"]
-    assert rows == [{"value": 1.5}]
+    assert all((row["ssim"] > 0.999) == (row["factor"] == 0) for row in read(tmp_path / "noise.jsonl"))
 
 
 def test_classes_take_turns():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from reproductions.common import gates, lanes
+from reproductions.common import gates, lanes, runner
 from reproductions.common.runner import Rows, read
 from reproductions.common.verdicts import Evidence, Word, judged
 
@@ -101,25 +101,91 @@ def test_words_follow_their_rules(evidence, word):
     assert word.rule
 
 
+def options(folder, **changes):
+    return runner.Options(**({"quick": True, "device": CPU, "out": folder} | changes))
+
+
 def test_rows_survive_a_stop(tmp_path):
-    rows = Rows.resumed(tmp_path, "part", device=CPU, seed=3, quick=True)
+    rows = Rows.resume(options(tmp_path, seed=3), "part")
+    assert rows.path.name == "part_seed3.jsonl"  # rows of several seeds are not mixed
     rows.add("first", {"value": 1}, pictures={"a b/c": torch.rand(2, 1, 4, 4)})
     model = nn.Linear(3, 2)
     rows.save("net", model, half=True)
     with rows.path.open("a") as file:
         file.write('{"unit": "cut sh')
-    again = Rows.resumed(tmp_path, "part", device=CPU, seed=3, quick=True)
+    again = Rows.resume(options(tmp_path, seed=3), "part")
     assert again.has("first")
+    assert again.has(value=1)
     assert not again.has("cut sh")
-    assert not again.has("first", seed=4)
-    again.add("second", {"value": 2})
+    again.add("second", value=2, infinite=float("inf"), several=(1, 2))
+    with pytest.raises(ValueError, match="has the unit"):
+        again.add("second", value=3)
+    with pytest.raises(ValueError, match="not a number"):
+        again.add("third", value=float("nan"))
     found = read(rows.path)
     assert [row["value"] for row in found] == [1, 2]
+    assert (found[1]["infinite"], found[1]["several"]) == (999.0, [1, 2])
     assert all({"device", "torch", "seed", "commit", "quick"} <= set(row) for row in found)
+    assert list(again.pictures) == ["a b/c"]
     other = nn.Linear(3, 2)
     assert again.load("net", other)
     torch.testing.assert_close(other.weight, model.weight, atol=1e-3, rtol=1e-3)
-    assert not Rows.resumed(tmp_path, "part", device=CPU, seed=3, quick=False).rows  # a trial is no result
+
+
+def test_quick_and_full_rows_are_never_mixed(tmp_path):
+    Rows.resume(options(tmp_path), "part").add("a", value=1)
+    full = Rows.resume(options(tmp_path, quick=False), "part")
+    assert not full.rows  # a trial is no result
+    full.add("a", value=2)
+    with pytest.raises(SystemExit, match="holds full results"):
+        Rows.resume(options(tmp_path), "part")
+    assert [row["value"] for row in read(full.path)] == [2]
+
+
+def test_two_processes_share_a_file(tmp_path):
+    one, two = (Rows.resume(options(tmp_path), "part") for _ in range(2))
+    one.add("a", value=1)
+    two.add("a", value=2)  # measured by both: the first stays
+    two.add("b", value=3)
+    one.add("c", value=4)
+    assert {unit: row["value"] for unit, row in one.done.items()} == {"a": 1, "b": 3, "c": 4}
+
+
+def test_a_part_says_when_it_is_complete(tmp_path):
+    def run(options, rows):
+        if not rows.has("easy"):
+            rows.add("easy", value=1)
+        with rows.attempt("hard"):
+            if not options.allows(0):
+                raise runner.NoTimeLeft("2 s")
+            rows.add("hard", value=1 / options.seconds)
+
+    part, drawn = runner.Part("part", run, lambda rows, _pictures, _out: drawn.append(len(rows))), []
+    runner.run_part(part, options(tmp_path, until=0.0))
+    path = tmp_path / "part.jsonl"
+    assert "Stopped before its end" in runner.measured_on(path)
+    with pytest.raises(SystemExit, match="failed, see above: hard"):  # options have no seconds
+        runner.run_part(part, options(tmp_path))
+    easier = runner.Part("part", lambda _options, rows: rows.has("hard") or rows.add("hard", value=2))
+    for _ in range(2):  # the second time nothing is left to do
+        assert runner.run_part(easier, options(tmp_path)).complete
+        assert "Stopped" not in runner.measured_on(path)
+        assert path.read_text().count('"unit": "end"') == 1
+    Rows.resume(options(tmp_path), "part").add("more", value=3)
+    assert "Stopped" in runner.measured_on(path)  # a script that has grown has work again
+    assert drawn == [1, 1]
+
+
+def test_every_committed_row_says_where_it_comes_from():
+    files = sorted(runner.ROOT.glob("reproductions/*/results/*.jsonl"))
+    assert len(files) > 30
+    for path in files:
+        rows = read(path)
+        assert rows
+        assert len({row["unit"] for row in rows}) > 1
+        for row in rows:
+            assert {"device", "torch", "seed", "commit", "quick"} <= set(row), path
+            assert not row["quick"]
 
 
 def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys):
@@ -132,6 +198,7 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
     (folder / "fake.py").write_text(
         "import os, pathlib, sys, time\n"
         "out = pathlib.Path(sys.argv[sys.argv.index('--out') + 1])\n"
+        "out.mkdir(parents=True, exist_ok=True)\n"
         "(out / f'{sys.argv[1]}.jsonl').write_text(os.environ['REPRODUCTION_COMMIT'])\n"
         "kept = out / 'weights' / 'fake' / f'{sys.argv[1]}.safetensors'\n"
         "kept.parent.mkdir(parents=True, exist_ok=True)\n"
@@ -169,8 +236,8 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
     assert "fake_1: no time left" in said
     with tarfile.open(out / "rows.tar.gz") as archive:
         names = set(archive.getnames())
-        assert {"0.jsonl", "60.jsonl", "logs/fake_0.log"} <= names
-        assert archive.extractfile("0.jsonl").read() == b"abc123"
+        assert {"fake/results/0.jsonl", "fake/results/60.jsonl", "logs/fake_0.log"} <= names
+        assert archive.extractfile("fake/results/0.jsonl").read() == b"abc123"
     pieces = sorted(out.glob("weights.tar.*"))
     assert len(pieces) > 2
     whole = tmp_path / "weights.tar"

@@ -2,7 +2,6 @@
 
 import importlib
 import io
-import json
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,9 @@ from PIL import Image
 from leakgauge.attacks import fit_on
 from leakgauge.attacks.decoder import Deconvolution
 from reproductions.common.networks import IR152, SplitViT
+from reproductions.common.runner import Options, Part, Rows, read, run_part
 
+CPU = torch.device("cpu")
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
 SCRIPTS = ("splits", "targets", "leaks", "study", "decoder_tables", "zone_part", "run", "decoders_quick")
 
@@ -196,19 +197,6 @@ def test_nobody_enters_while_another_is_inside(scripts, tmp_path):
         pass
 
 
-def test_two_processes_share_a_ledger(scripts, tmp_path):
-    one, two = (scripts["leaks"].Ledger(tmp_path / "run.jsonl") for _ in range(2))
-    one.add("a", {"value": 1})
-    two.add("a", {"value": 2})
-    two.add("b", {"value": 3})
-    assert two.done["a"]["value"] == 1
-    with (tmp_path / "run.jsonl").open("a") as stream:
-        stream.write('{"key": "c", "val')  # stopped in the middle
-    again = scripts["leaks"].Ledger(tmp_path / "run.jsonl")
-    again.add("d", {"value": 4})
-    assert list(scripts["leaks"].Ledger(tmp_path / "run.jsonl").done) == ["a", "b", "d"]
-
-
 def test_the_zone_by_three_ways(scripts, tmp_path):
     """On a curve that is known: the search names the same cut, and its time is that of the decoders it trained."""
     zone_part, study = scripts["zone_part"], scripts["study"]
@@ -225,7 +213,7 @@ def test_the_zone_by_three_ways(scripts, tmp_path):
                 held = held[: next((i for i, value in enumerate(held) if value < enough), epochs - 1) + 1]
             return {"fvu": held[-1], "seconds": len(held), "trained_epochs": len(held), "held_out_fvu": held}
 
-    ledger = scripts["leaks"].Ledger(tmp_path / "run.jsonl")
+    ledger = Rows.resume(Options(quick=True, device=CPU, out=tmp_path), "run")
     attacks = Known(study.Study(study.Files(), None, ledger, torch.device("cpu")), None, None, 100)
     curve = [min(1.0, i / 20 + 0.16) for i in range(20)]
     for name, fvu in zip(names, curve, strict=True):
@@ -245,16 +233,13 @@ def test_the_zone_by_three_ways(scripts, tmp_path):
 def test_a_part_runs_and_is_not_measured_twice(scripts, monkeypatch, tmp_path):
     small = partial(IR152, units=(1, 1), widths=(4, 8), embedding=8)
     monkeypatch.setitem(scripts["targets"].NETWORKS, "ir152", small)
-    options = scripts["run"].options_of(["--quick"])
-    study = scripts["run"].study_of(options, tmp_path)
-    scripts["decoder_tables"].predictions(study)
-    rows = study.ledger.done
+    options = scripts["run"].options_of(["predictions", "--quick", "--out", str(tmp_path)])
+    rows = run_part(Part("run", scripts["run"].run), options).done
     assert {row["decoder"] for row in rows.values() if "decoder" in row} == {"Normal", "LS+", "LS-", "Log", "Power"}
-    assert sum(key.startswith("target/") for key in rows) == 3
+    assert sum(unit.startswith("target/") for unit in rows) == 3
     assert all(row["fvu"] > 0 for row in rows.values() if "fvu" in row)
     before = (tmp_path / "run.jsonl").read_text()
-    again = scripts["run"].study_of(options, tmp_path)
-    scripts["decoder_tables"].predictions(again)
+    run_part(Part("run", scripts["run"].run), options)
     assert (tmp_path / "run.jsonl").read_text() == before
 
 
@@ -264,33 +249,28 @@ def test_own_data_from_an_npz_at_full_length(scripts, monkeypatch, tmp_path):
     np.savez(tmp_path / "data.npz", x=rng.integers(0, 256, (120, 32, 32, 3), dtype=np.uint8), y=np.arange(120) % 10)
     small = partial(IR152, units=(1, 1), widths=(4, 8), embedding=8)
     monkeypatch.setitem(scripts["targets"].NETWORKS, "ir152", small)
-    files = ["--data", "data.npz", "--results", "out/run.jsonl", "--weights", "weights", "--pictures", "pictures"]
-    files = [str(tmp_path / word) if not word.startswith("--") else word for word in files]
-    settings = ["--target-epochs", "1", "--decoder-epochs", "1", "--batch", "16", "--part", "predictions"]
-    ledger = scripts["run"].main([*files, *settings])
-    assert {row["auxiliary_images"] for row in ledger.done.values() if "fvu" in row} == {20}
-    assert len((tmp_path / "out" / "run.jsonl").read_text().splitlines()) == 3 + 5
-    assert len(list((tmp_path / "weights").glob("*.pt"))) == 3
-    shown = [np.load(file) for file in (tmp_path / "pictures").iterdir()]
-    decoded = {key for key in ledger.done if not key.startswith("target/")}
-    assert {str(one["key"]) for one in shown} == decoded | {"truth/cifar10"}
-    assert all(one["images"].shape == (6, 3, 64, 64) and one["images"].dtype == np.uint8 for one in shown)
-    assert len(list((tmp_path / "weights").glob("*.partial"))) == 0
+    settings = ["--target-epochs", "1", "--decoder-epochs", "1", "--batch", "16", "--device", "cpu"]
+    given = ["predictions", "--data", str(tmp_path / "data.npz"), "--out", str(tmp_path / "out"), *settings]
+    rows = run_part(Part("run", scripts["run"].run), scripts["run"].options_of(given))
+    assert {row["auxiliary_images"] for row in rows.done.values() if "fvu" in row} == {20}
+    assert len(rows.rows) == 3 + 5
+    decoded = {unit for unit in rows.done if not unit.startswith("target/")}
+    assert set(rows.pictures) == decoded | {"truth/cifar10"}
+    assert all(images.shape == (6, 3, 64, 64) and images.dtype == np.uint8 for images in rows.pictures.values())
+    assert len(list((tmp_path / "out" / "weights" / "run").glob("*.pt"))) == 3
 
 
-def test_a_part_without_its_data_says_so(scripts, tmp_path):
+def test_a_part_without_its_data_or_time_says_so(scripts, tmp_path, capsys):
+    out = ["predictions", "--out", str(tmp_path)]
     with pytest.raises(SystemExit, match="--data"):
-        scripts["run"].main(["--part", "predictions", "--results", str(tmp_path / "run.jsonl")])
-
-
-def test_a_spent_budget_stops_a_part_and_keeps_what_is_there(scripts, capsys):
-    ledger = scripts["run"].main(["--quick", "--part", "predictions", "--budget", "-1"])
-    assert ledger.done == {}
-    assert "budget spent" in capsys.readouterr().out
+        run_part(Part("run", scripts["run"].run), scripts["run"].options_of(out))
+    rows = run_part(Part("run", scripts["run"].run), scripts["run"].options_of([*out, "--quick", "--within", "-1"]))
+    assert not rows.rows
+    assert "no time for predictions" in capsys.readouterr().out
 
 
 def test_the_committed_comparison_of_decoders_is_complete(scripts):
-    rows = [json.loads(line) for line in (FOLDER / "results" / "decoders_quick.jsonl").read_text().splitlines()]
+    rows = read(FOLDER / "results" / "decoders_quick.jsonl")
     quick = scripts["decoders_quick"]
     assert {(row["cut"], row["decoder"]) for row in rows} == {(c, d) for c in quick.CUTS for d in quick.DECODERS}
     assert {row["public_images"] for row in rows} == {1500}

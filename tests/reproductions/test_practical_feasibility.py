@@ -1,7 +1,5 @@
 """The feasibility study: its page follows from its rows, its parts run with --quick, its optimizers are torch's."""
 
-import json
-import math
 import runpy
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from leakgauge.data.embedded import photographs
 from leakgauge.inversion import Cosine
 from reproductions.common import gates, page
 from reproductions.common.networks import ResNet18
+from reproductions.common.runner import Options, Rows, measured_on, read
 from reproductions.practical_feasibility import (
     attacking,
     claims,
@@ -31,7 +30,6 @@ from reproductions.practical_feasibility import (
     tables,
     train_mode,
 )  # fmt: skip
-from reproductions.practical_feasibility.ledger import read
 from reproductions.practical_feasibility.networks import Network
 from reproductions.practical_feasibility.optimizers import Muon, Nesterov, hidden_matrices
 from reproductions.practical_feasibility.setting import RESULTS
@@ -59,7 +57,7 @@ def test_the_positive_control_passed_on_images_that_chose_nothing():
         assert gates.control(row["psnr"]).passed
         assert len(row["psnr"]) == control.IMAGES
         assert not gates.void(row["alive"])
-    options = control.Options(True, torch.device("cpu"), None, Path(), 0, math.inf)
+    options = Options(quick=True, device=torch.device("cpu"), out=Path())
     reported, tuned_on = (control.targets(options, place, 2)[0] for place in (0, 1))
     assert not torch.equal(reported, tuned_on)
 
@@ -69,15 +67,15 @@ def test_a_quick_control_runs_and_resumes(part, tmp_path, monkeypatch):
     monkeypatch.setattr(control, "UNTRAINED", control.UNTRAINED[:2])
     monkeypatch.setattr(control, "TRAINED", control.TRAINED[:2])
     monkeypatch.setattr(control, "FINALISTS", 1)
-    options = control.Options(True, torch.device("cpu"), None, tmp_path, 0, math.inf)
-    part.run(options)
-    (path,) = tmp_path.glob("*.jsonl")
-    before = path.read_text("utf-8")
-    rows = [json.loads(line) for line in before.splitlines()]
-    assert all({"device", "torch", "seed", "commit", "quick"} <= set(row) for row in rows)
-    assert {row.get("kind") for row in rows} & {"final", None}
-    part.run(options)
-    assert path.read_text("utf-8") == before
+    networks = {"networks": ("swin_t",)} if part is starts else {}
+    kind = starts.Options if part is starts else Options
+    options = kind(quick=True, device=torch.device("cpu"), out=tmp_path, **networks)
+    rows = Rows.resume(options, "part")
+    part.run(options, rows)
+    assert {row.get("kind") for row in rows.rows} & {"final", None}
+    before = len(rows.rows)
+    part.run(options, Rows.resume(options, "part"))
+    assert len(read(rows.path)) == before
 
 
 def test_the_plain_power_is_the_cosine_over_all_parameters():
@@ -108,10 +106,8 @@ def run_part(name: str, out: Path, monkeypatch) -> dict:
 @pytest.mark.parametrize("name", PARTS)
 def test_a_quick_part_gives_rows_and_a_table(name, tmp_path, monkeypatch):
     module = run_part(name, tmp_path, monkeypatch)
-    facts, rows = read(tmp_path / f"{name}.jsonl")
-    assert facts["quick"]
-    assert rows[-1]["case"] == "end"
-    cases = [row for row in rows if row["case"] not in ("end", "image")]
+    assert "Stopped" not in measured_on(tmp_path / f"{name}.jsonl")
+    cases = [row for row in read(tmp_path / f"{name}.jsonl") if row["unit"] != "image"]
     assert sum("refused" not in row for row in cases) >= 2
     for row in cases:
         if isinstance(row.get("attack"), dict):
@@ -127,7 +123,7 @@ def test_a_quick_part_gives_rows_and_a_table(name, tmp_path, monkeypatch):
 
 def test_pictures_of_imagenet_are_not_drawn_under_a_name_that_is_published(tmp_path):
     pictures = {f"net/{kind}": np.zeros((2, 3, 8, 8), np.uint8) for kind in ("truth", "attack", "oracle", "null")}
-    large.draw([{"case": "net", "data": "ImageNet"}], pictures, tmp_path)
+    large.draw([{"unit": "net", "data": "ImageNet"}], pictures, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["large.unpublished.png"]
     path = FOLDER / "results" / "large.unpublished.png"
     assert subprocess.run(["git", "check-ignore", "-q", str(path)], cwd=FOLDER, check=False).returncode == 0
@@ -166,8 +162,7 @@ def test_thresholds_part_two_groups():
 
 
 def test_the_library_has_the_threshold_that_was_frozen():
-    facts, rows = read(RESULTS / "freeze_layout.jsonl")
-    assert not facts["quick"]
+    rows = read(RESULTS / "freeze_layout.jsonl")
     assert freeze_layout.freeze(rows)["layout"] == OUTLINED[0].margin
 
 

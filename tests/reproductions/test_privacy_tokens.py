@@ -4,6 +4,7 @@ import dataclasses
 import math
 import xml.etree.ElementTree as ET
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,11 +29,11 @@ from reproductions.privacy_tokens import (
 from reproductions.privacy_tokens.published import PUBLISHED
 
 CPU = torch.device("cpu")
-OPTIONS = table1.Options(quick=True, device=CPU, data=None, lpips=None, seed=0)
+OPTIONS = table1.Options(quick=True, device=CPU, out=Path())
 
 
 def rows_in(folder, name):
-    return Rows.resumed(folder, name, seed=0, quick=True, device=CPU)
+    return Rows.resume(dataclasses.replace(OPTIONS, out=folder), name)
 
 
 @pytest.fixture(scope="module")
