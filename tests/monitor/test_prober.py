@@ -1,10 +1,14 @@
 """When the white-box probe runs, on which samples, and what it says where it cannot."""
 
+from functools import partial
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.monitor import MonitorWarning, watch
+from leakgauge.monitor.prober import labels_from_gradient
 
 
 def sgd(model):
@@ -75,4 +79,56 @@ def test_the_reason_stays_after_closing(model_of):
     model = model_of()
     with watch(model, sgd(model)) as monitor:
         before = why(monitor)
-    assert why(monitor) == before == ["white-box probe off: loss was not given"]
+    assert why(monitor) == before == ["white-box probe off: not due yet"]
+
+
+@pytest.mark.parametrize("classes", [2, 10, 40])
+@pytest.mark.parametrize(
+    "loss", [F.cross_entropy, partial(F.cross_entropy, label_smoothing=0.1)], ids=["plain", "smoothed"]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_labels_from_the_gradient_at_the_output(classes, loss, dtype):
+    rng = torch.Generator().manual_seed(classes)
+    scores = (3 * torch.randn(64, classes, generator=rng)).to(dtype).requires_grad_()
+    y = torch.randint(classes, (64,), generator=rng)
+    (7 * loss(scores, y)).backward()
+    assert labels_from_gradient(loss, scores, scores.grad).tolist() == y.tolist()
+
+
+def test_a_gradient_of_another_loss_has_no_labels():
+    scores = torch.randn(16, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    scores.square().mean().backward()
+    assert labels_from_gradient(F.cross_entropy, scores, scores.grad) is None
+    assert (
+        labels_from_gradient(F.binary_cross_entropy_with_logits, scores, scores.grad) is None
+    )  # takes no class labels
+    assert labels_from_gradient(F.cross_entropy, scores[:, 0], scores.grad[:, 0]) is None
+
+
+def test_forward_passes_that_share_a_backward_pass_keep_their_labels(model_of, data):
+    """The gradients arrive last pass first."""
+    x, y = data
+    model = model_of()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer, every=2, strict=True)
+    for start in (0, 20):
+        optimizer.zero_grad()
+        parts = [F.cross_entropy(model(x[rows]), y[rows]) for rows in torch.arange(start, start + 20).split(10)]
+        torch.stack(parts).mean().backward()
+        optimizer.step()
+    found = monitor.compute().whitebox
+    assert found.members == 20
+    assert found.auc.value == 1.0
+
+
+def test_labels_that_are_passed_are_not_read_again(model_of, data):
+    x, y = data
+    model = model_of()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer, every=2, loss=F.cross_entropy, strict=True)
+    for start in (0, 20):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[start : start + 20]), y[start : start + 20]).backward()
+        monitor.labels(y[start : start + 20])
+        optimizer.step()
+    assert monitor.compute().whitebox.auc.value == 1.0

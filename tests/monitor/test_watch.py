@@ -1,6 +1,7 @@
 """Attaching to a training: what is seen, and that the training does not notice."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -278,15 +279,47 @@ def test_candidates_are_drawn_from_a_dataset_without_the_members(model_of, train
     assert first.auc.value == 1.0
 
 
+def squares(scores, labels):
+    return (scores - nn.functional.one_hot(labels, scores.shape[1])).square().mean()
+
+
 @pytest.mark.parametrize(
-    ("options", "why"), [({}, "loss was not given"), ({"loss": nn.functional.cross_entropy}, "labels")]
+    ("options", "why"),
+    [({}, "the loss is not cross entropy"), ({"loss": nn.functional.cross_entropy}, "cannot be read")],
 )
 def test_a_probe_that_is_off_says_why(model_of, train, options, why):
     model = model_of()
     optimizer = sgd(model)
     monitor = watch(model, optimizer, every=2, strict=True, **options)
-    train(model, optimizer, 4)
+    train(model, optimizer, 4, criterion=squares)
     found = monitor.compute()
     assert found.whitebox is None
     assert any("white-box probe off" in note and why in note for note in found.notes)
     assert why in monitor.report()
+
+
+smoothed = partial(nn.functional.cross_entropy, label_smoothing=0.2)
+weighted = partial(nn.functional.cross_entropy, weight=torch.arange(1.0, 5.0))
+LOSSES = {
+    "function": (nn.functional.cross_entropy, None),
+    "function given": (nn.functional.cross_entropy, nn.functional.cross_entropy),
+    "module": (nn.CrossEntropyLoss(), None),
+    "log softmax": (lambda z, y: nn.functional.nll_loss(z.log_softmax(1), y), None),
+    "scaled": (lambda z, y: 0.1 * nn.functional.cross_entropy(z, y), None),
+    "smoothed": (smoothed, smoothed),
+    "weighted": (weighted, weighted),
+}
+
+
+@pytest.mark.parametrize("which", LOSSES)
+def test_labels_are_read_from_the_gradient_at_the_output(model_of, train, which):
+    """The loop calls a function, which no hook can see."""
+    called, given = LOSSES[which]
+    model = model_of()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer, every=2, loss=given, strict=True)
+    train(model, optimizer, 4, criterion=called)
+    found = monitor.compute()
+    assert found.whitebox is not None
+    assert found.whitebox.auc.value > 0.9
+    assert not any("white-box probe off" in note for note in found.notes)

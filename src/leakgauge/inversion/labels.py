@@ -358,14 +358,14 @@ def _gradient_scale(victim: Victim, seen: Observation) -> float:
 def _scores_on_the_way(victim: Victim, seen: Observation, images: Tensor, *, points: int = 5) -> Tensor:
     """Class scores (T, N, K) of ``images`` at up to T = ``points`` models between the public one and the one after local steps.
 
-    In train mode the images pass in batches of the client's size, whose statistics the model uses; a remainder is dropped.
+    In train mode the images pass in at most 32 batches of the client's size, because the model uses their statistics.
     """
     weights, steps = victim.parameters(), local_steps(seen.channel, batch_size(seen))
     count = min(points, steps) if is_weight_update(seen.channel) else 1
     size = len(images)
     if victim.mode == "train":
         size = min(size, max(2, step_size(seen.channel, batch_size(seen))))
-    batches = [b for b in victim.to_input(images).split(size) if len(b) == size]
+    batches = [b for b in victim.to_input(images).split(size) if len(b) == size][:32]
     found: list[Tensor] = []
     with torch.no_grad(), private_randomness(0, victim.device):  # for dropout
         for k in range(count):

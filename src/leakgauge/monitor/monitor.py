@@ -140,6 +140,11 @@ class Monitor:
         if self._prober is not None and self._prober.wants(self.step + 1):
             self._prober.see_labels(y, unless_seen=unless_seen)
 
+    def expect_output(self) -> Callable[[Tensor, Tensor], None] | None:
+        """Where to send the output of the newest forward pass and its gradient, for the white-box probe; None if it needs none."""
+        wanted = self._prober is not None and self._prober.wants(self.step + 1)
+        return self._prober.expect_output() if wanted and self._prober is not None else None
+
     def differentiate(self, fresh: Callable[[], bool]) -> bool:
         """Called when a backward pass begins. If ``fresh()``, gradients are empty although one was computed since the last step.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.channels.rows import as_rows
@@ -15,6 +16,12 @@ from leakgauge.monitor.whitebox import Protection, WhiteBox, preserve_randomness
 
 RECENT_BYTES = 2_000_000
 """Memory for samples of recent batches, which serve as non-members if no candidates are given."""
+ENDS = 8
+"""Lowest and highest entries of the output's gradient that are tried as the label."""
+FIT = 0.99
+"""Cosine from which a gradient at the output is that of a label; half precision costs 0.001 at most."""
+SILENT = 1e-5
+"""Share of the longest row below which the gradient at the output says nothing about its label; more in half precision."""
 COLLECT = 4
 """How many steps before a probe samples are kept, if a number of non-members was requested."""
 
@@ -44,16 +51,20 @@ class Prober:
             raise BadInput(f"the white-box probe needs at least one non-member, got others={others}")
         if candidates is not None and not isinstance(candidates, tuple) and len(candidates) == 0:
             raise BadInput("candidates is empty; give a dataset of (sample, label), or leave it out")
-        self._model, self._loss, self._every, self._seed = model, loss, every, seed
+        self._model, self._every, self._seed = model, every, seed
+        self._loss: Loss | None = F.cross_entropy if loss is None else loss
+        self._assumed = loss is None
         self._candidates, self._others, self._protection = candidates, others, protection
         self._batches = 1 if others is None else COLLECT
         self._rng = torch.Generator().manual_seed(seed)
         self._x: list[Tensor] = []
         self._y: list[Tensor] = []
+        self._outputs: dict[int, tuple[Tensor, Tensor]] = {}
         self._marked = (0, 0)
+        self._dropped = 0  # forward passes of this step that were discarded
         self._recent: list[tuple[Tensor, Tensor]] = []
         self._repeatable = True
-        self.off = None if loss is not None else "loss was not given"
+        self.off: str | None = None
 
     def due(self, step: int) -> bool:
         return step % self._every == 0 or (step == 1 and self._candidates is not None)
@@ -72,17 +83,34 @@ class Prober:
         if not unless_seen or len(self._y) < len(self._x):
             self._y.append(y.detach().clone())
 
+    def expect_output(self) -> Callable[[Tensor, Tensor], None] | None:
+        """Takes the output of the newest forward pass and its gradient, from which labels are read if nobody passes them."""
+        place = len(self._x) - 1
+        if place < 0:
+            return None
+
+        def keep(output: Tensor, gradient: Tensor) -> None:
+            place_now = place - self._dropped
+            if 0 <= place_now < len(self._x):
+                self._outputs[place_now] = output.detach(), gradient.detach().clone()
+
+        return keep
+
     def mark(self) -> None:
         """Marks what was seen so far, for :meth:`drop_marked`."""
         self._marked = len(self._x), len(self._y)
 
     def drop_marked(self) -> None:
         """Forgets the samples before the mark, because their gradient was discarded."""
-        del self._x[: self._marked[0]], self._y[: self._marked[1]]
+        gone = self._marked[0]
+        del self._x[:gone], self._y[: self._marked[1]]
+        self._outputs = {place - gone: pair for place, pair in self._outputs.items() if place >= gone}
+        self._dropped += gone
         self._marked = (0, 0)
 
     def drop(self) -> None:
-        self._x, self._y, self._repeatable, self._marked = [], [], True, (0, 0)
+        self._x, self._y, self._outputs, self._repeatable, self._marked = [], [], {}, True, (0, 0)
+        self._dropped = 0
 
     def forget(self) -> None:
         """Drops all samples."""
@@ -91,17 +119,22 @@ class Prober:
 
     def finish(self, step: int, signal: Mapping[str, Tensor | None]) -> WhiteBox | None:
         """Runs the probe if it is due at ``step``; afterwards the samples of the step are dropped."""
-        x, y, repeatable = self._x, self._y, self._repeatable
+        x, y, outputs, repeatable = self._x, self._y, self._outputs, self._repeatable
         self.drop()
         if not self.wants(step):
             return None
         if not repeatable:
             self.off = "the model takes more than one tensor"
             return None
+        if x and not y and len(outputs) == len(x):
+            y = self._read_labels([outputs[place] for place in range(len(x))])
         if not x or sum(map(len, x)) != sum(map(len, y)):
-            self.off = (
-                "labels were not seen; pass loss= the torch.nn.Module that your loop calls, or call monitor.labels(y)"
-            )
+            if self._assumed:
+                self.off = (
+                    "the loss is not cross entropy on class labels; pass loss=, and labels with monitor.labels(y)"
+                )
+            else:
+                self.off = "labels were not seen, and cannot be read from the output's gradient; call monitor.labels(y)"
             return None
         members = torch.cat(x), torch.cat(y)
         if not len(members[0]):
@@ -127,6 +160,13 @@ class Prober:
         )
         self.off = None
         return found
+
+    def _read_labels(self, outputs: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        """The labels of all forward passes; none if one of them cannot be read."""
+        assert self._loss is not None
+        with preserve_randomness(self._seed, outputs[0][0].device):
+            found = [labels_from_gradient(self._loss, output, gradient) for output, gradient in outputs]
+        return [y for y in found if y is not None] if all(y is not None for y in found) else []
 
     def _keep(self, batch: tuple[Tensor, Tensor]) -> None:
         x, y = batch
@@ -168,6 +208,41 @@ class Prober:
 
     def nbytes(self) -> int:
         return sum(x.nbytes + y.nbytes for x, y in self._recent)
+
+
+def labels_from_gradient(loss: Loss, output: Tensor, gradient: Tensor) -> Tensor | None:
+    """Class labels (n,) with which ``loss`` has this ``gradient`` at the class scores ``output`` (n, K), up to a factor per row.
+
+    Every class that the gradient could belong to is tried as the label; the one for which the loss has the same direction is it, and
+    of several the one with the usual length. None if a row fits no class: then the loss is another one, or has no class labels. A
+    row with a gradient lost in rounding, because the model is certain of it, takes the class with the highest score.
+    """
+    if output.dim() != 2 or output.shape != gradient.shape or output.shape[1] < 2:
+        return None
+    scores, wanted = output.float(), gradient.float()
+    classes = scores.shape[1]
+    order = wanted.argsort(
+        1
+    )  # a label pulls its own score up, so its entry is the lowest, or the highest past its target
+    ends = order if classes <= 2 * ENDS else torch.cat([order[:, :ENDS], order[:, -ENDS:]], 1)
+    slopes: list[Tensor] = []
+    for candidate in ends.T:
+        with torch.enable_grad():
+            at = scores.clone().requires_grad_()
+            try:
+                slopes.append(torch.autograd.grad(loss(at, candidate), at)[0])
+            except (RuntimeError, ValueError, TypeError, IndexError):  # a loss that takes no class labels
+                return None
+    tried, lengths = torch.stack(slopes), wanted.norm(dim=1)
+    fits = F.cosine_similarity(tried, wanted[None], dim=2, eps=1e-30)
+    silent = lengths <= max(SILENT, 4 * torch.finfo(gradient.dtype).eps) * lengths.max()
+    if bool(silent.all()) or bool((fits.amax(0)[~silent] < FIT).any()):
+        return None
+    ratio = (tried.norm(dim=2) / lengths.clamp_min(1e-30)).log()
+    best = fits.argmax(0)
+    usual = ratio.gather(0, best[None])[0][~silent].median()
+    best = (ratio - usual).abs().masked_fill(fits < FIT, torch.inf).argmin(0)
+    return torch.where(silent, scores.argmax(1), ends.gather(1, best[:, None])[:, 0])
 
 
 def _same_rows(a: Tensor, b: Tensor) -> Tensor:

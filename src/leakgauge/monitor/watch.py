@@ -61,9 +61,11 @@ def watch(
         ...                                     # the loop, unchanged
         monitor.report(); monitor.close()
 
-    ``loss`` switches on the white-box probe, every ``every`` steps. If it is the ``nn.Module`` that the loop calls, a hook reads the
-    labels; otherwise pass them with ``monitor.labels(y)``. ``candidates`` is a dataset (or tensors x, y) to draw non-members from;
-    without it, samples of recent batches are used. ``others`` is their number, by default as many as members. ``view`` is ``raw``
+    The white-box probe runs every ``every`` steps, for ``loss``, by default cross entropy. It needs the labels: if ``loss`` is the
+    ``nn.Module`` that the loop calls, a hook reads them; for a function of class scores and labels, such as ``F.cross_entropy``, they are
+    read from the gradient at the model's output; otherwise pass them with ``monitor.labels(y)``.
+    ``candidates`` is a dataset (or tensors x, y) to draw non-members from; without it, samples of recent batches are used. ``others``
+    is their number, by default as many as members. ``view`` is ``raw``
     (this process's gradient as computed, before clipping and before DDP averages it), ``clipped`` or ``released`` (what the
     optimizer applies). ``protection`` states per-sample clipping and noise if the loop does differential privacy itself; with
     Opacus they are read from the optimizer. ``epsilon`` returns the ε spent so far, which the reports then include; with Opacus
@@ -131,10 +133,12 @@ class _Hooks:
         self._step_handle: Any = None
         self._in_step_hook, self._dead = False, False
         self._seen_training = False
+        self._measuring = False  # the monitor itself is calling the loss
         self._raw: dict[str, Tensor] = {}
         monitor.plan({n: tuple(p.shape) for n, p in parameters.items()}, next(iter(parameters.values())).device)
 
     def attach(self, criterion: nn.Module | None, *, forward: bool) -> None:
+        self._handles.append(self._model.register_forward_hook(self._output))
         if forward:
             self._handles.append(self._model.register_forward_pre_hook(self._forward, with_kwargs=True))
         self._step_handle = stepping_optimizer(self._optimizer).register_step_pre_hook(self._before_step)
@@ -173,8 +177,20 @@ class _Hooks:
             if given is not None:
                 self._monitor.labels(given)
 
+    def _output(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Keeps the output's gradient, which holds the labels of a loss on class scores."""
+        if not self._monitor.looking or not isinstance(output, Tensor) or not output.requires_grad:
+            return
+        if self._seen_training and not model.training:
+            return
+        with self._monitor.guard.around("reading the output", then=self._monitor.close):
+            keep = self._monitor.expect_output()
+            if keep is not None:
+                at = output.detach()  # the hook must not hold the output itself, which holds the hook
+                output.register_hook(lambda gradient: keep(at, gradient))
+
     def _criterion(self, criterion: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._monitor.looking or not torch.is_grad_enabled():
+        if self._measuring or not self._monitor.looking or not torch.is_grad_enabled():
             return
         if self._seen_training and not self._model.training:
             return
@@ -247,13 +263,14 @@ class _Hooks:
         return read
 
     def _step(self) -> None:
-        monitor = self._monitor
+        monitor, self._measuring = self._monitor, True
         with monitor.guard.around("reading the gradient", then=monitor.close), torch.no_grad():
-            if not monitor.looking:
+            if monitor.looking:
+                monitor.finish(self._own_signal() if self._own else self._read())
+            else:
                 self._raw = {}
                 monitor.skip()
-                return
-            monitor.finish(self._own_signal() if self._own else self._read())
+        self._measuring = False
 
     def _own_signal(self) -> dict[str, Tensor | None]:
         found, self._raw = self._raw, {}

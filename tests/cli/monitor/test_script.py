@@ -10,7 +10,7 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from leakgauge.audit.questions import training
-from leakgauge.cli.monitor.training import run_script
+from leakgauge.cli.monitor.training import named_loss, run_script
 from leakgauge.errors import BadInput
 
 
@@ -68,13 +68,40 @@ def test_a_closure_is_read_after_it_ran(write, recording):
     assert training.read(made.folder).reports[-1]["step"] == 40
 
 
-def test_without_a_loss_module_the_probe_is_off_and_says_so(write, recording):
+@pytest.mark.parametrize(
+    ("called", "given"),
+    [
+        ("nn.functional.cross_entropy", None),
+        ("nn.functional.cross_entropy", "cross_entropy"),
+        ("nn.functional.cross_entropy", "CrossEntropyLoss"),
+        ("__import__('functools').partial(nn.functional.cross_entropy, label_smoothing=0.1)", "own.py:smoothed"),
+    ],
+)
+def test_the_probe_works_with_a_loss_that_is_a_function(write, recording, tmp_path, monkeypatch, called, given):
+    monkeypatch.chdir(tmp_path)
+    own = "from functools import partial\nfrom torch.nn import functional as F\n"
+    (tmp_path / "own.py").write_text(own + "smoothed = partial(F.cross_entropy, label_smoothing=0.1)\n")
     made, _ = recording()
-    run_script(made, write(loss="nn.functional.cross_entropy"), [])
+    run_script(made, write(loss=called), [], loss=None if given is None else named_loss(given))
     made.finish("finished")
     newest = training.read(made.folder).reports[-1]
-    assert "white-box probe off: loss was not given" in newest["notes"]
+    assert not any("white-box probe off" in note for note in newest["notes"])
+    assert newest["scalars"]["privacy/whitebox/pooled_auc"] > 0.5
+
+
+def test_another_loss_turns_the_probe_off_and_says_so(write, recording):
+    made, _ = recording()
+    run_script(made, write(loss="lambda z, y: nn.functional.mse_loss(z, nn.functional.one_hot(y, 3).float())"), [])
+    made.finish("finished")
+    newest = training.read(made.folder).reports[-1]
+    assert any("white-box probe off: the loss is not cross entropy" in note for note in newest["notes"])
     assert newest["scalars"]["privacy/pairs"] > 0
+
+
+@pytest.mark.parametrize("spec", ["cross_entropie", "math:tau", "CrossEntropyLoss:"])
+def test_a_loss_that_is_none_is_refused(spec):
+    with pytest.raises(BadInput):
+        named_loss(spec)
 
 
 def test_several_optimizers_are_refused_with_a_hint(write, recording):

@@ -128,18 +128,21 @@ class Recording:
         self._last: Mapping[str, Any] = {}
         self._trouble: OSError | None = None
 
-    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: nn.Module | None) -> Monitor:
-        """Watches the training and writes the first line of the file."""
+    def attach(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss | nn.Module | None, **options: Any
+    ) -> Monitor:
+        """Watches the training and writes the first line of the file; ``options`` are further ones of :func:`watch`."""
         settings = self._settings
         monitor = watch(
-            model, optimizer, loss=loss, every=settings.every, view=settings.view, seed=settings.seed, log=self._log
-        )
+            model, optimizer, loss=loss, every=settings.every, view=settings.view, seed=settings.seed, log=self._log,
+            **options,
+        )  # fmt: skip
         about = {
             **settings.about,
             "model": type(model).__name__,
             "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
             "optimizer": type(optimizer).__name__,
-            "loss": None if loss is None else type(loss).__name__,
+            "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
             "every": settings.every,
             "view": settings.view,
             "seed": settings.seed,

@@ -34,6 +34,11 @@ class MonitorOptions(Recorded):
     arguments: Sequence[str] = arg("[ARGS]...", "Arguments of the script.", default=())
     every: int = opt(25, "Optimizer steps from one report to the next.")
     view: str = opt("released", "Which gradient to measure: raw, clipped or released.")
+    loss: str | None = opt(
+        None,
+        "Loss of the script, for the white-box probe: cross_entropy, CrossEntropyLoss, file.py:name or package:name. "
+        "Default: the loss module that the script calls, or else cross entropy.",
+    )
     steps: int | None = opt(None, "Steps of the embedded training. Default: 1500.")
     paper: bool = opt(False, "Also run the privacy-token paper's measure with its controls; takes a minute more.")
     watch: bool = opt(False, "Serve a live page to browsers on this machine.")
@@ -58,6 +63,9 @@ def monitor(options: MonitorOptions) -> int:
     folder, script, every, seed = options.folder, options.script, options.every, options.seed
     if script is not None and (options.steps is not None or options.paper):
         raise BadInput("--steps and --paper belong to the embedded training; a script ends by itself")
+    if script is None and options.loss is not None:
+        raise BadInput("--loss belongs to a script; the embedded training has its own")
+    loss = None if options.loss is None else training.named_loss(options.loss)
     steps = training.STEPS if options.steps is None else options.steps
     if steps < 1:
         raise BadInput(f"--steps must be at least 1, got {steps}")
@@ -71,7 +79,7 @@ def monitor(options: MonitorOptions) -> int:
 
     def train() -> None:
         if script is not None:
-            training.run_script(recording, script, options.arguments)
+            training.run_script(recording, script, options.arguments, loss=loss)
         else:
             training.train(recording, steps=steps, seed=seed)
             if options.paper:

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from leakgauge.audit.questions.training import Recording
-from leakgauge.core import Signal
+from leakgauge.core import Loss, Signal
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.errors import BadInput, LeakgaugeError
-from leakgauge.integrations.user_code import one_line
+from leakgauge.integrations.user_code import import_file, import_package, one_line
 from leakgauge.models.lenet import LeNet
 from leakgauge.monitor import SignBucket
 from leakgauge.monitor.paper import Gap, PaperSchedule, paper_mode
@@ -96,11 +97,38 @@ class Refused(BaseException):
     """Ends the script from within a hook; a script's own ``except Exception`` must not catch it."""
 
 
-def run_script(recording: Recording, script: Path, arguments: Sequence[str]) -> None:
-    """Runs ``script`` to its end under the monitor. Its mistakes are raised as one sentence each."""
+def named_loss(spec: str) -> Loss | nn.Module:
+    """The loss that ``spec`` names: a function of torch.nn.functional, a class of torch.nn, file.py:name or package:name.
+
+    >>> named_loss("cross_entropy").__name__, named_loss("CrossEntropyLoss")
+    ('cross_entropy', CrossEntropyLoss())
+    """
+    source, colon, name = spec.rpartition(":")
+    found: Any
+    if colon:
+        importing = import_file if source.endswith(".py") else import_package
+        with importing(source) as module:
+            found = getattr(module, name, None)
+    else:
+        found = getattr(F, name, None) or getattr(nn, name, None)
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        found = found()
+    if not callable(found):
+        known = "cross_entropy, CrossEntropyLoss, file.py:name or package:name"
+        raise BadInput(f"--loss {spec} names no loss; give a function or a module, such as {known}")
+    return found
+
+
+def run_script(
+    recording: Recording, script: Path, arguments: Sequence[str], *, loss: Loss | nn.Module | None = None
+) -> None:
+    """Runs ``script`` to its end under the monitor. Its mistakes are raised as one sentence each.
+
+    ``loss`` is for the white-box probe; by default the loss module that the script calls, or else cross entropy.
+    """
     if not script.is_file():
         raise BadInput(f"there is no file {script}; give a training script, or nothing for the embedded training")
-    with _Finder(recording) as finder, _as_main(script, arguments):
+    with _Finder(recording, loss) as finder, _as_main(script, arguments):
         try:
             runpy.run_path(str(script), run_name="__main__")
         except Refused as refusal:
@@ -119,8 +147,8 @@ def run_script(recording: Recording, script: Path, arguments: Sequence[str]) -> 
 class _Finder:
     """Hooks all modules and optimizers until the first step shows which of them belong to the training."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    def __init__(self, recording: Recording, loss: Loss | nn.Module | None) -> None:
+        self._recording, self._loss = recording, loss
         self._called: dict[int, nn.Module] = {}
         self._losses: dict[int, nn.Module] = {}
         self._first: torch.optim.Optimizer | None = None
@@ -162,7 +190,8 @@ class _Finder:
             return
         self._first = optimizer
         model = self._model_of(optimizer)
-        loss = next(iter(self._losses.values())) if len(self._losses) == 1 else None
+        called = next(iter(self._losses.values())) if len(self._losses) == 1 else None
+        loss = called if self._loss is None else self._loss
         try:
             self._recording.attach(model, optimizer, loss).skip()
         except LeakgaugeError as refusal:
