@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -104,7 +104,7 @@ def named_loss(spec: str) -> Loss | nn.Module:
     ('cross_entropy', CrossEntropyLoss())
     """
     source, colon, name = spec.rpartition(":")
-    found: Any
+
     if colon:
         importing = import_file if source.endswith(".py") else import_package
         with importing(source) as module:
@@ -116,7 +116,7 @@ def named_loss(spec: str) -> Loss | nn.Module:
     if not callable(found):
         known = "cross_entropy, CrossEntropyLoss, file.py:name or package:name"
         raise BadInput(f"--loss {spec} names no loss; give a function or a module, such as {known}")
-    return found
+    return cast("Loss | nn.Module", found)
 
 
 def run_script(
