@@ -27,6 +27,8 @@ from leakgauge.audit.questions.updates import flips
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, Evidence, Outcome, Verdict
 from leakgauge.split.envelope import kinks
+from leakgauge.split.remedies import Remedy
+from leakgauge.split.whitebox import LEAST_SQUARES
 
 SETTLED = 8
 """Scored steps from which a number of the critic counts; with fewer its interval is most of its range."""
@@ -251,6 +253,11 @@ class Split:
     send more than the raw image, ``larger_than_jpeg`` those that send more than its JPEG. At ``weak`` cuts an attack on a deeper one did
     better; at ``stopped`` ones the decoder stopped once it had shown the leak. ``refused`` holds attack, cut and reason. ``notes`` are
     remarks of the plan. ``audited`` is whether it is part of an audit.
+
+    ``best`` names the attack that did best at each cut, ``by`` the one at the recommended cut, where ``reidentified`` is the largest
+    share of images that an attack named; at most ``recognised`` may be. ``computed`` cuts were attacked by least squares.
+    ``candidate`` is the shallowest cut that no attack broke; if it is ``undertrained``, its decoder did worse than regression.
+    ``blurred`` cuts keep the threshold, but their images are re-identified. ``remedy`` would protect where no cut does by itself.
     """
 
     threshold: float
@@ -281,6 +288,26 @@ class Split:
     refused: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
     audited: bool = True
+    best: tuple[tuple[str, str], ...] = ()
+    by: str = ""
+    reidentified: float | None = None
+    recognised: float = 1.0
+    computed: int = 0
+    candidate: str | None = None
+    undertrained: bool = False
+    blurred: tuple[str, ...] = ()
+    accuracy: float | None = None
+    remedy: Remedy | None = None
+
+    @property
+    def larger_here(self) -> bool:
+        """The recommended cut sends more than the raw image."""
+        return (self.bytes_ratio or 0) > 1
+
+    @property
+    def bytes_ratio(self) -> float | None:
+        """Bytes of the recommended cut for each byte of the raw image."""
+        return None if self.bytes is None or not self.raw_bytes else self.bytes / self.raw_bytes
 
     @property
     def only_output(self) -> bool:
@@ -634,6 +661,10 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         "decoder_epochs": sum(record.epochs for record in trained),
         "decoded": len({record.cut for record in trained}),
         "decoders": plan.epochs != 0,
+        "computed": len({record.cut for record in found if record.attack == LEAST_SQUARES}),
+        "recognised": plan.recognised,
+        "best": tuple((name, best.by) for name in names if (best := _best(found, name)) is not None),
+        "accuracy": next((r.risk["accuracy"] for r in found if r.risk.get("accuracy") is not None), None),
         "auxiliary": plan.auxiliary,
         "tested": plan.tested,
         "jpeg_bytes": plan.jpeg_bytes,
@@ -661,7 +692,25 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         safest_fvu=None if safest is None else measured[safest],
         epochs_here=max((record.epochs for record in trained if record.cut == end.recommended), default=0),
         weak=_weak(names, found),
+        by="" if (best := _best(found, end.recommended)) is None else best.by,
+        reidentified=max(
+            (r.reidentified for r in found if r.cut == end.recommended and not math.isnan(r.reidentified)), default=None
+        ),
+        candidate=end.candidate,
+        undertrained=end.undertrained,
+        blurred=tuple(
+            name
+            for name, value in measured.items()
+            if value >= plan.threshold
+            and any(r.reidentified > plan.recognised for r in found if r.cut == name and not math.isnan(r.reidentified))
+        ),
+        remedy=end.remedy,
     )
+
+
+def _best(found: Sequence[CutRecord], cut: str | None) -> CutRecord | None:
+    """The record of the lowest FVU at the cut; None if no attack ran."""
+    return min((r for r in found if r.cut == cut and not math.isnan(r.fvu)), key=lambda r: r.fvu, default=None)
 
 
 def _weak(names: Sequence[str], found: Sequence[CutRecord]) -> tuple[str, ...]:

@@ -37,12 +37,12 @@ class ScanOptions(ModelAndData, Defended, Resumable):
     numbers: str = opt("fp32", "How numbers are sent: fp32, fp16 or int8.")
     epochs: int | None = opt(
         None,
-        "Epochs of the longest decoder training; 0 runs ridge regression alone. Default for the embedded models: 24.",
+        "Epochs of the longest decoder training; 0 trains none. Default for the embedded models: 24.",
         panel="Effort",
     )
     attack_budget: str | None = opt(
         None,
-        "Time for all decoders, such as 5m, instead of --epochs; ridge regression takes up to half as much before them. "
+        "Time for all decoders, such as 5m, instead of --epochs; regression takes up to half as much before them. "
         f"Default for your model: {DEFAULT_BUDGET}.",
         panel="Effort",
     )
@@ -139,7 +139,7 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
 
 def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> Table:
     from leakgauge.audit.phrasing import number
-    from leakgauge.audit.questions.split import DECODER, RIDGE, strongest
+    from leakgauge.audit.questions.split import DECODER, LEAST_SQUARES, RIDGE, strongest
 
     table = Table(
         title="What the cloud could reconstruct at each cut",
@@ -147,15 +147,17 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
         "edge: share of parameters on the device",
     )
     table.add_column("cut", overflow="fold")
-    for column in ("bytes", "MFLOPs", "edge", "ridge FVU", "decoder FVU", "re-id", "accuracy"):
+    for column in ("bytes", "MFLOPs", "edge", "regr. FVU", "least sq.", "decoder", "re-id", "accuracy"):
         table.add_column(column, justify="right")
     for cut in plan.cuts:
         name = str(cut["name"])
         ridge = next((r for r in records if (r.cut, r.attack) == (name, RIDGE)), None)
+        computed = [r for r in records if (r.cut, r.attack) == (name, LEAST_SQUARES)]
         decoded = [r for r in records if (r.cut, r.attack) == (name, DECODER)]
+        named = [r.reidentified for r in records if r.cut == name and r.reidentified == r.reidentified]  # NaN is not
         risk = ridge.risk if ridge is not None else {}
         if risk.get("refusal"):
-            table.add_row(escape(name), *[""] * 3, "refused", *[""] * 3)
+            table.add_row(escape(name), *[""] * 3, "refused", *[""] * 4)
             continue
         larger = "*" if cut["bytes"] > plan.raw_bytes else ""
         table.add_row(
@@ -164,8 +166,9 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
             number(cut["edge_flops"] / 1e6, 2),
             f"{cut['edge_share']:.0%}",
             number(None if ridge is None else ridge.fvu, 3, missing=""),
+            number(strongest(computed, name) if computed else None, 3, missing=""),
             number(strongest(decoded, name) if decoded else None, 3, missing=""),
-            f"{risk.get('reidentified', 0):.0%}",
+            f"{max(named, default=0):.0%}",
             number(risk.get("accuracy"), 3, missing=""),
             style="bold green" if name == found.recommended else None,
         )

@@ -12,6 +12,8 @@ GAIN = 1.25
 """A full decoder's FVU is about that of ridge to this power: 1.26 is the median of 46 decoders at the cuts of the embedded VGG."""
 SCOUT = 0.1
 """Effort of a scout as a share of the full effort."""
+RECOGNISED = 0.2
+"""Most images that may be re-identified at a cut that is recommended, beyond those that the class alone gives away."""
 FAR, NEAR = 0.2, 0.3
 """Shares of the full effort: a decoder that showed the leak by then is assumed to be 4, or 2, cuts before the crossing."""
 
@@ -62,6 +64,22 @@ class Zone:
         return f"Recommended cut: {self.recommended} (FVU {last:.2f}, threshold {self.threshold:g}; {effort})."
 
 
+def kept(fvu: float, reidentified: float, *, threshold: float, recognised: float) -> float:
+    """The FVU that counts against ``threshold``: lower where more images than ``recognised`` are re-identified.
+
+    A blurred image may leave much of the variance and still name its original. So a cut is safe only if both hold: the result is
+    below the threshold if either does not. Where re-identification is unknown (NaN), the FVU alone counts.
+
+    >>> kept(0.6, 0.1, threshold=0.25, recognised=0.2)
+    0.6
+    >>> kept(0.6, 0.8, threshold=0.25, recognised=0.2)
+    0.0625
+    """
+    if not reidentified > recognised:
+        return fvu
+    return min(fvu, threshold * recognised / reidentified)
+
+
 def crossing(names: Sequence[str], fvu: Sequence[float], *, threshold: float) -> int:
     """Index of the first cut, by depth, with an envelope that reaches the threshold; ``len(names)`` if there is none."""
     if len(names) != len(fvu):
@@ -81,6 +99,26 @@ def expected_crossing(cheap: Sequence[float], first: int, *, threshold: float) -
     while at > first and curve[at] <= curve[at - 1]:
         at -= 1
     return at
+
+
+def advance(
+    names: Sequence[str], cheap: Sequence[float], compute: Callable[[str], float], *, threshold: float
+) -> list[float]:
+    """The curve ``cheap`` after an attack that needs no training: it halves the way to the shallowest cut that it cannot break.
+
+    ``compute(cut)`` gives its FVU, NaN if it refused. It begins where a decoder would (:func:`expected_crossing`).
+    """
+    curve = list(cheap)
+    low, high = crossing(names, curve, threshold=threshold), len(names)
+    at = expected_crossing(curve, low, threshold=threshold) if low < high else high
+    while low < high:
+        found = compute(names[at])
+        if found < threshold:
+            curve[at], low = found, at + 1
+        else:
+            high = at
+        at = (low + high) // 2
+    return curve
 
 
 def find_zone(

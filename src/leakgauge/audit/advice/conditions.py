@@ -10,7 +10,7 @@ from leakgauge.audit.case import adds_noise, has_prior
 from leakgauge.audit.findings import Defended, Defenses, Findings, Flip, Update
 from leakgauge.audit.phrasing import number, plural
 from leakgauge.audit.verdict import Outcome
-from leakgauge.audit.wording import cheapest, effort, interval, points, quality, seen, waiting
+from leakgauge.audit.wording import cheapest, effort, interval, points, quality, remedy, seen, waiting
 
 TRAINING, SPLIT, DEFENSES = "training", "split", "defenses"
 """Anchors of the report's sections, by question."""
@@ -293,12 +293,15 @@ def keep_it_whole(found: Findings) -> Match | None:
     if split is None or split.recommended is None or split.fvu is None or not split.only_output:
         return None
     facts = {"cut": split.recommended, "fvu": number(split.fvu, 2), "threshold": f"{split.threshold:g}"}
-    return Match((SPLIT,), facts | {"cuts": split.cuts, "bytes": split.bytes, "budget": effort(split)})
+    better = "".join(f" {sentence}" for sentence in remedy(split))
+    return Match(
+        (SPLIT,), facts | {"cuts": split.cuts, "bytes": split.bytes, "budget": effort(split), "remedy": better}
+    )
 
 
 def no_safe_cut(found: Findings) -> Match | None:
     split = found.split
-    if split is None or not split.finished or split.recommended is not None:
+    if split is None or not split.finished or split.recommended is not None or split.undertrained:
         return None
     wanted = f"an FVU of {split.threshold:g}" + (f" and {split.require}" if split.require else "")
     best = (
@@ -307,14 +310,21 @@ def no_safe_cut(found: Findings) -> Match | None:
         else f"{split.safest} keeps most, {number(split.safest_fvu, 2)}"
     )
     none = "The one cut that was scanned does not keep" if split.cuts == 1 else f"None of {split.cuts} cuts keeps"
-    return Match((SPLIT,), {"none": none, "wanted": wanted, "best": best})
+    better = "".join(f" {sentence}" for sentence in remedy(split))
+    return Match((SPLIT,), {"none": none, "wanted": wanted, "best": best, "remedy": better})
 
 
 def decoders_too(found: Findings) -> Match | None:
     split = found.split
-    if split is None or split.recommended is None or split.decoder_epochs or split.only_output:
+    if split is None:
         return None
-    return Match((SPLIT,), {"cut": split.recommended, "cuts": plural(split.cuts, "cut")})
+    if split.undertrained and split.candidate is not None:
+        why = "The decoder there did worse than regression, so it was trained too little to show anything."
+        return Match((SPLIT,), {"cut": split.candidate, "why": why})
+    if split.recommended is None or split.decoder_epochs or split.only_output:
+        return None
+    why = f"Regression at {plural(split.cuts, 'cut')} and least squares are all that was tried; no decoder was trained."
+    return Match((SPLIT,), {"cut": split.recommended, "why": why})
 
 
 # Defenses

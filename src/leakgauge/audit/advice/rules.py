@@ -107,7 +107,7 @@ RULES: tuple[Rule, ...] = (
         condition="The scan ended, and no cut meets the threshold and the requirements.",
         when=conditions.no_safe_cut,
         title="Do not split this network as it is; defend the features and scan again.",
-        why="{none} {wanted}; {best}.",
+        why="{none} {wanted}; {best}.{remedy}",
     ),
     Rule(
         name="keep_it_whole",
@@ -115,7 +115,8 @@ RULES: tuple[Rule, ...] = (
         condition="The only cut that the scan recommends is the model's output.",
         when=conditions.keep_it_whole,
         title="Keep the whole network on the device, and send its output alone.",
-        why="Of {cuts} cuts only the last, {cut}, keeps enough (FVU {fvu}, threshold {threshold}) after {budget}. It sends {bytes} bytes.",
+        why="Of {cuts} cuts only the last, {cut}, keeps enough (FVU {fvu}, threshold {threshold}) after {budget}. "
+        "It sends {bytes} bytes.{remedy}",
     ),
     Rule(
         name="cut_here",
@@ -241,10 +242,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="decoders_too",
         severity="check",
-        condition="A cut is recommended from ridge regression alone.",
+        condition="A cut is recommended without a decoder, or the decoder at the cut in question did worse than regression.",
         when=conditions.decoders_too,
-        title="Scan again with decoders before you rely on {cut}.",
-        why="Ridge regression at {cuts} is a weak attack, and no decoder was trained.",
+        title="Scan again with decoders, and train them longer, before you rely on {cut}.",
+        why="{why}",
     ),
     Rule(
         name="longer_monitoring",

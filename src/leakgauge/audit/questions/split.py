@@ -1,4 +1,4 @@
-"""Where the network may be cut: ridge at every cut, decoders around the crossing, and the recommended cut; resumable at each of them.
+"""Where the network may be cut: regression at every cut, least squares and decoders around the crossing, and what follows; resumable.
 
 The plan (``scan.json``) is written before the first cut, each line (``scan.jsonl``) as soon as its cut is done, the conclusion
 (``scan_conclusion.json``) at the end. A process that is killed loses the cut it was at, and nothing else.
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.decoder import FEW, DecoderInverter
+from leakgauge.attacks.decoder import FEW, ByShape, DecoderInverter, Narrowed, Vector
 from leakgauge.audit.case import Case, restored
 from leakgauge.audit.files import JsonLines, finite, save_strip, write_whole
 from leakgauge.audit.migrate import migrated_conclusion, migrated_scan
@@ -34,10 +34,12 @@ from leakgauge.split.attacker import Attacker
 from leakgauge.split.cache import cache_features
 from leakgauge.split.cuts import Cut, cuts, find_cut, worthwhile
 from leakgauge.split.envelope import envelope
-from leakgauge.split.inverters import Inverter, RidgeInverter
+from leakgauge.split.inverters import Inverter, LinearInverter
 from leakgauge.split.query import Constraints, Offer, choose, pareto, parse_constraints
+from leakgauge.split.remedies import Remedy, find_remedy
 from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, distinct_cuts, scan
-from leakgauge.split.zone import Zone, crossing, expected_crossing, find_zone
+from leakgauge.split.whitebox import LEAST_SQUARES, WORK, WhiteBox
+from leakgauge.split.zone import RECOGNISED, Zone, advance, crossing, expected_crossing, find_zone, kept
 
 PLAN, FILE, CONCLUSION = "scan.json", "scan.jsonl", "scan_conclusion.json"
 RIDGE, DECODER = "ridge", "decoder"
@@ -52,7 +54,8 @@ class ScanPlan:
     ``epochs`` is the full effort of a decoder: 0 is ridge alone, None is not decided yet and will be so that the decoders take
     ``budget`` seconds. ``labels`` are those of the images in the maps, ``truth`` is the strip of the
     ``shown`` originals. ``named`` cuts were asked for one by one, so none is left out for lack of time.
-    ``audited``: the scan is part of an audit.
+    ``audited``: the scan is part of an audit. ``recognised`` is the largest share of images that may be re-identified at a cut that
+    is recommended; 1, as in records of 0.1, is no limit.
     """
 
     case: Mapping[str, Any]
@@ -75,6 +78,7 @@ class ScanPlan:
     notes: tuple[str, ...] = ()
     named: bool = False
     audited: bool = False
+    recognised: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,17 @@ class CutRecord:
         return math.nan if value is None else float(value)
 
     @property
+    def reidentified(self) -> float:
+        """NaN where the attack refused."""
+        value = self.risk.get("reidentified")
+        return math.nan if value is None else float(value)
+
+    @property
+    def by(self) -> str:
+        """The attack's name; of a regression, which of the two."""
+        return str(self.risk.get("by") or self.attack)
+
+    @property
     def stopped_early(self) -> bool:
         """A decoder stops once it has shown that its cut leaks."""
         return self.allowed is not None and self.epochs < self.allowed
@@ -111,7 +126,7 @@ class CutRecord:
     @property
     def effort(self) -> str:
         """How hard the cut was attacked."""
-        return RIDGE if self.attack == RIDGE else f"{self.attack}, {plural(self.epochs, 'epoch')}"
+        return f"{self.attack}, {plural(self.epochs, 'epoch')}" if self.attack == DECODER else self.by
 
     @property
     def said(self) -> str:
@@ -127,7 +142,9 @@ class Conclusion:
     ``leaking`` is the deepest cut that was shown to leak. ``envelope`` and ``by_depth`` hold one FVU per cut: of the best attack
     on this or a deeper cut, and of a straight line from the first to the last, which is what counting layers would say.
     ``met`` is whether a cut meets the threshold and everything else that was required. ``epochs_spent`` are those of all decoders,
-    ``epochs_of_all`` those of full decoders at every cut.
+    ``epochs_of_all`` those of full decoders at every cut. ``candidate`` is the shallowest cut that no attack broke; ``undertrained``
+    is whether its decoder did worse than regression, so nothing is recommended. ``remedy`` is what would protect if no cut before
+    the output does by itself.
     """
 
     recommended: str | None
@@ -140,6 +157,9 @@ class Conclusion:
     class_mean: float | None
     epochs_spent: int
     epochs_of_all: int
+    candidate: str | None = None
+    undertrained: bool = False
+    remedy: Remedy | None = None
 
 
 def save_plan(folder: Path, plan: ScanPlan) -> None:
@@ -181,6 +201,8 @@ def read_conclusion(folder: Path) -> Conclusion | None:
     fields = migrated_conclusion(_read(path))
     for name in ("front", "envelope", "by_depth"):
         fields[name] = tuple(fields.get(name, ()))
+    if fields.get("remedy"):
+        fields["remedy"] = _made(Remedy, fields["remedy"], path)
     return _made(Conclusion, fields, path)
 
 
@@ -206,11 +228,15 @@ def _made(kind: type[T], fields: dict[str, Any], path: Path) -> T:
 
 
 def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) -> Conclusion:
-    """From all records of a scan, and the zone that decoders found (None where there was ridge alone), to one recommendation."""
+    """From all records of a scan, and the zone that the search found (None: the records alone decide), to one recommendation."""
     names = [str(cut["name"]) for cut in plan.cuts]
     best = [strongest(records, name) for name in names]
     curve = envelope(best)
-    first = crossing(names, best, threshold=plan.threshold) if zone is None else _place(names, zone.recommended)
+    if zone is None:
+        first = crossing(names, [least_kept(plan, records, name) for name in names], threshold=plan.threshold)
+    else:
+        first = _place(names, zone.recommended)
+    undertrained = first < len(names) and too_little(records, names[first])
     leaking = None if first == 0 else names[first - 1] if zone is None else zone.bracket[0]
     offered = [
         Offer(name, value, int(cut["bytes"]), int(cut["edge_flops"]), float(cut["edge_share"]))
@@ -219,7 +245,7 @@ def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) ->
     ]
     want = replace(parse_constraints(plan.require) if plan.require else Constraints(), fvu=plan.threshold)
     behind = set(names[first:])  # a deeper cut leaks no more: what held here holds there
-    chosen = choose([offer for offer in offered if offer.cut in behind], want)
+    chosen = None if undertrained else choose([offer for offer in offered if offer.cut in behind], want)
     by_depth = straight(best)
     spent = sum(record.epochs for record in records if record.attack == DECODER)
     class_mean = next((r.risk["fvu_of_class_mean"] for r in records if r.risk.get("fvu_of_class_mean")), None)
@@ -236,7 +262,29 @@ def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) ->
         class_mean=class_mean,
         epochs_spent=spent,
         epochs_of_all=len(names) * (plan.epochs or 0),
+        candidate=names[first] if first < len(names) else None,
+        undertrained=undertrained,
     )
+
+
+def too_little(records: Sequence[CutRecord], cut: str) -> bool:
+    """Whether the longest decoder at the cut did worse than regression, which needs no training."""
+    regression = [r.fvu for r in records if (r.cut, r.attack) == (cut, RIDGE) and not math.isnan(r.fvu)]
+    decoders = [r for r in records if (r.cut, r.attack) == (cut, DECODER) and not math.isnan(r.fvu)]
+    if not regression or not decoders:
+        return False
+    longest = max(decoders, key=lambda record: record.epochs)
+    return longest.fvu > (1 + WORSE) * regression[0]
+
+
+def least_kept(plan: ScanPlan, records: Sequence[CutRecord], name: str) -> float:
+    """The lowest FVU at the cut after re-identification is counted (:func:`leakgauge.split.zone.kept`); NaN if no attack ran."""
+    found = (
+        kept(record.fvu, record.reidentified, threshold=plan.threshold, recognised=plan.recognised)
+        for record in records
+        if record.cut == name and not math.isnan(record.fvu)
+    )
+    return min(found, default=math.nan)
 
 
 def strongest(records: Sequence[CutRecord], name: str) -> float:
@@ -272,6 +320,13 @@ HELD_OUT, MOST_TESTED = 5, 500
 """Every fifth image of a class is attacked and the others are the adversary's; at most so many are attacked."""
 SHOWN, MAPPED = 8, 200
 """Images in the pictures, and features in a map."""
+WORSE = 0.05
+"""How much worse than regression, as a share, a decoder may be before it counts as trained too little."""
+FLOPS_A_SECOND, WHITEBOX_SHARE = 1e10, 0.1
+"""What a core does, and the share of a time budget that least squares may take at one cut."""
+SLIM = Vector(width=16, activation="prelu")
+DECODERS = ByShape(vector=SLIM, long=Narrowed(SLIM))
+"""What is trained at a cut. From a vector a slim decoder reaches in twice the epochs what the wide one does, in a third of the time."""
 FEATURES = "features"
 """Folder of cached features; it is removed when the scan is done."""
 
@@ -365,9 +420,15 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
         notes=tuple(notes),
         named=bool(asked.names),
         audited=audited,
+        recognised=min(1.0, RECOGNISED + _named_by_class(test)),
     )
     save_plan(folder, plan)
     return plan
+
+
+def _named_by_class(test: Images) -> float:
+    """The share of images that an attacker names right if it knows the class alone and guesses among the images of that class."""
+    return (1 if test.labels is None else len(test.labels.unique())) / len(test.images)
 
 
 def _threshold(asked: Asked) -> float:
@@ -403,13 +464,16 @@ def _cost(cut: Cut, numbers: str) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class ScanRun:
-    """A scan under way. ``on_record`` is told of each cut that is done, ``inverter`` is what is trained around the crossing."""
+    """A scan under way. ``on_record`` gets each record, ``inverter`` is what is trained around the crossing, ``whitebox`` what is
+    computed before that.
+    """
 
     setup: Setup
     plan: ScanPlan
     folder: Path
     on_record: Callable[[CutRecord], None] = lambda record: None
-    inverter: Inverter = field(default_factory=DecoderInverter)
+    inverter: Inverter = field(default_factory=lambda: DecoderInverter(decoder=DECODERS))
+    whitebox: WhiteBox | None = None
 
     def __post_init__(self) -> None:
         self.known = {record.key: record for record in read(self.folder)}
@@ -417,22 +481,31 @@ class ScanRun:
         self.auxiliary, self.test = parted(self.setup)
         self.case = restored(dict(self.plan.case))
         self.defenses = self.case.build_defenses()
+        if self.whitebox is None:
+            limit = WORK if self.plan.budget is None else WHITEBOX_SHARE * self.plan.budget * FLOPS_A_SECOND
+            self.whitebox = WhiteBox(work=min(WORK, limit))
 
     def __call__(self) -> Conclusion:
         """Does what is not done yet, and concludes."""
         curve = self.ridge(None if self.plan.budget is None else SHARE * self.plan.budget)
         if self.plan.epochs is None:
             self.decide(curve)
-        zone = None
-        if self.plan.epochs:
-            zone = find_zone(self.names, curve, self.attacker(), threshold=self.plan.threshold, epochs=self.plan.epochs)
+        attacker = self.attacker()
+        curve = advance(self.names, curve, attacker.compute, threshold=self.plan.threshold)
+        attacker = replace(attacker, cheap=dict(zip(self.names, curve, strict=True)))
+        zone = find_zone(
+            self.names, curve, attacker, threshold=self.plan.threshold, epochs=max(1, self.plan.epochs or 0)
+        )
         found = conclude(self.plan, list(self.known.values()), zone)
+        found = replace(found, remedy=self._remedy(found))
         save_conclusion(self.folder, found)
         shutil.rmtree(self.folder / FEATURES, ignore_errors=True)
         return found
 
     def ridge(self, seconds: float | None = None) -> list[float]:
-        """FVU of ridge regression at every cut of the plan, by depth; cuts for which ``seconds`` do not last leave the plan before."""
+        """What regression leaves at every cut of the plan, by depth (:func:`leakgauge.split.zone.kept`); cuts for which ``seconds`` do
+        not last leave the plan before.
+        """
         if seconds is not None and not self.plan.named:
             self._thin(seconds)
         found = self._ridge_at(self.names)
@@ -487,25 +560,55 @@ class ScanRun:
             self.auxiliary,
             self.test,
             names,
-            inverter=RidgeInverter(),
+            inverter=LinearInverter(),
             defenses=self.defenses,
             known=known,
             on_cut=done,
             seed=self.case.seed,
         )
-        return {row.cut: row.fvu for row in found.rows}
+        limits = {"threshold": self.plan.threshold, "recognised": self.plan.recognised}
+        return {row.cut: kept(row.fvu, row.reidentified, **limits) for row in found.rows}
+
+    def _remedy(self, found: Conclusion) -> Remedy | None:
+        """What would protect the cut that leaks least, where no cut before the output is recommended and nothing defends yet."""
+        shares = {str(cut["name"]): float(cut["edge_share"]) for cut in self.plan.cuts}
+        inside = {
+            name: fvu
+            for name, fvu in zip(self.names, found.envelope, strict=True)
+            if fvu is not None and shares[name] < 1
+        }
+        recommended = found.recommended is not None and shares[found.recommended] < 1
+        if recommended or found.undertrained or self.defenses or not inside:
+            return None
+        cut = max(inside, key=lambda name: (inside[name], self.names.index(name)))
+        return find_remedy(
+            self.setup.victim,
+            self.auxiliary,
+            self.test,
+            cut,
+            threshold=self.plan.threshold,
+            recognised=self.plan.recognised,
+            seed=self.case.seed,
+        )
 
     def attacker(self) -> Attacker:
-        """Trains a decoder at a cut and keeps it as a record; what a record tells is not trained again."""
+        """Attacks a cut and keeps each result as a record; what is on record is not done again."""
         return Attacker(
             self.setup.victim,
             self.auxiliary,
             self.test,
-            self.inverter,
+            None if self.plan.epochs == 0 else self.inverter,
             defenses=self.defenses,
             folder=self.folder / FEATURES,
             seed=self.case.seed,
             enough=self.plan.threshold,
+            recognised=self.plan.recognised,
+            whitebox=self.whitebox,
+            flops={str(cut["name"]): int(cut["edge_flops"]) for cut in self.plan.cuts},
+            computed={
+                cut: risk_of(record) for (cut, attack, _), record in self.known.items() if attack == LEAST_SQUARES
+            },
+            on_computed=lambda row, made: self._keep(row, LEAST_SQUARES, 0, made),
             rows={
                 (cut, allowed): risk_of(record)
                 for (cut, attack, allowed), record in self.known.items()
@@ -526,7 +629,7 @@ class ScanRun:
         if made is not None:
             place = self.names.index(row.cut)
             number = self.plan.cuts[place].get("place", place)  # cuts may have left the plan; the number stays
-            name = f"scan-{number:03d}-{attack}" + (f"-{allowed}" if allowed else "")
+            name = f"scan-{number:03d}-{attack.replace(' ', '-')}" + (f"-{allowed}" if allowed else "")
             picture = save_strip(self.folder, name, made[:SHOWN].float())
         trained = row.epochs if row.epochs else allowed
         record = CutRecord(row.cut, attack, trained, finite(asdict(row)), picture, places, allowed=allowed)
@@ -545,15 +648,20 @@ class ScanRun:
         """Epochs that the decoders which the search will probably train can have within the budget, and the seconds that they then take."""
         if self.plan.budget is None:
             return EPOCHS, 0.0
+        began = time.perf_counter()
+        curve = advance(self.names, curve, self.attacker().compute, threshold=self.plan.threshold)
+        computing = time.perf_counter() - began
         likely = self._likely(curve)
         if not likely:
             return 0, 0.0
         spent, an_epoch = self._trial(likely, 1)
+        if not an_epoch:
+            return EPOCHS, 0.0  # least squares breaks them all
         if 3 * spent < self.plan.budget / 4:  # a second point tells the epochs' own time from what surrounds them
             again, longer = self._trial(likely, 3)
             spent += again
             an_epoch = max((longer - an_epoch) / 2, 0.1 * an_epoch)
-        left = self.plan.budget - spent
+        left = self.plan.budget - spent - computing
         epochs = MOST_EPOCHS if left >= MOST_EPOCHS * an_epoch else max(1, int(left / an_epoch))
         return epochs, epochs * an_epoch
 
@@ -571,7 +679,7 @@ class ScanRun:
         attacker = self.attacker()
         for cut in likely:
             attacker(cut, epochs)
-        rows = [attacker.rows[cut, epochs] for cut in likely]
+        rows = [attacker.rows[cut, epochs] for cut in likely if (cut, epochs) in attacker.rows]
         whole = sum(row.seconds * epochs / max(1, row.epochs or epochs) for row in rows)
         return sum(row.seconds for row in rows), whole
 

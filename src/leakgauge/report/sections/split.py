@@ -14,7 +14,7 @@ from markupsafe import Markup
 from leakgauge.audit.findings import Split, split_of
 from leakgauge.audit.phrasing import duration, number, plural, thousands
 from leakgauge.audit.questions import split as store
-from leakgauge.audit.questions.split import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions.split import DECODER, LEAST_SQUARES, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.wording import Statement, split_notes
 from leakgauge.report.charts import (
     HEIGHT,
@@ -47,6 +47,7 @@ class Cut:
     ridge: float | None
     low: float | None
     high: float | None
+    computed: float | None
     decoder: float | None
     envelope: float | None
     by_depth: float | None
@@ -62,7 +63,8 @@ def section(folder: Path, statement: Statement) -> dict[str, Any]:
     names = [str(cut["name"]) for cut in plan.cuts]
     ridge = {r.cut: r for r in records if r.attack == RIDGE}
     decoded = {name: _strongest([r for r in records if r.attack == DECODER and r.cut == name]) for name in names}
-    cuts = [_cut(i, plan, ridge.get(name), decoded[name], end) for i, name in enumerate(names)]
+    computed = {r.cut: r for r in records if r.attack == LEAST_SQUARES}
+    cuts = [_cut(i, plan, ridge.get(name), computed.get(name), decoded[name], end) for i, name in enumerate(names)]
     recommended = None if end is None or end.recommended is None else names.index(end.recommended) + 1
     leaking = 0 if end is None or end.leaking is None else names.index(end.leaking) + 1
     measured = any(cut.envelope is not None for cut in cuts)
@@ -94,7 +96,10 @@ def section(folder: Path, statement: Statement) -> dict[str, Any]:
         else None,
         "truth": pictures(folder, plan.truth, count=plan.shown, at_most=plan.shown)[0],
         "shown": plan.shown,
-        "rows": [_row(cut, plan, ridge.get(cut.name), decoded[cut.name], folder, recommended) for cut in cuts],
+        "rows": [
+            _row(cut, plan, [r for r in records if r.cut == cut.name], decoded[cut.name], folder, recommended)
+            for cut in cuts
+        ],
         "pictured": pictured,
         "maps": [_map(cut, ridge[cut.name], plan) for i in pictured if (cut := cuts[i]).name in ridge],
         "mapped": max((len(record.map) for record in ridge.values()), default=0),
@@ -110,7 +115,14 @@ def section(folder: Path, statement: Statement) -> dict[str, Any]:
     }
 
 
-def _cut(index: int, plan: ScanPlan, ridge: CutRecord | None, decoder: CutRecord | None, end: Conclusion | None) -> Cut:
+def _cut(
+    index: int,
+    plan: ScanPlan,
+    ridge: CutRecord | None,
+    computed: CutRecord | None,
+    decoder: CutRecord | None,
+    end: Conclusion | None,
+) -> Cut:
     cut = plan.cuts[index]
     risk = {} if ridge is None else ridge.risk
     return Cut(
@@ -119,7 +131,8 @@ def _cut(index: int, plan: ScanPlan, ridge: CutRecord | None, decoder: CutRecord
         ridge=risk.get("fvu"),
         low=risk.get("fvu_low"),
         high=risk.get("fvu_high"),
-        decoder=None if decoder is None or math.isnan(decoder.fvu) else decoder.fvu,
+        computed=_fvu(computed),
+        decoder=_fvu(decoder),
         envelope=None if end is None else end.envelope[index],
         by_depth=None if end is None else end.by_depth[index],
         bytes=int(cut["bytes"]),
@@ -131,12 +144,14 @@ def _cut(index: int, plan: ScanPlan, ridge: CutRecord | None, decoder: CutRecord
 def _row(
     cut: Cut,
     plan: ScanPlan,
-    ridge: CutRecord | None,
+    own: Sequence[CutRecord],
     decoder: CutRecord | None,
     folder: Path,
     recommended: int | None,
 ) -> dict[str, Any]:
     planned = plan.cuts[cut.number - 1]
+    ridge, best = next((r for r in own if r.attack == RIDGE), None), _strongest(own)
+    named = [r.reidentified for r in own if not math.isnan(r.reidentified)]
     risk = {} if ridge is None else ridge.risk
     sizes = (("image", plan.raw_bytes), ("JPEG", plan.jpeg_bytes))
     larger = [name for name, size in sizes if size is not None and cut.bytes > size]
@@ -152,31 +167,34 @@ def _row(
         "share": number(100 * float(planned["edge_share"]), 1),
         "ridge": _score(cut.ridge, 3),
         "interval": f"{number(cut.low, 3)} to {number(cut.high, 3)}" if known else "",
+        "by": "" if ridge is None else ridge.by,
+        "computed": _score(cut.computed, 3),
         "decoder": _score(cut.decoder, 3),
         "epochs": "" if decoder is None else plural(decoder.epochs, "epoch"),
         "envelope": _score(cut.envelope, 3),
         "ssim": _score(risk.get("ssim"), 2),
-        "reidentified": _score(None if (share := risk.get("reidentified")) is None else 100 * share, 0),
+        "reidentified": _score(100 * max(named) if named else None, 0),
         "accuracy": _score(risk.get("accuracy"), 3),
         "within": _score(risk.get("within"), 2),
         "rank": _score(risk.get("effective_rank"), 0),
-        "strip": _strip(cut, plan, ridge, decoder, folder),
-        "source": cut_anchor(cut.number) if ridge is not None or decoder is not None else "",
+        "strip": _strip(cut, plan, best, folder),
+        "source": cut_anchor(cut.number) if own else "",
     }
 
 
-def _strip(
-    cut: Cut, plan: ScanPlan, ridge: CutRecord | None, decoder: CutRecord | None, folder: Path
-) -> dict[str, Any] | None:
-    """What the better of the two attacks reconstructed."""
-    wins = cut.ridge is None or (cut.decoder is not None and cut.decoder < cut.ridge)
-    better = decoder if decoder is not None and wins else ridge
-    if better is None or not better.picture:
+def _strip(cut: Cut, plan: ScanPlan, best: CutRecord | None, folder: Path) -> dict[str, Any] | None:
+    """What the best attack reconstructed."""
+    if best is None or not best.picture:
         return None
-    fvu = number(better.fvu, 2)
-    alt = f"Reconstructions at cut {cut.number}, {cut.name}, by {better.effort}: FVU {fvu}"
-    shown = pictures(folder, better.picture, count=plan.shown, at_most=plan.shown)[0]
-    return {"picture": shown, "by": better.effort, "fvu": fvu, "alt": alt}
+    fvu = number(best.fvu, 2)
+    alt = f"Reconstructions at cut {cut.number}, {cut.name}, by {best.effort}: FVU {fvu}"
+    count = min(plan.shown, int(best.risk.get("tested") or plan.shown))
+    shown = pictures(folder, best.picture, count=count, at_most=count)[0]
+    return {"picture": shown, "by": best.effort, "fvu": fvu, "alt": alt}
+
+
+def _fvu(record: CutRecord | None) -> float | None:
+    return None if record is None or math.isnan(record.fvu) else record.fvu
 
 
 def _score(value: float | None, places: int) -> str:
@@ -190,7 +208,7 @@ def _map(cut: Cut, record: CutRecord, plan: ScanPlan) -> dict[str, Any]:
 
 
 def _strongest(records: Sequence[CutRecord]) -> CutRecord | None:
-    """The decoder that did best; one that refused only where there is no other."""
+    """The attack that did best; one that refused only where there is no other."""
     return min(records, key=lambda r: (math.isnan(r.fvu), r.fvu if not math.isnan(r.fvu) else 0.0), default=None)
 
 
@@ -232,7 +250,7 @@ def cut_chart(
     recommended: int | None,
     uid: str,
 ) -> Markup:
-    """FVU over the cuts: ridge with its interval, decoder, envelope, the straight line of the depth, and two zones.
+    """FVU over the cuts: regression with its interval, least squares, decoder, envelope, the line of the depth, and two zones.
 
     The zone that leaks ends between cut ``leaking`` (0: none leaks) and the next; the zone that held begins at ``recommended``.
     """
@@ -242,11 +260,12 @@ def cut_chart(
         for cut in cuts
         if (cut.number - 1) % every == 0 or cut.number == recommended
     )
-    measured = [v for c in cuts for v in (c.ridge, c.decoder, c.envelope, c.high) if v is not None]
+    measured = [v for c in cuts for v in (c.ridge, c.computed, c.decoder, c.envelope, c.high) if v is not None]
     low, high = [c.low for c in cuts], [c.high for c in cuts]
     lines = [
         Line("decoder", "decoder", [c.decoder for c in cuts], shape="diamond", joined=False),
-        Line("ridge", "ridge", [c.ridge for c in cuts], low, high, shape="circle"),
+        Line("least squares", "computed", [c.computed for c in cuts], shape="diamond", joined=False),
+        Line("regression", "ridge", [c.ridge for c in cuts], low, high, shape="circle"),
         Line("best attack (envelope)", "envelope", [c.envelope for c in cuts]),
         Line("by depth alone", "by-depth", [c.by_depth for c in cuts]),
     ]
