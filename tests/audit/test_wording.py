@@ -25,6 +25,7 @@ from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
 from leakgauge.audit.wording import Statement, rule, statements
+from leakgauge.split.remedies import Remedy
 from tests.made import FEASIBLE, INFEASIBLE, PARTIAL, defended, ended, update, verdict
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -41,8 +42,10 @@ WATCHED = Training(    top1=Measured(100, 0.31, 0.2, 0.42),
 steps=100, peak=Measured(40, 1.0, 0.8, 1.2), last=Measured(100, 0.2, 0.1, 0.3), ceiling=2.77, scored=30,
                    controls=(("null", 0.0), ("decoy", -0.1)), layers=(("fc.weight", 0.3),), seconds=4.0)  # fmt: skip
 SCANNED = Split(threshold=0.25, cuts=7, recommended="pool3", fvu=0.3, bytes=64, edge_share=0.9, safest="head", safest_fvu=0.5,
-                scanned=7, decoders=False, auxiliary=800, tested=200)  # fmt: skip
-NO_CUT = replace(SCANNED, recommended=None)
+                scanned=7, auxiliary=800, tested=200, raw_bytes=784, computed=2, decoded=1, decoder_epochs=24, epochs_here=24,
+                by="least squares", reidentified=0.12, recognised=0.25, candidate="pool3", accuracy=0.93)  # fmt: skip
+NO_CUT = replace(SCANNED, recommended=None, candidate=None, safest_fvu=0.2)
+REMEDY = Remedy("pool3", noise=1.0, fvu=0.47, reidentified=0.16, accuracy=0.9, width=13)
 BASE = defended(1, "", FEASIBLE, ssim=0.9)
 ROW = defended(2, "prune:0.99", INFEASIBLE, ssim=0.1, auc=0.9, cost=1.0, front=True)
 
@@ -104,7 +107,13 @@ SCENES: dict[str, dict[str, tuple[Findings, str, str]]] = {
     "split": {
         "a cut": (Findings(split=SCANNED), "good", "Cut found"),
         "the output alone": (Findings(split=replace(SCANNED, recommended="head", edge_share=1.0)), "partly", "Only the output"),
-        "no cut": (Findings(split=replace(NO_CUT, require="bytes<=9")), "bad", "No cut"),
+        "a cut without decoders": (Findings(split=replace(SCANNED, decoders=False, decoded=0, decoder_epochs=0)), "partly", "Cut found"),
+        "a cut larger than the image": (Findings(split=replace(SCANNED, bytes=1568)), "partly", "Cut found"),
+        "not attacked enough": (Findings(split=replace(SCANNED, recommended=None, undertrained=True)), "partly", "Not attacked enough"),
+        "no cut that meets": (Findings(split=replace(SCANNED, recommended=None, require="bytes<=9")), "bad", "No cut"),
+        "no cut, and what would help": (Findings(split=replace(NO_CUT, safest_fvu=0.5, blurred=("head",), remedy=REMEDY)), "bad", "No cut"),
+        "no noise helps": (Findings(split=replace(NO_CUT, remedy=replace(REMEDY, noise=None))), "bad", "No cut"),
+        "refused where it might hold": (Findings(split=replace(NO_CUT, safest_fvu=0.5)), "bad", "No cut"),
         "no cut of one": (Findings(split=replace(NO_CUT, cuts=1)), "bad", "No cut"),
         "not finished": (Findings(split=replace(SCANNED, finished=False)), "none", "Not finished"),
     },

@@ -32,7 +32,10 @@ def test_the_page_says_what_was_found(scanned):
     page = write(scanned).read_text().replace("<wbr>", "")
     assert "<h1>Scan of edge-camera" in page
     assert (
-        page.count("At stage3.pool or deeper. There the best attack leaves 42 % of the image variance unexplained") == 2
+        page.count(
+            "At stage3.pool or deeper. There the best attack (decoder) leaves 42 % of the image variance unexplained"
+        )
+        == 2
     )
     assert "note &lt;one&gt;" in page
     assert "no score: the features hold &lt;NaN&gt;" in page

@@ -616,8 +616,8 @@ def on_split(split: Split) -> Statement:
     named = "" if split.reidentified is None else f" and names {100 * split.reidentified:.0f} % of the originals"
     said = [
         f"At {split.recommended} or deeper. There the best attack{by} leaves {100 * (split.fvu or 0):.0f} % of the image variance "
-        f"unexplained (FVU {number(split.fvu, 2)}, threshold {split.threshold:g}; 0 is a copy of the image, 1 is the mean image){named}. It sends "
-        f"{split.bytes} bytes{deep}."
+        f"unexplained (FVU {number(split.fvu, 2)}, threshold {split.threshold:g}; 0 is a copy of the image, 1 is the mean image){named}. "
+        f"It sends {split.bytes} bytes{deep}."
     ]
     if split.larger_here:
         said.append(
@@ -639,8 +639,11 @@ def _no_cut(split: Split) -> str:
     best = f"{best}." if best else ""
     if split.candidate is not None:
         return f"No cut{of} keeps an FVU of {split.threshold:g} and meets {split.require}.{best}"
-    more = f" and meets {split.require}" if split.require else ""
-    return f"No cut of this network protects by itself: no cut{of} keeps an FVU of {split.threshold:g}{more}.{best}"
+    if (split.safest_fvu or 0) >= split.threshold and split.safest not in split.blurred:
+        return f"No cut{of} is shown to protect: the attack on {split.safest} was refused.{best}"
+    at = f"each of {split.cuts} cuts" if split.cuts > 1 else "the only cut"
+    named = f" or re-identifies more than {100 * split.recognised:.0f} % of the images" if split.recognised < 1 else ""
+    return f"No cut of this network protects by itself: at {at} an attack gets below an FVU of {split.threshold:g}{named}.{best}"
 
 
 def remedy(split: Split) -> tuple[str, ...]:

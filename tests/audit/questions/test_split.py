@@ -14,6 +14,7 @@ from leakgauge.audit.findings import Split, split_of
 from leakgauge.audit.questions import split as store
 from leakgauge.audit.questions.split import (
     DECODER,
+    LEAST_SQUARES,
     RIDGE,
     Asked,
     Conclusion,
@@ -167,7 +168,7 @@ def test_too_few_images(setup):
 
 
 def test_a_scan_concludes(setup, tmp_path):
-    run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=2))
+    run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=2), inverter=Stopping())
     names = [cut["name"] for cut in run.plan.cuts]
     assert names == ["1", "3", "5"]
     lines = store.read(tmp_path / "run")
@@ -178,8 +179,11 @@ def test_a_scan_concludes(setup, tmp_path):
     assert (known.threshold, known.auxiliary, known.tested, known.scanned) == (0.4, 72, 18, 3)
     assert known.decoder_epochs == found.epochs_spent > 0
     place = names.index(found.recommended)
+    assert found.candidate == found.recommended
+    assert not found.undertrained
     assert found.envelope[place] >= 0.4
-    assert all(found.envelope[i] < 0.4 for i in range(place))
+    assert all(found.envelope[i] < 0.4 or names[i] in known.blurred for i in range(place))
+    assert [r.cut for r in lines if r.attack == LEAST_SQUARES] == [found.recommended]
     assert found.by_depth == pytest.approx(straight([found.envelope[0], 0, found.envelope[-1]]))
     assert store.read_conclusion(tmp_path / "run") == found
     assert not (tmp_path / "run" / "features").exists()
@@ -214,13 +218,12 @@ def test_a_killed_scan_goes_on_where_it_was(setup, tmp_path):
 
 
 def test_a_decoder_that_diverges_is_recorded_and_passed_over(setup, tmp_path):
-    run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.1, epochs=2), inverter=Blunt(diverges_at=256))
+    run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=2), inverter=Blunt(diverges_at=3))
     refused = [r for r in store.read(tmp_path / "run") if r.risk["refusal"]]
-    assert refused
-    assert {(r.cut, r.attack) for r in refused} == {("1", DECODER)}
+    assert {(r.cut, r.attack) for r in refused} == {("5", DECODER)}
     assert all(math.isnan(r.fvu) for r in refused)
-    assert found.recommended in ("3", "5")
-    assert [(attack, cut) for attack, cut, _ in facts(run, found).refused] == [(DECODER, "1")]
+    assert found.recommended is None
+    assert [(attack, cut) for attack, cut, _ in facts(run, found).refused] == [(DECODER, "5")]
     assert "training diverged" in facts(run, found).refused[0][2]
     assert len([k for k in run.known if k[1] == RIDGE]) == 3
 
@@ -272,9 +275,14 @@ def test_requirements_decide_behind_the_zone(setup, tmp_path):
 
 
 def test_more_bytes_than_the_image_are_told(setup, tmp_path):
-    run, found = scanned(setup, tmp_path / "run", Asked(epochs=0, threshold=1e-4, names=("1",)))
+    run, found = scanned(setup, tmp_path / "run", Asked(epochs=0, threshold=1e-9, names=("1",)))
+    assert found.recommended is None  # it is undone, and its images are re-identified
+    assert "No cut of this network protects by itself" in on_split(facts(run, found)).text
+    found = dataclasses.replace(found, recommended="1")
     assert facts(run, found).larger == facts(run, found).larger_than_jpeg == ("1",)
-    first, second = [note for note in split_notes(facts(run, found)) if " sends " in note]
+    statement = on_split(facts(run, found))
+    assert (statement.tone, "That is 16.0 times the raw image" in statement.text) == ("partly", True)
+    _, first, second, *_ = split_notes(facts(run, found))
     assert first.startswith("1 sends 1024 bytes as fp32: more than the raw image (64) and its JPEG (")
     assert second == "1 of 1 cut sends more than the raw image: 1."
 
@@ -311,7 +319,7 @@ def test_missing_classes_are_told(setup, tmp_path):
         (Asked(epochs=-1), "at least 0"),
         (Asked(epochs=1, budget=3.0), "either --epochs or --attack-budget"),
         (Asked(numbers="int4"), "fp32, fp16, int8"),
-        (Asked(require="speed<=3"), "is not a constraint"),
+        (Asked(require="speed<=3"), "not a constraint"),
     ],
 )
 def test_mistakes(setup, tmp_path, asked, sentence):
@@ -324,3 +332,34 @@ def test_few_points_or_equal_points_have_no_map():
     assert placed(torch.rand(5, 3)) == ()
     assert placed(torch.ones(12, 3)) == ()
     assert len(placed(torch.rand(12, 3))) == 12
+
+
+def test_a_decoder_that_does_worse_than_regression_recommends_nothing(setup, tmp_path):
+    run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=2))  # the mean image
+    assert (found.recommended, found.candidate, found.undertrained) == (None, "5", True)
+    statement = on_split(facts(run, found))
+    assert (statement.badge, "trained too little" in statement.text) == ("Not attacked enough", True)
+    assert store.read_conclusion(tmp_path / "run") == found
+
+
+def test_images_that_are_named_are_a_leak_whatever_the_fvu(setup, tmp_path):
+    run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.01, epochs=1), inverter=Stopping())
+    assert run.plan.recognised == pytest.approx(0.2 + 3 / 18)
+    assert found.recommended not in ("1", "3")
+    known = facts(run, found)
+    assert set(known.blurred) & {"1", "3"}
+    assert any("re-identified more often than 37 %" in note for note in split_notes(known))
+
+
+def test_what_would_protect_is_said_where_no_cut_does(setup, tmp_path):
+    run, found = scanned(setup, tmp_path / "run", Asked(epochs=0, names=("1", "3")))
+    assert found.recommended is None
+    assert found.remedy is not None
+    assert found.remedy.cut in ("1", "3")
+    assert 0 < found.remedy.width < 18
+    statement = on_split(facts(run, found))
+    assert "No cut of this network protects by itself" in statement.text
+    assert f"With at most {found.remedy.width} numbers per image" in statement.text
+    if found.remedy.noise is not None:
+        assert f"gaussian_noise:relative={found.remedy.noise:g}" in statement.text
+    assert store.read_conclusion(tmp_path / "run") == found

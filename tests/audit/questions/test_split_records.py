@@ -9,6 +9,7 @@ import pytest
 from leakgauge.audit.questions import split as store
 from leakgauge.audit.questions.split import RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.errors import BadInput
+from leakgauge.split.remedies import Remedy
 
 PLAN = ScanPlan(
     case={"model": "vgg", "defenses": []},
@@ -51,7 +52,10 @@ def test_everything_is_read_back(tmp_path):
 
 
 def test_a_conclusion_is_read_back(tmp_path):
-    found = Conclusion("a", None, True, ("a",), (0.5, None), (None, 0.1), None, None, 3, 9)
+    remedy = Remedy("a", 0.5, 0.4, 0.1, None, 12)
+    found = Conclusion(
+        "a", None, True, ("a",), (0.5, None), (None, 0.1), None, None, 3, 9, candidate="a", remedy=remedy
+    )
     store.save_conclusion(tmp_path, found)
     assert store.read_conclusion(tmp_path) == found
 

@@ -9,7 +9,7 @@ from leakgauge.audit.questions import split
 from leakgauge.audit.questions.split import RIDGE, Asked, ScanRun, plan_scan
 from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels, Victim
-from leakgauge.split import RidgeInverter
+from leakgauge.split.inverters import LinearInverter
 
 EACH = 10.0
 """Seconds that ridge takes at a cut, by our clock."""
@@ -26,16 +26,16 @@ def setup():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time passes only while ridge is fitted."""
+    """Time passes only while the first regression at a cut is fitted."""
     now = [0.0]
 
-    class Slow(RidgeInverter):
+    class Slow(LinearInverter):
         def __call__(self, *args, **options):
             now[0] += EACH
             return super().__call__(*args, **options)
 
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    monkeypatch.setattr(split, "RidgeInverter", Slow)
+    monkeypatch.setattr(split, "LinearInverter", Slow)
 
 
 class Mean:
@@ -70,13 +70,13 @@ def test_with_time_enough_nothing_is_left_out(setup, clock, tmp_path):
     plan, run, _ = scanned(setup, tmp_path / "long", budget=18 * EACH)
     assert len(run.names) == len(plan.cuts)
     assert not any("lack of time" in note for note in run.plan.notes)
-    _, run, _found = scanned(setup, tmp_path / "unlimited", epochs=0)
+    _, run, _ = scanned(setup, tmp_path / "unlimited", epochs=0)
     assert len(run.names) == len(plan.cuts)
 
 
 def test_cuts_that_were_named_are_never_left_out(setup, clock, tmp_path):
     names = ("1", "3", "5", "7", "9", "11")
-    _, run, _found = scanned(setup, tmp_path / "named", budget=EACH, names=names)
+    _, run, _ = scanned(setup, tmp_path / "named", budget=EACH, names=names)
     assert tuple(run.names) == names
     assert not any("lack of time" in note for note in run.plan.notes)
 

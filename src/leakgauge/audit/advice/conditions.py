@@ -308,6 +308,7 @@ def no_safe_cut(found: Findings) -> Match | None:
         "no cut could be attacked"
         if split.safest_fvu is None
         else f"{split.safest} keeps most, {number(split.safest_fvu, 2)}"
+        + (", but its images are re-identified" if split.safest in split.blurred else "")
     )
     none = "The one cut that was scanned does not keep" if split.cuts == 1 else f"None of {split.cuts} cuts keeps"
     better = "".join(f" {sentence}" for sentence in remedy(split))
