@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from leakgauge.audit.questions import training
 from leakgauge.integrations.huggingface_trainer import trainer_monitor
 
 
@@ -162,3 +163,24 @@ def test_a_resumed_training_goes_on_from_the_checkpoints_step(tmp_path, kept):
     assert logged == [1, 2, 3, 4, 3, 4, 5, 6]
     told = [record["step"] for record in callback.monitor.records()]
     assert told == ([1, 2, 3, 4, 5, 6] if kept else [3, 4, 5, 6])
+
+
+def test_a_training_leaves_a_run_folder(handler, tmp_path):
+    model = nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    callback = trainer_monitor(every=4, out=tmp_path / "run", strict=True)
+    events = handler(callback, model, optimizer)
+    events.call_event("on_train_begin", None, None, None)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(
+            model(torch.rand(6, 12, generator=rng)), torch.randint(3, (6,), generator=rng)
+        ).backward()
+        optimizer.step()
+    events.call_event("on_train_end", None, None, None)
+    found = training.read(tmp_path / "run")
+    assert [report["step"] for report in found.reports] == [4, 8]
+    assert found.end["how"] == "finished"
+    assert found.reports[-1]["scalars"]["privacy/whitebox/probes"] == 2
+    assert (tmp_path / "run" / "report.html").is_file()

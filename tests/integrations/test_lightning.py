@@ -8,6 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from leakgauge.audit.findings import training_of
+from leakgauge.audit.questions import training
+from leakgauge.audit.wording import conclude_training
 from leakgauge.errors import BadInput
 from leakgauge.integrations.lightning import lightning_monitor
 from leakgauge.integrations.torchvision_guest import invite_torchvision
@@ -188,3 +191,35 @@ def test_hooks_are_removed_after_an_error_in_the_fit():
         fit(module, [callback])
     assert callback.monitor.step == 3
     assert not any(p._backward_hooks for p in module.parameters())
+
+
+def test_a_fit_leaves_a_run_folder(tmp_path):
+    logged = []
+    out = tmp_path / "watched"
+    callback = lightning_monitor(
+        every=5, loss=nn.functional.cross_entropy, out=out, log=lambda s, n: logged.append(n), strict=True
+    )
+    fit(Module(), [callback], epochs=2)
+    found = training.read(out)
+    assert [report["step"] for report in found.reports] == [5, 10, 15, 20] == logged
+    assert found.end["how"] == "finished"
+    assert found.about["training"] == "Module under Lightning"
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert conclude_training(training_of(found)).partition(":")[0] in page
+    with pytest.raises(BadInput, match="already holds a monitored training"):
+        fit(Module(), [lightning_monitor(out=out)])
+
+
+def test_a_fit_that_fails_is_on_record(tmp_path):
+    class Failing(Module):
+        def training_step(self, batch, index):
+            if index == 7:
+                raise RuntimeError("no luck")
+            return super().training_step(batch, index)
+
+    with pytest.raises(RuntimeError, match="no luck"):
+        fit(Failing(), [lightning_monitor(every=2, out=tmp_path / "run")])
+    found = training.read(tmp_path / "run")
+    assert (found.end["how"], found.end["step"]) == ("failed", 7)
+    assert "no luck" in found.end["why"]
+    assert (tmp_path / "run" / "report.html").is_file()

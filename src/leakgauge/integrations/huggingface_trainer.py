@@ -8,22 +8,26 @@ from typing import Any
 import torch
 
 from leakgauge.integrations.huggingface import _transformers
-from leakgauge.monitor import Monitor, watch
+from leakgauge.integrations.recorded import Watched
+from leakgauge.monitor import Monitor
 
 STATE = "leakgauge_monitor.pt"
 """The monitor's file in a checkpoint of the Trainer."""
 
 
-def trainer_monitor(**options: Any) -> Any:
+def trainer_monitor(*, out: str | Path | None = None, **options: Any) -> Any:
     """A ``transformers.TrainerCallback`` that watches a training; ``options`` are those of :func:`leakgauge.monitor.watch`.
 
-        callback = trainer_monitor(every=50, log=jsonl_log("monitor.jsonl"))
+        callback = trainer_monitor(every=50, out="runs/watched")
         Trainer(…, callbacks=[callback]).train()
+
+    ``out`` is a new folder, which gets ``monitor.jsonl`` while the training runs and ``report.html`` at its end; only the first process
+    of several writes.
 
     It attaches when training begins, reads inputs by a hook on the model (with accumulation, those of all parts of a
     step), and the gradient as it is applied, after clipping. A callback cannot reach the Trainer's own reports in time;
     give ``log=trainer.log`` or a logger. Blocks end with the epoch. Checkpoints get a small file with the monitor's step, alarm
-    and reports (nothing that derives from data), and a training resumed from one in ``output_dir`` goes on from there.
+    and reports (nothing that derives from data), and a training resumed from one in ``output_dir`` continues from there.
     """
     transformers = _transformers(extra="trainer")
     prefix = transformers.trainer_utils.PREFIX_CHECKPOINT_DIR
@@ -34,11 +38,20 @@ def trainer_monitor(**options: Any) -> Any:
 
     class LeakageMonitor(transformers.TrainerCallback):
         monitor: Monitor | None = None
+        _watched: Watched | None = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if self.monitor is not None:
-                self.monitor.close()  # a training that was broken off has not ended, and its hooks are still there
-            self.monitor = watch(given["model"], given["optimizer"], **options)
+            if self._watched is not None:  # a training that was broken off has not ended, and its hooks are still there
+                self._watched.finish("failed", "the training was broken off")
+            first = state is None or state.is_world_process_zero
+            self._watched = Watched(
+                given["model"],
+                given["optimizer"],
+                out=out if first else None,
+                trainer="the Hugging Face Trainer",
+                options=options,
+            )
+            self.monitor = self._watched.monitor
             if state is not None and state.global_step:
                 with self.monitor.guard.around("resuming", then=self.monitor.close):
                     self.monitor.load_state_dict(_saved(path_of(args, state), step=state.global_step))
@@ -56,8 +69,8 @@ def trainer_monitor(**options: Any) -> Any:
                     self.monitor.flush()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if self.monitor is not None:
-                self.monitor.close()
+            if self._watched is not None:
+                self._watched.finish()
 
     return LeakageMonitor()
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from leakgauge.errors import BadInput, MissingExtra
+from leakgauge.integrations.recorded import Watched
 from leakgauge.integrations.torchvision_guest import invite_torchvision
-from leakgauge.monitor import Monitor, watch
+from leakgauge.integrations.user_code import one_line
+from leakgauge.monitor import Monitor
 
 
-def lightning_monitor(**options: Any) -> Any:
+def lightning_monitor(*, out: str | Path | None = None, **options: Any) -> Any:
     """A ``lightning.Callback`` that watches a fit; ``options`` are those of :func:`leakgauge.monitor.watch`.
 
-        callback = lightning_monitor(every=50, loss=torch.nn.functional.cross_entropy)
+        callback = lightning_monitor(every=50, loss=torch.nn.functional.cross_entropy, out="runs/watched")
         lightning.Trainer(callbacks=[callback]).fit(module)
         print(callback.monitor.report())
 
+    ``out`` is a new folder, which gets ``monitor.jsonl`` while the fit runs and ``report.html`` at its end; only the first process of
+    several writes.
+
     Batches come from ``on_train_batch_start``; of a batch (x, y) the labels are taken too. Lightning runs backward
     inside ``optimizer.step(closure)``, and clips there: the gradient is read after the closure, as it is applied. Blocks
-    end with the epoch. A fit resumed from a checkpoint goes on from its step, its alarm and its reports. Without ``log``
+    end with the epoch. A fit resumed from a checkpoint continues from its step, its alarm and its reports. Without ``log``
     the numbers go to the trainer's own logger. Automatic optimisation with one optimizer is needed.
     """
     invite_torchvision()  # torchmetrics, which Lightning brings, imports it
@@ -31,6 +37,7 @@ def lightning_monitor(**options: Any) -> Any:
 
     class LeakageMonitor(lightning.Callback):
         monitor: Monitor | None = None
+        _watched: Watched | None = None
         _resumed: dict[str, Any] | None = None
         _labels: Tensor | None = None
 
@@ -44,7 +51,14 @@ def lightning_monitor(**options: Any) -> Any:
             given = dict(options)
             if given.get("log") is None and trainer.logger is not None:
                 given["log"] = trainer.logger.log_metrics
-            self.monitor = watch(pl_module, trainer.optimizers[0], batches="given", **given)
+            self._watched = Watched(
+                pl_module,
+                trainer.optimizers[0],
+                out=out if trainer.is_global_zero else None,
+                trainer="Lightning",
+                options={"batches": "given", **given},
+            )
+            self.monitor = self._watched.monitor
             if self._resumed:
                 self.monitor.load_state_dict(self._resumed)
                 self._resumed = None
@@ -68,8 +82,8 @@ def lightning_monitor(**options: Any) -> Any:
                     self.monitor.flush()
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            if self.monitor is not None:
-                self.monitor.close()
+            if self._watched is not None:
+                self._watched.finish()
 
         def state_dict(self) -> dict[str, Any]:
             return {} if self.monitor is None else self.monitor.state_dict()
@@ -80,8 +94,9 @@ def lightning_monitor(**options: Any) -> Any:
             )
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            if self.monitor is not None:
-                self.monitor.close()
+            if self._watched is not None:
+                stopped = isinstance(exception, KeyboardInterrupt)
+                self._watched.finish("interrupted" if stopped else "failed", one_line(exception))
 
     return LeakageMonitor()
 

@@ -81,7 +81,7 @@ class Monitor:
         self.choices: int = choices
         self.seed: int = seed
         self.guard: Guard = Guard(strict=strict)
-        self._log: Log | None = _writing(log) if isinstance(log, ScalarWriter) else log
+        self._log: Log | None = as_log(log)
         self._sketch: Sketch = SignBucket() if sketch is None else sketch
         self._prober: Prober | None = prober
         self._without_prober: str = "no model to probe"
@@ -406,9 +406,14 @@ def _mean(values: Tensor) -> Rate:
     return Rate(mean, mean - half, mean + half)
 
 
-def _writing(writer: ScalarWriter) -> Log:
-    def log(scalars: dict[str, float], step: int) -> None:
+def as_log(log: Log | ScalarWriter | None) -> Log | None:
+    """``log`` as a callable."""
+    if not isinstance(log, ScalarWriter):
+        return log
+    writer = log
+
+    def write(scalars: dict[str, float], step: int) -> None:
         for name, value in scalars.items():
             writer.add_scalar(name, value, step)
 
-    return log
+    return write

@@ -33,6 +33,7 @@ from leakgauge.core import Loss
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.monitor import Monitor, MonitorWarning, View, watch
+from leakgauge.monitor.monitor import Log, ScalarWriter, as_log
 from leakgauge.monitor.ring import Thinning
 
 FILE = "monitor.jsonl"
@@ -127,16 +128,30 @@ class Recording:
         self._history: Thinning[Mapping[str, Any]] = Thinning()
         self._last: Mapping[str, Any] = {}
         self._trouble: OSError | None = None
+        self._also: Log | None = None
 
     def attach(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss | nn.Module | None, **options: Any
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss | nn.Module | None,
+        *,
+        log: Log | ScalarWriter | None = None,
+        **options: Any,
     ) -> Monitor:
-        """Watches the training and writes the first line of the file; ``options`` are further ones of :func:`watch`."""
+        """Watches the training and writes the first line of the file; ``log`` and ``options`` are further ones of :func:`watch`."""
         settings = self._settings
+        self._also = as_log(log)
         monitor = watch(
-            model, optimizer, loss=loss, every=settings.every, view=settings.view, seed=settings.seed, log=self._log,
+            model,
+            optimizer,
+            loss=loss,
+            every=settings.every,
+            view=settings.view,
+            seed=settings.seed,
+            log=self._log,
             **options,
-        )  # fmt: skip
+        )
         about = {
             **settings.about,
             "model": type(model).__name__,
@@ -188,6 +203,8 @@ class Recording:
         if self.monitor is not None:  # the newest record is the one these scalars belong to
             *_, newest = self.monitor.records()
             self._take(newest)
+        if self._also is not None:
+            self._also(scalars, step)
 
     def _take(self, report: Mapping[str, Any]) -> None:
         self._last = report
