@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+import typer
 
 from leakgauge.audit import plan, records
 
@@ -154,7 +155,7 @@ def asked(leakgauge, monkeypatch):
 
     def stop_after(*options, **more):
         found.append(request_of(*options, **more))
-        raise SystemExit(0)
+        raise typer.Exit(0)
 
     monkeypatch.setattr("leakgauge.cli.audit.request_of", stop_after)
 

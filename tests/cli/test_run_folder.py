@@ -2,6 +2,7 @@
 
 import pytest
 
+from leakgauge.audit.files import LOCK
 from leakgauge.cli.options import ASKED
 from leakgauge.cli.run_folder import claimed, refuse_changes, remember
 from leakgauge.errors import BadInput
@@ -19,7 +20,7 @@ def old(tmp_path):
 
 
 def held(folder):
-    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file() and p.name != LOCK}
 
 
 def claim(folder, *, replace_old=True):

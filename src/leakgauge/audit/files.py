@@ -7,12 +7,17 @@ pixel apart, at native resolution.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import math
 import os
+import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -24,19 +29,71 @@ from leakgauge.errors import BadInput
 
 T = TypeVar("T")
 
+LOCK = ".writer"
+"""File of a run folder that the process which writes it holds locked."""
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 DRAFTS = ".*.part"
 """Pattern of the names under which files are written before they are renamed; a killed process may leave one behind."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes under a temporary name, then renames: a reader never sees half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Writes under a temporary name, then renames: a reader never sees half a file.
+
+    A device or a pipe is written into, as a shell would do it; a link is refused, because what it points to is not ours to replace.
+    """
+    if is_stream(path):
+        with path.open("wb") as stream:
+            stream.write(content)
+        return
+    refuse_link(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        temporary.write_bytes(content)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o666), "wb") as draft:
+            draft.write(content)
         temporary.replace(path)
     except BaseException:  # also Ctrl-C
         temporary.unlink(missing_ok=True)
         raise
+
+
+def is_stream(path: Path) -> bool:
+    """Whether there is something at ``path`` that is written into and not replaced: a device, a pipe, a socket."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuses a link: writing through it would change a file that nobody named."""
+    if path.is_symlink():
+        raise BadInput(f"{path} is a link; name the file itself, or remove the link")
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Inside, nobody else writes into the run folder. A process that was killed holds nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK
+    refuse_link(path)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as held:
+            owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+            raise BadInput(
+                f"{folder} is being written by {owner}; wait until it ends, or choose another --out"
+            ) from held
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} since {datetime.now(UTC):%d %B %Y, %H:%M} UTC\n".encode())
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
 
 
 def line_of(content: Mapping[str, Any]) -> str:
@@ -47,7 +104,8 @@ def line_of(content: Mapping[str, Any]) -> str:
 def append_line(path: Path, text: str) -> None:
     """Adds a line and brings it to the disk, whole or not at all: if the disk is full the file is cut back to what it was."""
     line = text.encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    refuse_link(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | NO_LINKS, 0o644)
     try:
         _drop_half_line(path, descriptor)
         before = os.lseek(descriptor, 0, os.SEEK_END)

@@ -23,8 +23,9 @@ from leakgauge.cli.monitor import monitor
 from leakgauge.cli.options import Options
 from leakgauge.cli.report import report
 from leakgauge.cli.scan import scan
+from leakgauge.cli.terminal import harmless
 from leakgauge.cli.withdraw import withdraw
-from leakgauge.errors import LeakgaugeError
+from leakgauge.errors import BadInput, LeakgaugeError
 
 COMMANDS: Mapping[str, Sequence[Callable[[Any], int]]] = {
     "Measure": (audit, attack, scan, monitor),
@@ -54,6 +55,11 @@ class HelpfulCommand(TyperCommand):
                 parameter.help = declared[parameter.name].help
         super().format_help(ctx, formatter)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Refuses an empty word, which is what a shell makes of a variable that is not set; it never means "not given"."""
+        refuse_empty(args, self.params, ends_with_arguments=not self.callback.options.INTERSPERSED)
+        return super().parse_args(ctx, args)
+
     def get_help_option(self, ctx: Any) -> Any:
         option: Any = super().get_help_option(ctx)
         panels = [one.panel for one in self.callback.options.declared().values()]
@@ -67,6 +73,7 @@ app = typer.Typer(
     suggest_commands=not SUGGESTS,
     subcommand_metavar="COMMAND [ARGS]...",
     rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,  # they print local variables: private pixels and labels
     epilog="Start with: **leakgauge audit** (no arguments: embedded models and data, a report in two to three minutes).",
 )
 
@@ -88,6 +95,22 @@ def common(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
+
+
+def refuse_empty(args: Sequence[str], parameters: Sequence[Any], *, ends_with_arguments: bool) -> None:
+    """A mistake if one of the command's own words is empty. What follows a script is the script's affair (``ends_with_arguments``)."""
+    takes_value = {flag for one in parameters if not getattr(one, "is_flag", True) for flag in one.opts}
+    words = iter(args)
+    for word in words:
+        if word in takes_value:
+            if next(words, None) == "":
+                raise BadInput(f"{word} was given an empty text; leave it out, or give a value")
+        elif word.endswith("=") and word[:-1] in takes_value:
+            raise BadInput(f"{word[:-1]} was given an empty text; leave it out, or give a value")
+        elif not word:
+            raise BadInput("an argument is an empty text; leave it out, or give a value (is a shell variable not set?)")
+        elif ends_with_arguments and not word.startswith("-"):
+            return
 
 
 def _add(function: Callable[[Any], int], panel: str) -> None:
@@ -153,6 +176,11 @@ def main() -> NoReturn:
     except LeakgaugeError as mistake:
         complain(str(mistake))
         sys.exit(2)
+    except SystemExit as ended:
+        complain(
+            f"the model's code ended the program (sys.exit({ended.code!r})) before there was a verdict; remove that call"
+        )
+        sys.exit(2)
     except OSError as trouble:
         complain(
             f"{trouble.strerror or trouble}: {trouble.filename or 'output'}; finished work is kept, free some space or "
@@ -163,8 +191,8 @@ def main() -> NoReturn:
 
 
 def complain(sentence: str) -> None:
-    """Says on stderr what went wrong."""
-    typer.echo(f"leakgauge: {sentence}", err=True)
+    """Says on stderr what went wrong. Control characters, which a file name may hold, are shown and not obeyed."""
+    typer.echo(f"leakgauge: {harmless(sentence)}", err=True)
 
 
 __all__ = ["app", "main"]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
-from rich.markup import escape
 
 from leakgauge.cli.options import CI, Recorded, Served, Threat, opt
+from leakgauge.cli.terminal import shown
 from leakgauge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _attack(options: AttackOptions, case: Case) -> int:
 
     screen = Console(quiet=options.quiet)
     with attack_progress(screen) as progress:
-        bar = progress.add_task(escape(case.name), total=1.0)
+        bar = progress.add_task(shown(case.name), total=1.0)
 
         def on_step(done: int, total: int) -> None:
             if done % 10 == 0:
@@ -104,7 +104,7 @@ def _attack(options: AttackOptions, case: Case) -> int:
         keep_evidence(options.folder, [case], load)
     path = page.write(options.folder)
     screen.print(verdict_table(found))
-    screen.print(f"report: {path}", soft_wrap=True)
+    screen.print(f"report: {shown(path)}", soft_wrap=True)
     return options.judge(found, folder=options.folder)
 
 
@@ -126,5 +126,5 @@ def _attack_update(options: AttackOptions, case: Case) -> int:
     lines.append(f"pictures: {options.folder / found.pictures['reconstruction']}")
     screen = Console(quiet=options.quiet)
     for line in lines:
-        screen.print(line, soft_wrap=True, markup=False)
+        screen.print(shown(line), soft_wrap=True)
     return 0

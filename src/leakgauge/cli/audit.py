@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
-from rich.markup import escape
 
 from leakgauge.cli.options import ASKED, CI, DEFAULT_BUDGET, Resumable, Threat, opt, within
+from leakgauge.cli.terminal import shown
 from leakgauge.errors import BadInput, LeakgaugeError
 
 if TYPE_CHECKING:
@@ -185,12 +185,12 @@ def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer],
         screen.print(verdict_table(asked))
     if explained is not None:
         text = explanation(explained) if options.explain else flipping(explained)
-        screen.print(escape(text), soft_wrap=True, highlight=False)
+        screen.print(shown(text), soft_wrap=True, highlight=False)
     for note in (*ready.notes, *_sentences(run.findings, ended)):
-        screen.print(escape(note), soft_wrap=True, highlight=False)
+        screen.print(shown(note), soft_wrap=True, highlight=False)
     to_do = to_do_as_text(run.findings, width=min(100, screen.width))
-    screen.print(f"\n{escape(to_do)}\n", soft_wrap=True, highlight=False)
-    screen.print(f"report: {path}", soft_wrap=True)
+    screen.print(f"\n{shown(to_do)}\n", soft_wrap=True, highlight=False)
+    screen.print(f"report: {shown(path)}", soft_wrap=True)
     code = options.judge(asked, folder=folder) if "updates" in ended else 0
     broken = any(answer.status == "failed" for answer in ended.values()) or any(r.status == "error" for r in found)
     return code or int(broken)

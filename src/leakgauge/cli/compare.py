@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from leakgauge.cli.options import Quiet, arg, opt, refuse_places
+from leakgauge.cli.terminal import shown
 
 if TYPE_CHECKING:
     from leakgauge.audit.compare import CasePair, Comparison, Difference
@@ -54,7 +54,7 @@ def compare(options: CompareOptions) -> int:
     _print(found, screen)
     if options.out is not None:
         write_whole(options.out, compare_page.render(found).encode())
-        screen.print(f"page: {options.out}", soft_wrap=True)
+        screen.print(f"page: {shown(options.out)}", soft_wrap=True)
     if options.json is not None:
         summary = runs.summary(found)
         write_whole(options.json, json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False).encode())
@@ -66,28 +66,28 @@ def compare(options: CompareOptions) -> int:
 def _print(found: Comparison, screen: Console) -> None:
     if found.cases:
         table = _table("change", "case", "verdict", "SSIM", "PSNR in dB")
-        table.title = f"What changed from {escape(found.before)} to {escape(found.after)}"
+        table.title = f"What changed from {shown(found.before)} to {shown(found.after)}"
         table.caption = "~ within the spread of restarts, ? a single restart: spread unknown; higher figures leak more"
         for pair in found.cases:
             figures = [_moved(difference) for difference in pair.differences]
-            table.add_row(_word(pair.direction), escape(pair.name), _verdicts(pair), *figures)
+            table.add_row(_word(pair.direction), shown(pair.name), _verdicts(pair), *figures)
         screen.print(table)
     if found.changes:
         table = _table("change", "what", "before", "after", "note")
         table.title = "Training, split and defenses"
         for change in found.changes:
             texts = (change.what, change.before, change.after, change.note)
-            table.add_row(_word(change.direction), *map(escape, texts))
+            table.add_row(_word(change.direction), *map(shown, texts))
         screen.print(table)
     lines = [f"differs: {name}: {a} → {b}" for name, a, b in found.settings]
     lines += [f"only in {found.before}: {name}" for name in found.only_before]
     lines += [f"only in {found.after}: {name}" for name in found.only_after]
     for line in lines:
-        screen.print(escape(line), soft_wrap=True, highlight=False)
+        screen.print(shown(line), soft_wrap=True, highlight=False)
     for warning in found.warnings:
-        screen.print(f"[yellow]warning: {escape(warning)}[/]", soft_wrap=True, highlight=False)
+        screen.print(f"[yellow]warning: {shown(warning)}[/]", soft_wrap=True, highlight=False)
     style = "bold red" if found.is_worse else None
-    screen.print(escape(found.sentence), soft_wrap=True, highlight=False, style=style)
+    screen.print(shown(found.sentence), soft_wrap=True, highlight=False, style=style)
 
 
 def _table(*columns: str) -> Table:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from leakgauge.cli.options import ModelAndData, Served, opt, within
+from leakgauge.cli.terminal import shown
 from leakgauge.errors import BadInput, Inapplicable
 
 if TYPE_CHECKING:
@@ -68,5 +68,5 @@ def _table(found: Isolated, first: int) -> Table:
         table.add_column(column, overflow="fold")
     for i in found.samples:
         most = max(found.places[i], key=lambda place: place.rows / place.of)
-        table.add_row(str(first + i), escape(most.tensor), f"{most.rows} of {most.of}")
+        table.add_row(str(first + i), shown(most.tensor), f"{most.rows} of {most.of}")
     return table

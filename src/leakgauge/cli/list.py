@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
 from leakgauge.cli.options import Options, opt
+from leakgauge.cli.terminal import shown
 
 PLAIN = (bool, int, float, str, tuple, type(None))
 """Values that an option on the command line can have."""
@@ -48,7 +48,7 @@ def list_(options: ListOptions) -> int:
         else:
             screen.print(f"[bold]{title}[/]")
             for name, thing in registry.items():
-                screen.print(f"  {name:<22} {escape(_summary(thing))}", soft_wrap=True, highlight=False)
+                screen.print(f"  {name:<22} {shown(_summary(thing))}", soft_wrap=True, highlight=False)
     if not options.long:
         screen.print("\nTheir options and defaults: leakgauge list --long", highlight=False)
     return 0
@@ -59,9 +59,9 @@ def _panel(title: str, usage: str, registry: Mapping[str, Callable[..., object]]
     table.add_column(style="bold cyan", no_wrap=True)
     table.add_column()
     for name, thing in registry.items():
-        table.add_row(name, escape(_summary(thing)))
+        table.add_row(name, shown(_summary(thing)))
         if with_options and (taken := _options_of(thing)):
-            table.add_row("", f"[dim]{escape(taken)}[/]")
+            table.add_row("", f"[dim]{shown(taken)}[/]")
     return Panel(table, title=title, title_align="left", subtitle=f"[dim]{usage}[/]", subtitle_align="left")
 
 

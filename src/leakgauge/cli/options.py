@@ -282,3 +282,5 @@ def refuse_places(*files: Path | None) -> None:
             raise BadInput(f"there is no folder {path.parent} to write {path.name} into")
         if path is not None and path.is_dir():
             raise BadInput(f"{path} is a folder; name the file to write")
+        if path is not None and path.is_symlink() and path.is_file():
+            raise BadInput(f"{path} is a link; name the file itself")

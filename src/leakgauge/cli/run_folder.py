@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from leakgauge.audit.files import write_whole
+from leakgauge.audit.files import sole_writer, write_whole
 from leakgauge.cli.options import ASKED
 from leakgauge.errors import BadInput
 
@@ -40,6 +40,31 @@ def claimed(
     """
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     make_folder(folder)
+    try:
+        with sole_writer(folder):
+            _bring_back(folder, marks or names[:1])
+            with _replaced(folder, names, replace_old=replace_old, refusal=refusal, marks=marks):
+                yield
+    finally:
+        for place in made:
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+
+
+def _bring_back(folder: Path, marks: Sequence[str]) -> None:
+    """A process that was killed before it had results left the run that it was to replace."""
+    aside = folder / ASIDE
+    if aside.is_dir() and not any((folder / mark).exists() for mark in marks):
+        for left in aside.iterdir():
+            _remove(folder / left.name)
+            left.rename(folder / left.name)
+        aside.rmdir()
+
+
+@contextmanager
+def _replaced(
+    folder: Path, names: Sequence[str], *, replace_old: bool, refusal: str, marks: Sequence[str]
+) -> Iterator[None]:
     aside, old = folder / ASIDE, [name for name in names if (folder / name).exists()]
     if not any(mark in old for mark in marks or names[:1]):
         old = []
@@ -60,9 +85,6 @@ def claimed(
         raise
     finally:
         _remove(aside)
-        for place in made:
-            if place.is_dir() and not any(place.iterdir()):
-                place.rmdir()
 
 
 def _remove(path: Path) -> None:

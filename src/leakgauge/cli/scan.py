@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from leakgauge.cli.options import ASKED, DEFAULT_BUDGET, Defended, ModelAndData, Resumable, opt
+from leakgauge.cli.terminal import shown
 
 if TYPE_CHECKING:
     from leakgauge.audit.questions.split import Conclusion, CutRecord, ScanPlan, ScanRun
@@ -55,6 +55,7 @@ def scan(options: ScanOptions) -> int:
     """
     from leakgauge.audit import evidence
     from leakgauge.audit.case import restored
+    from leakgauge.audit.files import sole_writer
     from leakgauge.audit.questions import split as store
     from leakgauge.audit.questions.split import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
     from leakgauge.audit.session import Session, keep_evidence
@@ -69,8 +70,9 @@ def scan(options: ScanOptions) -> int:
         refuse_changes(folder, options.asked(), kind="scan")
         plan = store.read_plan(folder)
         case, load = restored(dict(plan.case)), Session(find)
-        keep_evidence(folder, [case], load)
-        return _run(ScanRun(load(case), plan, folder), quiet=options.quiet)
+        with sole_writer(folder):
+            keep_evidence(folder, [case], load)
+            return _run(ScanRun(load(case), plan, folder), quiet=options.quiet)
     case = options.case(default="vgg", defenses=options.defense)
     case.build_defenses()
     epochs, budget = options.epochs, options.attack_budget
@@ -117,9 +119,9 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
         bar = progress.add_task("ridge", total=len(run.names), completed=sum(k[1] == RIDGE for k in run.known))
 
         def on_record(record: CutRecord) -> None:
-            progress.update(bar, total=len(run.names), advance=record.attack == RIDGE, description=escape(record.said))
+            progress.update(bar, total=len(run.names), advance=record.attack == RIDGE, description=shown(record.said))
             if progress.disable:
-                screen.print(escape(record.said), soft_wrap=True, highlight=False)
+                screen.print(shown(record.said), soft_wrap=True, highlight=False)
 
         run.on_record = on_record
         found = run()
@@ -128,12 +130,12 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
     known = split_of(run.plan, list(run.known.values()), found)
     if isinstance(known, Split):
         statement = on_split(known)
-        screen.print(escape(f"{statement.badge}: {statement.text}"), soft_wrap=True, highlight=False)
+        screen.print(shown(f"{statement.badge}: {statement.text}"), soft_wrap=True, highlight=False)
         for kind, what in (*statement.assumptions, ("budget", statement.budget)):
-            screen.print(escape(f"{kind}: {what}"), soft_wrap=True, highlight=False)
+            screen.print(shown(f"{kind}: {what}"), soft_wrap=True, highlight=False)
         for note in split_notes(known):
-            screen.print(f"- {escape(note)}", soft_wrap=True, highlight=False)
-    screen.print(f"report: {path}", soft_wrap=True)
+            screen.print(f"- {shown(note)}", soft_wrap=True, highlight=False)
+    screen.print(f"report: {shown(path)}", soft_wrap=True)
     return EXIT_CODE if run.plan.require and not found.met else 0
 
 
@@ -157,11 +159,11 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
         named = [r.reidentified for r in records if r.cut == name and r.reidentified == r.reidentified]  # NaN is not
         risk = ridge.risk if ridge is not None else {}
         if risk.get("refusal"):
-            table.add_row(escape(name), *[""] * 3, "refused", *[""] * 4)
+            table.add_row(shown(name), *[""] * 3, "refused", *[""] * 4)
             continue
         larger = "*" if cut["bytes"] > plan.raw_bytes else ""
         table.add_row(
-            escape(name),
+            shown(name),
             f"{cut['bytes']}{larger}",
             number(cut["edge_flops"] / 1e6, 2),
             f"{cut['edge_share']:.0%}",

@@ -8,7 +8,6 @@ from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +17,7 @@ from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.records import Record
 from leakgauge.audit.wording import result, server_of
+from leakgauge.cli.terminal import shown
 
 MARKS = {"answered": "[green]✓[/]", "refused": "[yellow]–[/]", "failed": "[red]✗[/]"}
 UNITS: Mapping[Question, str] = {"updates": "case", "training": "step", "split": "cut", "defenses": "trial"}
@@ -100,10 +100,10 @@ class AuditView:
     def _row(self, question: Question) -> tuple[str, str, str, str]:
         answer, about = self._answers.get(question), self._estimates.get(question)
         if answer is not None:
-            return MARKS[answer.status], question, answer.status, escape(answer.reason or duration(answer.seconds))
+            return MARKS[answer.status], question, answer.status, shown(answer.reason or duration(answer.seconds))
         if question == self._now:
             count = f"{int(self._done)} of {plural(self._parts, UNITS[question])}"
-            return "[bold]▶[/]", f"[bold]{question}[/]", count, escape(self._said)
+            return "[bold]▶[/]", f"[bold]{question}[/]", count, shown(self._said)
         return "·", question, "" if about is None else f"about {duration(about)}", ""
 
     def _left(self) -> float | None:
@@ -119,7 +119,7 @@ class AuditView:
 
     def _print(self, line: str) -> None:
         if self._live is None:
-            self._console.print(escape(line), soft_wrap=True, highlight=False)
+            self._console.print(shown(line), soft_wrap=True, highlight=False)
 
 
 def attack_progress(screen: Console) -> Progress:
@@ -142,9 +142,9 @@ def verdict_table(found: Sequence[Record]) -> Table:
     for column in ("case", "PSNR", "null", "SSIM", "verdict"):
         table.add_column(column, overflow="fold")
     for record in found:
-        name = escape(record.case.name)
+        name = shown(record.case.name)
         if record.outcome is None or record.scores is None or record.null is None:
-            table.add_row(name, "", "", "", escape(result(record)))
+            table.add_row(name, "", "", "", shown(result(record)))
             continue
         psnr, null = (metric("psnr", scores.mean("psnr"), unit=True) for scores in (record.scores, record.null))
         spread = record.intervals.get("ssim")

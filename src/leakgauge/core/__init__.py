@@ -356,6 +356,7 @@ def share(
     one they come from a separate stream derived from ``seed``, so an attack with the same seed never draws the same numbers.
     """
     refuse_samples(x, victim.space.shape)
+    x = x.clone()  # a model may change its input in place; the caller's stays as it is
     secret = own_stream(seed, "client") if secret is None else secret
     updates = not isinstance(channel, PerSample)  # features come from inference, which runs in eval mode
 

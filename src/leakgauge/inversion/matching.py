@@ -185,7 +185,7 @@ class Matching:
         if rounds(self.precision):
             every = _judge_exactly(every, rows, at_once=self._at_least)
         seconds = (time.perf_counter() - began) / len(seen)
-        every = replace(every, note="; ".join([every.note, *_of_dropout(victim)]))
+        every = replace(every, notes=(*every.notes, *_of_dropout(victim)))
         return [self._result(every, rows, i, seconds) for i in range(len(seen))]
 
     def _whole_groups(self, fitting: int, why: Exception | None = None) -> int:
@@ -205,7 +205,7 @@ class Matching:
         if fitting < len(x):
             return self._search_rows(rows.take(slice(0, self._whole_groups(fitting))), victim, may_shrink=False)
         trace = self._loop(search, x, logits, victim)
-        return _Found(search.best, search.best_x, search.best_logits, trace, search.note)
+        return _Found(search.best, search.best_x, search.best_logits, trace, search.notes)
 
     def _loop(self, search: Search, x: Tensor, logits: Tensor | None, victim: Victim) -> Trace:
         steps = self.solver.steps
@@ -231,7 +231,7 @@ class Matching:
             progress.report(number + 1, steps)
         with torch.no_grad():
             move.judge()  # the image of the last step has not been judged yet
-        search.note = "; ".join(filter(None, [search.note, move.note]))
+        search.notes += (move.note,) if move.note else ()
         at.append(steps)
         curve.append(search.latest.clone())
         snapshots.append(search.best_x.clone())
@@ -257,7 +257,7 @@ class Matching:
             made_by=repr(self),
             seconds=seconds,
             trace=trace,
-            notes=tuple(filter(None, found.note.split("; "))),
+            notes=found.notes,
         )
 
 
@@ -330,7 +330,7 @@ class _Found:
     x: Tensor
     logits: Tensor | None
     trace: Trace
-    note: str
+    notes: tuple[str, ...]
 
 
 def _join(pieces: Sequence[_Found]) -> _Found:
@@ -343,8 +343,10 @@ def _join(pieces: Sequence[_Found]) -> _Found:
         snapshots=torch.cat([p.trace.snapshots for p in pieces]),
     )
     logits = None if first.logits is None else torch.cat([p.logits for p in pieces if p.logits is not None])
-    note = f"{first.note}; in {len(pieces)} chunks of at most {max(len(p.losses) for p in pieces)} rows"
-    return _Found(torch.cat([p.losses for p in pieces]), torch.cat([p.x for p in pieces]), logits, trace, note)
+    chunks = f"in {len(pieces)} chunks of at most {max(len(p.losses) for p in pieces)} rows"
+    return _Found(
+        torch.cat([p.losses for p in pieces]), torch.cat([p.x for p in pieces]), logits, trace, (*first.notes, chunks)
+    )
 
 
 def _judge_exactly(found: _Found, rows: _Rows, *, at_once: int) -> _Found:
@@ -361,9 +363,8 @@ def _judge_exactly(found: _Found, rows: _Rows, *, at_once: int) -> _Found:
     losses = torch.cat(judged)
     change = float((losses - found.losses).abs().max())
     name = precision_name(rows.problem.precision)
-    return replace(
-        found, losses=losses, note=f"{found.note}; {name}, losses judged in float32 (off by at most {change:.1e})"
-    )
+    exactly = f"{name}, losses judged in float32 (off by at most {change:.1e})"
+    return replace(found, losses=losses, notes=(*found.notes, exactly))
 
 
 def _evenly(steps: int, count: int) -> tuple[int, ...]:

@@ -54,7 +54,8 @@ class Search:
         self.best_x = x.detach().clone()
         self.best_logits = None if logits is None else logits.detach().clone()
         self._replay, chosen = self._choose(x, logits)
-        self.note = "; ".join(filter(None, [chosen, problem.objective.note(problem.victim)]))
+        said = (term.note(problem.victim) for weight, term in problem.objective.parts() if weight)
+        self.notes = tuple(filter(None, [chosen, *said]))
 
     def _choose(self, x: Tensor, logits: Tensor | None) -> tuple[Replayer | None, str]:
         problem = self.problem

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.console import Console
 
 from leakgauge.cli.options import Recorded, arg, opt
+from leakgauge.cli.terminal import shown
 from leakgauge.errors import BadInput, LeakgaugeError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def monitor(options: MonitorOptions) -> int:
         stopped = _train(recording, train)
     if recording.monitor is not None:
         screen.print(recording.text, soft_wrap=True, highlight=False, markup=False)
-        screen.print(f"report: {folder / page.FILE}", soft_wrap=True)
+        screen.print(f"report: {shown(folder / page.FILE)}", soft_wrap=True)
     if stopped:
         kept = monitor_records.exists(folder)
         raise KeyboardInterrupt(f"the measurements so far are in {folder}" if kept else "nothing was measured")

@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from leakgauge.audit.findings import Training, Unanswered, counted, training_of
 from leakgauge.audit.phrasing import number
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.wording import alarm, conclude_training
+from leakgauge.cli.terminal import shown
 from leakgauge.errors import BadInput
 from leakgauge.report.page import live_page, live_section
 
@@ -101,7 +101,7 @@ def _layers(found: Training) -> Table:
     top = found.layers[0][1] if found.layers else 0.0
     for name, value in found.layers[:LAYERS]:
         share = 0 if top <= 0 else round(24 * max(value, 0.0) / top)
-        table.add_row(escape(name), _number(value), "█" * share)
+        table.add_row(shown(name), _number(value), "█" * share)
     return table
 
 
