@@ -45,7 +45,7 @@ def pages(root: Path = ROOT) -> dict[str, str]:
         found[path] = path.replace("README.md", "index.md")
     if (root / "docs/adr").is_dir():
         found["docs/adr"] = "adr/index.md"
-    if "docs/reproductions/index.md" in found:
+    if "reproductions/README.md" in found:
         found["reproductions"] = "reproductions/index.md"
     return found
 

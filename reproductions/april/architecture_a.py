@@ -13,6 +13,7 @@ from pathlib import Path
 from leakgauge.attacks import april_closed_form
 from leakgauge.engine import TF32, Precision
 from reproductions.april import study
+from reproductions.april.attention_variants import as_asked
 from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
 from reproductions.common.runner import Part, Pictures, Row, Rows
@@ -24,7 +25,7 @@ FRAMES = (10, 20, 50, 100, 200, 300, 400, 500, 700, 1000, 1250)
 def compare(
     options: Options, results: Rows, images: Images, make: study.Make, steps: int, precision: Precision | None = None
 ) -> None:
-    model = make(images, architecture="A", quick=options.quick, seed=options.seed)
+    model = as_asked(make(images, architecture="A", quick=options.quick, seed=options.seed), options)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
     seen = study.observed(victim, images)
     results.keep(f"{images.name}/original", images.x)
@@ -85,4 +86,4 @@ def table(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    study.main(Part("architecture_a", run, draw), __doc__)
+    study.main(Part("architecture_a", run, draw), __doc__, unscaled=True)

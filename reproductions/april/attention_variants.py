@@ -52,6 +52,13 @@ def with_attention(kind: type[Attention]) -> Change:
     return change
 
 
+def as_asked(model: ViT, options: study.Options) -> ViT:
+    """The model with the attention that the command line asks for."""
+    if options.unscaled:
+        with_attention(Unscaled)(model)
+    return model
+
+
 def xavier(model: ViT) -> None:
     """Q, K and V each from Glorot's uniform distribution: √3 times PyTorch's own weights of a linear layer."""
     rng = torch.Generator().manual_seed(0)  # one for all: from the same numbers q and k would be the same

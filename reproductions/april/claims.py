@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reproductions.april.batches import first, newest
+from reproductions.april.batches import RULE, first, newest
 from reproductions.april.table1 import NAMES, PAPER, chosen, common
+from reproductions.common import gates
 from reproductions.common.page import Claim
 from reproductions.common.runner import Row, read
 from reproductions.common.verdicts import Evidence
@@ -26,6 +27,26 @@ NOISE = (
     "Two ill-conditioned inverses enlarge the noise (conditions 2e3 and 3e3). Both depend on the variant: the MNIST model without division by √d keeps SSIM 0.82 "
     "and 1.00 (`why.py`). How the paper scales its noise is not clear either; we tried two readings."
 )
+
+
+SQUARED = ("APRIL", "DLG", "april", "l2")
+"""Attacks with squared distance of gradients as their objective, which can be compared with ‖g*‖²."""
+
+
+def gate_rows(folder: Path) -> list[tuple[str, str, Row]]:
+    """Whether searches by squared distance ended near the gradient; TAG and Inverting Gradients have objectives of other units."""
+    found: list[tuple[str, str, Row]] = []
+    for part in ("architecture_a", "progress", "positions", "without_encoder"):
+        for row in rows_of(folder, part):
+            if "frame_steps" not in row or row.get("attack", "l2") not in SQUARED:
+                continue
+            gate = gates.converged(row["loss"][-1], 0.0).row()
+            found.append((part, row["unit"], {**gate, "why": f"{row['loss'][-1]:.1e} of ‖g‖²"}))
+    for row in rows_of(folder, "batches"):
+        if row["rule"] == RULE:
+            gate = gates.converged(row["relative_loss"], 0.0).row()
+            found.append(("batches", row["unit"], {**gate, "why": f"{row['relative_loss']:.1e} of ‖g‖²"}))
+    return found
 
 
 def one(rows: list[Row], **wanted: object) -> Row:

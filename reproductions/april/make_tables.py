@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 from reproductions.april import study
-from reproductions.april.claims import claims
+from reproductions.april.claims import claims, gate_rows
 from reproductions.common import page
 from reproductions.common.runner import measured_on, read
 
@@ -25,7 +25,8 @@ def of_study(name: str) -> str:
 
 def sections() -> dict[str, str]:
     names = re.findall(r"<!-- (\w+) -->", PAGE.read_text(encoding="utf-8"))
-    made = {name: of_study(name) for name in names if name not in ("claims", "end")}
+    made = {name: of_study(name) for name in names if name not in ("claims", "gates", "end")}
+    made["gates"] = page.gates_table(gate_rows(study.RESULTS))
     return made | {"claims": page.claims_table(claims(study.RESULTS))}
 
 

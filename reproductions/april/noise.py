@@ -19,6 +19,7 @@ from leakgauge.attacks import april_closed_form
 from leakgauge.core import Observation
 from leakgauge.defenses import GaussianNoise, LaplacianNoise
 from reproductions.april import study
+from reproductions.april.attention_variants import as_asked
 from reproductions.april.study import Options
 from reproductions.common.drawing import Line, Panel, grid, svg
 from reproductions.common.runner import Part, Pictures, Row, Rows
@@ -47,7 +48,7 @@ def defended(seen: Observation, noise: Noise, *, seed: int) -> Observation:
 
 def run(options: Options, results: Rows) -> None:
     images = study.large(options, options.count(4))
-    model = study.base_model(images, architecture="A", quick=options.quick, seed=options.seed)
+    model = as_asked(study.base_model(images, architecture="A", quick=options.quick, seed=options.seed), options)
     victim, space = study.victim_of(model, images, options.device), study.space_of(images)
     clean = study.observed(victim, images)
     results.keep("original", images.x)
@@ -121,4 +122,4 @@ def verdict(kind: str, factor: float) -> str:
 
 
 if __name__ == "__main__":
-    study.main(Part("noise", run, draw), __doc__)
+    study.main(Part("noise", run, draw), __doc__, unscaled=True)

@@ -10,6 +10,7 @@ their values (it takes other draws of N(0, 1)), as when each client keeps its ow
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,8 +20,10 @@ from leakgauge.attacks import april_closed_form
 from leakgauge.core import Observation, Victim
 from leakgauge.defenses import Withhold
 from leakgauge.errors import Inapplicable
+from leakgauge.inversion import Adam, Descent, Given
 from leakgauge.models.vit import ViT
 from reproductions.april import study
+from reproductions.april.attention_variants import as_asked
 from reproductions.april.study import Images, Options
 from reproductions.april.training import accuracies
 from reproductions.common.drawing import Line, Panel, grid, svg
@@ -33,6 +36,7 @@ SETTINGS = {
     "fixed": "l2",
     "gradient withheld, values unknown": "l2",
 }
+RATES = (0.1, 0.03, 0.3)
 FRAMES = (1, 2, 5, 10, 20, 50, 100, 200, 300, 400, 500, 600, 700, 1000)
 SEEDS = 3
 
@@ -56,9 +60,10 @@ def prepared(
     """What the adversary takes for the victim, and what it sees."""
 
     def model() -> ViT:
-        return study.small_model(
+        made = study.small_model(
             images, architecture=architecture, quick=options.quick, seed=options.seed, position_std=position_std
         )
+        return as_asked(made, options)
 
     true = model()
     if name == "fixed":
@@ -102,6 +107,37 @@ def attack(
             seconds=round(found[0].seconds * len(found), 1),
             **study.measured(found, images, study.space_of(images)),
             **study.curves(found, seen, images),
+        )
+
+
+def fixed_rates(options: Options, results: Rows, images: Images) -> None:
+    """Fixed positions at three rates and 3000 steps, from noise and from near the truth: is it the positions or the search?"""
+    for lr, near in (
+        (RATES[0], False),
+        (RATES[0], True),
+        *(() if options.quick else ((lr, False) for lr in RATES[1:])),
+    ):
+        unit = f"fixed on {images.name}, rate {lr:g}, start {'near the truth' if near else 'noise'}"
+        if results.has(unit):
+            continue
+        victim, seen = prepared("fixed", images, "B", options, 1.0)
+        solver = Descent(Adam(lr), options.steps(3000), project=False)
+        matching = replace(study.matching_attack("l2", steps=options.steps(3000)), solver=solver)
+        if near:
+            starts = [replace(matching, start=Given(victim.space.encode(x), 0.1)) for x in images.x]
+            found = [one(victim, each, seed=options.seed) for one, each in zip(starts, seen, strict=True)]
+        else:
+            found = matching.many(victim, seen, seed=options.seed)
+        squares = [sum(float(t.double().square().sum()) for t in one.signal.values()) for one in seen]
+        results.add(
+            unit,
+            part="fixed rates",
+            data=images.name,
+            lr=lr,
+            near=near,
+            steps=options.steps(3000),
+            relative_loss=study.rounded([one.loss / s for one, s in zip(found, squares, strict=True)]),
+            **study.measured(found, images, study.space_of(images)),
         )
 
 
@@ -167,11 +203,16 @@ def run(options: Options, results: Rows) -> None:
     for architecture in "BA":
         attack(options, results, mnist, architecture, options.steps(800), names[::2] if options.quick else names)
     if options.quick:
+        fixed_rates(options, results, mnist)
         accuracy(options, results)
         return
+    if options.unscaled:
+        return
     results.keep(f"{cifar.name}/original", cifar.x)
-    attack(options, results, cifar, "B", 1500, names[::2])
+    attack(options, results, cifar, "B", 1500, [*names[::2], "fixed"])
     attack(options, results, mnist, "B", 800, [names[0], names[2]], std=0.02)
+    for images in (mnist, cifar):
+        fixed_rates(options, results, images)
     accuracy(options, results)
 
 
@@ -241,4 +282,4 @@ def spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    study.main(Part("positions", run, draw), __doc__)
+    study.main(Part("positions", run, draw), __doc__, unscaled=True)

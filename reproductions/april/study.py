@@ -32,10 +32,14 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(runner.Options):
-    """``images`` stands in for a study's own number of images; ``first`` limits the cases of ``batches.py``."""
+    """``images`` replaces a study's own number of images; ``first`` limits the cases of ``batches.py``.
+
+    ``unscaled`` models do not divide the logits of the attention by √d, as one reading of the paper's Eq. (4) has it.
+    """
 
     images: int | None = None
     first: int | None = None
+    unscaled: bool = False
 
     def count(self, full: int, quick: int = 2) -> int:
         """How many images: as asked for, else the study's own number."""
@@ -274,14 +278,21 @@ def mean(values: Sequence[float]) -> float:
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def main(part: Part[Options], about: str | None) -> None:
+def main(part: Part[Options], about: str | None, *, unscaled: bool = False) -> None:
     """Runs one study and draws its figures; with --draw only the figures, from the rows and pictures in --out."""
     parser = runner.parser(about, out=RESULTS)
     parser.add_argument("--images", type=int, help="how many images, instead of the study's own number")
     parser.add_argument("--first", type=int, help="only so many cases; the others wait (batches.py)")
     parser.add_argument("--draw", action="store_true", help="only draw the figures, from the results in --out")
+    if unscaled:
+        parser.add_argument(
+            "--unscaled", action="store_true", help="logits not divided by √d; rows go to NAME_unscaled.jsonl"
+        )
     given = parser.parse_args()
+    more = {"images": given.images, "first": given.first, "unscaled": unscaled and given.unscaled}
     if given.draw:
         draw_part(part, given.out)
+    elif more["unscaled"]:
+        run_part(replace(part, name=f"{part.name}_unscaled", draw=None), Options.of(given, **more))
     else:
-        run_part(part, Options.of(given, images=given.images, first=given.first))
+        run_part(part, Options.of(given, **more))

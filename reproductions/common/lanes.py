@@ -35,15 +35,15 @@ PACK_EVERY, GRACE, START = 60.0, 12.0, 15.0
 
 @dataclass(frozen=True)
 class Job:
-    """A module of the reproductions with its arguments, and the seconds it may take."""
+    """A module of the reproductions with its arguments, and about how many seconds it takes on an H200 beside the other lanes."""
 
     module: str
     arguments: tuple[str, ...] = ()
-    limit: float = 10_000.0
+    seconds: float = 0.0
 
     @property
     def name(self) -> str:
-        return "_".join([self.module.replace(".", "_"), *(a.strip("-") for a in self.arguments)])
+        return "_".join([self.module.replace(".", "_"), *(a.strip("-").replace(" ", "_") for a in self.arguments)])
 
 
 @dataclass(frozen=True)
@@ -53,55 +53,92 @@ class Lane:
     jobs: tuple[Job, ...]
     fills: bool = False
 
-
-def tokens(*arguments: str) -> Job:
-    return Job("privacy_tokens.run", arguments)
-
-
-def control(*arguments: str) -> Job:
-    return Job("practical_feasibility.control", arguments)
+    @property
+    def seconds(self) -> float:
+        return sum(job.seconds for job in self.jobs)
 
 
-TOKENS = (
-    Lane((tokens("lenet"), tokens("batch_sizes_lenet"))),
-    Lane((tokens("lenet_warm_transformer"), tokens("lenet", "--seed", "1"))),
-    Lane((tokens("lenet_warm_autoencoder"), tokens("lenet", "--seed", "2"))),
-    Lane((tokens("alexnet"),)),
-    Lane((tokens("cnn"), tokens("cnn", "--seed", "1"), tokens("cnn", "--seed", "2"), tokens("batch_sizes_cnn"))),
-    Lane((tokens("mlp"), tokens("mlp", "--seed", "1"), tokens("mlp", "--seed", "2"), tokens("batch_sizes_mlp"))),
-    Lane((tokens("noise"), tokens("batch_sizes_alexnet"))),
-)
+def lane(*jobs: Job, fills: bool = False) -> Lane:
+    return Lane(jobs, fills)
+
+
+def tokens(seconds: float, *arguments: str) -> Job:
+    return Job("privacy_tokens.run", arguments, seconds)
+
+
+def feasibility(seconds: float, script: str, *arguments: str) -> Job:
+    return Job(f"practical_feasibility.{script}", arguments, seconds)
+
+
+def april(seconds: float, script: str, *arguments: str) -> Job:
+    return Job(f"april.{script}", arguments, seconds)
+
+
+def golden(seconds: float, *arguments: str) -> Job:
+    return Job("golden_partition_zone.run", arguments, seconds)
+
+
+def starts(seconds: float, network: str, *arguments: str) -> Job:
+    return feasibility(seconds, "starts", "--network", network, *arguments)
+
+
+def batch_of_16(form: str) -> Lane:
+    """Fig. 2 for one form of ResNet18: trained first, then searched for twice as long as before, with half the restarts."""
+    kinds = ("shared", "not shared", "Huang")
+    cases = [word for kind in kinds for word in ("--case", f"resnet18_{form}, {kind}")]
+    searched = feasibility(160.0 * len(kinds), "shared_statistics", "--longer", "2", "--restarts", "4", *cases)
+    return lane(feasibility(30, "accuracy", "--case", f"resnet18_{form}"), searched)
+
+
+HUNDRED = ("--decoder-epochs", "100", "--seeds", "1")
 PLANS: dict[str, tuple[Lane, ...]] = {
-    "tokens": TOKENS,
-    "control": (Lane((control(),), fills=True),),
-    "first": (*TOKENS, Lane((control(),), fills=True)),
-    "third": (
-        Lane((control(),)),
-        Lane((Job("practical_feasibility.train_mode"),)),
-        Lane((Job("practical_feasibility.starts"),)),
+    "tokens": (
+        lane(tokens(247, "lenet"), tokens(109, "batch_sizes_lenet")),
+        lane(tokens(503, "lenet_warm_transformer")),
+        lane(tokens(381, "lenet_warm_autoencoder"), tokens(105, "lenet", "--seed", "2")),
+        lane(tokens(240, "alexnet"), tokens(111, "lenet", "--seed", "1")),
+        lane(tokens(465, "cnn"), tokens(77, "cnn", "--seed", "1"), tokens(77, "cnn", "--seed", "2")),
+        lane(tokens(489, "mlp"), tokens(75, "mlp", "--seed", "1"), tokens(75, "mlp", "--seed", "2")),
+        lane(tokens(93, "noise"), *(tokens(60, f"batch_sizes_{name}") for name in ("cnn", "mlp", "alexnet"))),
     ),
-    "second": (
-        Lane((tokens("alexnet"),)),
-        Lane((tokens("lenet_warm_transformer"),)),
-        Lane(
-            (
-                tokens("cnn", "--seed", "2"),
-                tokens("cnn", "--seed", "1"),
-                tokens("batch_sizes_cnn"),
-                tokens("lenet", "--seed", "1"),
-            )
-        ),
-        Lane((tokens("mlp", "--seed", "2"), tokens("mlp", "--seed", "1"), tokens("batch_sizes_mlp"))),
-        Lane((control(),), fills=True),
+    "feasibility": (
+        lane(feasibility(500, "control")),
+        lane(feasibility(500, "train_mode")),
+        lane(starts(460, "swin_t")),
+    ),
+    "next-1": (  # part 1: Fig. 4 for the other networks, two more seeds of AlexNet, the last finalist of the control
+        lane(starts(360, "swinv2_t")),
+        lane(starts(450, "vit_b")),
+        lane(starts(450, "convnext_t")),
+        lane(starts(540, "maxvit_t")),
+        lane(tokens(260, "alexnet", "--seed", "1"), tokens(260, "alexnet", "--seed", "2")),
+        lane(feasibility(130, "control")),
+    ),
+    "next-2": (  # part 1: Fig. 2 with longer searches
+        batch_of_16("pre"),
+        batch_of_16("post"),
+    ),
+    "next-3": (  # part 2: APRIL's Table 1 at other settings, unscaled logits, fixed positions
+        lane(april(410, "table1_settings", "--data-set", "cifar10")),
+        lane(april(210, "table1_settings", "--data-set", "mnist"), april(105, "noise", "--unscaled")),
+        lane(april(250, "architecture_a", "--unscaled"), april(150, "positions", "--unscaled")),
+        lane(april(450, "positions")),
+    ),
+    "next-4": (  # part 2: the golden zone with the paper's 100 epochs; several calls, each resumes
+        lane(golden(860, "ir152-curve", *HUNDRED)),
+        lane(golden(850, "enhancements", "predictions", "attention", *HUNDRED)),
+        lane(golden(520, "vgg19-curve", *HUNDRED, "--plateau")),
+        lane(golden(300, "vgg19-curve", *HUNDRED)),
     ),
 }
+"""``tokens`` and ``feasibility`` have been run (their seconds were measured); ``next-*`` are planned (estimates)."""
 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", choices=sorted(PLANS))
     parser.add_argument("--data", type=Path, help="folder with the data; quick runs need none")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("lanes"), help="folder for the archives")
     parser.add_argument("--state", type=Path, help="results of an earlier call, unpacked")
     parser.add_argument(
         "--work", type=Path, default=WORK, help="where results grow; a second call on the machine resumes from it"
@@ -110,7 +147,11 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--together", type=int, default=8, help="lanes at once where MPS does not work")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--list", action="store_true", help="only print the lanes and about how long they take")
     options = parser.parse_args(given)
+    if options.list:
+        print("\n".join(listed(PLANS[options.plan])))
+        return
     began = time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
@@ -119,7 +160,7 @@ def main(given: Sequence[str] | None = None) -> None:
     environment = _environment(options.data)
     sharing = Sharing(environment) if options.device == "cuda" else None
     mps = sharing is not None and sharing.works
-    lanes = [lane for lane in PLANS[options.plan] if mps or not lane.fills or options.plan == "control"]
+    lanes = [lane for lane in PLANS[options.plan] if mps or not lane.fills]
     print(f"{len(lanes)} lanes; MPS: {'on' if mps else 'off'}", flush=True)
     common = ["--device", options.device, *(["--quick"] if options.quick else [])]
     common += ["--data", str(options.data)] if options.data is not None else []
@@ -141,6 +182,12 @@ def main(given: Sequence[str] | None = None) -> None:
     pack_rows(options.work, options.out)
     pack(options.work, options.out)
     print(f"done after {time.monotonic() - began:.0f} s", flush=True)
+
+
+def listed(plan: Sequence[Lane]) -> list[str]:
+    """Lanes with their seconds; side by side they take as long as the longest, if the GPU has room for all."""
+    lines = [f"{lane.seconds:5.0f} s  " + ", then ".join(job.name for job in lane.jobs) for lane in plan]
+    return [*lines, f"{max(lane.seconds for lane in plan):5.0f} s  the longest lane"]
 
 
 def begin(work: Path, committed: Path | None, state: Path | None) -> None:
@@ -178,7 +225,7 @@ def _walk(
                 print(f"{job.name}: no time left", flush=True)
                 continue
             started = time.monotonic()
-            within = max(1.0, min(left, job.limit) - START)
+            within = max(1.0, left - START)
             out = work / job.module.split(".")[0] / "results"
             mine = ["--out", str(out), "--within", f"{within:.0f}", *common]
             command = [sys.executable, "-m", f"reproductions.{job.module}", *job.arguments, *mine]
@@ -186,7 +233,7 @@ def _walk(
             with (work / "logs" / f"{job.name}.log").open("a", encoding="utf-8") as log:
                 process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
                 try:
-                    code = process.wait(min(left, job.limit))
+                    code = process.wait(left)
                 except subprocess.TimeoutExpired:
                     process.terminate()
                     try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from reproductions.common.runner import Row
 from reproductions.common.verdicts import Evidence, Word, judged
 
 
@@ -56,13 +57,25 @@ def claims_table(claims: Sequence[Claim]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
+def gates_table(checked: Sequence[tuple[str, str, Row]]) -> str:
+    """For each part and gate: how many rows pass, and which do not, by unit and with the number that decided."""
+    groups: dict[tuple[str, str], list[tuple[str, Row]]] = {}
+    for part, unit, gate in checked:
+        groups.setdefault((part, gate["gate"]), []).append((unit, gate))
+    rows = []
+    for (part, name), found in groups.items():
+        failed = [f"{unit} ({gate['why']})" for unit, gate in found if not gate["passed"]]
+        rows.append([part, name, f"{len(found) - len(failed)} of {len(found)}", "; ".join(failed) or "none"])
+    return table(["part", "gate", "passed", "rows that fail"], rows)
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def filled(text: str, sections: Mapping[str, str]) -> str:
-    """The page with each ``<!-- NAME -->`` … ``<!-- end -->`` filled anew; a section without its markers is an error."""
+    """The page with each ``<!-- NAME -->`` … ``<!-- end -->`` filled again; a section without its markers is an error."""
     for name, made in sections.items():
         head, mark, rest = text.partition(f"<!-- {name} -->\n")
         _, end, tail = rest.partition("<!-- end -->")

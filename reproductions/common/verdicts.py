@@ -19,7 +19,7 @@ class Word(StrEnum):
 
 
 _RULES = {
-    Word.REPRODUCES: "our measurement shows what the paper says, every gate passed",
+    Word.REPRODUCES: "our measurement shows what the paper says, and every gate on data and network passed",
     Word.CONTRADICTS: "it shows the opposite, at the paper's scale, setting and metric, every gate and the control passed, "
     "over at least three seeds or images",
     Word.NOT_REACHED: "our search or training ended before it could show it",

@@ -12,7 +12,7 @@ from reproductions.common import page
 from reproductions.common.runner import read
 from reproductions.golden_partition_zone.claims import claims
 from reproductions.golden_partition_zone.results_rows import RESULTS
-from reproductions.golden_partition_zone.tables import TABLES, table
+from reproductions.golden_partition_zone.tables import TABLES, gates_section, table
 
 PAGE = Path(__file__).parent / "README.md"
 
@@ -20,7 +20,8 @@ PAGE = Path(__file__).parent / "README.md"
 def sections() -> dict[str, str]:
     rows = read(RESULTS)
     assert not any(row.get("quick") for row in rows), "run.jsonl holds a quick run"
-    return {"claims": page.claims_table(claims(rows)), **{name: table(name, rows) for name in TABLES}}
+    made = {"claims": page.claims_table(claims(rows)), "gates": gates_section(rows)}
+    return {**made, **{name: table(name, rows) for name in TABLES}}
 
 
 if __name__ == "__main__":

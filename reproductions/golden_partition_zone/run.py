@@ -49,6 +49,13 @@ class Options(runner.Options):
     target_epochs: int | None = None
     decoder_epochs: int = 30
     batch: int = BATCH
+    plateau: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the results: other epochs and another recipe are other results."""
+        epochs = "" if self.decoder_epochs == 30 else f"_{self.decoder_epochs}_epochs"
+        return f"run{epochs}{'_plateau' * self.plateau}"
 
 
 def options_of(arguments: list[str] | None) -> Options:
@@ -58,6 +65,9 @@ def options_of(arguments: list[str] | None) -> Options:
     parser.add_argument("--target-epochs", type=int, help="epochs of every target, in place of those of its recipe")
     parser.add_argument("--decoder-epochs", type=int, default=30, help="the paper trains 100")
     parser.add_argument("--batch", type=int, default=BATCH, help="batch of the target's training")
+    parser.add_argument(
+        "--plateau", action="store_true", help="targets by the paper's recipe: Adam 3e-4, less at a plateau"
+    )
     given = parser.parse_args(arguments)
     if unknown := [part for part in given.parts if part not in PARTS]:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
@@ -68,6 +78,7 @@ def options_of(arguments: list[str] | None) -> Options:
         target_epochs=given.target_epochs,
         decoder_epochs=given.decoder_epochs,
         batch=given.batch,
+        plateau=given.plateau,
     )
 
 
@@ -77,7 +88,7 @@ def study_of(options: Options, rows: Rows) -> Study:
     batch, epochs = (8, 1) if quick else (options.batch, options.target_epochs)
     return Study(
         files=Files() if quick else Files.of(options.data),
-        shelf=Shelf(options.out / "weights" / ("quick" if quick else "run"), device, batch, epochs),
+        shelf=Shelf(options.out / "weights" / _networks(options), device, batch, epochs, options.plateau),
         rows=rows,
         device=device,
         seeds=1 if quick else options.seeds,
@@ -85,6 +96,11 @@ def study_of(options: Options, rows: Rows) -> Study:
         quick=quick,
         deadline=options.until,
     )
+
+
+def _networks(options: Options) -> str:
+    """Folder of the trained networks, which do not depend on the decoders."""
+    return "quick" if options.quick else "plateau" if options.plateau else "run"
 
 
 def run(options: Options, rows: Rows) -> None:
@@ -103,4 +119,5 @@ def run(options: Options, rows: Rows) -> None:
 
 
 if __name__ == "__main__":
-    run_part(Part("run", run), options_of(None))
+    asked = options_of(None)
+    run_part(Part(asked.name, run), asked)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
 
+from reproductions.common import gates, page
 from reproductions.common.runner import Row, read
 from reproductions.golden_partition_zone.published import ATTENTION, ENHANCEMENTS, PREDICTIONS, VGG19_MSE, Error
 from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, RESULTS, chosen, matching
@@ -105,6 +106,34 @@ def main() -> None:
     rows = read(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)
     for name in TABLES:
         print(f"{name}\n\n{table(name, rows)}\n")
+
+
+def gate_rows(rows: list[Row]) -> list[tuple[str, str, Row]]:
+    """Networks above chance, and decoders that had ended: the best epoch is not the last."""
+    found: list[tuple[str, str, Row]] = []
+    for row in rows:
+        if row["unit"].startswith("target/"):
+            classes = {"faces": 2, "cifar10, 2 classes": 2, "cifar10, 5 classes": 5}.get(row["data"], 10)
+            needed = 1 / classes + 0.1 * (1 - 1 / classes)
+            why = f"accuracy {row['accuracy']:.3f}, needed {needed:.3f}"
+            found.append(("networks", row["unit"], gates.Gate("above chance", row["accuracy"] > needed, why).row()))
+        elif "best_epoch" in row:
+            ended = row["best_epoch"] < row["epochs"]
+            why = f"best epoch {row['best_epoch']} of {row['epochs']}"
+            found.append((row["part"], row["unit"], gates.Gate("decoder ended", ended, why).row()))
+    return found
+
+
+def gates_section(rows: list[Row]) -> str:
+    """Decoders are too many to name: a line for each part."""
+    checked = gate_rows(rows)
+    named = page.gates_table([one for one in checked if one[0] == "networks"])
+    parts = dict.fromkeys(part for part, _, _ in checked if part != "networks")
+    lines = []
+    for part in parts:
+        own = [gate["passed"] for name, _, gate in checked if name == part]
+        lines.append([part, f"{sum(own)} of {len(own)}"])
+    return f"{named}\n\n{page.table(['part', 'decoders with their best epoch before the last'], lines)}"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,23 @@ class Recipe:
         return self.rate * (1 + math.cos(math.pi * (done - self.rising) / (1 - self.rising))) / 2
 
 
+@dataclass
+class Plateau:
+    """The paper's schedule: a constant rate, a tenth of it whenever the training loss has not fallen for ``patience`` epochs."""
+
+    rate: float
+    patience: int = 10
+    best: float = math.inf
+    since: int = 0
+
+    def after(self, loss: float) -> None:
+        self.since = 0 if loss < self.best * (1 - 1e-4) else self.since + 1
+        self.best = min(self.best, loss)
+        if self.since > self.patience:
+            self.rate, self.since = self.rate / 10, 0
+
+
+PLATEAU_EPOCHS, PLATEAU_RATE = 100, 3e-4
 RECIPES = {"vgg19": Recipe(32, 3e-4, 5e-4), "ir152": Recipe(24, 6e-4, 5e-4), "vit": Recipe(60, 1e-3, 1e-4)}
 """The paper states Adam 3e-4, a plateau schedule and up to 300 epochs; weight decay is from its released code.
 
@@ -82,6 +99,7 @@ class Shelf:
     device: torch.device
     batch: int = BATCH
     epochs: int | None = None
+    plateau: bool = False
 
     def get(
         self,
@@ -104,8 +122,9 @@ class Shelf:
         with locked(self.folder / f"{name}.lock", go_on):
             if not file.is_file():
                 recipe = RECIPES[network]
-                epochs = self.epochs or recipe.epochs
-                training = Training(model, splits.train, LABELS[labels], recipe, epochs, self.batch, seed)
+                epochs = self.epochs or (PLATEAU_EPOCHS if self.plateau else recipe.epochs)
+                plateau = Plateau(PLATEAU_RATE) if self.plateau else None
+                training = Training(model, splits.train, LABELS[labels], recipe, epochs, self.batch, seed, plateau)
                 training.run(partial, watch=watch, go_on=go_on)
                 print(f"{name}: {training.note}", flush=True)
                 training.close()
@@ -141,9 +160,18 @@ class Training:
     """
 
     def __init__(
-        self, model: nn.Module, part: Part, loss: Smoothing, recipe: Recipe, epochs: int, batch: int, seed: int
+        self,
+        model: nn.Module,
+        part: Part,
+        loss: Smoothing,
+        recipe: Recipe,
+        epochs: int,
+        batch: int,
+        seed: int,
+        plateau: Plateau | None = None,
     ) -> None:
-        self.model, self.part, self.loss, self.recipe = model, part, loss, recipe
+        self.model, self.part, self.loss, self.recipe, self.plateau = model, part, loss, recipe, plateau
+        self.total = torch.zeros((), device=part.labels.device)
         self.epochs, self.seed = epochs, seed
         self.device, self.batch = part.labels.device, min(batch, len(part.labels))
         self.seconds, self.kept, self.done = 0.0, 0.0, 0
@@ -194,8 +222,12 @@ class Training:
         batches = order[: steps * self.batch].to(self.device).split(self.batch)
         for number, rows in enumerate(batches):
             self.rows.copy_(rows)
-            self.rate.fill_(self.recipe.rate_at((self.done + number / steps) / self.epochs))
+            cosine = self.recipe.rate_at((self.done + number / steps) / self.epochs)
+            self.rate.fill_(cosine if self.plateau is None else self.plateau.rate)
             self.step()
+        if self.plateau is not None:
+            self.plateau.after(float(self.total) / steps)
+        self.total.zero_()
         self.done += 1
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # or the seconds would be those of launching
@@ -205,6 +237,7 @@ class Training:
         with in_bfloat16(self.device):
             logits = self.model(x)
         value = self.loss(logits.float(), self.part.labels[self.rows])
+        self.total += value.detach()
         self.optimizer.zero_grad(set_to_none=True)
         value.backward()
         self.optimizer.step()
@@ -214,7 +247,8 @@ class Training:
             self.kept = self.seconds
             print(f"{partial.stem}: {self.done} of {self.epochs} epochs in {self.seconds:.0f} s", flush=True)
             state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-            torch.save({**state, "done": self.done, "seconds": self.seconds}, partial.with_suffix(".new"))
+            falling = {"plateau": None if self.plateau is None else asdict(self.plateau)}
+            torch.save({**state, **falling, "done": self.done, "seconds": self.seconds}, partial.with_suffix(".new"))
             partial.with_suffix(".new").replace(partial)
 
     def _restore(self, partial: Path) -> None:
@@ -224,6 +258,8 @@ class Training:
             self.optimizer.load_state_dict(stored["optimizer"])
             self.optimizer.param_groups[0]["lr"] = self.rate
             self.done, self.seconds = stored["done"], stored["seconds"]
+            if stored["plateau"] is not None:
+                self.plateau = Plateau(**stored["plateau"])
             self.kept = self.seconds
 
 

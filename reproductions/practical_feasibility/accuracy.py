@@ -14,7 +14,7 @@ from leakgauge.errors import Inapplicable
 from reproductions.common.drawing import Line, Panel, svg
 from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
-from reproductions.practical_feasibility.networks import Network, save_weights
+from reproductions.practical_feasibility.networks import Network, save_weights, weights_file
 from reproductions.practical_feasibility.setting import Images, Options, Plan
 from reproductions.practical_feasibility.training import ATTENTION, CONVNEXT, RESIDUAL, SWIN, Recipe, trained
 
@@ -45,8 +45,10 @@ MOST_EPOCHS = 80
 def run(options: Options, ledger: Rows, plan: Plan) -> None:
     train, test = setting.cifar_train(options), setting.cifar_test(options, 64 if options.quick else 10_000)
     for key, net in NETWORKS.items():
-        if ledger.has(key) or (options.quick and key not in QUICK):
+        if key not in plan or (options.quick and key not in QUICK):
             continue
+        if ledger.has(key) and (options.quick or weights_file(options.weights, net).is_file()):
+            continue  # a row without its weights is trained again, for the attacks
         options.require_time(key, plan[key])
         with ledger.attempt(key):
             measure(key, net, options, ledger, plan[key], train, test)
@@ -71,6 +73,8 @@ def measure(
         epochs=given_epochs(net, ledger), most_epochs=1 if options.quick else MOST_EPOCHS, seed=options.seed,
     )  # fmt: skip
     save_weights(model, options.weights, net)
+    if ledger.has(key):
+        return
     ledger.add(
         key, data=train.name, changes=changes, parameters=sum(p.numel() for p in model.parameters()), batch=done.recipe.batch,
         lr=done.recipe.lr, muon=done.recipe.muon, mixed=done.recipe.mixed,

@@ -39,6 +39,22 @@ def control_passed(folder: Path) -> bool:
     return all(gates.control(won[f"{form} untrained"]["psnr"]).passed for form in ("post", "pre"))
 
 
+def gate_rows(folder: Path) -> list[tuple[str, str, Row]]:
+    """The gates that rows bring along, and for every search whether it came as near the gradient as the truth is."""
+    found: list[tuple[str, str, Row]] = []
+    for part in ("control", "train_mode", "starts", "small", "large", "shared_statistics", "detection"):
+        for row in read(folder / f"{part}.jsonl"):
+            if row.get("kind") == "trial":
+                continue
+            found += [(part, row["unit"], gate) for gate in row.get("gates", [])]
+            if "mismatch" in row:
+                ends = row["mismatch"] if isinstance(row["mismatch"], list) else [row["mismatch"]]
+                gate = gates.converged(max(ends), 0.0)
+                why = f"1 − cos up to {max(ends):.2g}"
+                found.append((part, row["unit"], {**gate.row(), "why": why}))
+    return found
+
+
 def cases(folder: Path, part: str) -> dict[str, Row]:
     return {row["unit"]: row for row in read(folder / f"{part}.jsonl") if "attack" in row or "accuracy" in row}
 

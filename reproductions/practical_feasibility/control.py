@@ -383,7 +383,7 @@ def affordable(
     batch: int = 1,
 ) -> int:
     """Steps that fit into the time left, after a short run to see how long one takes."""
-    if options.left() == float("inf"):
+    if options.quick or options.left() == float("inf"):
         return 10**6
     row, _ = measure(victim, images, setting, steps=100, restarts=restarts, seed=options.seed, batch=batch)
     return int(0.9 * options.left() / (row["seconds"] / 100))

@@ -107,7 +107,11 @@ def train(
 def run(options: Options, ledger: Rows, plan: Plan) -> None:
     name, x, targets = cells(options)
     for key in CASES:
-        if ledger.has(key) or (options.quick and key not in ("canonical, train mode", "basic_block, eval mode")):
+        if (
+            key not in plan
+            or ledger.has(key)
+            or (options.quick and key not in ("canonical, train mode", "basic_block, eval mode"))
+        ):
             continue
         options.require_time(key, plan[key])
         with ledger.attempt(key):

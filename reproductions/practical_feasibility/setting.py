@@ -37,10 +37,11 @@ class Options(runner.Options):
 
     weights: Path
     scale: float = 1.0
+    restarts: int = 8
 
     def effort(self, seconds: float, *, least: int = 400) -> Effort:
         """8 restarts and two rounds of 4 trials; fewer in quick runs. ``least`` is the fewest steps of a final run."""
-        restarts, rounds = (2, 1) if self.quick else (8, 2)
+        restarts, rounds = (2, 1) if self.quick else (self.restarts, 2)
         return Effort(restarts, rounds, seconds * self.scale, self.quick, least=least, until=self.until)
 
     def require_time(self, case: str, seconds: float) -> None:
@@ -112,17 +113,30 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
     parser.add_argument("--plan", action="store_true", help="only print what would be run and for how long")
     parser.add_argument("--draw", action="store_true", help="only draw the figures, from the results in --out")
     parser.add_argument("--weights", type=Path, help="folder for trained weights (default: OUT/weights)")
-    parser.add_argument("--minutes", type=float, help="minutes for the whole part instead of those of the plan")
+    parser.add_argument(
+        "--longer", type=float, default=1.0, help="times the planned seconds; rows go to NAME_longer.jsonl"
+    )
+    parser.add_argument("--restarts", type=int, default=8, help="a multiple of 4")
+    parser.add_argument(
+        "--case", action="append", choices=list(plan), help="only this one; may be given more than once"
+    )
     given = parser.parse_args()
-    planned = sum(plan.values())
-    scale = 1.0 if given.minutes is None else 60 * given.minutes / planned
-    part = Part[Options](name, lambda options, rows: run(options, rows, plan), draw)
+    wanted = {key: plan[key] for key in plan if given.case is None or key in given.case or key == "image"}
+    planned, scale = sum(wanted.values()), given.longer
+
+    def of_plan(options: Options, rows: Rows) -> None:
+        run(options, rows, wanted)
+        if wanted.keys() != plan.keys() and any(not rows.has(key) for key in plan):
+            rows.wait("the other cases")
+
+    longer = scale != 1.0
+    part = Part(f"{name}_longer" if longer else name, of_plan, None if longer else draw)
     if given.plan:
-        for case, seconds in plan.items():
+        for case, seconds in wanted.items():
             print(f"{name}: {case}: {scale * seconds:.0f} s")
-        print(f"{name}: {len(plan)} cases, {scale * planned:.0f} s")
+        print(f"{name}: {len(wanted)} cases, {scale * planned:.0f} s")
     elif given.draw:
         draw_part(part, given.out)
     else:
         weights = given.weights or given.out / ("quick_weights" if given.quick else "weights")
-        run_part(part, Options.of(given, weights=weights, scale=scale))
+        run_part(part, Options.of(given, weights=weights, scale=scale, restarts=given.restarts))

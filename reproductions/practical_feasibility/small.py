@@ -71,7 +71,7 @@ def run(options: Options, ledger: Rows, plan: Plan) -> None:
     images = setting.cifar_test(options, 40 if options.quick else 1000)
     first = _chosen(options, ledger, images, plan)
     for key, case in CASES.items():
-        if ledger.has(key) or (options.quick and key not in QUICK):
+        if key not in plan or ledger.has(key) or (options.quick and key not in QUICK):
             continue
         options.require_time(key, plan[key])
         with ledger.attempt(key):

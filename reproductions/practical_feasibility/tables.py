@@ -15,7 +15,7 @@ from reproductions.common import page
 from reproductions.common.drawing import Line, Panel, grid, svg
 from reproductions.common.runner import measured_on, read, read_pictures
 from reproductions.practical_feasibility import confusion
-from reproductions.practical_feasibility.claims import claims, finals, mean
+from reproductions.practical_feasibility.claims import claims, finals, gate_rows, mean
 from reproductions.practical_feasibility.setting import RESULTS
 
 PAGE = Path(__file__).parent / "README.md"
@@ -105,7 +105,12 @@ def of_part(name: str) -> str:
 
 
 def sections() -> dict[str, str]:
-    made = {"claims": page.claims_table(claims(RESULTS)), "control": control(), "train_mode": train_mode()}
+    made = {
+        "claims": page.claims_table(claims(RESULTS)),
+        "gates": page.gates_table(gate_rows(RESULTS)),
+        "control": control(),
+        "train_mode": train_mode(),
+    }
     made |= {"starts": starts(), "confusion": confusion.table(RESULTS)}
     return made | {name: of_part(name) for name in PARTS}
 

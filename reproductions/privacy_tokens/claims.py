@@ -35,6 +35,17 @@ def void_checkpoints(rows: Sequence[Row]) -> set[tuple[int, int]]:
     return failed | {(r["seed"], r["sub_epoch"]) for r in rows if "sub_epoch" in r and r["seed"] in dead}
 
 
+def gate_rows(folder: Path) -> list[tuple[str, str, Row]]:
+    """Every gate of every network and seed, for the page."""
+    return [
+        ("all trainings", f"{path.stem}, sub-epoch {row['sub_epoch']}", gate)
+        for path in sorted(folder.glob("*.jsonl"))
+        for row in read(path)
+        if row.get("kind") == "gates"
+        for gate in row["gates"]
+    ]
+
+
 def gaps(rows: Sequence[Row], *, token: str | None = None, reading: str | None = None) -> list[Row]:
     """Rows of the published number at frozen weights."""
     return [r for r in rows if r["kind"] == "paper" and token in (None, r["token"]) and reading in (None, r["reading"])]

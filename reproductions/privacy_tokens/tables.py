@@ -11,7 +11,7 @@ from pathlib import Path
 
 from reproductions.common import page
 from reproductions.common.runner import Row, read
-from reproductions.privacy_tokens.claims import WRITTEN, claims, gaps, mean, rows_of
+from reproductions.privacy_tokens.claims import WRITTEN, claims, gaps, gate_rows, mean, rows_of
 from reproductions.privacy_tokens.published import PUBLISHED
 
 HERE = Path(__file__).parent
@@ -103,6 +103,7 @@ def noise(rows: Sequence[Row]) -> str:
 def sections() -> dict[str, str]:
     return {
         "claims": page.claims_table(claims(RESULTS)),
+        "gates": page.gates_table(gate_rows(RESULTS)),
         "tables": "\n\n".join(map(of_model, PUBLISHED)),
         "noise": noise(read(RESULTS / "noise.jsonl")),
     }

@@ -1,6 +1,7 @@
 """What the reproductions share: gates that catch what they must, the five words, rows that survive a stop, and lanes."""
 
-import importlib.util
+import runpy
+import sys
 import tarfile
 
 import pytest
@@ -246,8 +247,17 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
         assert len(archive.getnames()) == 2
 
 
-def test_every_job_of_a_plan_is_a_module_that_exists():
-    for plan in lanes.PLANS.values():
-        for lane in plan:
-            for job in lane.jobs:
-                assert importlib.util.find_spec(f"reproductions.{job.module}") is not None
+@pytest.mark.parametrize("name", sorted(lanes.PLANS))
+def test_every_job_of_a_plan_takes_its_arguments(name, monkeypatch, capsys):
+    """Each script reads its part of the command line; ``--help`` at the end stops it before it measures."""
+    for job in (job for lane in lanes.PLANS[name] for job in lane.jobs):
+        module = f"reproductions.{job.module}"
+        assert job.seconds > 0
+        monkeypatch.setattr(
+            sys, "argv", [module, *job.arguments, "--out", "x", "--within", "1", "--device", "cpu", "--help"]
+        )
+        with pytest.raises(SystemExit) as stop:
+            runpy.run_module(module, run_name="__main__")
+        assert stop.value.code == 0, job
+    lanes.main([name, "--list"])
+    assert "the longest lane" in capsys.readouterr().out
