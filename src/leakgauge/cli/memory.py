@@ -5,16 +5,16 @@ from __future__ import annotations
 import ctypes
 import sys
 
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
 """Numbers of the settings in glibc's malloc.h."""
-KEPT: dict[int, int] = {MMAP_THRESHOLD: 1 << 25, TRIM_THRESHOLD: 1 << 30, TOP_PAD: 1 << 26}
-"""Bytes. 32 MiB is the largest threshold that glibc takes."""
+KEPT: dict[int, int] = {MMAP_MAX: 0, TRIM_THRESHOLD: (1 << 31) - 1, TOP_PAD: 1 << 26}
+"""No mapping for each large tensor, and up to 2 GiB of free memory kept."""
 
 
 def keep_freed_memory() -> bool:
     """Makes malloc keep what is freed, on Linux with glibc; whether it took the settings.
 
-    Tensors of a few megabytes are otherwise mapped and unmapped with every operation, and the system clears each page again.
+    Large tensors are otherwise mapped and unmapped with every operation, and the system clears each page again.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -145,12 +145,12 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
 
     table = Table(
         title="What the cloud could reconstruct at each cut",
-        caption=f"FVU: 0 is a perfect copy, 1 is nothing learned; bytes as {plan.numbers}, * more than the raw image; "
-        "edge: share of parameters on the device",
+        caption="regr., lst.sq., dec.: FVU of regression, least squares and decoder (0 is a perfect copy, 1 is nothing learned); "
+        f"bytes as {plan.numbers}, * more than the raw image; edge: share of parameters on the device",
     )
     table.add_column("cut", overflow="fold")
-    for column in ("bytes", "MFLOPs", "edge", "regr. FVU", "least sq.", "decoder", "re-id", "accuracy"):
-        table.add_column(column, justify="right")
+    for column in ("bytes", "MFLOP", "edge", "regr.", "lst.sq.", "dec.", "re-id", "acc."):
+        table.add_column(column, justify="right", no_wrap=True)
     for cut in plan.cuts:
         name = str(cut["name"])
         ridge = next((r for r in records if (r.cut, r.attack) == (name, RIDGE)), None)

@@ -18,9 +18,9 @@ WIDEST = 7
 MOST_INPUTS = 900
 """Most numbers that a neighbourhood of more than one place may hold; time grows with their cube."""
 MOST_CHANNELS = 2000
-PLACES_PER_INPUT, MOST_PLACES = 20, 20_000
+PLACES_PER_INPUT, MOST_PLACES = 12, 8_000
 """Places that are fitted: so many per number of a neighbourhood, and at most so many."""
-AT_ONCE = 1 << 25
+AT_ONCE = 1 << 21
 """How many numbers of a feature map are in memory at once."""
 
 

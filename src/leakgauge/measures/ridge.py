@@ -15,7 +15,7 @@ from leakgauge.errors import BadInput
 PENALTIES = tuple(10.0 ** (k / 2) for k in range(-14, 5))
 """Penalties, relative to the mean squared length of a centred feature."""
 
-AT_ONCE = 1 << 25
+AT_ONCE = 1 << 22
 """How many numbers of a feature matrix are in memory at once."""
 
 FEWEST = 10

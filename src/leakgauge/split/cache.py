@@ -22,6 +22,9 @@ from leakgauge.graphs.traced_graph import TracedGraph
 IN_MEMORY = 1 << 31
 """Bytes of memory allowed for features."""
 
+AT_ONCE = 1 << 22
+"""How many numbers of the largest feature map are in memory at once; memory of more is mapped and cleared again each time."""
+
 STORED: dict[torch.dtype, Any] = {torch.bfloat16: np.uint16, torch.float16: np.float16, torch.float32: np.float32}
 """NumPy has no bfloat16; its bits are stored as integers."""
 
@@ -34,22 +37,24 @@ def cache_features(
     defenses: Sequence[Defense] = (),
     folder: Path | None = None,
     dtype: torch.dtype = torch.bfloat16,
-    batch: int = 256,
+    batch: int | None = None,
     seed: int = 0,
     in_memory: int = IN_MEMORY,
 ) -> dict[str, Tensor]:
     """What is sent for ``images`` (N, C, H, W) in [0, 1] at each cut after ``defenses``, by the given names, as ``dtype``.
 
-    All cuts share one forward pass, which stops at the deepest. A cut of several tensors gives one matrix with the tensors side by
-    side. With a ``folder`` each cut is one file, named after the cut, the weights, the images and the settings: a second call with
-    the same inputs opens it (memory-mapped) without running the model. A file gets its name only once it is complete. Without a
-    folder, features of more than ``in_memory`` bytes are refused.
+    Images run in batches (``batch``; by default at most 256, fewer of large maps). All cuts share one forward pass, which stops at the
+    deepest. A cut of several tensors gives one matrix with the tensors side by side. With a ``folder`` each cut is one file, named
+    after the cut, the weights, the images and the settings: a second call with the same inputs opens it (memory-mapped) without
+    running the model. A file gets its name only once it is complete. Without a folder, features of more than ``in_memory`` bytes are
+    refused.
     """
     if dtype not in STORED:
         raise BadInput(f"features must be kept as bfloat16, float16 or float32, got {dtype}")
     if len(images) == 0 or tuple(images.shape[1:]) != tuple(victim.space.shape):
         raise BadInput(f"features need images of shape {victim.space.shape}, got {tuple(images.shape)}")
     shapes = {name: sent_shape(victim, name) for name in dict.fromkeys(cuts)}
+    batch = _batch(victim) if batch is None else batch
     if folder is None:
         needed = feature_bytes(victim, list(shapes), len(images), dtype=dtype)
         if needed > in_memory:
@@ -67,6 +72,12 @@ def cache_features(
     if missing:
         _write(victim, images, {n: shapes[n] for n in missing}, missing, defenses, dtype, batch, seed)
     return {name: _open(file, dtype) for name, file in files.items()}
+
+
+def _batch(victim: Victim) -> int:
+    """Images that run at once, so the largest feature map stays small."""
+    largest = max(spec.elements for point in trace_of(victim).points.values() for spec in point.tensors)
+    return min(256, max(1, AT_ONCE // largest))
 
 
 def sent_shape(victim: Victim, cut: str) -> tuple[int, ...]:
