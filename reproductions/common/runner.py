@@ -292,14 +292,14 @@ def rounded(values: Sequence[float]) -> list[float]:
 
 
 def _plain(value: Any) -> Any:
-    """Six digits that count, tuples as lists, and infinity (the PSNR of a perfect copy) as a number that JSON has."""
+    """Six digits that count, tuples as lists, infinity (the PSNR of a perfect copy) as a number that JSON has, and nan as null."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float):
         if math.isnan(value):
-            raise ValueError("a result is not a number; it must not be written down as one")
+            return None
         return float(f"{value:.6g}") if math.isfinite(value) else math.copysign(999.0, value)
     return value
 

@@ -11,8 +11,9 @@ from torch import nn
 from leakgauge.attacks.decoder import Deconvolution, TokenGrid, Vector
 from reproductions.common.decoders import ClassToken, Flattened
 from reproductions.common.networks import VGG19, ir152, vgg19
+from reproductions.common.runner import Row
 from reproductions.golden_partition_zone.leaks import Attempt, Leak, features_at, leaks, radius_per_dimension
-from reproductions.golden_partition_zone.splits import Splits, as_input, of_classes
+from reproductions.golden_partition_zone.splits import Part, Splits, as_input, of_classes
 from reproductions.golden_partition_zone.study import Study
 from reproductions.golden_partition_zone.targets import LABELS, RECIPES, Watch
 from reproductions.golden_partition_zone.training_log import snapshot
@@ -64,28 +65,31 @@ def _vgg19(study: Study, trainings: list[tuple[str, int]]) -> None:
 
 
 def _radius_watch(study: Study, splits: Splits, labels: str, seed: int, *, block: int) -> Watch:
-    """Logs R_c², Eqs. 6-8 and the bound of Appendix D at a block of VGG19 every fifth epoch of its training."""
-    some = splits.test.first(500)
+    """Logs R_c², Eqs. 6-8 and the bound of Appendix D at a block of VGG19 every fifth epoch of its training.
 
-    def watch(epoch: int, model: nn.Module) -> None:
-        key = f"training/vgg19/{splits.name}/{labels}/{seed}/{block}/{epoch}"
-        if (epoch % 5 and epoch > 1) or key in study.rows.done:
-            return
-        assert isinstance(model, VGG19)
+    On test images (part ``training``) and on images that the network is trained on (``training-images``), which Appendix D is about.
+    """
+
+    def log_of(model: VGG19, some: Part) -> Row:
         with torch.no_grad():
             z = torch.cat([model.features[:block](as_input(piece)) for piece in some.images.split(128)])
         cloud = nn.Sequential(model.features[block:], model.head)
-        try:
-            log = asdict(
-                snapshot(
-                    cloud, z.contiguous(), some.labels, smoothing=LABELS[labels], rate=RECIPES["vgg19"].rate, samples=32
-                )
-            )
-        except RuntimeError as refusal:  # a missing derivative, say; the network that is being trained matters more
-            log = {"refused": str(refusal)}
-            print(f"{key}: refused: {refusal}", flush=True)
-        about = {"part": "training", "labels": labels, "seed": seed, "block": block, "epoch": epoch}
-        study.rows.add(key, {**about, **log})
+        smoothing, rate = LABELS[labels], RECIPES["vgg19"].rate
+        return asdict(snapshot(cloud, z.contiguous(), some.labels, smoothing=smoothing, rate=rate, samples=32))
+
+    def watch(epoch: int, model: nn.Module) -> None:
+        assert isinstance(model, VGG19)
+        for part, some in (("training", splits.test.first(500)), ("training-images", splits.train.first(500))):
+            key = f"{part}/vgg19/{splits.name}/{labels}/{seed}/{block}/{epoch}"
+            if (epoch % 5 and epoch > 1) or key in study.rows.done:
+                continue
+            try:
+                log = log_of(model, some)
+            except RuntimeError as refusal:  # a missing derivative, say; the network that is being trained matters more
+                log = {"refused": str(refusal)}
+                print(f"{key}: refused: {refusal}", flush=True)
+            about = {"part": part, "labels": labels, "seed": seed, "block": block, "epoch": epoch}
+            study.rows.add(key, {**about, **log})
 
     return watch
 

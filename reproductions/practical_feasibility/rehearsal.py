@@ -150,7 +150,7 @@ class Rehearsal:
     @property
     def notes(self) -> tuple[str, ...]:
         said = "TF32, losses judged in float32"
-        return tuple(filter(None, [*self.search.note.split("; "), self.move.note, said, *self._notes]))
+        return tuple(filter(None, [*self.search.notes, self.move.note, said, *self._notes]))
 
     def seconds_per_step(self) -> float:
         """Measured where the step is already recorded; a run forgets what this did."""

@@ -18,8 +18,8 @@ from reproductions.common.runner import measured_on, read
 FOLDER = Path(study.__file__).parent
 CPU = torch.device("cpu")
 STUDIES = (
-    "architecture_a", "batches", "closed_form_batches", "edges", "noise", "positions", "progress", "table1", "why", "why_batches",
-    "why_table1", "width", "without_encoder",
+    "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "table1", "why_batches", "width",
+    "without_encoder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("edges", "why", "why_table1")),
 )  # fmt: skip
 
 
@@ -77,6 +77,7 @@ def test_a_quick_study_gives_sensible_rows_and_a_figure(name, tmp_path, monkeypa
         assert min(Image.open(picture).size) > 100
 
 
+@pytest.mark.slow
 def test_a_table_that_was_stopped_resumes_with_the_missing_images(tmp_path, monkeypatch):
     run_study("table1", tmp_path, monkeypatch, "--images", "3")
     whole = read(tmp_path / "table1.jsonl")

@@ -180,6 +180,15 @@ def test_a_recorded_step_trains_the_same_network(scripts, whole, monkeypatch, tm
     assert not torch.equal(states[0]["head.weight"], SplitViT(width=8, heads=2, depth=1, classes=3).head.weight)
 
 
+def test_the_papers_rate_falls_at_a_plateau(scripts):
+    plateau = scripts["targets"].Plateau(3e-4, patience=2)
+    rates = []
+    for loss in (1.0, 0.5, 0.5, 0.5, 0.5, 0.4):
+        plateau.after(loss)
+        rates.append(plateau.rate)
+    assert rates == pytest.approx([3e-4] * 4 + [3e-5] * 2)
+
+
 def test_rates_rise_and_fall(scripts):
     recipe = scripts["targets"].Recipe(10, 1.0, 0.0, rising=0.1)
     assert [recipe.rate_at(x) for x in (0.0, 0.1, 0.55, 1.0)] == pytest.approx([0.05, 1.0, 0.5, 0.0])
