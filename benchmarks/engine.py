@@ -148,7 +148,7 @@ def our_search(victim: Victim, observed: Observed, y: Tensor, distance: str, row
     def eager() -> None:
         torch.autograd.grad(search.objective(x, None, slice(None)).sum(), x)
 
-    return Ours(solver.begin(x, None, search.losses, victim.space), eager, search.note)
+    return Ours(solver.begin(x, None, search.losses, victim.space), eager, "; ".join(search.notes))
 
 
 def our_step(

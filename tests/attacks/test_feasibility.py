@@ -72,7 +72,7 @@ def test_without_weight_no_statistics_are_looked_for():
 def test_dropout_is_left_out_of_the_replay_and_said(victim_of, batch_of):
     victim, (x, y) = victim_of(dropout=0.5, mode="train"), batch_of(2)
     found = feasibility(steps=2)(victim, share(victim, Gradient(), x, y, reveal=KNOWS))
-    assert any(note.startswith("replayed without dropout (1 layers") for note in found.notes)
+    assert any(note.startswith("replayed without dropout (the masks of 1 layers") for note in found.notes)
     again = feasibility(steps=2)(victim, share(victim, Gradient(), x, y, reveal=KNOWS))
     assert torch.equal(found.x, again.x)
     calm = victim_of(nn.Sequential(*[m for m in victim.model if not isinstance(m, nn.Dropout)]), mode="train")

@@ -199,7 +199,7 @@ def test_crossing_goes_by_the_envelope():
         ({"epochs": 0}, "at least 1 epoch"),
         ({"scout": 0}, "at least 1 epoch"),
         ({"threshold": 0.0}, "positive"),
-        ({"confirm": -1}, "confirms"),
+        ({"confirm": -1}, "to confirm with"),
     ],
 )
 def test_bad_search(options, why):
