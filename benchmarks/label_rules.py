@@ -1,6 +1,6 @@
 """How many labels each rule reads from the gradient of the head: trained and untrained networks, batches of 1 to 128.
 
-    python -m benchmarks.label_rules [--quick] [--draws 6] [--seed 0] [--out FILE]
+    python -m benchmarks.label_rules [--quick] [--draws 6] [--families NAME ...] [--batches N ...] [--seed 0] [--out FILE]
 
 Networks of five families are trained on 2000 embedded Fashion-MNIST images with Adam (0, 2 and 6 epochs). The client's batches come
 from the 1000 test images: drawn at random, with class shares from a Dirichlet of concentration 0.3 (imbalanced), or as mixtures of
@@ -198,6 +198,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one small network, batches of 8 and 32")
     parser.add_argument("--draws", type=int, default=6, help="batches per cell; a third of them at a size of 128")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8, 32, 128])
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--out", type=Path, help="append one JSON line per batch")
     parser.add_argument("--from", dest="source", type=Path, help="print the tables of an earlier --out file and stop")
@@ -209,7 +210,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for family in options.families[:1] if options.quick else options.families:
         for epochs in (0, 2) if options.quick else (0, 2, 6):
-            sizes = (8, 32) if options.quick else (1, 4, 8, 32, 128)
+            sizes = (8, 32) if options.quick else tuple(options.batches)
             draws = 2 if options.quick else options.draws
             for row in rows_of(family, epochs, draws=draws, sizes=sizes, seed=options.seed):
                 rows.append(row)

@@ -21,6 +21,8 @@ CONCENTRATION = 10.0
 """Dirichlet prior of the class shares of a batch: between balanced draws (large) and clients with few classes (below 1)."""
 CONFIDENCE = 0.5
 """Assumed mean probability of the true class for a trained model about which nothing else is known."""
+UNEVEN = 0.25
+"""Assumed deviation of a trained model's mean probability of a class, as a share of 1/K, if no public images show it."""
 ALIKE = 0.12
 """Deviation of the class probabilities between images, as a share of the largest possible, below which a model is untrained."""
 
@@ -30,13 +32,14 @@ class ClassRates:
     """How a model answers to samples of each class.
 
     ``shares`` (K,) is how often each class is expected; ``mean[c]`` (K, K) are the mean probabilities for a sample of class c;
-    ``spread`` (K, K) is the covariance of one sample's probabilities around them; ``drift`` is how far the mean answer moved
-    during local steps (total variation).
+    ``spread`` (K, K) is the covariance of one sample's probabilities around them, ``doubt`` (K, K) that of the mean answer itself, which
+    is known from few images or not at all; ``drift`` is how far the mean answer moved during local steps (total variation).
     """
 
     shares: Tensor
     mean: Tensor
     spread: Tensor
+    doubt: Tensor
     drift: float = 0.0
 
     @property
@@ -70,7 +73,8 @@ def rates_from_scores(scores: Tensor, *, temperature: float = 1.0) -> ClassRates
     shares, weight = weight.sum(0) / weight.sum(), weight / weight.sum(0)
     mean = weight.T @ each
     spread = (each.T * (weight @ shares)) @ each - (mean.T * shares) @ mean
-    return ClassRates(shares, mean, spread, _drift(path.mean(1)))
+    doubt = torch.cov(each.T) / len(each)
+    return ClassRates(shares, mean, spread, doubt, _drift(path.mean(1)))
 
 
 def even_rates(shift: Tensor, *, confidence: float = CONFIDENCE) -> ClassRates:
@@ -87,7 +91,8 @@ def even_rates(shift: Tensor, *, confidence: float = CONFIDENCE) -> ClassRates:
     spread = (confidence / classes - v) * identity + v * ones - mean.T @ mean / classes
     moved = mean * shift.double().softmax(-1)[:, None]
     moved = moved / moved.sum(-1, keepdim=True)
-    return ClassRates(ones[0] / classes, moved.mean(0), spread, _drift(moved.mean(1)))
+    doubt = (UNEVEN / classes) ** 2 * (identity - ones / classes)
+    return ClassRates(ones[0] / classes, moved.mean(0), spread, doubt, _drift(moved.mean(1)))
 
 
 def _drift(path: Tensor) -> float:
@@ -117,17 +122,18 @@ def estimate_counts(slope: Tensor, size: int, rates: ClassRates, *, smoothing: f
     The shares s of the classes have a Dirichlet-multinomial prior around those of ``rates``, and ∂b = A·s − smoothing/K + noise with
     A = ratesᵀ − (1 − smoothing)·1. The estimate is the posterior mean of the Gaussian with these moments, rounded to the nearest
     whole counts that respect p̄ ≥ 0: n_c ≥ −B·∂b_c. If the model changed more in the local steps than ∂b explains, the estimate
-    moves towards the usual shares.
+    moves towards the even guess.
     """
     classes = len(slope)
     identity, usual = torch.eye(classes).to(slope), rates.shares
     matrix = rates.mean.T - (1 - smoothing) * identity
     scale = (size + classes * CONCENTRATION) / (1 + classes * CONCENTRATION) / size
     prior = (usual.diag() - usual[:, None] * usual) * scale
-    total = matrix @ prior @ matrix.T + rates.spread / size + 1e-7 * identity
+    total = matrix @ prior @ matrix.T + rates.spread / size + rates.doubt + 1e-7 * identity
     gain = torch.linalg.solve(total, matrix @ prior).T
     trust = min(1.0, float(slope.abs().sum()) / rates.drift) if rates.drift > 0 else 1.0
-    shares = usual + trust * (gain @ (slope + smoothing / classes - matrix @ usual))
+    even = torch.full_like(usual, 1 / classes)
+    shares = even + trust * (usual - even + gain @ (slope + smoothing / classes - matrix @ usual))
     unknown = size * (prior - gain @ matrix @ prior).diagonal().clamp_min(1e-12).sqrt()
     at_least = (-size * (slope + smoothing / classes) / (1 - smoothing) - 1e-3).ceil().clamp_min(0).long()
     if int(at_least.sum()) > size:  # noise, or another scale
