@@ -103,7 +103,7 @@ class LeastSquares:
 
 def is_affine(f: Map, x: Tensor) -> bool:
     """Whether f bends nowhere between x and two points far from it."""
-    far = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    far = torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(0)).to(x).expand_as(x)
     with torch.no_grad():
         here, there, between = f(x), f(far), f((x + far) / 2)
     bend = (here + there - 2 * between).square().sum(1)
@@ -143,7 +143,7 @@ def _smoother(like: Tensor) -> Map:
 
 def _largest(f: Map, pull: Callable[[Tensor], tuple[Tensor, ...]], prior: Map, x: Tensor) -> Tensor:
     """About the largest eigenvalue of SᵀJᵀJS per sample, by three power iterations."""
-    g = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    g = torch.randn(x.shape[1:], generator=torch.Generator().manual_seed(0)).to(x).expand_as(x)
     size = _dot(g, g).sqrt()
     for _ in range(3):
         g = g / size.clamp_min(TINY)
