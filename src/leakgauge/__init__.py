@@ -1,6 +1,6 @@
 """leakgauge gauges how much private data leaks from what a neural network shares.
 
-Names are loaded on first use, so that ``import leakgauge`` and ``leakgauge --help`` do not wait for torch.
+Names are loaded on first use, so ``import leakgauge`` and ``leakgauge --help`` do not wait for torch.
 """
 
 from __future__ import annotations

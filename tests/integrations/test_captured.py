@@ -279,7 +279,7 @@ def test_running_statistics_tell_of_another_training(client, tmp_path):
     with pytest.raises(BadInput, match=r"counts 3 batches, where 2 local step\(s\) make 2"):
         observed(tmp_path, "weights.safetensors", "weights", replace(CASE, name="", local_steps=2))
     still = replace(CASE, name="", mode="eval", local_steps=3)
-    with pytest.raises(BadInput, match="have counted batches, so that the client computed in train mode"):
+    with pytest.raises(BadInput, match="have counted batches, so the client computed in train mode"):
         observed(tmp_path, "delta.safetensors", "delta", still)
     delta = read_tensors(tmp_path / "delta.safetensors")
     noisy = {n: v + 0.25 if n.endswith("tracked") else v for n, v in delta.items()}

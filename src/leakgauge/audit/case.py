@@ -254,7 +254,7 @@ class Case:
         return is_weight_update(self.build_channel())
 
     def protections(self) -> tuple[str, ...]:
-        """What stands between the data and the adversary: a channel that protects, then the defenses."""
+        """What is between the data and the adversary: a channel that protects, then the defenses."""
         return (*((self.channel,) if protects(self.channel) else ()), *self.defenses)
 
     def fits(self) -> bool:

@@ -113,8 +113,8 @@ class Comparison:
 def _tally(group: Sequence[CasePair | OtherChange]) -> str:
     words: dict[Direction, str] = {"worse": "worse", "lost": "not judged any more", "better": "better"}
     counts = {word: sum(one.direction == direction for one in group) for direction, word in words.items()}
-    told = [f"{count} {word}" for word, count in counts.items() if count]
-    return ", ".join(told) or "none is worse or better"
+    said = [f"{count} {word}" for word, count in counts.items() if count]
+    return ", ".join(said) or "none is worse or better"
 
 
 def compare_cases(before: Sequence[Record], after: Sequence[Record], *, folders: tuple[Path, Path]) -> Comparison:

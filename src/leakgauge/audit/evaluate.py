@@ -99,7 +99,7 @@ def evaluate(
 ) -> Result:
     """Shares ``x, y`` (model space) through ``channel``, attacks what was sent, and judges what the attack found.
 
-    The attack sees what ``share`` gives it and never the truth. ``reveal`` is what it is told beyond the signal; the verdict lists it.
+    The attack sees what ``share`` gives it and never the truth. ``reveal`` is what it knows beyond the signal; the verdict lists it.
     ``pool`` holds other images, in [0, 1]: with at least twenty, a reconstruction counts only if it is closest to its own original.
 
     >>> from leakgauge import testing
@@ -211,7 +211,7 @@ def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int = 0
     size = seen.size or 1
     noise = victim.to_input(victim.space.start(size, rng))
     with torch.no_grad():
-        labels = victim(noise).argmin(-1)  # an unlikely class, so that the gradient does not vanish
+        labels = victim(noise).argmin(-1)  # an unlikely class, so the gradient does not vanish
     signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}
     blank = Observation(signal=signal, channel=seen.channel, size=seen.size)
     return attack(victim, blank, seed=seed)

@@ -99,7 +99,7 @@ def case_of(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verdict_of(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The facts that the sentence ``rule`` tells; without one the outcome alone is known."""
+    """The facts that the sentence ``rule`` states; without one the outcome alone is known."""
     outcome, rule = fields.get("verdict"), str(fields.get("rule") or "")
     if outcome is None:
         return None

@@ -76,7 +76,7 @@ def run_all(
     """Runs every case that has no record yet, or whose record is of a crash or withdrawn, and appends its record as soon as it is done.
 
     ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
-    order of the cases at the end, so that the file does not tell who was faster. A killed run loses what was under way.
+    order of the cases at the end, so the file does not depend on who was faster. A killed run loses what was under way.
     """
     done = {record.key: record for record in records.read(folder)} if resume and records.exists(folder) else {}
     todo = [case for case in cases if case.key() not in done or done[case.key()].broken]
@@ -231,7 +231,7 @@ def attack_captured(case: Case, victim: Victim, seen: Observation, *, folder: Pa
     """Runs the case's attack and its null run on a captured observation and writes pictures, images and ``result.json``.
 
     The images are also kept as ``reconstruction.npz`` in [0, 1]. There is no verdict: a verdict compares with the truth.
-    A client's dropout masks are its own, so that the mismatch is measured without dropout, the mean of the masks.
+    A client's dropout masks are its own, so the mismatch is measured without dropout, the mean of the masks.
     """
     attack = case.build_attack()
     result = attack(victim, seen, seed=case.seed)
@@ -345,7 +345,7 @@ class _Worker:
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(run, theirs, dict(os.environ)), daemon=True)
         process.start()
-        theirs.close()  # so that a dead worker is an end of file
+        theirs.close()  # then a dead worker is an end of file
         return cls(process, ours)
 
     def at(self, case: Case, attempt: int) -> _Worker:

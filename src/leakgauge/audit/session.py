@@ -19,7 +19,7 @@ from leakgauge.errors import BadInput, LeakgaugeError
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 
 POOL = 200
-"""How many other images a reconstruction must be told apart from."""
+"""How many other images a reconstruction must be distinguished from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class Setup:
 
 
 Load = Callable[[Case], Setup]
-"""Finds what a case names. Passed in, so that the audit needs no framework and a case stays plain data."""
+"""Finds what a case names. Passed in, so the audit needs no framework and a case stays plain data."""
 
 
 class Session:

@@ -1,4 +1,4 @@
-"""Search for the attack's strongest settings, so that a failure is not that of a badly set attack.
+"""Search for the attack's strongest settings, so a failure is not due to a badly tuned attack.
 
 The default search looks only at what an adversary sees: how well the reconstruction's own signal points where the observed
 one does. The oracle's search looks at the truth (SSIM), as the paper's does; its results are an upper bound and labelled so.
@@ -100,7 +100,7 @@ def tune(
 
     ``images`` are indices of candidate first images: with several, the search also looks for the most vulnerable one.
     The first ``startup`` settings are drawn at random. Each is tried with a growing share (``rungs``) of the case's steps, and
-    given up where it is worse than the median of earlier ones. Everything is kept in ``folder``: the same call goes on
+    given up where it is worse than the median of earlier ones. Everything is kept in ``folder``: the same call resumes
     where it stopped, and ends as it would have without the stop, for each trial's random numbers come from ``seed`` and
     the number of trials before it.
 
@@ -191,7 +191,7 @@ def _tried(case: Case, options: Mapping[str, float], load: Load, share_of_steps:
     attack = replace(case, options={**case.options, "steps": steps}).build_attack()
     result = attack(victim, seen, seed=case.seed)
     if result.y is None:
-        raise Inapplicable(f"{case.attack} tells no labels, so its result cannot be sent through the channel again")
+        raise Inapplicable(f"{case.attack} gives no labels, so its result cannot be sent through the channel again")
     steady = without_dropout(victim) if victim.mode == "train" else victim  # another mask each time would be chance
     truths = victim.space.decode(x)
     every = [score_images(victim.space.decode(guess), truths).means()["ssim"] for guess in result.candidates]

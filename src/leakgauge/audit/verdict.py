@@ -140,7 +140,7 @@ SCRAMBLED = (
     Check("pieces_lead", 0.05, above="zero"),
     Check("pieces_lead", 0.05, above="null"),
 )
-"""Patches of a vision transformer that are all there, in another order. A picture that tells nothing fits the original better than any
+"""Patches of a vision transformer that are all there, in another order. A picture that shows nothing fits the original better than any
 other of M images with a chance of 1 / M; the margins are choices. Like ``OUTLINED`` these count only where they were measured."""
 STRUCTURE = ("ssim", "ssim_reduced", "reid")
 """Metrics of ``RECONSTRUCTED`` that suffice for a glimpse. A picture whose parts are right but stand in each other's place (patches of a

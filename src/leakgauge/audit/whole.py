@@ -180,10 +180,10 @@ def _answered(run: _Run, question: Question, before: Answer | None) -> Answer:
     began = time.perf_counter()
     try:
         _ANSWERS[question](run)
-    except OSError:  # a full disk: mend it and resume
+    except OSError:  # a full disk: the user makes room and resumes
         raise
     except (BadInput, Inapplicable) as refusal:
-        if question == "updates":  # its refusals are records of cases; this one is the user's to mend
+        if question == "updates":  # its refusals are records of cases; this one is for the user to fix
             raise
         return Answer(question, "refused", str(refusal), time.perf_counter() - began)
     except Exception as crash:  # noqa: BLE001 - recorded as a failure, never as a result

@@ -102,8 +102,8 @@ def depending_on_input(graph: fx.Graph) -> set[fx.Node]:
     """Nodes with values that depend on the values of the input, not merely on its size."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        told = node.op == "placeholder"
-        if told or (not reads_only_sizes(node) and any(source in found for source in node.all_input_nodes)):
+        given = node.op == "placeholder"
+        if given or (not reads_only_sizes(node) and any(source in found for source in node.all_input_nodes)):
             found.add(node)
     return found
 

@@ -48,8 +48,8 @@ def with_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str
     state, own = model.state_dict(), own_names(model)
     weights = unwrapped(weights, state)
     _check(weights, state, source=source, hint=hint)
-    told = {own.get(name, name) for name in weights}
-    missing = [name for name in state if own.get(name, name) not in told and not _spare(model, name)]
+    given = {own.get(name, name) for name in weights}
+    missing = [name for name in state if own.get(name, name) not in given and not _spare(model, name)]
     if missing:
         raise BadInput(f"{source} lacks {missing[0]!r} ({len(missing)} of {len(state)} names); is it of another model?")
     model.load_state_dict(dict(weights), strict=False)
@@ -146,16 +146,16 @@ def _refuse_another_training(victim: Victim, moved: Signal, case: Case, *, sourc
         return
     if victim.mode == "eval":
         raise BadInput(
-            f"the normalisation layers in {source} have counted batches, so that the client computed in train mode; add --mode train"
+            f"the normalisation layers in {source} have counted batches, so the client computed in train mode; add --mode train"
         )
     before, after, rng = victim.buffers(), victim.buffers(), torch.Generator().manual_seed(case.seed)
     with torch.no_grad():
         victim(victim.to_input(victim.space.start(case.batch_size, rng)), buffers=after)
     channel = case.build_channel()
-    told = local_steps(channel, case.batch_size)
+    expected = local_steps(channel, case.batch_size)
     for name, batches in counted.items():
         uses = int(after[name] - before[name])  # a layer that is used twice counts twice
-        if batches != uses * told:
+        if batches != uses * expected:
             steps = batches / max(uses, 1)
             wanted = (
                 f"give --local-steps {steps:g}" if uses and steps >= 1 and steps.is_integer() else "check the model"
@@ -163,7 +163,7 @@ def _refuse_another_training(victim: Victim, moved: Signal, case: Case, *, sourc
             if case.channel and not isinstance(channel, AddsClients):  # which says its steps itself
                 wanted = f"check {case.channel}"
             raise BadInput(
-                f"{name} in {source} counts {batches:g} batches, where {told} local step(s) make {uses * told}; {wanted}, or leave "
+                f"{name} in {source} counts {batches:g} batches, where {expected} local step(s) make {uses * expected}; {wanted}, or leave "
                 "that name out if these were no steps"
             )
 
@@ -201,20 +201,24 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
     if holds != "gradient" and not is_weight_update(channel):
         signal = {name: value / -case.local_lr for name, value in signal.items()}
     _refuse_another_training(victim, sent, case, source=str(update))
-    told = [Assumption(f"batch size known ({case.batch_size})", "deployable")]
-    told += rounded
+    assumed = [Assumption(f"batch size known ({case.batch_size})", "deployable")]
+    assumed += rounded
     if len(signal) < len(parameters):
-        told.append(Assumption(f"the update holds {len(signal)} of {len(parameters)} trainable tensors", "deployable"))
+        assumed.append(
+            Assumption(f"the update holds {len(signal)} of {len(parameters)} trainable tensors", "deployable")
+        )
     if victim.mode == "eval" and victim.depends_on_mode():
-        told.append(Assumption("client is taken to compute in eval mode (real training uses train mode)", "diagnostic"))
+        assumed.append(
+            Assumption("client is taken to compute in eval mode (real training uses train mode)", "diagnostic")
+        )
     if shared:
-        told.append(Assumption("running statistics shared with the update", "deployable"))
+        assumed.append(Assumption("running statistics shared with the update", "deployable"))
     seen = Observation(
         signal=signal,
         channel=channel,
         size=case.batch_size,
         buffers={**buffers, **shared} if shared else None,
-        assumptions=tuple(told),
+        assumptions=tuple(assumed),
     )
     refuse_the_opposite(victim, seen, source=str(update))
     return seen
@@ -269,7 +273,7 @@ def rounding_told(sent: Signal, known: Mapping[str, Tensor], *, source: str) -> 
 
     A weight w rounded to the nearest number of a type is off by an error spread evenly over one step u(w) of that type, with
     the mean square u² / 12, whatever the training did. Where the known weights are of that type too, the client may have
-    trained in it, and the error cannot be told from what the weights say.
+    trained in it, and the error cannot be separated from what the weights say.
     """
     kind = next((t for t in (torch.bfloat16, torch.float16) if _exact(sent.values(), t)), None)
     if kind is None:
@@ -319,6 +323,6 @@ def refuse_the_opposite(victim: Victim, seen: Observation, *, source: str) -> No
     balanced = abs(float(bias.sum())) <= BALANCED * float(bias.abs().sum())
     if balanced and negative > size >= positive:
         raise BadInput(
-            f"{source} has the opposite sign: as it stands, the scores of {negative} classes were raised by {size} sample(s); "
+            f"{source} has the opposite sign: as it is, the scores of {negative} classes were raised by {size} sample(s); "
             "give new minus old weights, or the gradient as backward() leaves it"
         )

@@ -35,7 +35,7 @@ def update_monitor(
 
     The update is the request's weights minus the reply's: a gradient, up to the learning rate, where the client takes
     one step, and a sum of gradients at moving weights where it takes more. The first mod is the outermost one, so the
-    monitor stands *before* ``LocalDpMod`` to see what leaves the device, and after it to see what would have left.
+    monitor is put *before* ``LocalDpMod`` to see what leaves the device, and after it to see what would have left.
     ``members`` are samples the client trains on (or a function of the context), ``others`` samples that it does not.
     ``model`` gives the architecture; its parameter names must be the arrays' keys. The message is passed on unchanged,
     and nothing is added to it: numbers about private data stay on the client unless ``log`` sends them. The round is the
@@ -46,12 +46,12 @@ def update_monitor(
 
     def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         nonlocal rounds
-        before, told = (_weights(message), _round(message)) if _trains(message) else (None, None)
+        before, number = (_weights(message), _round(message)) if _trains(message) else (None, None)
         reply = call_next(message, context)
         if before is None or reply.has_error():
             return reply
         rounds += 1
-        now = rounds if told is None else told
+        now = rounds if number is None else number
         with guard.around("probing the update"):
             pair = members(context) if callable(members) else members
             found = _probe(model, loss, before, _weights(reply), pair, others, step=now, seed=seed)
@@ -102,8 +102,8 @@ def _trains(message: Any) -> bool:
 def _round(message: Any) -> int | None:
     """The server's round, which strategies send with the configuration, or as the group of the messages."""
     for record in message.content.config_records.values():
-        if isinstance(told := record.get("server-round"), int):
-            return told
+        if isinstance(number := record.get("server-round"), int):
+            return number
     group = str(message.metadata.group_id)
     return int(group) if group.isdecimal() else None
 

@@ -298,7 +298,7 @@ class KeptMask:
 
 
 def keep_window_masks(model: nn.Module) -> None:
-    """Changes, in place, the layers of ``model`` that make their masks on the host: those that are not told a device."""
+    """Changes, in place, the layers of ``model`` that make their masks on the host: those that are not given a device."""
     for layer in model.modules():
         make = getattr(type(layer), "get_attn_mask", None)
         if make is not None and list(inspect.signature(make).parameters) == ["self", "height", "width", "dtype"]:

@@ -72,7 +72,7 @@ def lightning_monitor(*, out: str | Path | None = None, **options: Any) -> Any:
 
         def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
             y, self._labels = self._labels, None
-            if self.monitor is not None and y is not None:  # a loss that is a module has told them by now
+            if self.monitor is not None and y is not None:  # a loss that is a module has given them by now
                 with self.monitor.guard.around("reading the labels", then=self.monitor.close):
                     self.monitor.labels(y, unless_seen=True)
 

@@ -51,7 +51,7 @@ def adapt_noise(
     counted = spent_by(accountant.history, budget.orders)
     if not all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(counted, budget.spent, strict=True)):
         raise BadInput(
-            "the accountant has counted other steps than the budget; begin both anew, or go on with the budget of those steps"
+            "the accountant has counted other steps than the budget; start both again, or continue with the budget of those steps"
         )
     return AdaptiveNoise(model, optimizer, loader.sample_rate, schedule, driver, budget, accountant)
 

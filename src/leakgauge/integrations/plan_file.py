@@ -47,12 +47,12 @@ class PlanFile:
 
 
 def is_plan(model: str | None) -> bool:
-    """Whether what stands in the place of a model is a plan file: a Python file without ``:factory``."""
+    """Whether what is given as a model is a plan file: a Python file without ``:factory``."""
     return model is not None and model.endswith(".py")
 
 
 def named(model: str | None, data: str | None, *, default: str = "cnn") -> tuple[str, str]:
-    """Model and data of a case. A plan file stands for its two functions; ``data``, where given, wins over its ``data()``."""
+    """Model and data of a case. A plan file means its two functions; ``data``, where given, wins over its ``data()``."""
     if model is not None and is_plan(model):
         return f"{model}:{VICTIM}", data or f"{model}:{DATA}"
     model = model or default
@@ -139,7 +139,7 @@ def is_function(data: str) -> bool:
 def returned_data(spec: str, *, seed: int = 0) -> str | tuple[np.ndarray, np.ndarray, str]:
     """What the function ``spec`` returns: the path or name of data, or images, labels and where they come from.
 
-    A relative path starts from the plan file's own folder, so that the plan works from anywhere.
+    A relative path starts from the plan file's own folder, so the plan works from anywhere.
     """
     source, _, name = spec.rpartition(":")
     with private_randomness(seed, torch.device("cpu")), import_file(source) as module:

@@ -90,7 +90,7 @@ def unwrapped(given: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[
 
 
 def _before_all(given: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """What stands before a name of the model's in all given names alike, or nothing."""
+    """The prefix that all given names have before the model's own names, or nothing."""
     first = next(iter(given))
     ends = [at + 1 for at, letter in enumerate(first) if letter == "."]
     fitting = (first[:end] for end in ends if all(n[:end] == first[:end] and n[end:] in state for n in given))

@@ -1,4 +1,4 @@
-"""Imports and calls of a user's code: the interpreter is left as it was found, and what goes wrong is told with its line."""
+"""Imports and calls of a user's code: the interpreter is left as it was found, and what goes wrong is reported with its line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def import_file(source: str) -> Iterator[ModuleType]:
     """A Python file as a module under a private name.
 
     For the length of the block the file's neighbours can be imported, as when the file is run as a script. Afterwards
-    the search path is the old one and the neighbours are forgotten, so that their names (``utils``, ``model``) do
+    the search path is the old one and the neighbours are forgotten, so their names (``utils``, ``model``) do
     not shadow anybody else's.
     """
     path = Path(source).resolve()
@@ -80,7 +80,10 @@ def import_file(source: str) -> Iterator[ModuleType]:
         sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
         try:
             _executed(found.loader, module)
-        except (Exception, SystemExit) as error:  # the user's own code may raise anything; it is told, with its cause
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # the user's own code may raise anything; it is reported, with its cause
             del sys.modules[name]
             raise BadInput(f"{source} {raised(error, source, when=' when it was imported')}") from error
         yield module
@@ -106,7 +109,7 @@ def import_package(source: str) -> Iterator[ModuleType]:
             if error.name is None or not f"{source}.".startswith(f"{error.name}."):
                 raise BadInput(f"{source} raised {one_line(error)} when it was imported") from error
             raise BadInput(f"there is no module {error.name}; install it, or name a file (file.py:factory)") from error
-        except Exception as error:  # the user's own code may raise anything; it is told, with its cause
+        except Exception as error:  # the user's own code may raise anything; it is reported, with its cause
             raise BadInput(f"{source} raised {one_line(error)} when it was imported") from error
         yield module
 

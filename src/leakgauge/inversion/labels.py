@@ -375,7 +375,7 @@ def _scores_on_the_way(victim: Victim, seen: Observation, images: Tensor, *, poi
 
 
 def _patterns(victim: Victim, count: int, rng: torch.Generator) -> Tensor:
-    """Inputs of no class: noise, and for images also the same noise in coarse squares, which a trained model tells apart."""
+    """Inputs of no class: noise, and for images also the same noise in coarse squares, which a trained model answers differently."""
     noise = victim.space.start(count, rng)
     if noise.dim() != 4 or min(noise.shape[2:]) < 8:
         return noise

@@ -28,7 +28,7 @@ PublicData = Tensor | tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Weights:
-    """A network's state by name. Equal where all values are; printed as a digest, so that a result names its decoder."""
+    """A network's state by name. Equal where all values are; printed as a digest, so a result names its decoder."""
 
     state: Mapping[str, Tensor]
 
@@ -43,11 +43,11 @@ class Weights:
         return f"Weights({count} values, sha256 {self.digest()[:12]})"
 
     def digest(self) -> str:
-        told = hashlib.sha256()
+        digest = hashlib.sha256()
         for name, value in sorted(self.state.items()):
-            told.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-            told.update(value.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
-        return told.hexdigest()
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+            digest.update(value.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class FittedDecoder:
         return torch.cat(made)
 
     def network(self) -> nn.Module:
-        """The trained network, made anew; it takes the stored tensors as they are."""
+        """The trained network, built again; it takes the stored tensors as they are."""
         with torch.device("meta"):
             network = self.decoder(self.feature, self.image)
         network.load_state_dict(dict(self.weights.state), assign=True)

@@ -185,7 +185,7 @@ def _grid() -> Decoder:
 class ByShape:
     """``maps`` for (channels, height, width), ``tokens`` for (tokens, width), ``vector`` or ``long`` for (values,).
 
-    A map whose channels come last, as Swin's do, is turned first: (height, width, channels) is told by the image's proportions,
+    A map whose channels come last, as Swin's do, is turned first: (height, width, channels) is recognised by the image's proportions,
     where only the first two sizes have them. More than three sizes are read as one vector.
 
     Maps and tokens are deconvolved with PReLU from a calm start, which gave away most for its time in ``docs/split.md``.

@@ -14,7 +14,7 @@ SHORTEST_CYCLE = 4
 
 
 class Steps(Protocol):
-    """A recipe under way: told of every step and of every epoch with its held-out loss."""
+    """A recipe under way: it hears of every step and of every epoch with its held-out loss."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer: ...

@@ -160,7 +160,7 @@ class _Step:
 
 
 def _resident(features: Tensor, images: Tensor, device: torch.device) -> bool:
-    """Whether a step needs nothing from outside of the GPU, so that it can be recorded."""
+    """Whether a step needs nothing from outside of the GPU, so it can be recorded."""
     return features.is_cuda and features.device == images.device == device
 
 
@@ -170,7 +170,7 @@ def _precision(device: torch.device) -> torch.autocast:
 
 
 def _beside(images: Tensor, features: Tensor) -> Tensor:
-    """The images on the features' GPU if these are on one with room to spare, so that a step needs nothing from elsewhere."""
+    """The images on the features' GPU if these are on one with room to spare, so a step needs nothing from elsewhere."""
     if not features.is_cuda or images.device == features.device:
         return images
     free, _ = torch.cuda.mem_get_info(features.device)

@@ -57,9 +57,9 @@ class Training:
 
 
 def fresh(model: nn.Module, *, seed: int, device: torch.device) -> nn.Module:
-    """A copy of the model as before any training, so that a defense under which nothing is learned cannot look free.
+    """A copy of the model as before any training, so a defense under which nothing is learned cannot look free.
 
-    Layers with a ``reset_parameters`` are drawn anew by it; other trainable tensors (a position embedding) keep their own
+    Layers with a ``reset_parameters`` are initialised again by it; other trainable tensors (a position embedding) keep their own
     values in shuffled order, which keeps their scale and nothing that was learned. What is frozen stays as it is.
     """
     made = copy.deepcopy(model)
@@ -209,7 +209,7 @@ class Releases:
     seed: int
 
     def signals(self) -> Iterator[Signal]:
-        """All releases in pieces, each tensor with one row per release; what a client draws, it draws for each anew."""
+        """All releases in pieces, each tensor with one row per release; what a client draws, it draws again for each."""
         sizes = {name: p.numel() for name, p in self.victim.parameters().items()}
         if set(sizes) == set(self.rows) and _mean_of_singles(self.victim, self.channel):
             for places in self.batches.split(max(1, FLOATS // (sum(sizes.values()) * self.batches.shape[1]))):
@@ -250,7 +250,7 @@ def draw_releases(setup: Setup, channel: Channel, *, batch: int, candidates: int
 
 
 def _unprotected(channel: Channel) -> Channel:
-    """How a candidate's own update is made by one who does not know the noise, and does not clip."""
+    """How a candidate's own update is made by an attacker who does not know the noise and does not clip."""
     one = single_client(channel)
     return one.unprotected() if isinstance(one, Protects) else public(one)
 
@@ -264,7 +264,7 @@ def _numbered(pieces: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
 
 
 def told_apart(drawn: Releases, defenses: Sequence[Defense], *, seed: int) -> Mapping[str, Any]:
-    """How well members are told from the other candidates of the same release, as a record keeps it.
+    """How well members are distinguished from the other candidates of the same release, as a record keeps it.
 
     The AUC is the mean over releases of the share of pairs (member, other) that the decoder puts in the right order. TPR is
     the share of members whose weight is above that of all but 1 % of the others of the same release. Releases are drawn
@@ -293,7 +293,9 @@ def told_apart(drawn: Releases, defenses: Sequence[Defense], *, seed: int) -> Ma
     auc, tpr = rates(weights, drawn.batches)
     notes = []
     if len(names) < sent:
-        notes.append(f"the decoder reads {len(names)} of {sent} tensors for lack of memory; the whole tells more")
+        notes.append(
+            f"the decoder reads {len(names)} of {sent} tensors for lack of memory; the whole update reveals more"
+        )
     if drawn.batches.shape[1] > 1 and not _mean_of_singles(drawn.victim, _unprotected(drawn.channel)):
         notes.append("the decoder takes each candidate alone, though samples of a batch act on each other here")
     return {

@@ -1,6 +1,6 @@
 """What defenses buy: each defense and strength against the same attack, the same decoder and the same short training.
 
-A trial measures three things of one defense: how well the ordinary attack still reconstructs, how well a decoder still tells
+A trial measures three things of one defense: how well the ordinary attack still reconstructs, how well a decoder still separates
 who was in the batch, and what accuracy a short training loses. Neither attack nor decoder is adapted to the defense.
 Each trial leaves one line of ``defenses.jsonl``.
 """
@@ -308,7 +308,7 @@ def plan_trials(
 ) -> tuple[Trial, ...]:
     """No defense first, then each of ``specs`` (by default ``GRID``, what can be withheld, and the case's own defenses).
 
-    The attack takes ``steps`` steps, where it takes any. Every defense is built once, so that a wrong one is refused here.
+    The attack takes ``steps`` steps, where it takes any. Every defense is built once, so a wrong one is refused here.
     """
     if isinstance(case.build_channel(), PerSample):
         raise Inapplicable(
@@ -416,7 +416,7 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
     try:
         found = {**_attack(trial, base, folder), "leakage": _leakage(trial, base)}
         found["accuracy"] = _accuracy(trial, base, undefended)
-    except (BadInput, OSError):  # the user's to mend; without a record the trial can be resumed
+    except (BadInput, OSError):  # for the user to fix; without a record the trial can be resumed
         raise
     except Exception as crash:  # noqa: BLE001 - recorded with its traceback as an error, never as a score
         found = {"status": "error", "reason": f"{type(crash).__name__}: {crash}", "notes": (traceback.format_exc(),)}

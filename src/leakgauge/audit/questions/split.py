@@ -357,7 +357,7 @@ def parted(setup: Setup) -> tuple[Images, Images]:
         turn[mine] = torch.arange(int(mine.sum()))
     held = turn % HELD_OUT == HELD_OUT - 1
     by_turn = torch.where(held, turn, len(labels)).argsort(stable=True)[: int(held.sum())]
-    tested = by_turn[:MOST_TESTED]  # class after class in turn, so that a picture of the first few shows all of them
+    tested = by_turn[:MOST_TESTED]  # class after class in turn, so a picture of the first few shows all of them
     if int((~held).sum()) < FEWEST_AUXILIARY or len(tested) < 2:
         raise BadInput(
             f"a scan needs at least {FEWEST_AUXILIARY} images for the adversary to learn from, and every fifth of a class is kept "
@@ -397,7 +397,7 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
             f"{left_out} of {len(listed)} cuts were left out: a neighbour with the same edge work "
             "sends no more and leaks no more (--every-cut scans them too)."
         )
-    first = chosen[0].name  # a defense that cannot stand at a cut is told before anything is written
+    first = chosen[0].name  # a defense that does not work at a cut is refused before anything is written
     cache_features(setup.victim, test.images[:1], [first], defenses=case.build_defenses(), seed=case.seed)
     plan = ScanPlan(
         case=asdict(case),
@@ -657,7 +657,7 @@ class ScanRun:
         spent, an_epoch = self._trial(likely, 1)
         if not an_epoch:
             return EPOCHS, 0.0  # least squares breaks them all
-        if 3 * spent < self.plan.budget / 4:  # a second point tells the epochs' own time from what surrounds them
+        if 3 * spent < self.plan.budget / 4:  # a second point separates the epochs' own time from what surrounds them
             again, longer = self._trial(likely, 3)
             spent += again
             an_epoch = max((longer - an_epoch) / 2, 0.1 * an_epoch)

@@ -212,7 +212,7 @@ class Recording:
         if self._trouble is None:
             try:
                 append(self.folder, "report", report)
-            except OSError as trouble:  # a full disk must not end the training; it is told at the end
+            except OSError as trouble:  # a full disk must not end the training; it is reported at the end
                 self._trouble = trouble
         self._run = MonitorRun(self._run.about, tuple(self._history), self._run.paper)
         self._show()
@@ -226,19 +226,19 @@ BATCH = 20
 RATE = 9e-4
 """Batch size and Adam's learning rate of the privacy-token paper."""
 BATCHES = 16
-"""Batches in an epoch at least: the monitor tells the true one from so many."""
+"""Batches in an epoch at least: the monitor picks the true one out of so many."""
 SMALLEST_BATCH = 2
 REPORTS = 12
 """Looks at the training, spread evenly over its steps."""
 FEWEST_STEPS, MOST_STEPS = 60, 3000
 TRIAL_STEPS, TRIAL_EVERY, TRIAL_SECONDS, TRIAL_PATIENCE = 24, 4, 2.0, 8.0
-"""Of the trial that tells what a step takes. After so many seconds it ends with its second look, for the first one also warms up;
+"""Of the trial that measures what a step takes. After so many seconds it ends with its second look, for the first one also warms up;
 where even the first look took all patience, with that one."""
 SLOW_ATTENTION = "There is a performance drop because we have not yet implemented the batching rule"
 """What torch warns of where the white-box probe takes gradients sample by sample through attention."""
 
 OnStep = Callable[[int, int], None]
-"""Is told the steps done and the steps in all."""
+"""Called with the steps done and the steps in all."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def plan_training(setup: Setup, case: Case, *, steps: int, command: str = "") ->
     fewest = BATCHES * SMALLEST_BATCH
     if len(setup.images) < fewest:
         raise BadInput(
-            f"a monitored training needs at least {fewest} images, so that batches can be told apart; "
+            f"a monitored training needs at least {fewest} images, so batches can be distinguished; "
             f"the data holds {len(setup.images)}; give more with --data"
         )
     batch = min(BATCH, len(setup.images) // BATCHES)
@@ -273,7 +273,7 @@ def trained(folder: Path) -> bool:
 def train(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int, on_step: OnStep | None = None) -> None:
     """Trains a copy of the victim in train mode with a fresh Adam, and writes what the monitor sees into ``monitor.jsonl``.
 
-    What an earlier, unfinished training left there is dropped: it starts anew, and so gives the same numbers.
+    What an earlier, unfinished training left there is dropped: it starts again, and so gives the same numbers.
     """
     (folder / FILE).unlink(missing_ok=True)
     settings = Settings(
@@ -290,7 +290,7 @@ def train(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int, on_step:
     )
     recording = Recording(folder, settings)
     with private_randomness(seed, setup.victim.device), warnings.catch_warnings():
-        warnings.simplefilter("ignore", MonitorWarning)  # what they say stands among the notes of every report
+        warnings.simplefilter("ignore", MonitorWarning)  # what they say is among the notes of every report
         warnings.filterwarnings("ignore", message=SLOW_ATTENTION)
         _loop(setup, plan, recording, seed=seed, on_step=on_step)
     recording.finish("finished")
