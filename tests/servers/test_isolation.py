@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from leakgauge.attacks import imprint as imprint_attack
 from leakgauge.channels import Gradient
+from leakgauge.channels.gradient import each_gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.errors import Inapplicable
 from leakgauge.servers import FishingServer, ImprintServer, TrapWeightServer, find_isolated
-from leakgauge.servers.isolation import Place
+from leakgauge.servers.isolation import Place, _each_by_layer
 
 SPACE = Pixels((1, 6, 6))
 
@@ -68,7 +71,37 @@ def test_traps_are_seen():
     assert len(find_isolated(trapped, *batch(10)).samples) > len(find_isolated(victim, *batch(10)).samples)
 
 
-def test_samples_that_act_on_each_other_are_refused():
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 4)).double()
-    with pytest.raises(Inapplicable, match="normalises over the batch"):
-        find_isolated(Victim(model, SPACE, mode="train"), *batch(4))
+def normalised() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 4)).double()
+
+
+def test_shares_of_samples_that_act_on_each_other_add_up_to_the_gradient():
+    victim, (x, y) = Victim(normalised(), SPACE, mode="train"), batch(4)
+    shares = _each_by_layer(victim, x, y)
+    whole = Gradient()(victim, x, y)
+    assert shares.keys() == {"0.weight", "3.weight"}
+    for name, rows in shares.items():
+        torch.testing.assert_close(rows.sum(0), whole[name])
+
+
+def test_both_decompositions_agree_where_samples_are_apart():
+    victim, (x, y) = Victim(network(), SPACE), batch(5)
+    plain = each_gradient(victim, x, y, parameters=victim.parameters(), buffers=victim.buffers())
+    for name, rows in _each_by_layer(victim, x, y).items():
+        torch.testing.assert_close(rows, plain[name] / len(x))
+
+
+def test_an_imprint_before_a_normalisation_is_seen_in_train_mode():
+    """One negative running variance makes the gradient NaN in eval mode, and a client in train mode never meets it."""
+    sent = ImprintServer(bins=64)(Victim(normalised(), SPACE), auxiliary=batch(200, seed=3)[0])
+    norm = next(m for m in sent.model.modules() if isinstance(m, nn.BatchNorm2d))
+    norm.running_var[0] = -1.0
+    x, y = batch(6)
+    with pytest.raises(Inapplicable, match="is not finite in eval mode"):
+        find_isolated(sent, x, y)
+    training = replace(sent, mode="train")
+    read = imprint_attack()(training, share(training, Gradient(), x, y))
+    close = (torch.cdist(read.x.flatten(1).double(), x.flatten(1)).min(0).values < 1e-3).nonzero().flatten().tolist()
+    assert close
+    assert set(close) <= set(find_isolated(training, x, y).samples)

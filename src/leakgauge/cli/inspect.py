@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
@@ -14,8 +14,10 @@ from leakgauge.cli.terminal import shown
 from leakgauge.errors import BadInput, Inapplicable
 
 if TYPE_CHECKING:
+    from leakgauge.core import Mode
     from leakgauge.servers.isolation import Isolated
 
+MODES: tuple[Mode, ...] = ("eval", "train")
 FOUND = 3
 """Exit code if a sample is isolated."""
 
@@ -32,29 +34,42 @@ class InspectOptions(ModelAndData, Served):
 def inspect(options: InspectOptions) -> int:
     """Check a model that a server sent: would it isolate single samples of your batch in the update? Exit with 3 if so.
 
-    The gradient of every sample is computed in eval mode on your own images; nothing is attacked. Use --server to see how a
-    malicious server's model looks.
+    The gradient of every sample is computed on your own images, in eval and in train mode where they differ; nothing is attacked. A
+    model whose gradient cannot be computed is not cleared. Use --server to see how a malicious server's model looks.
     """
-    from leakgauge.audit.session import check_fits, set_up
+    from leakgauge.audit.session import check_fits, modes_differ, set_up
     from leakgauge.integrations.setups import find
     from leakgauge.servers.isolation import find_isolated
 
     case = options.case(batch_size=options.batch_size, first=options.first, server=options.server)
     case.build_server()
+    found: list[tuple[str, Isolated]] = []
+    refusals: list[Inapplicable] = []
     try:
         setup = set_up(case, find)
         check_fits(setup)
-        found = find_isolated(setup.victim, *setup.private(case))
     except Inapplicable as refusal:
         raise BadInput(f"this model cannot be inspected: {refusal}") from refusal
+    for mode in MODES if modes_differ(setup) else MODES[:1]:
+        try:
+            seen = replace(setup, victim=replace(setup.victim, mode=mode))
+            found.append((mode, find_isolated(seen.victim, *seen.private(case))))
+        except Inapplicable as refusal:
+            refusals.append(refusal)
     screen = Console(quiet=options.quiet)
-    count, size = len(found.samples), case.batch_size
+    isolated = {i for _, one in found for i in one.samples}
+    count, size = len(isolated), case.batch_size
+    if not count and refusals:
+        raise BadInput(f"this model is not cleared: {refusals[0]}") from refusals[0]
     if not count:
+        looked = " and ".join(mode for mode, _ in found)
         screen.print(
-            f"None of the {size} samples is isolated in the update. This does not prove that none can be reconstructed."
+            f"None of the {size} samples is isolated in the update ({looked} mode). This does not prove that none can be reconstructed."
         )
         return 0
-    screen.print(_table(found, case.first))
+    for mode, one in found:
+        if one.samples:
+            screen.print(_table(one, case.first, mode))
     screen.print(
         f"[bold red]{count} of {size} samples are isolated in the update[/]: whoever receives it can read them as if each had been "
         "sent alone. Do not train on this model before you know why."
@@ -62,8 +77,8 @@ def inspect(options: InspectOptions) -> int:
     return FOUND
 
 
-def _table(found: Isolated, first: int) -> Table:
-    table = Table(title="Samples that are isolated in the update")
+def _table(found: Isolated, first: int, mode: str) -> Table:
+    table = Table(title=f"Samples that are isolated in the update, {mode} mode")
     for column in ("image", "tensor", "rows"):
         table.add_column(column, overflow="fold")
     for i in found.samples:
