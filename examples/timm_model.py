@@ -3,9 +3,9 @@
     python examples/timm_model.py [--quick] [--out FOLDER]           needs: pip install 'leakgauge[timm]'
 
 A ResNet-10-T of timm with random weights (nothing is downloaded) gets the embedded images at 32 x 32 pixels. The adversary has
-images of the same kind and fits a ridge regression at each cut, which shows that at least so much leaks. Look at the FVU
-(fraction of variance unexplained: 0 is a copy, 1 is nothing learned) and, in ``report.html``, at the pictures. Quick: four
-cuts, 240 images. Full: every cut worth it, 1000 images; the safe cut then lies deeper. About 19 s, quick 9 to 10 s, on one core.
+images of the same kind and fits a regression at each cut; near the threshold it also uses the known weights (least squares). Look
+at the FVU (fraction of variance unexplained: 0 is a copy, 1 is nothing learned) and, in ``report.html``, at the pictures. Quick: four
+cuts, 240 images. Full: every cut worth it, 1000 images. About 19 s, quick 9 to 10 s, on one core.
 """
 
 from __future__ import annotations

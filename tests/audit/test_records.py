@@ -145,7 +145,7 @@ def test_a_folder_without_records(tmp_path):
 
 
 @pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
-@pytest.mark.parametrize("when", ["write_bytes", "replace"])
+@pytest.mark.parametrize("when", ["os.fdopen", "pathlib.Path.replace"])
 def test_a_file_is_written_whole_or_not_at_all(when, trouble, tmp_path, monkeypatch):
     path = tmp_path / "a.png"
     write_whole(path, b"old")
@@ -153,7 +153,7 @@ def test_a_file_is_written_whole_or_not_at_all(when, trouble, tmp_path, monkeypa
     def fail(*_):
         raise trouble
 
-    monkeypatch.setattr(f"pathlib.Path.{when}", fail)
+    monkeypatch.setattr(when, fail)
     with pytest.raises(type(trouble)):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"

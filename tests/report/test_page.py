@@ -7,6 +7,7 @@ import base64
 import hashlib
 import html
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -252,12 +253,12 @@ def test_write_replaces_atomically_and_leaves_no_draft(run_folder: Path, monkeyp
     before = write(run_folder).read_bytes()
     assert [p.name for p in run_folder.iterdir() if "report" in p.name] == ["report.html"]
 
-    def full(self: Path, *_: object, **__: object) -> None:
-        with self.open("wb") as file:
-            file.write(b"half")
+    def full(descriptor: int, *_: object) -> None:
+        os.write(descriptor, b"half")
+        os.close(descriptor)
         raise OSError("disk full")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fdopen", full)
     with pytest.raises(OSError, match="disk full"):
         write(run_folder)
     assert (run_folder / "report.html").read_bytes() == before
@@ -294,7 +295,7 @@ def test_the_report_reads_records_findings_and_wording_only():
 
 READABLE = {
     "FILE", "PLAN", "CONCLUSION", "exists", "read", "read_plan", "read_conclusion", "to_json",
-    "MonitorRun", "ScanPlan", "CutRecord", "Conclusion", "RIDGE", "DECODER", "DefenseRecord", "evidence", "worth_having",
+    "MonitorRun", "ScanPlan", "CutRecord", "Conclusion", "RIDGE", "LEAST_SQUARES", "DECODER", "DefenseRecord", "evidence", "worth_having",
 }  # fmt: skip
 """What the report may use of a question: its records and what reads them, nothing that runs or trains a model."""
 
