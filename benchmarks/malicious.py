@@ -107,7 +107,7 @@ def protections(case: Case) -> Iterator[tuple[str, Case]]:
     """What may stand between the client and the server, one thing at a time."""
     yield "nothing", case
     yield "train mode", replace(case, mode="train", name="")
-    yield "4 local steps", replace(case, local_steps=4, name="")
+    yield "4 local steps", replace(case, local_epochs=4, name="")
     for spec in ("aggregate:clients=4", *(f"dpsgd:clip=1,noise={noise}" for noise in (0.001, 0.01, 0.1, 1))):
         yield spec, replace(case, channel=spec, name="")
     for spec in ("clip:1", "quantize:8", "prune:0.9", *(f"gaussian_noise:relative={r}" for r in (0.001, 0.01, 0.1, 1))):

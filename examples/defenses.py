@@ -38,7 +38,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / records.FILE).unlink(missing_ok=True)  # of an earlier try
 
-    settings = {"steps": 150 if options.quick else 500, "tv": 0.01}
+    settings = {"steps": 200 if options.quick else 500}
     cases = [
         Case(model="cnn", defenses=defenses, options=settings, name=" + ".join(defenses) or "nothing")
         for defenses in (DEFENSES[:3] if options.quick else DEFENSES)

@@ -49,7 +49,7 @@ def main() -> None:
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # keeps a warning of Ray's away
 
     plain = [
-        Case(model="cnn", first=image, options={"steps": 100 if options.quick else 300, "tv": 0.01})
+        Case(model="cnn", first=image, options={"steps": 100 if options.quick else 300})
         for image in range(1 if options.quick else 2)
     ]
     cases = plain + [replace(case, name="", defenses=("gaussian_noise:relative=10",)) for case in plain]

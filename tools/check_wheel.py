@@ -46,6 +46,7 @@ USES = {
     "split": "import leakgauge.split.export as e, torch, pathlib; from leakgauge import Pixels, Victim; from torch import nn; "
     "m = nn.Sequential(nn.Flatten(), nn.Linear(48, 5), nn.ReLU(), nn.Linear(5, 2)); "
     "print(e.export_halves(Victim(m, Pixels((3, 4, 4))), '2', pathlib.Path('halves')).errors)",
+    "dicom": "import leakgauge.data.dicom as d; d._pydicom()",
     "tune": "import leakgauge.audit.tune as t; t._optuna()",
     "ray": "import leakgauge.integrations.ray as r; r._ray()",
     "lpips": "from leakgauge.measures.lpips import load_lpips; assert load_lpips() is not None",
@@ -134,7 +135,7 @@ def wrong_metadata(wheel: Path, root: Path) -> list[str]:
     ]
     folder = name.removesuffix("METADATA") + "licenses/"
     wrong += [f"the licence file {n} is missing" for n in ("LICENSE", "NOTICE.md") if folder + n not in held]
-    if "leakgauge = leakgauge.cli:main" not in scripts:
+    if "leakgauge = leakgauge.cli:program" not in scripts:
         wrong.append("the command leakgauge is missing")
     extras = set(said.get_all("Provides-Extra", []))
     wrong += [f"extra {n} has no line in USES" for n in sorted(extras - set(USES) - FOR_DEVELOPERS)]

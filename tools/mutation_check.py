@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant("linear: square missing", "attacks/linear.py", ") / square)", ") / square.sqrt())", "TestClosedForm"),
     Mutant("r-gap: output on another scale", "attacks/r_gap/system.py", "[known] / scale]", "[known] * scale]", "TestClosedForm"),
     Mutant("r-gap: index without depth", "attacks/r_gap/system.py", "(depth - i) / depth * (layer", "1 * (layer", "TestClosedForm"),
-    Mutant("fedavg: sign of the momentum", "channels/fedavg.py", "self.momentum * velocity", "-self.momentum * velocity", "TestFedAvg"),
+    Mutant("fedavg: sign of the momentum", "channels/optimizers.py", "self.momentum * moments", "-self.momentum * moments", "TestFedAvg"),
     Mutant("clip: max for min", "channels/rows.py", "clamp(max=1.0)", "clamp(min=1.0)", "TestDefenses"),
     Mutant("dp-sgd: noise without the clip", "channels/dpsgd.py", "sigma = self.noise * self.clip", "sigma = self.noise", "TestChannels"),
     Mutant("aggregate: clients count alike", "channels/aggregate.py", "len(rows) / len(x)", "1 / self.clients", "TestChannels"),

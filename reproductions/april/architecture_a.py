@@ -8,6 +8,7 @@ As in the figure, the optimisation attacks use Adam: 800 iterations on MNIST, 15
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from leakgauge.attacks import april_closed_form
@@ -15,7 +16,7 @@ from leakgauge.engine import TF32, Precision
 from reproductions.april import study
 from reproductions.april.attention_variants import as_asked
 from reproductions.april.study import Images, Options
-from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.drawing import Line, Panel, svg
 from reproductions.common.runner import Part, Pictures, Row, Rows
 
 ATTACKS = {"dlg": "DLG", "ig": "Inverting Gradients", "tag": "TAG", "april": "APRIL", "closed form": "closed form"}
@@ -58,10 +59,11 @@ def run(options: Options, results: Rows) -> None:
         compare(options, results, study.large(options, 2), study.base_model, 400, TF32())
 
 
-def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+def draw(rows: list[Row], pictures: Pictures, out: Path, *, suffix: str = "") -> None:
+    kind = "A, unscaled logits" if suffix else "architecture A"
     panels = [
         Panel(
-            f"{data}, architecture A", "iteration", "mean squared error of the image",
+            f"{data}, {kind}", "iteration", "mean squared error of the image",
             [
                 Line(r["attack"], list(zip(r["frame_steps"], r["frame_mse"], strict=True)))
                 for r in rows if r["data"] == data and "frame_steps" in r
@@ -70,10 +72,11 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
         )
         for data in dict.fromkeys(r["data"] for r in rows)
     ]  # fmt: skip
-    svg(out / "architecture_a.svg", panels, columns=3, title="Attacks on architecture A over the iterations")
-    for data in dict.fromkeys(name.split("/")[0] for name in pictures):
-        own = [(n.removeprefix(f"{data}/"), x) for n, x in pictures.items() if n.startswith(f"{data}/")]
-        grid(out / f"architecture_a_{data.split()[0].lower()}.png", own, side=64 if len(own[0][1]) > 3 else 112)
+    svg(out / f"architecture_a{suffix}.svg", panels, columns=3, title="Attacks on architecture A over the iterations")
+    for data in dict.fromkeys(r["data"] for r in rows):
+        names = ["original", *(r["attack"] for r in rows if r["data"] == data)]
+        side = 64 if len(pictures.get(f"{data}/original", ())) > 3 else 112
+        study.lines(out / f"architecture_a{suffix}_{data.split()[0].lower()}.png", pictures, data, names, side=side)
 
 
 def table(rows: list[Row]) -> str:
@@ -86,4 +89,4 @@ def table(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    study.main(Part("architecture_a", run, draw), __doc__, unscaled=True)
+    study.main(Part("architecture_a", run, draw), __doc__, unscaled=partial(draw, suffix=study.UNSCALED))

@@ -19,8 +19,8 @@ PAGE = Path(__file__).parent / "README.md"
 
 
 def of_study(name: str) -> str:
-    path = study.RESULTS / f"{name}.jsonl"
-    return f"{measured_on(path)}\n\n{import_module(f'reproductions.april.{name}').table(read(path))}"
+    path, script = study.RESULTS / f"{name}.jsonl", name.removesuffix(study.UNSCALED)
+    return f"{measured_on(path)}\n\n{import_module(f'reproductions.april.{script}').table(read(path))}"
 
 
 def sections() -> dict[str, str]:

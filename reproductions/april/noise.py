@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -77,7 +78,7 @@ def run(options: Options, results: Rows) -> None:
             )
 
 
-def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+def draw(rows: list[Row], pictures: Pictures, out: Path, *, suffix: str = "") -> None:
     lines = [
         Line(
             f"{kind}, {words}",
@@ -86,12 +87,13 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
         for reading, words in (("length", "c times as long as the gradient"), ("literal", "variance c times the norm"))
         for kind in KINDS
     ]
-    panel = Panel("Noise against the closed form", "c", "SSIM", lines, log_x=True, bounds=(0, 1))
-    svg(out / "noise.svg", [panel], title="SSIM of the closed form under noise")
+    title = "Noise against the closed form" + (", logits not divided" if suffix else "")
+    panel = Panel(title, "c", "SSIM", lines, log_x=True, bounds=(0, 1))
+    svg(out / f"noise{suffix}.svg", [panel], title="SSIM of the closed form under noise")
     shown = [(name, pictures[name]) for name in ("original", *DRAWN) if name in pictures]
     if shown:
         words = {" length": ", length", " literal": ", variance"}
-        grid(out / "noise.png", [(reworded(name, words), images) for name, images in shown])
+        grid(out / f"noise{suffix}.png", [(reworded(name, words), images) for name, images in shown])
 
 
 def reworded(name: str, words: dict[str, str]) -> str:
@@ -122,4 +124,4 @@ def verdict(kind: str, factor: float) -> str:
 
 
 if __name__ == "__main__":
-    study.main(Part("noise", run, draw), __doc__, unscaled=True)
+    study.main(Part("noise", run, draw), __doc__, unscaled=partial(draw, suffix=study.UNSCALED))

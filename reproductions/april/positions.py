@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ from reproductions.april import study
 from reproductions.april.attention_variants import as_asked
 from reproductions.april.study import Images, Options
 from reproductions.april.training import accuracies
-from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.drawing import Line, Panel, svg
 from reproductions.common.runner import Part, Pictures, Row, Rows
 
 SETTINGS = {
@@ -216,7 +217,7 @@ def run(options: Options, results: Rows) -> None:
     accuracy(options, results)
 
 
-def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
+def draw(rows: list[Row], pictures: Pictures, out: Path, *, suffix: str = "") -> None:
     panels: list[Panel] = []
     cases = dict.fromkeys((r["data"], r["architecture"]) for r in rows if r["part"] == "attack")
     for data, architecture in cases:
@@ -238,13 +239,16 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
             )
         )  # fmt: skip
     svg(
-        out / "positions.svg",
+        out / f"positions{suffix}.svg",
         panels,
         title="Gradient loss and image error over the iterations, with and without positions",
     )
-    for data in dict.fromkeys(name.split("/")[0] for name in pictures):
-        own_pictures = [(n.removeprefix(f"{data}/"), x) for n, x in pictures.items() if n.startswith(f"{data}/")]
-        grid(out / f"positions_{data.split()[0].lower()}.png", own_pictures, side=64)
+    for data in dict.fromkeys(data for data, _ in cases):
+        shown = [r for r in rows if r["part"] == "attack" and r["data"] == data and r["position_std"] == 1.0]
+        names, short = [f"{r['architecture']}/{r['setting']}" for r in shown], data.split()[0].lower()
+        study.lines(out / f"positions{suffix}_{short}.png", pictures, data, ["original", *names], side=64)
+        if "B/gradient withheld" not in {name.removeprefix(f"{data}/") for name in pictures}:  # an earlier run's
+            study.lines(out / f"positions{suffix}_{short}_fixed.png", pictures, data, ["original", "B/fixed"], side=64)
 
 
 def table(rows: list[Row]) -> str:
@@ -258,15 +262,26 @@ def table(rows: list[Row]) -> str:
         for r in rows
         if r["part"] == "attack"
     ]
+    tried = [r for r in rows if r["part"] == "fixed rates"]
+    if tried:
+        lines += ["", "| fixed positions, architecture B | start | rate | steps | median loss / ‖g*‖² | MSE | SSIM |"]
+        lines += ["|---|---|---|---|---|---|---|"]
+        lines += [
+            f"| {r['data']} | {'near the truth' if r['near'] else 'noise'} | {r['lr']:g} | {r['steps']} "
+            f"| {sorted(r['relative_loss'])[len(r['relative_loss']) // 2]:.1e} | {r['mse']:.1e} | {r['ssim']:.3f} |"
+            for r in tried
+        ]
     lines += ["", "| closed form, architecture A | SSIM |", "|---|---|"]
     lines += [
         f"| {r['setting']} | {'refused: ' + r['refused'] if r['refused'] else format(r['ssim'], '.3f')} |"
         for r in rows
         if r["part"] == "closed form"
     ]
+    found = {(r["positions"], r["architecture"]): r for r in rows if r["part"] == "accuracy"}
+    if not found:
+        return "\n".join(lines)
     lines += ["", study.trained(rows)]
     lines += ["", "| positions | accuracy, architecture B | accuracy, architecture A |", "|---|---|---|"]
-    found = {(r["positions"], r["architecture"]): r for r in rows if r["part"] == "accuracy"}
     for kind in dict.fromkeys(k for k, _ in found):
         cells = [spread(found[kind, a]["each"]) if (kind, a) in found else "not run" for a in "BA"]
         lines.append(f"| {kind} | {cells[0]} | {cells[1]} |")
@@ -282,4 +297,4 @@ def spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    study.main(Part("positions", run, draw), __doc__, unscaled=True)
+    study.main(Part("positions", run, draw), __doc__, unscaled=partial(draw, suffix=study.UNSCALED))

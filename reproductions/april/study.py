@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,9 +25,13 @@ from leakgauge.inversion import L2, Joint, Matching
 from leakgauge.measures.image import pair
 from leakgauge.models.vit import ViT
 from reproductions.common import runner
-from reproductions.common.runner import Part, Row, draw_part, rounded, run_part
+from reproductions.common.drawing import grid
+from reproductions.common.runner import Part, Pictures, Row, draw_part, rounded, run_part
 
 RESULTS = Path(__file__).parent / "results"
+Draw = Callable[[list[Row], Pictures, Path], object]
+UNSCALED = "_unscaled"
+"""What names of rows and figures end in where logits are not divided by √d."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,24 +279,33 @@ def mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
+def lines(path: Path, pictures: Pictures, data: str, names: Sequence[str], *, side: int) -> None:
+    """One line of pictures for each name. They are not committed: where one is missing, the figure stays as it is."""
+    if all(f"{data}/{name}" in pictures for name in names):
+        grid(path, [(name, pictures[f"{data}/{name}"]) for name in names], side=side)
+
+
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def main(part: Part[Options], about: str | None, *, unscaled: bool = False) -> None:
-    """Runs one study and draws its figures; with --draw only the figures, from the rows and pictures in --out."""
+def main(part: Part[Options], about: str | None, *, unscaled: Draw | None = None) -> None:
+    """Runs one study and draws its figures; with --draw only the figures, from the rows and pictures in --out.
+
+    ``unscaled`` draws the figures of the variant whose logits are not divided, where the study has one.
+    """
     parser = runner.parser(about, out=RESULTS)
     parser.add_argument("--images", type=int, help="how many images, instead of the study's own number")
     parser.add_argument("--first", type=int, help="only so many cases; the others wait (batches.py)")
     parser.add_argument("--draw", action="store_true", help="only draw the figures, from the results in --out")
-    if unscaled:
+    if unscaled is not None:
         parser.add_argument(
             "--unscaled", action="store_true", help="logits not divided by √d; rows go to NAME_unscaled.jsonl"
         )
     given = parser.parse_args()
-    more = {"images": given.images, "first": given.first, "unscaled": unscaled and given.unscaled}
+    more = {"images": given.images, "first": given.first, "unscaled": unscaled is not None and given.unscaled}
+    if more["unscaled"]:
+        part = replace(part, name=f"{part.name}{UNSCALED}", draw=unscaled)
     if given.draw:
         draw_part(part, given.out)
-    elif more["unscaled"]:
-        run_part(replace(part, name=f"{part.name}_unscaled", draw=None), Options.of(given, **more))
     else:
         run_part(part, Options.of(given, **more))

@@ -23,7 +23,7 @@ from leakgauge.measures.image import mse, ssim
 from reproductions.april import study, table1
 from reproductions.april.study import Options
 from reproductions.common import runner
-from reproductions.common.runner import Part, Rows, rounded, run_part
+from reproductions.common.runner import Part, Row, Rows, read, rounded, run_part
 
 ALPHAS: tuple[float | Literal["‖g‖²"], ...] = (1.0, 1e2, 1e4, "‖g‖²")
 SETS = ("mnist", "cifar10")
@@ -106,8 +106,33 @@ def run(options: Options, results: Rows, *, sets: Sequence[str] = SETS) -> None:
                 each_ssim=rounded(alike.tolist()),
                 seconds=round(time.perf_counter() - began, 1),
             )
-    if not all(results.has(data_set=data_set) for data_set in SETS):
-        results.wait("the other data set")
+    for data_set in SETS:
+        missing = [c.unit(data_set) for c in cells(data_set, options.count(500)) if not results.has(c.unit(data_set))]
+        if missing and data_set not in sets:
+            results.wait(", ".join(missing))
+
+
+def table(rows: list[Row]) -> str:
+    """Beside each attack on how many images it is closer than one of Table 1, and each weight α than α = 1."""
+    before = {(r["data_set"], r["attack"]): table1.errors_of(r) for r in read(study.RESULTS / "table1.jsonl")}
+    lines = [
+        "| data | attack | label | α | images | MSE | median | MSE on standardised images | SSIM | closer, by image |",
+        "|---|" + "---|" * 9,
+    ]
+    for r in sorted(rows, key=lambda r: (SETS.index(r["data_set"]), r["alpha"] is not None)):
+        own, data_set = torch.tensor(r["each_mse"]), r["data_set"]
+        if r["alpha"] is None:
+            others = {"than Inverting Gradients on": before[data_set, "ig"], "than TAG on": before[data_set, "tag"]}
+        else:
+            plain = next(o for o in rows if o["data_set"] == data_set and o["alpha"] == 1.0)
+            others = {"than α = 1 on": torch.tensor(plain["each_mse"])} if r["alpha"] != 1.0 else {}
+        words = "; ".join(f"{name} {table1.closer(own, other)}" for name, other in others.items())
+        weight = r["alpha"] if isinstance(r["alpha"], str) else "–" if r["alpha"] is None else f"{r['alpha']:g}"
+        lines.append(
+            f"| {table1.OF[data_set]} | {r['unit'].split(' ', 1)[1].split(', α')[0]} | {r['labels']} | {weight} | {r['images']} "
+            f"| {r['mse']:.1e} | {own.median():.1e} | {table1.standardised(data_set, own):.2g} | {r['ssim']:.4f} | {words} |"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:

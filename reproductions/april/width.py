@@ -12,7 +12,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
 from leakgauge.attacks import april_closed_form
+from leakgauge.measures.reidentification import normalised_correlation, rank
 from reproductions.april import study
 from reproductions.april.study import Images, Options
 from reproductions.april.training import accuracies
@@ -54,6 +59,36 @@ def leak(options: Options, results: Rows, images: Images, widths: tuple[int, ...
         )
     if base and widths:
         results.keep("original", images.x)
+
+
+def told_apart(options: Options, results: Rows, images: Images, widths: tuple[int, ...]) -> None:
+    """Does a picture of the closed form show its own image? Likeness to it, and its rank among all images and their mirror images.
+
+    SSIM is near zero for any grainy picture, also one in which the image is plain to see.
+    """
+    pool = torch.cat([images.x, images.x.flip(-1), images.x.flip(-2), images.x.flip((-1, -2))])
+    for width in widths:
+        unit = f"told apart, width {width}"
+        if results.has(unit):
+            continue
+        model = study.base_model(images, architecture="A", quick=options.quick, seed=options.seed, width=width)
+        victim, space = study.victim_of(model, images, options.device), study.space_of(images)
+        pictures = study.shown([april_closed_form()(victim, seen) for seen in study.observed(victim, images)], space)
+        small, truth, others = (averaged(x) for x in (pictures, images.x, pool))
+        results.add(
+            unit,
+            part="told apart",
+            width=width,
+            images=len(images.x),
+            candidates=len(pool),
+            each_likeness=study.rounded(normalised_correlation(small, truth).diagonal().tolist()),
+            each_rank=rank(small, truth, others).tolist(),
+        )
+
+
+def averaged(images: Tensor) -> Tensor:
+    """Blocks of 4 × 4 pixels, as an eye does from a distance."""
+    return F.avg_pool2d(images, 4)
 
 
 def accuracy(options: Options, results: Rows, widths: tuple[int, ...]) -> None:
@@ -106,6 +141,7 @@ def accuracy(options: Options, results: Rows, widths: tuple[int, ...]) -> None:
 
 def run(options: Options, results: Rows) -> None:
     leak(options, results, study.large(options, options.count(8)), WIDTHS[1:] if options.quick else WIDTHS, base=True)
+    told_apart(options, results, study.large(options, options.count(8)), WIDTHS[1:] if options.quick else WIDTHS)
     widths = (48, 24) if options.quick else CIFAR_WIDTHS
     leak(options, results, study.objects(options, options.count(50)), widths, base=False)
     accuracy(options, results, widths)
@@ -146,10 +182,15 @@ def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| model | width | SSIM of the closed form | predicted before solving |", "|---|---|---|---|"]
-    lines += [
-        f"| {r['model']} | {r['width']} | {r['ssim']:.3f} | {r['predicted']} |" for r in rows if r["part"] == "leak"
+    seen = {r["width"]: r for r in rows if r["part"] == "told apart"}
+    lines = [
+        "| model | width | SSIM of the closed form | likeness from afar | most like its own image | predicted before solving |",
+        "|---|---|---|---|---|---|",
     ]
+    for r in (r for r in rows if r["part"] == "leak"):
+        far = seen.get(r["width"]) if r["model"] == "ViT-Base" else None
+        words = ["–", "–"] if far is None else [f"{study.mean(far['each_likeness']):.2f}", first(far)]
+        lines.append(f"| {r['model']} | {r['width']} | {r['ssim']:.3f} | {' | '.join(words)} | {r['predicted']} |")
     found, cases = accuracies_of(rows), [(architecture, lr) for architecture in RATES for lr in RATES[architecture]]
     heads = [f"architecture {architecture}, rate {lr:g}" for architecture, lr in cases]
     lines += ["", f"{study.trained(rows)} Accuracy, mean and lowest to highest of {SEEDS} starts:"]
@@ -158,6 +199,11 @@ def table(rows: list[Row]) -> str:
         cells = [spread(found[*case, width]["each"]) if (*case, width) in found else "not yet" for case in cases]
         lines.append(f"| {width} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def first(row: Row) -> str:
+    """How many pictures are more like their own image than like any other."""
+    return f"{row['each_rank'].count(1)} of {row['images']}"
 
 
 def accuracies_of(rows: list[Row]) -> dict[tuple[str, float, int], Row]:

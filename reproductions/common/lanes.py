@@ -82,16 +82,20 @@ def starts(seconds: float, network: str, *arguments: str) -> Job:
     return feasibility(seconds, "starts", "--network", network, *arguments)
 
 
-def batch_of_16(form: str) -> Lane:
-    """Fig. 2 for one form of ResNet18: trained first, then searched for twice as long as before, with half the restarts."""
-    kinds = ("shared", "not shared", "Huang")
+KINDS = ("shared", "not shared", "Huang")
+"""What Fig. 2 of the feasibility paper lets the adversary know of the batch statistics."""
+
+
+def batch_of_16(form: str, kinds: Sequence[str], *, longer: float) -> Lane:
+    """Fig. 2 for one form of ResNet18: trained first, then searched for, four restarts, 80 s × ``longer`` each."""
     cases = [word for kind in kinds for word in ("--case", f"resnet18_{form}, {kind}")]
-    searched = feasibility(160.0 * len(kinds), "shared_statistics", "--longer", "2", "--restarts", "4", *cases)
+    seconds = 80.0 * longer * len(kinds)
+    searched = feasibility(seconds, "shared_statistics", "--longer", f"{longer:g}", "--restarts", "4", *cases)
     return lane(feasibility(30, "accuracy", "--case", f"resnet18_{form}"), searched)
 
 
 HUNDRED = ("--decoder-epochs", "100", "--seeds", "1")
-PLANS: dict[str, tuple[Lane, ...]] = {
+RUN: dict[str, tuple[Lane, ...]] = {
     "tokens": (
         lane(tokens(247, "lenet"), tokens(109, "batch_sizes_lenet")),
         lane(tokens(503, "lenet_warm_transformer")),
@@ -106,32 +110,67 @@ PLANS: dict[str, tuple[Lane, ...]] = {
         lane(feasibility(500, "train_mode")),
         lane(starts(460, "swin_t")),
     ),
-    "next-1": (  # part 1: Fig. 4 for the other networks, two more seeds of AlexNet, the last finalist of the control
+    "starts": (  # Fig. 4 for the other networks, two more seeds of AlexNet
         lane(starts(360, "swinv2_t")),
         lane(starts(450, "vit_b")),
         lane(starts(450, "convnext_t")),
-        lane(starts(540, "maxvit_t")),
         lane(tokens(260, "alexnet", "--seed", "1"), tokens(260, "alexnet", "--seed", "2")),
-        lane(feasibility(130, "control")),
     ),
-    "next-2": (  # part 1: Fig. 2 with longer searches
-        batch_of_16("pre"),
-        batch_of_16("post"),
+    "batches": (  # Fig. 2 with searches twice as long
+        batch_of_16("pre", KINDS, longer=2.0),
+        batch_of_16("post", KINDS, longer=2.0),
     ),
-    "next-3": (  # part 2: APRIL's Table 1 at other settings, unscaled logits, fixed positions
+    "april": (  # Table 1 at other settings, unscaled logits, fixed positions
         lane(april(410, "table1_settings", "--data-set", "cifar10")),
         lane(april(210, "table1_settings", "--data-set", "mnist"), april(105, "noise", "--unscaled")),
         lane(april(250, "architecture_a", "--unscaled"), april(150, "positions", "--unscaled")),
         lane(april(450, "positions")),
     ),
-    "next-4": (  # part 2: the golden zone with the paper's 100 epochs; several calls, each resumes
-        lane(golden(860, "ir152-curve", *HUNDRED)),
+}
+"""Plans that have been run; their rows are committed."""
+
+NEXT: dict[str, tuple[Lane, ...]] = {
+    "next-1": (  # what is missing of Fig. 4 and of APRIL; few lanes, as MaxViT-T had no time beside six
+        lane(starts(540, "maxvit_t")),
+        lane(april(330, "table1_settings", "--data-set", "cifar10")),
+        lane(april(420, "positions")),
+    ),
+    "next-2": (  # the trained control by a longer search, Swin-T's two stems with equal epochs
+        lane(feasibility(520, "control_longer", "--form", "post")),
+        lane(feasibility(520, "control_longer", "--form", "pre")),
+        lane(feasibility(450, "stems", "--stem", "adapted")),
+        lane(feasibility(450, "stems", "--stem", "imagenet")),
+    ),
+    "next-3": (  # trained networks for Fig. 4
+        lane(feasibility(150, "accuracy", "--case", "convnext_t"), starts(380, "convnext_t", "--trained")),
+        lane(feasibility(60, "accuracy", "--case", "vit_b"), starts(400, "vit_b", "--trained")),
+        lane(feasibility(180, "accuracy", "--case", "swin_t"), starts(350, "swin_t", "--trained")),
+    ),
+    **{  # Fig. 2, searches six times as long: shared statistics, the proxy, naive ones
+        f"next-{4 + i}": tuple(batch_of_16(form, KINDS[i : i + 1], longer=6.0) for form in ("pre", "post"))
+        for i in range(3)
+    },
+    "next-7": (  # the golden zone with the paper's 100 epochs: two calls on one machine, the second resumes
+        lane(golden(1000, "ir152-curve", *HUNDRED)),
         lane(golden(850, "enhancements", "predictions", "attention", *HUNDRED)),
         lane(golden(520, "vgg19-curve", *HUNDRED, "--plateau")),
         lane(golden(300, "vgg19-curve", *HUNDRED)),
     ),
+    "next-8": (  # second seeds for the rows of LS+
+        lane(golden(560, "ir152-smoothing", *HUNDRED)),
+        lane(golden(400, "vgg19-smoothing", "--decoder-epochs", "100", "--seeds", "2")),
+    ),
 }
-"""``tokens`` and ``feasibility`` have been run (their seconds were measured); ``next-*`` are planned (estimates)."""
+"""Plans that wait for a GPU; their seconds are estimates."""
+
+PLANS = RUN | NEXT
+
+NEEDS = {
+    "next-1": ("cifar10_test.zip", "mnist.npz"),
+    **dict.fromkeys([f"next-{i}" for i in range(2, 7)], ("cifar10_train.zip", "cifar10_test.zip")),
+    **dict.fromkeys(("next-7", "next-8"), ("cifar10_train_a.zip", "cifar10_train_b.zip", "cifar10_test.zip")),
+}
+"""Files that a plan reads from its folder of data."""
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -150,8 +189,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true", help="only print the lanes and about how long they take")
     options = parser.parse_args(given)
     if options.list:
-        print("\n".join(listed(PLANS[options.plan])))
+        print("\n".join([*listed(PLANS[options.plan]), *NEEDS.get(options.plan, ())]))
         return
+    if options.data is not None and (missing := absent(options.plan, options.data)):
+        raise SystemExit(f"{options.data} has no {', '.join(missing)}, which {options.plan} needs; see common/cut.py")
     began = time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
@@ -188,6 +229,11 @@ def listed(plan: Sequence[Lane]) -> list[str]:
     """Lanes with their seconds; side by side they take as long as the longest, if the GPU has room for all."""
     lines = [f"{lane.seconds:5.0f} s  " + ", then ".join(job.name for job in lane.jobs) for lane in plan]
     return [*lines, f"{max(lane.seconds for lane in plan):5.0f} s  the longest lane"]
+
+
+def absent(plan: str, data: Path) -> list[str]:
+    """Files of the plan that are not there: a lane without its data would fail after the machine has started."""
+    return [name for name in NEEDS.get(plan, ()) if not (data / name).is_file()]
 
 
 def begin(work: Path, committed: Path | None, state: Path | None) -> None:

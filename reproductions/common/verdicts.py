@@ -24,7 +24,8 @@ _RULES = {
     "over at least three seeds or images",
     Word.NOT_REACHED: "our search or training ended before it could show it",
     Word.NOT_TESTED: "data, weights or set-up are missing here, or what we ran asks another question",
-    Word.UNDECIDED: "what we measured speaks for neither side: too few repeats, or a difference within its error",
+    Word.UNDECIDED: "what we measured settles it for neither side: too few repeats, a difference within its error, or the opposite "
+    "in a setting that may not be the paper's",
 }
 
 REPEATS = 3

@@ -101,6 +101,12 @@ def ir152_curve(study: Study) -> None:
         _curve(study, "ir152-curve", "ir152", ir152.BLOCKS, splits, labels, 0)
 
 
+def ir152_smoothing(study: Study) -> None:
+    """A second training with LS+ and one with one-hot labels beside it: does LS+ change the errors beyond what seeds do?"""
+    for labels in ("LS+", "one-hot"):
+        _curve(study, "ir152-curve", "ir152", ir152.BLOCKS, study.cifar(), labels, 1)
+
+
 def ir152_epochs(study: Study) -> None:
     """The paper's 100 epochs at blocks where its numbers and ours may differ by the epochs alone."""
     paper = replace(study.paper, epochs=1 if study.quick else 100)

@@ -39,6 +39,7 @@ PARTS: dict[str, Callable[[Study], None]] = {
     "auxiliary": parts.auxiliary,
     "faces": parts.faces,
     "vgg19-smoothing": parts.vgg19_smoothing,
+    "ir152-smoothing": parts.ir152_smoothing,
 }
 
 

@@ -20,6 +20,10 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+def span(values: Sequence[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
 def finals(folder: Path) -> dict[str, Row]:
     """The winner of each case of the positive control: the setting that its trials chose, on the images that are reported."""
     rows = read(folder / "control.jsonl")
@@ -42,7 +46,7 @@ def control_passed(folder: Path) -> bool:
 def gate_rows(folder: Path) -> list[tuple[str, str, Row]]:
     """The gates that rows bring along, and for every search whether it came as near the gradient as the truth is."""
     found: list[tuple[str, str, Row]] = []
-    for part in ("control", "train_mode", "starts", "small", "large", "shared_statistics", "detection"):
+    for part in ("control", "train_mode", "starts", "small", "large", "shared_statistics_longer", "detection"):
         for row in read(folder / f"{part}.jsonl"):
             if row.get("kind") == "trial":
                 continue
@@ -62,11 +66,11 @@ def cases(folder: Path, part: str) -> dict[str, Row]:
 def claims(folder: Path) -> list[Claim]:
     won, train = finals(folder), {row["unit"]: row for row in read(folder / "train_mode.jsonl")}
     small, accuracy = cases(folder, "small"), cases(folder, "accuracy")
-    shared = cases(folder, "shared_statistics")
+    shared, shorter = (list(cases(folder, name).values()) for name in ("shared_statistics_longer", "shared_statistics"))
     starts = {row["unit"]: row for row in read(folder / "starts.jsonl")}
-    swin, swinv2 = starts["final swin_t"], [row for unit, row in starts.items() if unit.startswith("trial swinv2_t")]
+    swin, swinv2, convnext, vit = (starts[f"final {name}"] for name in ("swin_t", "swinv2_t", "convnext_t", "vit_b"))
+    maxvit = [row for unit, row in starts.items() if unit.startswith("trial maxvit_t")]
     control = control_passed(folder)
-    best = [mean(each) for each in swin["best"]]
     gained = accuracy["convnext_t"]["accuracy"] - accuracy["convnext_t_imagenet_stem"]["accuracy"]
 
     def ssim(case: str) -> float:
@@ -79,8 +83,17 @@ def claims(folder: Path) -> list[Claim]:
         """More structure than the mean colour of each image has, which scores 0.14 here."""
         return mean(train[unit]["ssim"]) > MEAN_COLOUR + 0.1
 
-    ends = [row["mismatch"] for row in shared.values()]
-    unconverged = f"1 − cos at the end: {min(ends):.2f} to {max(ends):.2f}"
+    def found(row: Row, *shares: float, kind: str = "best") -> str:
+        """Mean SSIM from these shares of noise."""
+        return ", ".join(f"{mean(row[kind][row['shares'].index(share)]):.2f}" for share in shares)
+
+    def off(row: Row, least: float) -> str:
+        """1 − cos over all images from starts with at least this share of noise."""
+        worst = row["mismatch"][row["shares"].index(least) * len(row["best"][0]) :]
+        return f"1 − cos {min(worst):.1g} to {max(worst):.1g}"
+
+    best = [mean(each) for each in swin["best"]]
+    pairs = {row["unit"]: row["all_pairs"] for row in shared}
     post = won["post untrained"]
     return [
         Claim(
@@ -90,7 +103,8 @@ def claims(folder: Path) -> list[Claim]:
             evidence=Evidence(agrees=control and mean(post["psnr"]) > 20),
             confidence="high",
             note="This is also the positive control of the page. Settings were chosen on other images. The cosine over all parameters, with "
-            "total variation 0.003 untrained; trained networks need 0.1 and a cosine that weighs long gradients less.",
+            "total variation 0.003 untrained; trained networks need 0.1 and a cosine that weighs long gradients less. "
+            "After training the bar of 20 dB is missed in both forms, so negatives on trained networks stay *not reached*.",
         ),
         Claim(
             where="Table 1, Fig. 2",
@@ -161,11 +175,13 @@ def claims(folder: Path) -> list[Claim]:
             Claim(
                 where="Fig. 2",
                 paper=words,
-                ours=unconverged,
+                ours=f"1 − cos {span([row['mismatch'] for row in shared])} after {min(row['steps'] for row in shared)} to {max(row['steps'] for row in shared)} steps",
                 evidence=NOT_REACHED,
                 confidence="high",
-                note="Batches of 16 with 618 to 663 steps. The searches had not come near the gradient, so orders of SSIM near 0.03 say nothing. The "
-                "paper's SSIM is a mean over all pairs (0.013 to 0.054, where the originals themselves reach 0.102 on our images), ours is paired.",
+                note=f"Batches of 16, four restarts. With half the steps 1 − cos was {span([row['mismatch'] for row in shorter])}, so the searches "
+                "still move. SSIM over all pairs, the paper's metric, is "
+                f"{min(pairs.values()):.3f} to {max(pairs.values()):.3f} (paper: 0.013 to 0.054; the originals themselves reach 0.102 on our images). By eye, "
+                "the pre-activation rows show an ostrich, a jeep and a bird in outline, the post-activation ones hardly anything, which points the paper's way.",
             )
             for words in (
                 "pre-activation: exact > proxy > naive statistics",
@@ -185,7 +201,7 @@ def claims(folder: Path) -> list[Claim]:
         Claim(
             where="Fig. 4",
             paper="Swin-T is recovered from pure noise (SSIM 0.87)",
-            ours=f"SSIM {best[-1]:.2f}; 1 − cos {min(swin['mismatch'][-3:]):.4f} to {max(swin['mismatch'][-3:]):.4f} after {swin['steps']} steps",
+            ours=f"SSIM {found(swin, 1.0)}; {off(swin, 1.0)} after {swin['steps']} steps",
             evidence=NOT_REACHED,
             confidence="high",
             note="The pictures show large parts of all three images, in tiles that changed places. SSIM does not see that.",
@@ -193,31 +209,54 @@ def claims(folder: Path) -> list[Claim]:
         Claim(
             where="Fig. 4",
             paper="SwinV2-T is recovered from any start (SSIM 0.98 or more)",
-            ours=f"trials only, {swinv2[0]['steps']} steps: SSIM {max(mean(row['best'][0]) for row in swinv2):.2f} from half noise, "
-            f"{max(mean(row['best'][1]) for row in swinv2):.2f} from noise",
+            ours=f"untrained, 3 images: SSIM {found(swinv2, 0.1, 0.4, 0.6)} from 10, 40 and 60 % noise, {found(swinv2, 0.7, 0.9, 1.0)} from 70, 90 and 100 %; "
+            f"from 70 % on {off(swinv2, 0.7)} after {swinv2['steps']} steps",
             evidence=NOT_REACHED,
             confidence="high",
-            note="The time ended after the trials of settings.",
+            note="Up to 60 % the images are plain to see. Beyond that the search was still far from the gradient when its time ended; grain is left where the start had noise.",
+        ),
+        Claim(
+            where="Fig. 4",
+            paper="ConvNeXt-T: where fewer than 40 % of the pixels are right, no object is recovered (SSIM 0.26 or less, 0.11 from noise)",
+            ours=f"untrained, 3 images: SSIM {found(convnext, 0.7, 0.8, 0.9)} from 70, 80 and 90 % noise, {found(convnext, 1.0)} from pure noise; {off(convnext, 0.7)}",
+            evidence=Evidence(agrees=False, control_passed=control, papers_scale=True, papers_metric=True, repeats=3),
+            confidence="medium",
+            note="Every search converged, and plane, car and bird are plain to see from pure noise. The opposite of the claim, then, for fresh weights. It is not called a "
+            "contradiction because the paper does not say whether its network is trained, nor how its settings were found; trained ones are planned.",
+        ),
+        Claim(
+            where="Fig. 4",
+            paper="ViT-B: where fewer than 40 % of the pixels are right, no object is recovered (SSIM 0.23 or less, 0.06 from noise)",
+            ours=f"untrained, 3 images: SSIM {found(vit, 0.7, 0.8, 0.9)} from 70, 80 and 90 % noise (starts {found(vit, 0.7, 0.8, 0.9, kind='start')}), "
+            f"{found(vit, 1.0)} from pure noise; {off(vit, 0.7)}",
+            evidence=Evidence(agrees=None),
+            confidence="medium",
+            note="Above the paper's values at every share but pure noise. The objects disappear where the paper says they do, but gradually: from 70 % noise they can still be made out. From pure noise "
+            "the search finds patches of the right colours in the wrong places, at a mismatch only four times that of the right image: the order of patches hardly shows in the gradient. Untrained network.",
+        ),
+        Claim(
+            where="Fig. 4",
+            paper="ViT-B: the search leaves the right image, for a lower mismatch of gradients",
+            ours=f"from the truth SSIM falls to {found(vit, 0.0)} (1 − cos up to {max(vit['mismatch'][:3]):.0e}), from 10 % noise it rises from {found(vit, 0.1, kind='start')} to {found(vit, 0.1)}; the last image "
+            "scores as the best",
+            evidence=Evidence(agrees=None),
+            confidence="medium",
+            note="It leaves the truth because total variation draws it away: at the truth the mismatch is 0, so no image matches better. Swin-T and ConvNeXt-T leave it as far (0.86 and "
+            "0.90). From every noisy start the image gets better, where the paper's gets worse at 20 %. Untrained network.",
         ),
         *(
             Claim(
                 where="Fig. 4",
-                paper=f"{name}: nothing is gained where fewer than 40 % of the pixels are right",
-                ours="no valid run",
+                paper=words,
+                ours=f"trials only, {maxvit[0]['steps']} steps: SSIM at most {max(mean(row['best'][0]) for row in maxvit):.2f} from half noise (start {mean(maxvit[0]['start'][0]):.2f})",
                 evidence=NOT_REACHED,
                 confidence="high",
-                note="Earlier runs used a weight of total variation that our own trials had shown to be bad. They are withdrawn; the new script did not get here.",
+                note="Five settings of 400 steps each ended at 1 − cos 0.03 to 0.11. There was no time for the reported images.",
             )
-            for name in ("ViT-B", "ConvNeXt-T", "MaxViT-T")
-        ),
-        Claim(
-            where="Fig. 4",
-            paper="ViT-B and MaxViT-T: the search leaves the right image",
-            ours="no valid run",
-            evidence=NOT_TESTED,
-            confidence="high",
-            note="The earlier runs kept the image with the lowest objective, so leaving the truth was impossible. `starts.py` also scores the last "
-            "image; so far it has run for Swin-T alone, where the two are the same.",
+            for words in (
+                "MaxViT-T: where fewer than 40 % of the pixels are right, no object is recovered",
+                "MaxViT-T: the search leaves the right image",
+            )
         ),
         Claim(
             where="Fig. 5",

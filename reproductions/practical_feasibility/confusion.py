@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from leakgauge.audit.verdict import judge
@@ -40,14 +41,14 @@ def measured(folder: Path, part: str) -> list[Row]:
 def verdicts(folder: Path) -> tuple[list[Row], str]:
     """One entry for each attacked case, and which thresholds were applied."""
     whole, glimpse, source = checks(folder / "thresholds.json")
-    tables = {"to_reconstruct": whole, "to_glimpse": glimpse}
+    judged = partial(judge, to_reconstruct=whole, to_glimpse=glimpse)
     found: list[Row] = []
     for part in EXPECTED:
         for row in (row for row in measured(folder, part) if "attack" in row):
             assumed = [Assumption(what, kind) for what, kind in row["assumptions"]]
             null, baseline = scores_of(row["null"]), scores_of(row["baseline"])
-            seen = judge(scores_of(row["attack"]), null, baseline, assumed, **tables)
-            best = judge(scores_of(row["oracle"]), null, baseline, assumed, **tables)
+            seen = judged(scores_of(row["attack"]), null, baseline, assumed)
+            best = judged(scores_of(row["oracle"]), null, baseline, assumed)
             found.append(
                 {"part": part, "case": row["unit"], "trained": row["trained"], "paper": row["paper"], "verdict": seen.outcome,
                  "oracle": best.outcome, "rule": rule(seen), "kind": seen.kind, "ssim": mean(row["attack"]["ssim"])}

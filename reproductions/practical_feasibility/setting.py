@@ -63,11 +63,12 @@ def cifar_test(options: Options, count: int) -> Images:
 
 
 def cifar_train(options: Options) -> Images:
-    """CIFAR-10 training images: 25,000 where only the first of the two archives is there; 600 of each in quick runs."""
+    """CIFAR-10 training images of the archives that are there: two of 25,000, or one that was cut; 600 of each in quick runs."""
     if options.data is None:
         return _embedded(32, 64)
-    names, first = ("cifar10_train_a.zip", "cifar10_train_b.zip"), 600 if options.quick else 25_000
-    parts = [sheets(options.data / name, 32, first) for name in names if (options.data / name).is_file()]
+    first = 600 if options.quick else 25_000
+    halves = [path for half in "ab" if (path := options.data / f"cifar10_train_{half}.zip").is_file()]
+    parts = [sheets(path, 32, first) for path in halves or [options.data / "cifar10_train.zip"]]
     return Images("CIFAR-10", torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
 
 
@@ -114,7 +115,10 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
     parser.add_argument("--draw", action="store_true", help="only draw the figures, from the results in --out")
     parser.add_argument("--weights", type=Path, help="folder for trained weights (default: OUT/weights)")
     parser.add_argument(
-        "--longer", type=float, default=1.0, help="times the planned seconds; rows go to NAME_longer.jsonl"
+        "--longer",
+        type=float,
+        default=1.0,
+        help="times the planned seconds; rows go to NAME_longer.jsonl (2 times) or NAME_longer_N.jsonl",
     )
     parser.add_argument("--restarts", type=int, default=8, help="a multiple of 4")
     parser.add_argument(
@@ -129,8 +133,8 @@ def main(name: str, plan: Plan, run: Run, draw: Draw, about: str | None) -> None
         if wanted.keys() != plan.keys() and any(not rows.has(key) for key in plan):
             rows.wait("the other cases")
 
-    longer = scale != 1.0
-    part = Part(f"{name}_longer" if longer else name, of_plan, None if longer else draw)
+    suffix = "" if scale == 1.0 else "_longer" if scale == 2.0 else f"_longer_{scale:g}"
+    part = Part(f"{name}{suffix}", of_plan, None if suffix else draw)
     if given.plan:
         for case, seconds in wanted.items():
             print(f"{name}: {case}: {scale * seconds:.0f} s")

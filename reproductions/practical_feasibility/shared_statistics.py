@@ -79,7 +79,7 @@ def table(rows: list[Row]) -> str:
         "| mean colour or blur | layout (null run) | 1 − cos | steps |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows:
+    for row in sorted(rows, key=lambda row: list(CASES).index(row["unit"])):
         if "refused" in row:
             lines.append(f"| {row['unit']} | not run: {row['refused']} |" + " |" * 9)
             continue

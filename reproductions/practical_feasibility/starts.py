@@ -113,6 +113,9 @@ class Options(runner.Options):
 def run(options: Options, results: Rows) -> None:
     for name in options.networks:
         attack(name, options, results)
+    for name in (name for name in PAPER if name not in options.networks):  # perhaps another lane is at it
+        if not (results.has(f"final {name}") or results.has(f"refused {name}")):
+            results.wait(f"final {name}")
 
 
 def attack(name: str, options: Options, results: Rows) -> None:
@@ -128,8 +131,13 @@ def attack(name: str, options: Options, results: Rows) -> None:
     except Inapplicable as refusal:
         results.add(f"refused {unit}", facts | {"kind": "refused", "why": str(refusal)})
         return
-    if options.trained and not fill(model, options.out / "weights", network):
-        raise SystemExit(f"no weights of {name} in {options.out / 'weights'}; run accuracy.py first")
+    if options.trained:
+        weights = options.out / ("quick_weights" if options.quick else "weights")
+        if not fill(model, weights, network):
+            raise SystemExit(f"no weights of {name} in {weights}; run accuracy.py first")
+        x, y = control.cifar(options, "test")
+        balanced, error = gates.balanced_accuracy(model.to(options.device), (space.encode(x), y), control.CLASSES)
+        facts |= {"accuracy": balanced, "gates": [gates.above_chance(balanced, error, control.CLASSES).row()]}
     victim = Victim(model.eval().to(options.device), space, mode="train", name=name)
     for setting in SETTINGS[:2] if options.quick else SETTINGS:
         trial = f"trial {unit} {setting.key}"

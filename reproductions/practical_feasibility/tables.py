@@ -1,4 +1,4 @@
-"""Writes README.md from the rows under results/, and draws the figures of the control where its pictures are there.
+"""Writes README.md from the rows under results/, and draws the figures whose pictures are there.
 
 python -m reproductions.practical_feasibility.tables [--check | --draw]
 """
@@ -6,6 +6,7 @@ python -m reproductions.practical_feasibility.tables [--check | --draw]
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -13,13 +14,14 @@ import numpy as np
 
 from reproductions.common import page
 from reproductions.common.drawing import Line, Panel, grid, svg
-from reproductions.common.runner import measured_on, read, read_pictures
-from reproductions.practical_feasibility import confusion
+from reproductions.common.runner import Pictures, Row, measured_on, read, read_pictures
+from reproductions.practical_feasibility import confusion, shared_statistics
 from reproductions.practical_feasibility.claims import claims, finals, gate_rows, mean
 from reproductions.practical_feasibility.setting import RESULTS
 
 PAGE = Path(__file__).parent / "README.md"
 PARTS = ("freeze_thresholds", "freeze_layout", "accuracy", "small", "large", "shared_statistics", "detection")
+SHARED = "shared_statistics_longer"
 
 
 def control() -> str:
@@ -81,25 +83,31 @@ def train_mode() -> str:
 
 
 def starts() -> str:
-    rows = read(RESULTS / "starts.jsonl")
-    done = [row for row in rows if row["kind"] == "final"]
-    heads = ["network", "SSIM of", *(f"{share:g}" for share in done[0]["shares"])]
-    lines = []
-    for row in done:
-        lines.append([row["network"], "paper", *(f"{value:.2f}" for value in row["paper"])])
-        lines += [
-            [row["network"], kind, *(f"{mean(each):.2f}" for each in row[kind])] for kind in ("start", "best", "last")
-        ]
-    first = done[0]
-    words = measured_on(RESULTS / "starts.jsonl")
-    words += f" Untrained; setting {first['setting']}, {first['steps']} steps, mean of {len(first['best'][0])} images."
-    return "\n\n".join([words, page.table(heads, lines), "![Starts and reconstructions of Swin-T](results/starts.png)"])
+    done = {attacked(row): row for row in read(RESULTS / "starts.jsonl") if row["kind"] == "final"}
+    heads = ["network", "SSIM of", *(f"{share:g}" for share in next(iter(done.values()))["shares"])]
+    lines, said = [], []
+    for name, row in done.items():
+        lines.append([name, "paper", *(f"{value:.2f}" for value in row["paper"])])
+        lines += [[name, kind, *(f"{mean(each):.2f}" for each in row[kind])] for kind in ("start", "best", "last")]
+        off = [max(row["mismatch"][i : i + 3]) for i in range(0, len(row["mismatch"]), 3)]
+        lines.append([name, "1 − cos, worst image", *(f"{value:.0e}" for value in off)])
+        said.append(f"{name}: {row['setting']}, {row['steps']} steps.")
+    pictures = [
+        f"![Starts and reconstructions of {name}](results/starts_{name.replace(' ', '_')}.png)" for name in done
+    ]
+    words = f"{measured_on(RESULTS / 'starts.jsonl')} Mean of 3 images; networks are untrained unless it is said. {' '.join(said)}"
+    return "\n\n".join([words, page.table(heads, lines), "![SSIM by start](results/starts.svg)", *pictures])
+
+
+def attacked(row: Row) -> str:
+    """Name of the network, and "trained" where it is."""
+    return row["unit"].removeprefix("final ")
 
 
 def of_part(name: str) -> str:
     path = RESULTS / f"{name}.jsonl"
     cases = [row for row in read(path) if row["unit"] != "image"]
-    table = import_module(f"reproductions.practical_feasibility.{name}").table(cases)
+    table = import_module(f"reproductions.practical_feasibility.{name.removesuffix('_longer')}").table(cases)
     figures = [RESULTS / f"{name}.{ending}" for ending in ("svg", "png") if (RESULTS / f"{name}.{ending}").is_file()]
     return "\n\n".join([measured_on(path), table, *(f"![{name}](results/{path.name})" for path in figures)])
 
@@ -112,30 +120,55 @@ def sections() -> dict[str, str]:
         "train_mode": train_mode(),
     }
     made |= {"starts": starts(), "confusion": confusion.table(RESULTS)}
-    return made | {name: of_part(name) for name in PARTS}
+    return made | {name: of_part(name) for name in (*PARTS, SHARED)}
 
 
 def draw() -> None:
-    """Figures of the control, of train mode and of Fig. 4; their pictures are not committed."""
-    kept = {name: read_pictures(RESULTS, name) for name in ("control", "train_mode", "starts")}
+    """Figures of what was measured last. Pictures are not committed: a figure whose pictures are not here stays as it is."""
+    kept = {name: read_pictures(RESULTS, name) for name in ("control", "train_mode", "starts", SHARED)}
     won = {case: f"final {case} {row['setting']}" for case, row in finals(RESULTS).items()}
-    lines = [(case, kept["control"][unit]) for case, unit in won.items()]
-    grid(RESULTS / "control.png", [("original", kept["control"]["truth"]), *lines], side=64)
+    _lines("control", kept["control"], won)
     rows = [row for row in read(RESULTS / "train_mode.jsonl") if "psnr" in row]
-    lines = [(f"{row['case']}, batch {row['batch']}", kept["train_mode"][row["unit"]]) for row in rows]
-    grid(RESULTS / "train_mode.png", [("original", kept["train_mode"]["truth"]), *lines], side=64)
-    truth, found = kept["starts"]["truth"], []
+    _lines("train_mode", kept["train_mode"], {f"{row['case']}, batch {row['batch']}": row["unit"] for row in rows})
+    _lines(SHARED, kept[SHARED], {case: case for case in shared_statistics.CASES}, side=48)
+    panels = []
+    for row in (row for row in read(RESULTS / "starts.jsonl") if row["kind"] == "final"):
+        _starts(row, kept["starts"])
+        lines = [Line("paper", list(zip(row["shares"], row["paper"], strict=True)), dashed=True)]
+        lines += [
+            Line(k, [(p, mean(each)) for p, each in zip(row["shares"], row[k], strict=True)]) for k in ("start", "best")
+        ]
+        panels.append(
+            Panel(
+                attacked(row) if row["trained"] else f"{attacked(row)}, untrained",
+                "share of noise",
+                "SSIM",
+                lines,
+                bounds=(0.0, 1.0),
+            )
+        )
+    svg(RESULTS / "starts.svg", panels, title="SSIM by the share of noise in the start")
+
+
+def _lines(name: str, pictures: Pictures, wanted: Mapping[str, str], *, side: int = 64) -> None:
+    """Originals above one line for each entry of ``wanted`` (words: unit)."""
+    if all(unit in pictures for unit in ("truth", *wanted.values())):
+        lines = [("original", pictures["truth"]), *((words, pictures[unit]) for words, unit in wanted.items())]
+        grid(RESULTS / f"{name}.png", lines, side=side)
+
+
+def _starts(row: Row, pictures: Pictures) -> None:
+    """Above each other the starts and what came of them, image by image."""
+    name = attacked(row)
+    if not all(key in pictures for key in ("truth", f"{name} start", f"{name} best")):
+        return
+    truth, found = pictures["truth"], []
     for number in range(len(truth)):
         for kind in ("start", "best"):
-            pictures = kept["starts"][f"swin_t {kind}"][number :: len(truth)]
-            found.append((f"{kind} {number + 1}", np.concatenate([truth[number : number + 1], pictures])))
-    (row,) = [row for row in read(RESULTS / "starts.jsonl") if row["kind"] == "final"]
-    grid(RESULTS / "starts.png", found, side=48, heads=["original", *(f"{share:g}" for share in row["shares"])])
-    lines = [Line("paper", list(zip(row["shares"], row["paper"], strict=True)), dashed=True)]
-    lines += [
-        Line(k, [(p, mean(each)) for p, each in zip(row["shares"], row[k], strict=True)]) for k in ("start", "best")
-    ]
-    svg(RESULTS / "starts.svg", [Panel("Swin-T, untrained", "share of noise", "SSIM", lines, bounds=(0.0, 1.0))])
+            own = pictures[f"{name} {kind}"][number :: len(truth)]
+            found.append((f"{kind} {number + 1}", np.concatenate([truth[number : number + 1], own])))
+    heads = ["original", *(f"{share:g}" for share in row["shares"])]
+    grid(RESULTS / f"starts_{name.replace(' ', '_')}.png", found, side=48, heads=heads)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,10 @@ READINGS = (
     "were made: features of other images, computed at the same step, score the same (the decoy). Within a sub-epoch 0.05 is left of it. "
     "LeNet and AlexNet train on 20,000 of CIFAR-10's 50,000 images, with the paper's schedule, and reach nearly the paper's accuracy."
 )
+SKETCHED = (
+    "Three seeds at 49 to 52 % (the paper: 57 %), and as little of a gap as on LeNet. It is not called a contradiction, because the critic sees gradients that "
+    "are sketched to 3 × 1,024 values: all of AlexNet's would take 86 GB."
+)
 OTHER_FACES = (
     "CelebA-HQ is not available here. We used 4,000 grey smile faces of 64 × 64 pixels, shuffled; the networks reach 64 to 77 % "
     "balanced accuracy where the paper reports 93 and 94 %. That is another data set and another difficulty."
@@ -101,19 +105,19 @@ def rise_and_fall(model: str, rows: Sequence[Row]) -> Claim:
     return Claim(
         where={"lenet": "Table 1, Figs. 4, 8, 12", "alexnet": "Table 1, Figs. 5, 9, 13"}.get(model, "Table 1, Figs. 6-15"),
         paper=f"{model}: the difference is {said[0]:.2f} before training, rises to {max(said.values()):.2f} and falls to {said[max(said)]:.2f}",
-        ours=f"as written, {seeds(written)} seed{'s' * (seeds(written) > 1)}, both tokens: at most {top['gap']:.3f} ± {top['gap_error']:.3f}. "
+        ours=f"as written, {seeds(written)} seed{'s' * (seeds(written) > 1)}, both tokens: the gap is at most {abs(top['gap']):.3f} ± {top['gap_error']:.3f} in size. "
         f"All {len({(r['token'], r['reading']) for r in every})} readings: a clear gap in {len(seen(every))} of {len(every)} rows. "
         f"Collected pairs, negatives from all: {mean([r['collected'] for r in end]):.2f}, their decoy {mean([r['decoy'] for r in end]):.2f}",
         evidence=Evidence(
             agrees=bool(seen(written)),
             tested=not faces,
             papers_scale=True,
-            papers_setting=True,
+            papers_setting=model == "lenet",
             papers_metric=True,
             repeats=seeds(written),
         ),
-        confidence="medium" if model == "lenet" else "low",
-        note=OTHER_FACES if faces else READINGS,
+        confidence="low" if faces else "medium",
+        note=OTHER_FACES if faces else READINGS if model == "lenet" else SKETCHED,
     )  # fmt: skip
 
 
@@ -137,7 +141,7 @@ def best_early(model: str, rows: Sequence[Row]) -> Claim:
         evidence=Evidence(
             agrees=None if failed else all(at in early for at in best.values()) and mean(end) > mean(first),
         ),
-        confidence="medium" if faces or len(errors) < 3 else "high",
+        confidence="medium" if faces or failed or len(errors) < 3 else "high",
         note="Inverting gradients on other faces stands in for the diffusion-guided attack on CelebA-HQ."
         if faces
         else "No image was recognisable at any checkpoint (600 steps), so an order among them says little."

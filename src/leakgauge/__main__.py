@@ -1,6 +1,6 @@
 """``python -m leakgauge`` is ``leakgauge``: for an environment whose programs are not on the path."""
 
-from leakgauge.cli import main
+from leakgauge.cli import program
 
 if __name__ == "__main__":
-    main()
+    program()

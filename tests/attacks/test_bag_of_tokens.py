@@ -6,9 +6,10 @@ import torch
 from leakgauge.attacks import bag_of_tokens
 from leakgauge.attacks.bag_of_tokens import fill_places
 from leakgauge.channels import FedAvg, Gradient
-from leakgauge.core import share
+from leakgauge.core import Victim, share
 from leakgauge.defenses import GaussianNoise, Withhold
 from leakgauge.errors import Inapplicable
+from leakgauge.integrations.huggingface import load_text
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "standard", "a"])
@@ -65,6 +66,33 @@ def test_more_predicted_places_than_the_model_is_wide_are_refused(tied_victim, s
     victim, x = tied_victim("gpt2"), sentences(3)
     with pytest.raises(Inapplicable, match=r"also the output layer|stands out"):
         bag_of_tokens()(victim, share(victim, Gradient(), x, x.roll(-1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("width", "missing"), [(48, None), (32, 13), (64, 3)], ids=["most is hidden", "half is hidden", "little is hidden"]
+)
+def test_what_a_tied_output_hides_of_a_batch_is_said_or_refused(width, missing):
+    """The recall is low where few directions are left. A server that sees few tokens must not take them for all."""
+    count, length, vocab = (2, 16, 300) if width == 32 else (4, 12, 300)
+    settings = {"model_type": "gpt2", "vocab_size": vocab, "n_embd": width, "n_layer": 2, "n_head": 4}
+    model, space = load_text({**settings, "bos_token_id": 1, "eos_token_id": 2}, length=length, language_model=True)
+    victim = Victim(model, space, loss=next_token)
+    x = space.start(count, torch.Generator().manual_seed(3))
+    seen = share(victim, Gradient(), x, x)
+    if missing is None:
+        with pytest.raises(Inapplicable, match=r"hides most of its rows: \d+ are certainly of tokens, \d+ others"):
+            bag_of_tokens()(victim, seen)
+        return
+    result = bag_of_tokens()(victim, seen)
+    found, sent = set(result.x.flatten().tolist()), set(x[:, :-1].flatten().tolist())
+    assert found <= sent
+    (said,) = [int(note.rpartition(" ")[2]) for note in result.notes if note.startswith("rows that may be of tokens")]
+    assert said == missing
+    assert len(sent - found) <= said
+
+
+def next_token(scores, y):
+    return torch.nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), y[:, 1:].flatten())
 
 
 def test_a_withheld_table_is_refused(text_victim, sentences):

@@ -28,7 +28,7 @@ def test_the_objective_reads_like_its_equation():
         "+ 5 * GroupConsistency(registration=Shift(largest=4))"
     )
     assert attack.solver.noise == 0.3
-    with pytest.raises(BadInput, match="'shift' or not at all"):
+    with pytest.raises(BadInput, match="registration as 'shift' or None, got 'flow'"):
         gradinversion(registration="flow")
 
 

@@ -10,8 +10,8 @@ from torch import nn
 from leakgauge.attacks import linear
 from leakgauge.attacks.linear import Linear, input_of_linear
 from leakgauge.audit import score
-from leakgauge.channels import FedAvg, Gradient
-from leakgauge.core import Pixels, Victim, share
+from leakgauge.channels import SGD, FedAvg, Gradient
+from leakgauge.core import Observation, Pixels, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.defenses import Clip, WithholdNames
 from leakgauge.errors import BadInput, Inapplicable
@@ -23,7 +23,12 @@ SPACE = Pixels((1, 28, 28), mean=MEAN, std=STD)
 
 @pytest.mark.parametrize(
     "channel",
-    [Gradient(), FedAvg(steps=1, lr=0.1), FedAvg(steps=1, lr=1e-3), FedAvg(steps=5, lr=0.05, momentum=0.9)],
+    [
+        Gradient(),
+        FedAvg(steps=1, lr=0.1),
+        FedAvg(steps=1, lr=1e-3),
+        FedAvg(steps=5, lr=0.05, optimizer=SGD(momentum=0.9)),
+    ],
     ids=repr,
 )
 @pytest.mark.parametrize("i", [0, 5, 9])
@@ -50,8 +55,8 @@ def test_the_formula_against_numpy():
 
 def test_the_result_is_a_valid_image():
     victim = Victim(MLP(), SPACE)
-    seen = share(victim, Gradient(), 100 * torch.ones(1, 1, 28, 28), torch.tensor([1]))
-    x = linear()(victim, seen).x
+    signal = Gradient()(victim, 100 * torch.ones(1, 1, 28, 28), torch.tensor([1]))  # of no image: share would refuse it
+    x = linear()(victim, Observation(signal, Gradient(), size=1)).x
     torch.testing.assert_close(x, SPACE.encode(torch.ones(1, 1, 28, 28)))
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from leakgauge.attacks import token_positions
 from leakgauge.attacks.token_positions import equal_rows
 from leakgauge.audit import score_text
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import SGD, FedAvg, Gradient
 from leakgauge.core import Pixels, Tokens, Victim, share
 from leakgauge.defenses import GaussianNoise, Withhold
 from leakgauge.errors import Inapplicable
@@ -60,7 +60,7 @@ def test_exact_over_widths_heads_lengths_and_vocabularies(width, heads, length, 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 @pytest.mark.parametrize(
     "channel",
-    [FedAvg(steps=1, lr=0.1), FedAvg(steps=3, lr=0.05), FedAvg(steps=4, lr=0.05, momentum=0.9)],
+    [FedAvg(steps=1, lr=0.1), FedAvg(steps=3, lr=0.05), FedAvg(steps=4, lr=0.05, optimizer=SGD(momentum=0.9))],
     ids=repr,
 )
 def test_local_steps_on_the_one_sentence_do_no_harm(kind, channel, text_victim, sentences):

@@ -10,7 +10,7 @@ import torch
 from leakgauge.audit.case import Case
 from leakgauge.audit.session import Setup
 
-QUICK = Case(model="tiny", data="random", options={"steps": 3})
+QUICK = Case(attack="inverting_gradients", model="tiny", data="random", options={"steps": 3})
 
 
 @pytest.fixture

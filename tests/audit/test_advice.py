@@ -29,12 +29,13 @@ from tests.made import INFEASIBLE as HELD
 EVAL = ("client computes its update in eval mode",)
 PLAIN = update(
     1, "cnn, train mode, batch 4", HELD, batch=4, ssim=0.12, psnr=8.5, null_ssim=0.11, null_psnr=8.25,
-    steps=4800, usual_steps=4800, classes=10, labels=0.25, deployable=("batch size known (4)",), seconds=30.0,
+    steps=4800, usual_steps=4800, classes=10, labels=0.25, deployable=("batch size known (4)",), seconds=30.0, attack="inverting_gradients",
 )  # fmt: skip
 LEAK = ended(PLAIN, "feasible", number=2, name="cnn, train mode, batch 1", batch=1, ssim=0.91, psnr=19.5)
 PARTLY = ended(PLAIN, "partial", number=3, name="cnn in part", ssim=0.41, psnr=11.25)
 HELPED = replace(LEAK, number=4, name="cnn, eval mode", mode="eval", batch=4, diagnostic=EVAL, ssim=0.83)
 GUARDED = replace(LEAK, number=5, name="cnn, pruned", batch=4, defenses=("prune:0.5",), ssim=0.77)
+SHORT = ended(PLAIN, "inconclusive", number=6, name="cnn, too short", steps=150, enough_steps=480)
 MANY = replace(PLAIN, batch=FEWEST_IMAGES)
 
 WATCHED = Training(
@@ -99,7 +100,8 @@ FIRES: dict[str, Findings] = {
     "longer_monitoring": training(scored=7, peak=None, last=None),
     "repair_errors": updates(PLAIN, replace(PLAIN, number=7, status="error", reason="out of memory", verdict=None)),
     "resume": split(finished=False, recommended=None),
-    "more_steps": updates(replace(PLAIN, steps=150)),
+    "more_steps": updates(replace(PLAIN, steps=500)),
+    "not_enough_effort": updates(SHORT),
     "prior_too": updates(PLAIN, LEAK),
     "more_images": updates(PLAIN),
     "no_proof": updates(PLAIN),
@@ -121,7 +123,8 @@ SILENT: dict[str, Findings] = {
     "keep_buffers": flipped(replace(LEAK, batch=4), PLAIN, "true labels given"),
     "gradients_reveal": training(alarm_at=None),
     "members_recognised": training(auc=Measured(400, 0.97, 0.79, 1.0)),
-    "labels_read": updates(replace(PLAIN, labels=1.0, classes=2)),  # four of four by guessing: 6 %
+    # a guess of every class equally often finds nine tenths of 128 labels, in any order, in every third batch
+    "labels_read": updates(replace(PLAIN, batch=128, labels=117 / 128)),
     "controls_failed": training(controls=(("null", 0.04), ("decoy", 0.0), ("noise 10×", 0.09))),
     "larger_batches": updates(
         PLAIN, LEAK, replace(LEAK, number=8, batch=16), flips=(Flip("a change", LEAK, PLAIN, FEASIBLE),)
@@ -137,7 +140,8 @@ SILENT: dict[str, Findings] = {
     "longer_monitoring": training(scored=8),
     "repair_errors": updates(PLAIN, replace(PLAIN, number=7, status="refused", reason="no head", verdict=None)),
     "resume": split(finished=True),
-    "more_steps": updates(replace(PLAIN, steps=4800)),
+    "more_steps": updates(replace(PLAIN, steps=4800), SHORT),
+    "not_enough_effort": updates(PLAIN, LEAK),
     "prior_too": updates(PLAIN, replace(PLAIN, number=8, attack="generative_prior")),
     "more_images": updates(MANY),
     "no_proof": updates(PLAIN, PARTLY),
@@ -195,7 +199,8 @@ def test_the_words_are_filled_with_what_was_measured(rule: Rule):
         ("gradients_reveal", "step 60 of 400|at most 5 %|1.25 (95 % CI 1.00 to 1.50) nats; the most it can show is 2.77"),
         ("labels_read", "batch of 4|4 of 4 labels (10 classes)"),
         ("more_images", "None of 4 images was reconstructed|up to 53 % of all images"),  # 1 - 0.05^(1/4)
-        ("more_steps", "at least 4800|after 150 steps"),
+        ("more_steps", "at least 4800|after 500 steps"),
+        ("not_enough_effort", "1 set-up|after 150 steps|Below 480|4800"),
         ("repair_errors", "cnn, train mode, batch 4 (out of memory)"),
         ("larger_batches", "smaller than 4|From a batch of 1 the verdict is feasible|from 4 it is infeasible within budget"),
     ],

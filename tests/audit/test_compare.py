@@ -53,8 +53,8 @@ def test_set_ups_are_paired_whatever_the_model_is_called(run):
     new = run("b", record(FEASIBLE, model="v2.py:victim", mode="train"), record(model="v2.py:victim"))
     found = compare(old, new)
     assert directions(found) == [
-        ("train mode, batch 1, inverting_gradients", "worse"),  # what got worse comes first
-        ("eval mode, batch 1, inverting_gradients", "same"),
+        ("train mode, batch 1, strongest", "worse"),  # what got worse comes first
+        ("eval mode, batch 1, strongest", "same"),
     ]
     assert [(pair.before.outcome, pair.after.outcome) for pair in found.cases] == [
         (INFEASIBLE, FEASIBLE),
@@ -66,7 +66,7 @@ def test_set_ups_are_paired_whatever_the_model_is_called(run):
 
 
 @pytest.mark.parametrize(
-    "change", [{"mode": "train"}, {"batch_size": 2}, {"local_steps": 3}, {"attack": "dlg"}, {"defenses": ("clip:1",)},
+    "change", [{"mode": "train"}, {"batch_size": 2}, {"local_epochs": 3}, {"attack": "dlg"}, {"defenses": ("clip:1",)},
                {"reveal": ("size", "labels")}, {"first": 1}, {"options": {"steps": 10, "tv": 1}}],
 )  # fmt: skip
 def test_another_set_up_is_not_paired(run, change):
@@ -244,7 +244,7 @@ def test_intervals_that_overlap_show_no_difference(run):
 def scanned(folder, recommended: str | None, threshold: float = 0.25):
     cuts = tuple({"name": n, "shape": [4], "bytes": 16, "edge_flops": 1, "edge_share": 0.5} for n in ("1", "2"))
     split.save_plan(folder, ScanPlan(
-        case={}, cuts=cuts, threshold=threshold, epochs=0, budget=None, require="", numbers="fp32", raw_bytes=9,
+        case=Case(), cuts=cuts, threshold=threshold, epochs=0, budget=None, require="", numbers="fp32", raw_bytes=9,
         jpeg_bytes=None, auxiliary=4, tested=1, traced="", labels=(), truth="", shown=0, versions={}, command="",
     ))  # fmt: skip
     split.save_conclusion(folder, Conclusion(
@@ -297,3 +297,24 @@ def test_a_defense_judged_by_a_layout_that_the_other_run_did_not_measure(run):
 def test_a_question_that_one_run_alone_answered(run):
     found = compare(run("a", record()), scanned(run("b", record()), "1"))
     assert found.only_after == ("Where may the network be cut?",)
+
+
+def test_a_single_attack_is_warned_of(run):
+    """Five set-ups were "better" though another attack still saw as much."""
+    alone = {"attack": "inverting_gradients"}
+    (said,) = compare(run("a", record(**alone)), run("b", record(**alone))).warnings
+    assert said.startswith("Only one attack was run before (inverting_gradients) and after (inverting_gradients)")
+    assert compare(run("c", record()), run("d", record())).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "direction"),
+    [
+        (INFEASIBLE, Outcome.INCONCLUSIVE, "lost"),
+        (FEASIBLE, Outcome.INCONCLUSIVE, "lost"),
+        (Outcome.INCONCLUSIVE, FEASIBLE, "new"),
+        (Outcome.INCONCLUSIVE, Outcome.INCONCLUSIVE, "unclear"),
+    ],
+)
+def test_what_is_no_evidence_vouches_for_nothing(before, after, direction):
+    assert verdict_direction(before, after) == direction

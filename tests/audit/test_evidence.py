@@ -115,5 +115,5 @@ def test_an_edit_needs_an_author_and_a_reason(author, reason, tmp_path):
 
 def test_a_damaged_line_is_refused_in_a_sentence(tmp_path):
     (tmp_path / evidence.FILE).write_text('{"kind": "edit", "format": 9}\n')
-    with pytest.raises(BadInput, match="not a line that this version can read"):
+    with pytest.raises(BadInput, match="cannot be read"):
         evidence.edits(tmp_path)

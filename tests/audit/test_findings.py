@@ -64,7 +64,7 @@ def test_an_update_is_read_with_numbers_assumptions_and_budget(tmp_path: Path):
     records.append(tmp_path, record(case, "feasible"))
     (one,) = answered(read_findings(tmp_path).updates or Unanswered("updates")).every
     assert (one.anchor, one.outcome, one.mode, one.batch, one.first) == ("case-1", "feasible", "eval", 4, 7)
-    assert (one.steps, one.usual_steps, one.restarts, one.seconds) == (30, 4800, 3, 3.0)
+    assert (one.steps, one.usual_steps, one.restarts, one.seconds) == (30, 2000, 3, 3.0)
     assert (one.ssim, one.psnr, one.null_ssim, one.null_psnr) == (0.5, math.inf, 0.1, 8.0)
     assert (one.labels, one.classes, one.defenses) == (0.75, 10, ("prune:0.9",))
     assert (one.deployable, one.diagnostic) == ((SIZE_KNOWN.what,), (EVAL_MODE.what,))
@@ -159,7 +159,7 @@ CUTS = tuple({"name": n, "shape": [4], "bytes": b, "edge_flops": 1, "edge_share"
 
 def plan(folder: Path) -> ScanPlan:
     made = ScanPlan(
-        case={"defenses": ["quantize:8"]}, cuts=CUTS, threshold=0.25, epochs=2, budget=None, require="", numbers="fp32", raw_bytes=784,
+        case=Case(defenses=("quantize:8",)), cuts=CUTS, threshold=0.25, epochs=2, budget=None, require="", numbers="fp32", raw_bytes=784,
         jpeg_bytes=None, auxiliary=10, tested=5, traced="", labels=(), truth="", shown=0, versions={}, command="",
     )  # fmt: skip
     split.save_plan(folder, made)
@@ -173,7 +173,7 @@ def test_a_scan_is_read_with_the_cut_that_it_names(tmp_path: Path):
     assert unfinished is not None
     assert (unfinished.finished, unfinished.recommended) == (False, None)
     split.append(tmp_path, CutRecord("late", "decoder", 2, {"fvu": 0.4}))
-    end = Conclusion("late", "early", True, (), (0.1, 0.4), (), None, None, 2, 4)
+    end = Conclusion("late", "early", True, (), (0.1, 0.4), (None, None), None, None, 2, 4)
     split.save_conclusion(tmp_path, end)
     found = read_findings(tmp_path).split
     assert found is not None
@@ -257,7 +257,6 @@ def test_what_was_seen_by_its_pieces_alone_is_read_too():
     ("channel", "clients", "advised"),
     [
         ("", 1, "no_cheap_defense"),
-        ("shuffled_fedavg:epochs=2", 1, "no_cheap_defense"),
         ("aggregate:clients=4", 4, "more_clients"),
     ],
 )

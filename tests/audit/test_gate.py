@@ -14,6 +14,7 @@ from leakgauge.audit.case import Case, Change
 from leakgauge.audit.findings import Findings, Split
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Outcome
+from leakgauge.audit.wording import rule
 from leakgauge.errors import BadInput
 from tests.made import FEASIBLE, INFEASIBLE, PARTIAL, scores
 from tests.made import record as made_record
@@ -68,13 +69,14 @@ def test_single_changes_explain_a_verdict_and_are_not_judged():
 def test_a_message_with_colours_of_a_terminal_is_still_xml():
     shout = replace(record(None, status="error"), reason="\x1b[31mboom\x00", notes=("\x1b[0m",))
     suite = ElementTree.fromstring(gate.junit([replace(shout, case=Case(name="a\x07", model="m\ud800"))], None))
-    assert suite.find("testcase/error").get("message") == "\ufffd[31mboom\ufffd"
+    assert suite.find("testcase/error").get("message") == "\\x1b[31mboom\\x00"
 
 
 def test_the_words():
     assert gate.limit_of("partial") == PARTIAL
+    assert gate.limit_of("inconclusive") == Outcome.INCONCLUSIVE
     for wrong in ("feasible", "bad"):
-        with pytest.raises(BadInput, match="infeasible or partial"):
+        with pytest.raises(BadInput, match="infeasible, inconclusive or partial"):
             gate.limit_of(wrong)
 
 
@@ -101,13 +103,25 @@ def test_junit():
     }  # fmt: skip
     names = [(case.get("name"), [child.tag for child in case]) for case in suite]
     assert names == [
-        ("case 0 <&>", ["failure"]),
-        ("case 1 <&>", []),
+        ("case 0 <&>", ["failure", "system-out"]),
+        ("case 1 <&>", ["system-out"]),
         ("case 2 <&>", ["error"]),
         ("case 3 <&>", ["skipped"]),
     ]
     assert suite[0][0].get("message") == "feasible: 1 of 1 image passes every check (deployable)"
     assert ElementTree.fromstring(gate.junit(RUN, None)).get("failures") == "0"
+
+
+def test_a_passing_case_says_its_verdict_its_figures_and_its_rule():
+    (case,) = ElementTree.fromstring(gate.junit([RUN[1]], PARTIAL)).iter("testcase")
+    said = case.findtext("system-out") or ""
+    assert said.startswith("verdict: partial\nSSIM ")
+    assert f"rule: {rule(RUN[1].verdict)}" in said
+
+
+@pytest.mark.parametrize(("limit", "code"), [("infeasible", gate.EXIT_CODE), ("inconclusive", 0), ("partial", 0)])
+def test_what_is_not_evidence_passes_only_where_that_is_said(limit, code):
+    assert gate.exit_code([record(Outcome.INCONCLUSIVE)], gate.limit_of(limit)) == code
 
 
 def test_a_gate_that_judged_nothing_fails_in_every_file():

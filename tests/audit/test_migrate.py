@@ -13,7 +13,8 @@ from leakgauge.audit.findings import read_findings
 from leakgauge.audit.migrate import verdict_of
 from leakgauge.audit.questions import defenses, split, training
 from leakgauge.audit.questions.updates import changes
-from leakgauge.audit.verdict import Outcome, Way, verdict_from
+from leakgauge.audit.typed import typed
+from leakgauge.audit.verdict import Outcome, Verdict, Way
 from leakgauge.audit.wording import statements
 from leakgauge.errors import BadInput
 
@@ -96,7 +97,7 @@ def test_a_line_that_was_written_today_needs_no_migration(tmp_path: Path):
 def test_sentences_of_0_1_give_their_facts(rule: str, outcome: str, facts: tuple):
     fields = verdict_of({"verdict": outcome, "rule": rule})
     assert fields is not None
-    found = verdict_from(fields)
+    found = typed(Verdict, fields)
     missed = None if found.missed is None else (found.missed.metric, found.missed.margin, found.missed.above)
     assert (found.reconstructed, found.at_reduced_size, dict(found.glimpsed), missed) == facts
     assert found.outcome == Outcome(outcome)
@@ -105,7 +106,7 @@ def test_sentences_of_0_1_give_their_facts(rule: str, outcome: str, facts: tuple
 def test_without_a_known_sentence_the_outcome_alone_is_known():
     fields = verdict_of({"verdict": "partial", "rule": "by hand", "assumptions": [{"kind": "diagnostic"}]})
     assert fields is not None
-    found = verdict_from(fields)
+    found = typed(Verdict, fields)
     assert (found.outcome, found.kind, found.images, found.glimpsed) == (Outcome.PARTIAL, "diagnostic", 1, {})
     assert verdict_of({"verdict": None}) is None
 
@@ -113,7 +114,7 @@ def test_without_a_known_sentence_the_outcome_alone_is_known():
 def test_a_later_format_is_refused(tmp_path: Path):
     line = lines("records.jsonl")[0] | {"format": records.FORMAT + 1}
     (tmp_path / records.FILE).write_text(json.dumps(line) + "\n")
-    with pytest.raises(BadInput, match="not a line that this version can read"):
+    with pytest.raises(BadInput, match="cannot be read"):
         records.read(tmp_path)
 
 

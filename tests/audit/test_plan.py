@@ -15,7 +15,7 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.plan import Effort, Plan, Request, ask, default_cases, variants
 from leakgauge.audit.questions.defenses import Trial
 from leakgauge.audit.questions.training import TrainingPlan
-from leakgauge.audit.questions.updates import ladder
+from leakgauge.audit.questions.updates import DISHONEST, ladder
 from leakgauge.audit.session import Setup
 from leakgauge.core import Victim
 from leakgauge.errors import BadInput
@@ -35,14 +35,14 @@ def test_a_request_comes_back(tmp_path):
 
 def test_a_plan_comes_back(tmp_path):
     made = Plan(
-        REQUEST, cases=REQUEST.cases, ladder=REQUEST.ladder, training=TrainingPlan(asdict(MAIN), 10, 2, 4, "x"), epochs=3,
+        REQUEST, cases=REQUEST.cases, ladder=REQUEST.ladder, training=TrainingPlan(MAIN, 10, 2, 4, "x"), epochs=3,
         trials=(Trial(MAIN, 5), Trial(replace(MAIN, defenses=()), 5)), refusals={"split": "no"}, estimates={"updates": 1.5},
         planning=2.0, notes=("a",),
     )  # fmt: skip
     plan.save(tmp_path, made)
     found = plan.read(tmp_path)
     assert isinstance(found, Plan)
-    assert found == replace(made, training=replace(made.training, case=json.loads(json.dumps(asdict(MAIN)))))
+    assert found == made
     assert [c.key() for c in found.every_case] == [c.key() for c in made.every_case]
     assert [t.key() for t in found.trials] == [t.key() for t in made.trials]
 
@@ -79,11 +79,11 @@ OTHER = json.dumps({"format": 3, "request": {}}).encode()
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"[1]", b'["a"]', b'{"a": 1}', b'[{"model": "cnn"}]', b"\xff", b"3", NO_CASE, OTHER]
+    "content", [b"", b"{", b"[]", b"[1]", b'["a"]', b'{"a": 1}', b'[{"model": 1}]', b"\xff", b"3", NO_CASE, OTHER]
 )
 def test_a_damaged_plan(content, tmp_path):
     (tmp_path / plan.FILE).write_bytes(content)
-    with pytest.raises(BadInput, match="damaged"):
+    with pytest.raises(BadInput, match="cannot be read"):
         plan.read(tmp_path)
 
 
@@ -112,7 +112,7 @@ def test_variants_are_the_whole_grid():
     assert {(c.mode, c.batch_size, c.defenses) for c in found} == expected
     assert len(found) == 12
     (only,) = variants(Case(), modes=["train"], batch_size=2, defenses=[])
-    assert (only.mode, only.batch_size, only.name) == ("train", 2, "cnn, train mode, batch 2, inverting_gradients")
+    assert (only.mode, only.batch_size, only.name) == ("train", 2, "cnn, train mode, batch 2, strongest")
 
 
 def test_variants_have_a_sample_for_every_client():
@@ -134,7 +134,8 @@ def load_with(victim_of, batch_of):
 
 
 def setups(request):
-    return [(case.mode, case.batch_size) for case in request.cases]
+    """Without the malicious server, which is tried beside them."""
+    return [(case.mode, case.batch_size) for case in request.cases if case.change is None]
 
 
 @pytest.mark.parametrize("options", [{"norm": True}, {"norm": False, "dropout": 0.5}])
@@ -152,7 +153,21 @@ def test_modes_that_do_not_differ_are_one_case(quick, load_with):
     assert {case.mode for case in found.ladder} == {"train"}
     assert setups(ask(quick(), load=load, questions=("updates",), mode="eval")) == [("eval", 1), ("eval", 4)]
     own = [quick(mode="eval"), quick(mode="train")]
-    assert ask(quick(), load=load, questions=("updates",), cases=own).cases == tuple(own)  # as written
+    assert ask(quick(), load=load, questions=("updates",), cases=own).cases[:-1] == tuple(own)  # as written
+
+
+def test_a_server_that_does_not_keep_to_the_protocol_is_tried_beside_the_set_up_that_counts(quick, load_with):
+    found = ask(quick(), load=load_with(), questions=("updates",), batch_size=2, mode="train")
+    *_, server = found.cases
+    assert (server.server, server.attack, server.mode, server.batch_size) == ("imprint", "imprint", "train", 2)
+    assert server.change == DISHONEST  # so the gate does not judge it
+    named = ask(
+        quick(), load=load_with(), questions=("updates",), cases=[quick(server="imprint", attack="imprint", options={})]
+    )
+    assert [case.change for case in named.cases] == [None]  # it was asked for, and counts
+    assert all(
+        case.change != DISHONEST for case in ask(quick(), load=load_with(), questions=("updates",), changes=False).cases
+    )
 
 
 class Dims(nn.Sequential):
@@ -167,7 +182,7 @@ def test_a_model_that_asks_for_its_mode_itself_is_attacked_in_both(quick, load_w
     other = replace(setup, victim=Victim(Dims(*setup.victim.model), setup.victim.space))
     assert not other.victim.depends_on_mode()
     found = ask(quick(), load=lambda case: other, questions=("updates",))
-    assert len(found.cases) == 4
+    assert len(setups(found)) == 4
     assert "eval mode" in {case.change.name for case in found.ladder[1:]}
 
 

@@ -11,11 +11,11 @@ import time
 import pytest
 
 from leakgauge.audit import Case, embedded, plan, records, run_all
-from leakgauge.audit.run import PRELOADED, Processes
+from leakgauge.audit.run import PRELOADED, Processes, _portable
 from leakgauge.errors import BadInput
 from leakgauge.integrations.setups import find
 
-CASES = [Case(first=i, options={"steps": 1}) for i in range(3)]
+CASES = [Case(first=i, options={"steps": 2}) for i in range(3)]
 
 HELPERS = """
 import os, signal
@@ -168,3 +168,14 @@ def test_what_workers_are_forked_from_never_touched_a_gpu():
     )
     done = subprocess.run([sys.executable, "-c", script, *PRELOADED], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+class Unpicklable(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{text} {code}")
+
+
+def test_an_error_that_cannot_travel_keeps_its_words():
+    mistake = BadInput("a mistake")
+    assert _portable(mistake) is mistake
+    assert str(_portable(Unpicklable(3, "lost"))) == "Unpicklable: lost 3"

@@ -135,7 +135,7 @@ def test_a_damaged_line_is_named(line, tmp_path):
     records.append(tmp_path, record())
     with (tmp_path / records.FILE).open("ab") as file:
         file.write(line)
-    with pytest.raises(BadInput, match=r"line 2 of .*records\.jsonl is not a line that this version can read"):
+    with pytest.raises(BadInput, match=r"line 2 of .*records\.jsonl cannot be read"):
         records.read(tmp_path)
 
 

@@ -21,7 +21,7 @@ from leakgauge.audit.run import run_all, run_case
 from leakgauge.audit.session import Setup
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
-from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors import BadInput, CannotWrite, Inapplicable
 from leakgauge.models import MLP
 
 
@@ -115,7 +115,7 @@ def test_a_full_disk_is_raised_not_recorded(quick, load, tmp_path, monkeypatch):
     """The case did not fail; had it a record, a resumed run would leave it out."""
 
     def full(path, content):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise CannotWrite(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files, "write_whole", full)
     with pytest.raises(OSError, match="No space left"):

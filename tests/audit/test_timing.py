@@ -16,7 +16,7 @@ from leakgauge.audit.plan import costs, rehearse
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import Cost, evenly, expected, places_within, seconds_of
 from leakgauge.core import Pixels
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, Inapplicable
 
 
 @dataclass
@@ -33,14 +33,17 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
-    def run_case(self, case, *, load, folder):
+    def attack_once(self, case, load):
+        if self.status != "done":
+            raise Inapplicable("not shared")
         self.now += self.fixed + self.step * case.options["steps"] * case.batch_size + (0 if self.runs else self.cold)
         self.runs += 1
-        return self
 
     def on(self, monkeypatch):
         monkeypatch.setattr(timing, "time", self)
-        monkeypatch.setattr(plan, "run_case", self.run_case)
+        monkeypatch.setattr(plan, "attack_once", self.attack_once)
+        monkeypatch.setattr(plan, "_scoring", lambda case, load: 0.0)
+        monkeypatch.setattr(plan, "READING", 0)
         return self
 
 
@@ -59,8 +62,25 @@ def test_cases_that_differ_in_defenses_alone_are_tried_once(quick, load, monkeyp
     assert found == [found[0]] * 3
 
 
+def test_after_its_time_planning_estimates_from_what_it_tried(quick, load, monkeypatch):
+    clock = Clock(0.3, 0.01).on(monkeypatch)
+    monkeypatch.setattr(plan, "time", clock)
+    one, four = costs([quick(), quick(batch_size=4, mode="train")], load=load, until=0.0)
+    ran = clock.runs
+    assert costs([quick()], load=load)  # the first is tried whatever the time
+    assert clock.runs == 2 * ran
+    assert (four.fixed, four.step) == pytest.approx((one.fixed, 4 * one.step))
+
+
+def test_the_cost_of_several_searches_is_told_from_one(quick, load, monkeypatch):
+    Clock(0.3, 0.01).on(monkeypatch)
+    (found,) = costs([quick(attack="strongest", options={})], load=load)
+    assert (found.fixed, found.step) == pytest.approx((5 * 0.3, 0.01))
+
+
 def test_no_cost_where_the_attack_refuses_or_takes_no_steps(quick, load, monkeypatch):
-    assert costs([quick(attack="linear", options={})], load=load) == [Cost()]
+    (closed,) = costs([quick(attack="linear", options={})], load=load)
+    assert closed.step == 0  # but its scores take a moment
     Clock(0.3, 1.0, status="refused").on(monkeypatch)
     assert costs([quick()], load=load) == [Cost()]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
 
 from leakgauge.audit import Case, embedded, run_all
+from leakgauge.audit.case import tries_enough
 from leakgauge.audit.scoring import Scores
+from leakgauge.audit.typed import typed
 from leakgauge.audit.verdict import (
     GLIMPSED,
     LESS_IS_BETTER,
@@ -16,6 +19,7 @@ from leakgauge.audit.verdict import (
     SCRAMBLED,
     SHARE_FOR_FEASIBLE,
     STRUCTURE,
+    Cause,
     Check,
     Outcome,
     Verdict,
@@ -156,11 +160,37 @@ def test_the_evidence_is_what_shows_the_images(reconstructed, glimpsed, evidence
 def test_outcomes_are_ordered_by_what_leaks():
     assert sorted(Outcome, key=lambda outcome: outcome.severity) == [
         Outcome.INFEASIBLE,
+        Outcome.INCONCLUSIVE,
         Outcome.PARTIAL,
         Outcome.FEASIBLE,
     ]
-    assert [outcome.leaks for outcome in Outcome] == [True, True, False]
-    assert len({outcome.colour for outcome in Outcome}) == len({outcome.meaning for outcome in Outcome}) == 3
+    assert [outcome.leaks for outcome in Outcome] == [True, True, False, False]
+    assert [outcome.conclusive for outcome in Outcome] == [True, True, False, True]
+    assert len({outcome.colour for outcome in Outcome}) == len({outcome.meaning for outcome in Outcome}) == 4
+
+
+def test_too_little_effort_takes_the_evidence_from_a_negative_and_nothing_from_a_reconstruction():
+    null, base = {"ssim": 0.1, "psnr": 8.0}, {"ssim": 0.2, "psnr": 9.0}
+    short = judge(scores(null), scores(null), scores(base), enough=False)
+    assert (short.outcome, short.cause) == (Outcome.INCONCLUSIVE, Cause.EFFORT)
+    assert typed(Verdict, asdict(short)) == short
+    found = {"ssim": 0.95, "psnr": 30.0}
+    seen = judge(scores(found), scores(null), scores(base), enough=False)
+    assert (seen.outcome, seen.cause) == (Outcome.FEASIBLE, None)
+
+
+@pytest.mark.parametrize(
+    ("attack", "steps", "counts"),
+    [
+        ("strongest", 199, False),
+        ("strongest", 200, True),
+        ("inverting_gradients", 479, False),
+        ("strongest", None, True),
+    ],
+)
+def test_a_tenth_of_the_attacks_own_steps_is_enough(attack, steps, counts):
+    assert tries_enough(Case(attack=attack, options={} if steps is None else {"steps": steps})) == counts
+    assert tries_enough(Case(attack="linear"))  # a closed form has nothing to spend
 
 
 @pytest.mark.parametrize("missing", [{"layout"}, {"layout_rank"}, {"null"}])
@@ -265,9 +295,7 @@ def test_assumptions_decide_the_kind():
 def test_the_verdict_does_not_rise_with_noise_on_a_fixed_victim(tmp_path):
     """The embedded network under four strengths of noise on one image: from a reconstruction to nothing, never back."""
     noises = (0.0, 10.0, 30.0, 1000.0)
-    cases = [
-        Case(options={"steps": 200, "tv": 0.01}, defenses=(f"gaussian_noise:relative={noise}",)) for noise in noises
-    ]
+    cases = [Case(options={"steps": 200}, defenses=(f"gaussian_noise:relative={noise}",)) for noise in noises]
     found = [record.outcome.severity for record in run_all(cases, load=embedded, folder=tmp_path)]
     assert found == sorted(found, reverse=True)
     assert (found[0], found[-1]) == (Outcome.FEASIBLE.severity, Outcome.INFEASIBLE.severity)

@@ -9,11 +9,13 @@ import torch
 
 from leakgauge.audit import plan as planning
 from leakgauge.audit import records, whole
-from leakgauge.audit.plan import Effort, Request, make_plan
+from leakgauge.audit.findings import read_findings
+from leakgauge.audit.plan import Effort, Plan, Request, make_plan
 from leakgauge.audit.questions import answers, split, training
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import Cost
-from leakgauge.errors import BadInput
+from leakgauge.audit.wording import statements
+from leakgauge.errors import BadInput, CannotWrite
 
 
 @pytest.fixture
@@ -49,6 +51,15 @@ class Told:
 
     def ended(self, answer):
         self.said.append((answer.question, answer.status))
+
+
+def test_steps_decided_beforehand_limit_the_attacks_on_updates(ask, quick, load, tmp_path):
+    """Where a case says its own steps, those hold."""
+    open_, own = replace(quick(), options={}, name=""), replace(quick(), options={"steps": 5}, name="")
+    changed = replace(open_, batch_size=2, name="")
+    request = ask("updates", main=open_, cases=(open_, own), ladder=(changed,), effort=Effort(steps=2))
+    made = make_plan(request, load=load, folder=tmp_path, began=0.0)
+    assert [case.options["steps"] for case in (*made.cases, *made.ladder)] == [2, 5, 2]
 
 
 def test_a_question_that_cannot_be_answered_is_refused_and_the_others_go_on(ask, plenty, tmp_path):
@@ -99,7 +110,7 @@ def test_a_full_disk_ends_the_run(ask, plenty, tmp_path, monkeypatch):
     plan = make_plan(ask("training"), load=plenty, folder=tmp_path, began=0.0)
 
     def full(*args, **options):
-        raise OSError("no space")
+        raise CannotWrite("no space")
 
     monkeypatch.setattr(whole, "train", full)
     with pytest.raises(OSError, match="no space"):
@@ -129,7 +140,7 @@ def test_the_time_that_planning_took_is_counted(ask, plenty, tmp_path, monkeypat
         clock.now += 3.0
         return planning_cost
 
-    def update_trials(cases, *, load):
+    def update_trials(cases, *, load, until):
         clock.now += 5.0
         return [Cost(1.0, 0.01) for _ in cases]
 
@@ -139,21 +150,25 @@ def test_the_time_that_planning_took_is_counted(ask, plenty, tmp_path, monkeypat
     changed = quick(batch_size=2)
     request = ask("updates", "training", effort=Effort(), budget=100.0, ladder=(changed,))
     plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
-    share = (100 - 2 - 3) * 0.10 / 0.55
+    share = (100 - 2 - 5 - 3) * 0.10 / 0.55
     assert plan.training is not None
-    assert plan.training.steps == 170  # share / 0.1, in two digits
-    assert share == pytest.approx(17.3, abs=0.1)
-    assert plan.cases[0].options["steps"] == 3500  # (100 - 2 - 8 - 17 - 2) / 0.02 = 3550, in two digits
-    assert plan.ladder[0].options["steps"] == 3500
-    assert sum(plan.estimates.values()) + plan.planning + planning.FINISH == pytest.approx(99.0, abs=0.3)
+    assert plan.training.steps == 160  # share / 0.1, in two digits
+    assert share == pytest.approx(16.4, abs=0.1)
+    assert plan.cases[0].options["steps"] == 3600  # (100 - 2 - 8 - 16 - 2) / 0.02, in two digits
+    assert plan.ladder[0].options["steps"] == 3600
+    assert sum(plan.estimates.values()) + plan.planning + planning.FINISH == pytest.approx(100.0, abs=0.3)
 
 
 def test_changes_are_left_out_where_there_is_no_time(ask, plenty, tmp_path, monkeypatch, clock, quick):
-    monkeypatch.setattr(planning, "costs", lambda cases, *, load: [Cost(0.0, 0.1) for _ in cases])
+    monkeypatch.setattr(planning, "costs", lambda cases, *, load, until: [Cost(0.0, 0.1) for _ in cases])
     request = ask("updates", effort=Effort(), budget=7.0, ladder=(quick(batch_size=2), quick(mode="train")))
     plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
     assert (plan.cases[0].options["steps"], plan.ladder) == (50, ())
-    assert "no time" in plan.notes[0]
+    assert plan.notes == (
+        "single changes of the set-up were left out: they take at least 1 min 36 s more",
+        "there is time for 50 steps on eval mode, batch 1, inverting_gradients, and a negative counts only after 480 (48 s): "
+        "give more time",
+    )
     fixed = replace(request, effort=Effort(steps=9))
     plan = make_plan(fixed, load=plenty, folder=tmp_path, began=0.0)
     assert [case.options["steps"] for case in (*plan.cases, *plan.ladder)] == [3, 3, 3]  # as they were asked for
@@ -169,3 +184,53 @@ def test_the_command_of_a_scan_names_its_effort_also_where_the_audit_chose_it(as
     make_plan(ask("split", effort=Effort()), load=load, folder=tmp_path, began=0.0)
     plan = split.read_plan(tmp_path)
     assert plan.command.endswith(f" --epochs {plan.epochs}")
+
+
+@pytest.fixture
+def trials(monkeypatch, clock):
+    """Trials that take no time; a step of every set-up takes a tenth of a second for each image."""
+    monkeypatch.setattr(
+        planning, "costs", lambda cases, *, load, until: [Cost(0.5, 0.1 * case.batch_size) for case in cases]
+    )
+    monkeypatch.setattr(planning, "trial_cost", lambda *args, **options: Cost(0.0, 0.01))
+
+
+def test_no_set_up_gets_fewer_steps_than_a_negative_needs(ask, plenty, tmp_path, trials, quick):
+    """Strongest needs 200 steps to fail with evidence: 20.5 s for one image, 80.5 s for four."""
+    small, large = quick(attack="strongest", options={}), quick(attack="strongest", options={}, batch_size=4)
+    request = replace(ask("updates", effort=Effort(), budget=40.0), main=small, cases=(small, large))
+    plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
+    assert [case.options["steps"] for case in plan.cases] == [
+        370
+    ]  # (40 - 2 - 0.5) / 0.1 = 375, all for the one that counts
+    assert plan.notes == ("eval mode, batch 4, strongest was left out: it takes at least 1 min 20 s",)
+    both = make_plan(replace(request, budget=150.0), load=plenty, folder=tmp_path, began=0.0)
+    assert [case.options["steps"] for case in both.cases] == [290, 290]
+    assert both.notes == ()
+
+
+def test_what_a_verdict_needs_comes_before_training_and_defenses(ask, plenty, tmp_path, trials, quick):
+    own = quick(attack="strongest", options={}, batch_size=4)
+    request = replace(ask("updates", "training", "defenses", effort=Effort(), budget=90.0), main=own, cases=(own,))
+    plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
+    assert plan.cases[0].options["steps"] >= 200
+    assert plan.refusals.keys() == {"training", "defenses"}
+    assert plan.refusals["defenses"] == (
+        "left out: it takes at least 6 min 42 s, and of the 1 min 30 s there are 7.5 s for it; give more time or ask it alone "
+        "(--only defenses)"
+    )
+    assert sum(plan.estimates.values()) <= 90.0
+
+
+def test_nothing_begins_after_the_time_and_what_is_left_out_is_named(ask, plenty, tmp_path, quick):
+    two = (quick(), quick(batch_size=2))
+    plan = Plan(replace(ask("updates", "training"), cases=two), cases=two)
+    said = whole.run(plan, folder=tmp_path, load=plenty, until=0.0)
+    assert (
+        said["updates"].reason
+        == "the time was over: 1 set-up of 2 was not attacked (eval mode, batch 2, inverting_gradients)"
+    )
+    assert said["training"].reason.startswith("the time was over; it takes about")
+    assert len(records.read(tmp_path)) == 1
+    (one,) = [one for one in statements(read_findings(tmp_path)) if one.question == "updates"]
+    assert (one.state, "1 set-up of 2 was not attacked" in one.text) == ("unfinished", True)

@@ -109,7 +109,7 @@ def test_many_candidates_are_replayed_at_once(victim_of, batch_of):
     ("options", "said"),
     [
         ({"clip": 0.0}, "positive clip"),
-        ({"clip": math.nan}, "positive clip"),
+        ({"clip": math.nan}, "clip as a number, got nan"),
         ({"noise": -1.0}, "noise multiplier of at least 0"),
         ({"noise": math.inf}, "noise multiplier of at least 0"),
         ({"clip": math.inf, "noise": 1.0}, "finite clip"),

@@ -110,8 +110,8 @@ def test_statistics_by_proxy_under_dpsgd_are_of_the_whole_batch():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
     victim = Victim(model, Pixels((1, 8, 8)), mode="train")
-    x, y = torch.randn(3, 1, 8, 8), torch.tensor([0, 1, 2])
-    seen = share(victim, DPSGD(noise=0), x, y, reveal=[Size(), Labels(), Auxiliary(torch.randn(8, 1, 8, 8))])
+    x, y = torch.rand(3, 1, 8, 8), torch.tensor([0, 1, 2])
+    seen = share(victim, DPSGD(noise=0), x, y, reveal=[Size(), Labels(), Auxiliary(torch.rand(8, 1, 8, 8))])
     found = feasibility(steps=2)(victim, seen)
     assert "statistics: proxy" in found.notes[-1]
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
 import sys
 import threading
+from xml.etree import ElementTree
 
 import pytest
+import torch
 
+from leakgauge.audit import records
 from leakgauge.audit.files import LOCK, append_line, sole_writer, write_whole
-from leakgauge.cli.terminal import harmless, shown
-from leakgauge.errors import BadInput
+from leakgauge.cli.terminal import shown
+from leakgauge.errors import BadInput, harmless
 
 FAST = ("--option", "steps=2")
 LEAVES = """
@@ -135,3 +139,87 @@ def test_a_run_that_was_put_aside_by_a_killed_process_comes_back(leakgauge, tmp_
     assert leakgauge("attack", "cnn", "--option", "nonsense=1").code == 2
     assert leakgauge("attack", "cnn", "--data", "nowhere").code == 2
     assert (folder / "records.jsonl").read_bytes() == old
+
+
+@pytest.mark.parametrize("command", ["attack", "audit"])
+def test_the_files_for_machines_say_no_until_there_is_a_verdict(leakgauge, tmp_path, photos, command):
+    """An earlier pass must not be taken for the answer of a run that ended without one."""
+    (tmp_path / "leaves.py").write_text(LEAVES.format(code=0))
+    for name in ("verdict.json", "verdict.xml", "verdict.md"):
+        (tmp_path / name).write_text("an earlier pass")
+    files = ("--json", "verdict.json", "--junit", "verdict.xml", "--markdown", "verdict.md")
+    assert leakgauge(command, "leaves.py:make", "--data", photos, *FAST, *files, "--out", "run").code == 2
+    assert json.loads((tmp_path / "verdict.json").read_text())["exit_code"] == 2
+    suite = ElementTree.fromstring((tmp_path / "verdict.xml").read_text())
+    assert (suite.get("errors"), suite.get("tests")) == ("1", "1")
+    assert suite.find("testcase/error") is not None
+    assert "**Gate failed**" in (tmp_path / "verdict.md").read_text()
+
+
+def test_a_crash_is_told_without_values(leakgauge, tmp_path, photos, monkeypatch):
+    """Neither the traceback nor the record of a crash shows pixels or labels, whatever prints tracebacks otherwise."""
+    monkeypatch.setattr("leakgauge.audit.run.attack_case", _crash)
+    said = leakgauge("attack", "cnn", *FAST, "--out", "run", "--quiet")
+    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert "strongest: ValueError: cannot use" in said.err
+    record = (tmp_path / "run" / "records.jsonl").read_text()
+    assert "test_hostile.py" in record
+    assert "ValueError: cannot use … and … of shape [1, 1, 28, 28]" in record
+    monkeypatch.setattr("leakgauge.audit.run.run_case", _crash)
+    said = leakgauge("attack", "cnn", *FAST, "--out", "other")
+    assert said.code == 1
+    assert "ValueError: cannot use … and …" in said.err
+    for text in (record, said.err):
+        assert "0.123" not in text
+        assert "7, 7" not in text
+
+
+def _crash(*_, **__):
+    pixels = torch.full((2, 2), 0.123)
+    raise ValueError(f"cannot use {pixels} and {[7] * 9} of shape [1, 1, 28, 28]")
+
+
+def test_a_run_is_for_its_owner_alone(leakgauge, tmp_path):
+    old = os.umask(0o022)
+    try:
+        assert leakgauge("attack", "cnn", *FAST, "--out", "deep/run", "--json", "verdict.json").code == 0
+    finally:
+        os.umask(old)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "deep/run").rglob("*")}
+    assert stat.S_IMODE((tmp_path / "deep/run").stat().st_mode) == modes.pop("pictures") == 0o700
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE((tmp_path / "verdict.json").stat().st_mode) == 0o644  # for the machine that asked
+
+
+MISSING_FILE = """
+from torch import nn
+from leakgauge import Pixels
+
+class Reads(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x) if len(x) < 2 or not self.training else open("/no/such/vocabulary")
+
+def make():
+    return Reads(nn.Flatten(), nn.Linear(192, 3)), Pixels((3, 8, 8))
+"""
+
+
+def test_a_file_that_the_model_misses_is_not_a_full_disk(leakgauge, tmp_path, photos):
+    (tmp_path / "reads.py").write_text(MISSING_FILE)
+    words = ("--mode", "train", "--batch-size", 2, *FAST, "--fail-over", "partial", "--out", "run")
+    said = leakgauge("attack", "reads.py:make", "--data", photos, *words)
+    assert said.code != 0
+    assert "space" not in said.err
+    assert "/no/such/vocabulary" in said.err
+
+
+def test_names_that_are_no_text(leakgauge, tmp_path, photos):
+    name = os.fsdecode(b"\xff\xfedir")
+    (tmp_path / photos).rename(tmp_path / name)
+    words = ("--resize", *FAST, "--markdown", "s.md", "--junit", "s.xml", "--json", "s.json")
+    said = leakgauge("attack", "cnn", "--data", name, *words, "--out", os.fsdecode(b"run\xff"))
+    assert said.code == 0, said.err
+    (found,) = records.read(tmp_path / os.fsdecode(b"run\xff"))
+    assert found.case.data == name
+    assert "\\udcff\\udcfedir" in (tmp_path / os.fsdecode(b"run\xff") / "report.html").read_text()
+    assert leakgauge("report", os.fsdecode(b"run\xff")).code == 0

@@ -91,7 +91,7 @@ def ended(child: int, *, within: float) -> int | None:
 def tables(folder: Path) -> dict[str, object]:
     """All that the run holds but for seconds, memory and times of day; pictures as they are."""
     found: dict[str, object] = {p.name: p.read_bytes() for p in folder.glob("pictures/*")}
-    for name in FILES:
+    for name in (name for name in FILES if (folder / name).exists()):
         text = (folder / name).read_text()
         found[name] = bare([json.loads(part) for part in (text.splitlines() if name.endswith("l") else [text])])
     return found
@@ -120,7 +120,12 @@ def killed_and_resumed(place: Path, effort: tuple[str, ...], *, kills: int, seed
         folder = place / f"cut{run}"
         code = None
         while code is None:
-            again = ["audit", "--resume", "-q"] if (folder / "plan.json").exists() else [*AUDIT, *effort]
+            map_ = effort[-2:] if "--workers" in effort else ()
+            again = (
+                ["audit", "small.py:make", "--resume", "-q", *map_]
+                if (folder / "plan.json").exists()
+                else [*AUDIT, *effort]
+            )
             patience = rng.uniform(0, 0.5 * length) if len(moments) < kills else 600
             code = ended(started([*again, "--out", folder.name], place), within=patience)
             if code is None:
@@ -143,6 +148,18 @@ def under_way(folder: Path) -> str:
 
 def test_two_kills(place):
     assert len(killed_and_resumed(place, SHORT, kills=2, seed=1)) == 2
+
+
+WORKERS = ("--only", "updates", "--option", "restarts=2", "--workers", "2")
+
+
+def test_a_kill_with_two_workers(place):
+    assert len(killed_and_resumed(place, WORKERS, kills=1, seed=3)) == 1
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_with_two_workers(place):
+    assert len(killed_and_resumed(place, WORKERS, kills=100, seed=4)) == 100
 
 
 @pytest.mark.slow

@@ -42,6 +42,19 @@ def frozen():
     return make().requires_grad_(False), Pixels((3, 8, 8))
 
 
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, image, age):
+        return self.layer(age)
+
+
+def two_inputs():
+    return TwoInputs(), Pixels((3, 8, 8))
+
+
 def needs_an_argument(size):
     return make()
 
@@ -165,6 +178,11 @@ PART = (*SIZED, "--update", "part.safetensors")
 MISTAKES = {
     "audit": [
         (["my_model.py:needs_an_argument", "--data", "photos"], "needs_an_argument() in my_model.py raised TypeError"),
+        (["my_model.py:two_inputs"], "needs 2 inputs (image, age), but one is private"),
+        (["my_model.py:sized", "--size", "8"], "--size is for models of timm (timm:NAME), and my_model.py:sized is none"),
+        (["my_model.py:sized", "--weights", "nowhere.pt"], "there is no file nowhere.pt"),
+        (["my_model.py:sized", "--data", "photos", "--window", "4095"], "a window is written BLACK:WHITE"),
+        (["my_model.py:sized", "--window", "0:4095"], "the embedded photographs need no window"),
         (["my_model.py:pair_the_wrong_way"], "or a Victim of images; got (Pixels, Sequential)"),
         (["my_model.py:frozen"], "no trainable parameter"),
         (["my_model.py:wrong_rank"], "my_model.py:wrong_rank"),
@@ -192,10 +210,10 @@ MISTAKES = {
         ([*MODEL, "half"], "half/class1 holds no images"),
         ([*MODEL, "cut"], "0.png cannot be read as an image"),
         (["--local-lr", "nan", "--local-steps", "2"], "positive learning rate, got nan"),
-        (["--option", "lr=-1"], "positive learning rate, got -1"),
-        (["--option", "steps=many"], "attack inverting_gradients takes a number as steps, got 'many'"),
-        (["--option", "tv=[1]"], "'inverting_gradients' with tv=[1] does not fit"),
-        (["--option", "tv=strong"], "attack inverting_gradients takes a number as tv, got 'strong'"),
+        (["--attack", "dlg", "--option", "lr=-1"], "positive learning rate, got -1"),
+        (["--option", "steps=many"], "attack strongest takes a number as steps, got 'many'"),
+        (["--attack", "inverting_gradients", "--option", "tv=[1]"], "inverting_gradients needs tv as a number, got a list of 1"),
+        (["--attack", "inverting_gradients", "--option", "tv=strong"], "attack inverting_gradients takes a number as tv, got 'strong'"),
         (["--defense", "gaussian_noise:-1"], "at least 0"),
         (["--defense", "quantize:1"], "at least 2 bits"),
         (["--defense", "clip:0"], "positive norm, got 0"),
@@ -206,7 +224,10 @@ MISTAKES = {
         (["--channel", "dpsgd:seed=None"], "draws no noise, since it has no seed"),
         (["--channel", "dspgd"], "unknown channel 'dspgd'; did you mean dpsgd"),
         (["--channel", "dpsgd:noise=loud"], "channel dpsgd takes a number as noise, got 'loud'"),
-        (["--channel", "dpsgd", "--local-steps", "2"], "drop the number of local steps"),
+        (["--channel", "fedavg:steps=5,lr=0.1,minibatch=32"], "write --batch-size 32 --local-steps 5 --local-lr 0.1 (in a plan"),
+        (["--optimizer", "adm"], "unknown optimizer 'adm'; did you mean adam"),
+        (["--local-epochs", "0"], "local epochs must be at least 1, got 0"),
+        (["--channel", "dpsgd", "--local-steps", "2"], "drop local steps, epochs, learning rate and optimizer"),
         (["--channel", "aggregate:0"], "at least 1 client, got 0"),
         (["--channel", "aggregate:4", "--batch-size", "3"], "aggregate:4 needs a batch of at least 4, got 3"),
         (["--reveal", "auxiliary:0"], "at least 1, got 0"),
@@ -216,12 +237,12 @@ MISTAKES = {
         (["--device", "cuda:x"], "device"),
         (["--budget", "-5m"], "positive time such as 90s"),
         (["--budget", "nan"], "positive time such as 90s"),
-        (["--fail-over", "maybe"], "--fail-over takes infeasible or partial"),
+        (["--fail-over", "maybe"], "--fail-over takes infeasible, inconclusive or partial"),
         (["--json", "nowhere/x.json"], "there is no folder nowhere"),
         (["--junit", "empty"], "empty is a folder; name the file to write"),
-        (["--resume", "--out", "torn_plan"], "plan.json is damaged"),
-        (["--resume", "--out", "list_plan"], "plan.json is damaged"),
-        (["--resume", "--out", "old_plan"], "plan.json is damaged"),
+        (["--resume", "--out", "torn_plan"], "plan.json cannot be read"),
+        (["--resume", "--out", "list_plan"], "plan.json cannot be read"),
+        (["--resume", "--out", "old_plan"], "plan.json cannot be read"),
         (["--out", "torn_records"], "torn_records already holds a run"),
         (["--only", "updates", "--only", "privacy"], "--only takes a question"),
     ],
@@ -250,13 +271,22 @@ MISTAKES = {
         ([*PART, "--update-holds", "gradients"], "an update holds gradient, delta, weights, got 'gradients'"),
         ([*PART, "--weights", "part.safetensors"], "part.safetensors lacks"),
         ([*PART, "--update-holds", "gradient", "--local-steps", "3"], "a gradient comes from one step"),
-        ([*PART, "--fail-over", "partial"], "it cannot be combined with --first, --server, --defense"),
+        ([*PART, "--defense", "prune:0.9"], "it cannot be combined with --first, --server or --defense"),
+        ([*PART, "--fail-over", "partial"], "the options for CI need a verdict"),
+        ([*PART, "--truth", "missing.npz"], "missing.npz does not exist"),
+        ([*PART, "--truth", "no_labels.npz"], "images and labels are expected"),
+        ([*PART, "--truth", "many_classes.npz"], "holds 4 images, where the update was made from 1"),
+        ([*PART, "--truth", "many_classes.npz", "--batch-size", "4"], "labels must be in 0..2"),
+        ([*PART, "--truth", "photos/class0/0.png"], "holds images without labels"),
+        ([*PART, "--truth", "photos/class0"], "holds images without labels"),
+        (["--truth", "few_labels.npz"], "--truth belongs to --update"),
+        (["--weights", "part.safetensors"], "part.safetensors names '1.weight', which the model does not have"),
         ([*PART, "--reveal", "labels"], "labels cannot be revealed, auxiliary:64 can"),
         ([*PART, "--reveal", "auxiliary:8"], "belong to --reveal auxiliary:64; give both or none"),
         ([*PART, "--reveal", "auxiliary:999", "--data", "photos"], "wants 999 auxiliary images, but the data holds"),
         ([*PART, "--channel", "features:1"], "features:1 sends no update"),
         ([*PART, "--channel", "dpsgd:clip=1"], "dpsgd:clip=1 sends a gradient; save that"),
-        ([*PART, "--channel", "shuffled_fedavg", "--update-holds", "gradient"], "a gradient comes from one step"),
+        ([*PART, "--local-epochs", "2", "--update-holds", "gradient"], "a gradient comes from one step"),
         ([*PART, "--channel", "aggregate:clients=4"], "needs a batch of at least 4"),
     ],
     "scan": [
@@ -293,15 +323,15 @@ MISTAKES = {
         (["nowhere"], "nowhere is not a run folder"),
         (["a_file"], "a_file"),
         (["empty"], "empty is not a run folder"),
-        (["torn_records"], "line 1 of torn_records/records.jsonl is not a line that this version can read"),
-        (["binary_records"], "line 1 of binary_records/records.jsonl is not a line that this version can read"),
+        (["torn_records"], "line 1 of torn_records/records.jsonl cannot be read"),
+        (["binary_records"], "line 1 of binary_records/records.jsonl cannot be read"),
         (["torn_monitor"], "line 1 of torn_monitor/monitor.jsonl"),
         (["torn_scan"], "torn_scan"),
     ],
     "compare": [
         (["empty", "nowhere"], "there is no run folder nowhere"),
         (["empty", "a_file"], "a_file"),
-        (["torn_records", "empty"], "line 1 of torn_records/records.jsonl is not a line that this version can read"),
+        (["torn_records", "empty"], "line 1 of torn_records/records.jsonl cannot be read"),
     ],
     "init": [
         (["--for", "kears"], "--for takes pytorch"),
@@ -349,7 +379,10 @@ def test_one_sentence_and_no_file(words, said, leakgauge, desk):
 def test_a_missing_extra_is_told_before_anything_is_planned(leakgauge, desk, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     before = _files(desk)
-    assert "install it with: pip install 'leakgauge[ray]'" in leakgauge("audit", "--ray", "--out", "run").sentence
+    assert (
+        "install it with: pip install '.[ray]' in your clone of leakgauge"
+        in leakgauge("audit", "--ray", "--out", "run").sentence
+    )
     assert _files(desk) == before
 
 

@@ -73,10 +73,10 @@ def test_a_plan_says_everything(leakgauge, plan, tmp_path):
     assert said.code in (0, 3)
     found = records.read(tmp_path / "run")
     own = [r for r in found if r.change is None]
-    assert [r.case.name for r in own] == ["audit.py:victim, eval mode, batch 1, inverting_gradients", "closed form"]
+    assert [r.case.name for r in own] == ["audit.py:victim, eval mode, batch 1, strongest", "closed form"]
     assert own[0].case.options == {"steps": 2}  # its own steps hold, though no budget was given
-    leaks = own[1].outcome in ("feasible", "partial")
-    assert (said.code == 3) == leaks  # FAIL_OVER of the file is the gate
+    assert own[0].outcome != "infeasible_within_budget"  # two steps prove nothing
+    assert said.code == 3  # FAIL_OVER of the file is the gate
     summary = json.loads((tmp_path / "pr.json").read_text())
     assert summary["fail_over"] == "infeasible_within_budget"
     assert summary["questions"]["training"]["word"] == "Not asked"  # ONLY of the file
@@ -90,7 +90,7 @@ def test_the_command_line_wins_over_the_plan(leakgauge, plan, tmp_path):
     words = ("--option", "steps=1", "--batch-size", "3", "--seed", "7", "--fail-over", "partial")
     leakgauge("audit", plan, *words, "--out", "run", "--quiet", "--json", "run.json")
     asked = json.loads((tmp_path / "run" / "plan.json").read_text())["cases"]
-    assert [(case["batch_size"], case["seed"], case["options"]) for case in asked] == [
+    assert [(case["batch_size"], case["seed"], case["options"]) for case in asked if not case["server"]] == [
         (3, 7, {"steps": 1}),
         (3, 7, {}),  # a closed form takes no steps
     ]
@@ -106,7 +106,7 @@ def test_the_command_line_wins_over_the_plan(leakgauge, plan, tmp_path):
         (PLAN.replace("def victim", "def model"), "audit.py has no victim(), which a plan file needs"),
         (PLAN.replace("return nn.Seq", "1 / 0\n    return nn.Seq"), "raised ZeroDivisionError: division by zero (line 13)"),
         (PLAN.replace("return torch.rand", "return 3, torch.rand"), "data() in audit.py (line 16) must return (images, labels)"),
-        (PLAN.replace('"infeasible"', '"never"'), "--fail-over takes infeasible or partial"),
+        (PLAN.replace('"infeasible"', '"never"'), "--fail-over takes infeasible, inconclusive or partial"),
         (PLAN.replace('("updates",)', '("update",)'), "takes a question, one of updates, training, split, defenses; got 'update'"),
         (PLAN.replace("batch_size=2", "batch_size=0"), "went wrong: the batch size must be at least 1, got 0 (line 21)"),
     ],
@@ -153,3 +153,18 @@ def test_mistakes_of_compare(leakgauge, plan, tmp_path):
         "there is no folder nowhere to write x.html into"
         in leakgauge("compare", "a", "empty", "--out", "nowhere/x.html").sentence
     )
+
+
+def test_attack_runs_the_first_case_of_a_plan_and_checks_all(leakgauge, plan, tmp_path):
+    case = 'Case(batch_size=3, reveal=("size", "labels"), options={"steps": 2})'
+    (tmp_path / plan).write_text(PLAN.replace('Case(options={"steps": 2})', case))
+    said = leakgauge("attack", plan, "--local-epochs", 2, "--option", "steps=1", "--out", "run")
+    assert said.code == 0, said.err
+    assert f"case 1 of 2 in {plan}: " in said.out
+    (first,) = records.read(tmp_path / "run")
+    assert (first.case.batch_size, first.case.reveal) == (3, ("size", "labels"))
+    assert (first.case.local_epochs, first.case.options) == (2, {"steps": 1})  # given here, they win over the file
+    (tmp_path / plan).write_text(
+        (tmp_path / plan).read_text().replace('name="closed form"', 'channel="fedavg:steps=5"')
+    )
+    assert "case 2 of cases() in audit.py: local training has options of its own" in leakgauge("attack", plan).sentence

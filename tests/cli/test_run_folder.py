@@ -117,5 +117,22 @@ def test_a_run_goes_on_by_what_it_was_asked_and_by_nothing_else(tmp_path):
     with pytest.raises(BadInput, match=r"scan as it was planned \(--batch-size was not given, --seed was 3\)"):
         refuse_changes(tmp_path, {"seed": "4", "batch_size": "2"}, kind="scan")
     (tmp_path / ASKED).write_text("{")
-    with pytest.raises(BadInput, match=r"asked\.json is damaged"):
+    with pytest.raises(BadInput, match=r"asked\.json cannot be read"):
         refuse_changes(tmp_path, {}, kind="scan")
+
+
+def test_an_audit_that_is_refused_leaves_no_folder(leakgauge, tmp_path, photos, model):
+    words = ("audit", f"{model}:nan", "--data", photos, "--only", "updates", "--option", "steps=1", "--out", "deep/run")
+    before = sorted(tmp_path.iterdir())
+    assert leakgauge(*words, "--batch-size", 10**6).code == 2
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_question_that_fails_before_its_first_record_says_why(leakgauge, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("the fork server is gone")
+
+    monkeypatch.setattr("leakgauge.audit.whole.run_all", fails)
+    said = leakgauge("audit", "cnn", "--only", "updates", "--option", "steps=1", "--out", "run")
+    assert said.code == 2
+    assert "updates failed before anything was measured: RuntimeError: the fork server is gone" in said.sentence

@@ -9,14 +9,21 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
 
+from leakgauge.audit.case import Case
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.questions import split as store
 from leakgauge.audit.questions.split import ScanRun
 from leakgauge.audit.wording import statements
+from leakgauge.integrations import timm
+from leakgauge.integrations.setups import find
 
 TWO = ("--cut", "features.relu1_1", "--cut", "head", "--epochs", 0)
 SMALL = ("my_model.py:make", "--data", "data.npz", "--epochs", 0)
@@ -69,7 +76,7 @@ def test_an_own_model_gets_a_time_budget(leakgauge, model, data, tmp_path, monke
     monkeypatch.setattr(ScanRun, "__call__", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
     said = leakgauge("scan", f"{model}:make", "--data", data, "--out", "run")
     assert said.code == 130
-    resume = "leakgauge scan --resume --out run"
+    resume = "leakgauge scan my_model.py:make --resume --out run"
     assert said.err == f"leakgauge: interrupted; finished work is kept, resume with: {resume}\n"
     plan = store.read_plan(tmp_path / "run")
     assert (plan.epochs, plan.budget) == (None, 600.0)
@@ -102,7 +109,7 @@ def test_resume_does_only_what_is_missing(leakgauge, model, data, tmp_path):
     (tmp_path / "run" / store.FILE).write_bytes(lines[0] + lines[1][:50])
     (tmp_path / "run" / store.CONCLUSION).unlink()
     assert "not finished: 1 of 3 cuts" in report_of(leakgauge, tmp_path)
-    said = leakgauge("scan", "--resume", "--out", "run")
+    said = leakgauge("scan", SMALL[0], "--resume", "--out", "run")
     assert said.code == 0, said.err
     assert said.out.count("ridge: FVU") == 2
     assert store.read_conclusion(tmp_path / "run") == found
@@ -167,7 +174,7 @@ def test_killed_and_resumed(model, data, tmp_path):
     before = [json.loads(line)["cut"] for line in file.read_bytes().split(b"\n")[:-1]]
     assert before
     done = subprocess.run(
-        [*command, "scan", "--resume", "--out", "run"],
+        [*command, "scan", SMALL[0], "--resume", "--out", "run"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -188,3 +195,69 @@ def test_a_scan_is_resumed_by_the_same_command_and_not_by_another(leakgauge, mod
     said = leakgauge(*words, "--resume", "--seed", "3")
     assert said.code == 2
     assert "continues the scan as it was planned (--seed was not given); leave that out" in said.sentence
+
+
+def test_halves_at_the_cut_that_is_named_or_recommended(leakgauge, model, data, tmp_path):
+    said = leakgauge("scan", *SMALL, "--cut", "2", "--out", "run", "--export", "halves")
+    assert said.code == 0, said.err
+    assert "halves at 2: halves (together they are the model" in said.out
+    names = {"edge.pt2", "cloud.pt2", "edge.onnx", "cloud.onnx", "split.json"}
+    assert {path.name for path in (tmp_path / "halves").iterdir()} == names
+    assert json.loads((tmp_path / "halves" / "split.json").read_text())["cut"] == "2"
+    assert "--export" not in store.read_plan(tmp_path / "run").command
+    found = store.read_conclusion(tmp_path / "run")
+    store.save_conclusion(tmp_path / "run", replace(found, recommended=None))
+    again = leakgauge("scan", SMALL[0], "--resume", "--out", "run", "--export", "again")
+    assert again.code == 0, again.err
+    assert (tmp_path / "again" / "edge.onnx").is_file()
+
+
+def test_no_halves_without_a_cut(leakgauge, model, data, tmp_path):
+    said = leakgauge("scan", *SMALL, "--threshold", 1, "--out", "run", "--export", "halves")
+    assert said.code == 2
+    assert (
+        "no cut is recommended, so no halves were written; to write a cut all the same, name it alone with --cut"
+        in said.err
+    )
+    assert not (tmp_path / "halves").exists()
+    assert (tmp_path / "run" / "report.html").is_file()
+    (tmp_path / "file").write_text("")
+    said = leakgauge("scan", *SMALL, "--out", "other", "--export", "file")
+    assert said.code == 2
+    assert "file is a file; name a folder for the halves" in said.err
+    assert not (tmp_path / "other").exists()
+
+
+def test_weights_and_size_of_a_timm_model(leakgauge, tmp_path):
+    """A network of convolutions takes any size, a transformer is built for it; wrong names and shapes end in one sentence."""
+    torch.manual_seed(1)
+    made, _ = timm.load("test_resnet", classes=3)
+    save_file(made.state_dict(), tmp_path / "w.safetensors")
+    rng = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for i in range(70):
+        Image.fromarray(rng.integers(0, 255, (32, 32, 3)).astype(np.uint8)).save(tmp_path / "photos" / f"{i}.png")
+    common = ("--classes", 3, "--size", 32, "--data", "photos", "--epochs", 0, "--cut", "fc", "--seed", 4)
+    said = leakgauge("scan", "timm:test_resnet", "--weights", "w.safetensors", *common, "--out", "run")
+    assert said.code == 0, said.err
+    case = store.read_plan(tmp_path / "run").case
+    found = find(case).victim
+    assert (case.weights, case.size, found.space.shape) == ("w.safetensors", 32, (3, 32, 32))
+    assert all(torch.equal(value, made.state_dict()[name]) for name, value in found.model.state_dict().items())
+    assert "--weights w.safetensors --classes 3 --size 32" in store.read_plan(tmp_path / "run").command
+    for model, sentence in {
+        "timm:test_vit": "which the model does not have",
+        "timm:test_efficientnet": "which the model does not have",
+        "timm32:vit_tiny_patch16_224": "--size is for models of timm",
+        "cnn": "the embedded cnn takes images of 28×28; --size is for models of timm",
+    }.items():
+        said = leakgauge("scan", model, "--weights", "w.safetensors", *common, "--out", "no")
+        assert said.code == 2, model
+        assert sentence in said.err, model
+        assert said.err.count("\n") == 1, said.err
+    said = leakgauge(
+        "scan", "timm:test_resnet", "--weights", "w.safetensors", "--classes", 4, "--size", 32, "--data", "photos"
+    )
+    assert said.code == 2
+    assert "in w.safetensors has shape (3,), the model's has (4,)" in said.err
+    assert find(Case(model="timm:test_vit", data="photographs", size=64, classes=3)).images.shape[1:] == (3, 64, 64)

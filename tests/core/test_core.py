@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakgauge import testing
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import SGD, FedAvg, Gradient
 from leakgauge.core import (
     Assumption,
     Buffers,
@@ -52,7 +52,7 @@ def assert_unchanged(before: dict, after: dict) -> None:
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("channel", [Gradient(), FedAvg(steps=2, lr=0.5, momentum=0.9)])
+@pytest.mark.parametrize("channel", [Gradient(), FedAvg(steps=2, lr=0.5, optimizer=SGD(momentum=0.9))])
 def test_the_users_model_is_never_touched(mode, channel, tiny, batch_of):
     x, y = batch_of(3)
     model = tiny(dropout=0.3).train(mode == "eval")  # the opposite of what the victim wants

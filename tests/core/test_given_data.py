@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
+from leakgauge import evaluate, run_audit
+from leakgauge.attacks import inverting_gradients
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.core.running import explaining_mistakes, refuse_targets
+from leakgauge.data.arrays import read_npz
 from leakgauge.errors import BadInput
+from leakgauge.split import cuts
 from tests.zoo import SmallDetector, box_loss
 
 X = torch.rand(2, 3, 2, 2, generator=torch.Generator().manual_seed(0))
@@ -33,7 +39,7 @@ def victim(loss=F.cross_entropy) -> Victim:
         (torch.tensor([0]), r"labels must have shape \(2,\), or \(2, 5\) for class probabilities, got \(1,\)"),
         (torch.tensor([0, 1, 2]), r"got \(3,\)"),
         (torch.rand(2, 4), r"got \(2, 4\)"),
-        ([0, 1], "a tensor of labels or a mapping of tensors, got list"),
+        ([0, 1], r"share needs y as a torch.Tensor or a mapping from text to a torch.Tensor, got a list of 2"),
     ],
 )
 def test_wrong_labels(channel, loss, y, sentence):
@@ -85,7 +91,7 @@ def test_a_mistake_in_the_users_loss_stays_its_own():
 
 
 def test_wrong_samples():
-    with pytest.raises(BadInput, match=r"samples as a tensor of shape .* got list"):
+    with pytest.raises(BadInput, match=r"share needs x as a torch.Tensor, got a list"):
         share(victim(), Gradient(), X.tolist(), torch.tensor([0, 1]))  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=r"takes torch.float32, but the samples are torch.float64; pass victim.to"):
         share(victim(), Gradient(), X.double(), torch.tensor([0, 1]))
@@ -146,3 +152,67 @@ class Wrapped(nn.Module):
 def test_a_model_that_gives_no_plain_scores(kind, sentence):
     with pytest.raises(BadInput, match=sentence):
         share(Victim(Wrapped(kind), Pixels((3, 2, 2))), Gradient(), X, torch.tensor([0, 1]))
+
+
+SENTENCE = r"holds float32 images with values from {} to {}; values from 0 to 1 are expected, so scale them first \(mean and std belong to"
+
+
+@pytest.mark.parametrize(
+    ("x", "low", "high"), [(X * 255, r"\S+", r"2\d\d\.?\d*"), ((X - 0.5) / 0.25, r"-1\.\d+", r"1\.\d+")]
+)
+def test_images_out_of_range_are_refused_as_on_the_command_line(x, low, high, tmp_path):
+    """Bytes as floats, and images that were normalised where the victim knows no mean: by share, evaluate, run_audit and the reader."""
+    y, sentence = torch.tensor([0, 1]), SENTENCE.format(low, high)
+    np.savez(tmp_path / "d.npz", x=x.numpy(), y=y.numpy())
+    for use in (
+        lambda: share(victim(), Gradient(), x, y),
+        lambda: evaluate(inverting_gradients(steps=1), victim(), Gradient(), x, y),
+        lambda: run_audit(victim(), (x, y)),
+        lambda: run_audit(victim(), DataLoader(TensorDataset(x, y))),
+        lambda: read_npz(tmp_path / "d.npz"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            use()
+
+
+def test_images_are_judged_by_the_victims_own_range():
+    y = torch.tensor([0, 1])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    normalised = Pixels((3, 2, 2), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2))
+    share(Victim(model, normalised), Gradient(), normalised.encode(X), y)
+    share(Victim(model.bfloat16(), normalised), Gradient(), normalised.encode(X.round()).bfloat16(), y)
+    bytes_as_floats = Pixels((3, 2, 2), bounds=(0, 255))
+    share(Victim(model.float(), bytes_as_floats), Gradient(), X * 255, y)
+    with pytest.raises(BadInput, match="values from 0 to 255 are expected"):
+        share(Victim(model, bytes_as_floats), Gradient(), X * 300, y)
+
+
+class TwoInputs(nn.Linear):
+    def forward(self, image, age):
+        return super().forward(image.flatten(1)) + age
+
+
+class Filled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = TwoInputs(12, 5)
+
+    def forward(self, image, *more, scale=1.0):
+        return self.inner(image, scale)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model: Victim(model, Pixels((3, 2, 2))),
+        lambda model: run_audit(model, (X, torch.tensor([0, 1]))),
+        lambda model: cuts(model, (3, 2, 2)),
+    ],
+)
+def test_a_model_of_two_inputs(use):
+    with pytest.raises(
+        BadInput, match=r"needs 2 inputs \(image, age\), but one is private.*wrap it in a module"
+    ) as refusal:
+        use(TwoInputs(12, 5))
+    assert "\n" not in str(refusal.value)
+    share(Victim(Filled(), Pixels((3, 2, 2))), Gradient(), X, torch.tensor([0, 1]))

@@ -256,7 +256,7 @@ def chosen(model: nn.Module, shape: tuple[int, ...], *, mode="eval", rows: int =
         torch.manual_seed(0)
         victim = Victim(model, Pixels(shape), mode=mode)
         y = torch.randint(3, (rows, batch))
-        seen = share(victim, Gradient(), victim.space.start(batch, torch.Generator()), y[0])
+        seen = share(victim, Gradient(), torch.rand(batch, *shape), y[0])
         x = torch.randn(rows, batch, *shape)
         return choose(victim, Gradient(), Observed.check(seen.signal, victim), x, y)
 

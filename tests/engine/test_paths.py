@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakgauge import testing
 from leakgauge.attacks import inverting_gradients
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import SGD, FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.engine import ByRules, Observed, Reference, VmapReplay, choose, memory
 from leakgauge.engine.rules.products import compare_product
@@ -24,7 +24,7 @@ from reproductions.common.networks.resnet import ResNet18
 def chosen(victim: Victim, *, rows: int = 3, batch: int = 1, channel=Gradient(), classes: int = 4):  # noqa: B008
     rng = torch.Generator().manual_seed(0)
     y = torch.randint(classes, (rows, batch), generator=rng)
-    seen = share(victim, channel, victim.space.start(batch, rng), y[0])
+    seen = share(victim, channel, victim.space.project(victim.space.start(batch, rng)), y[0])
     x = torch.stack([victim.space.start(batch, rng) for _ in range(rows)])
     return choose(victim, channel, Observed.check(seen.signal, victim), x, y)
 
@@ -176,7 +176,7 @@ def test_one_restart_on_a_cpu_takes_the_reference():
 @pytest.mark.parametrize("name", testing.TINY)
 def test_several_local_steps_are_mapped_and_equal_the_reference(name):
     victim, x, y = testing.tiny_case(name, count=2, mode="train")
-    channel = FedAvg(steps=3, lr=0.1, minibatch=1, momentum=0.5)
+    channel = FedAvg(steps=3, lr=0.1, minibatch=1, optimizer=SGD(momentum=0.5))
     choice = chosen(victim, rows=3, batch=2, channel=channel)
     assert isinstance(choice.replay, VmapReplay)
     observed = Observed.check(share(victim, channel, x, y).signal, victim)

@@ -123,9 +123,11 @@ def flower_simulation(said: str, out: Path) -> None:
     model, (images, labels) = pretrained("cnn"), fashion("test")
     loss = F.cross_entropy(model((images[:1] - MEAN[0]) / STD[0]), labels[:1])
     gradient = torch.autograd.grad(loss, list(model.parameters()))
-    captured = load_file(out / "update-0.safetensors")
-    for (name, _), expected in zip(model.named_parameters(), gradient, strict=True):
-        torch.testing.assert_close(captured[name], -0.01 * expected, rtol=1e-3, atol=1e-6)
+    sent = load_file(out / "round-1-client-0/update.safetensors")
+    for (name, before), expected in zip(model.named_parameters(), gradient, strict=True):
+        torch.testing.assert_close(sent[name], before.detach() - 0.01 * expected)
+    for client in range(2):
+        assert (out / f"round-1-client-{client}/report.html").is_file()
 
 
 CHECKS: dict[str, Check] = {
@@ -192,4 +194,4 @@ def test_a_missing_extra_is_one_sentence(name, package, extra, tmp_path, monkeyp
         runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     assert left.value.code == 2
     said = capsys.readouterr().err
-    assert said == f"{package} is not installed; install it with: pip install 'leakgauge[{extra}]'\n"
+    assert said == f"{package} is not installed; install it with: pip install '.[{extra}]' in your clone of leakgauge\n"

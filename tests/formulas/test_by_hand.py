@@ -16,7 +16,7 @@ from leakgauge.attacks.r_gap.chain import Layer
 from leakgauge.attacks.r_gap.system import Judgement, RankAnalysis, system_of_convolution
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import judge
-from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient
+from leakgauge.channels import DPSGD, SGD, Aggregate, FedAvg, Gradient
 from leakgauge.core import Observation, Pixels, Victim, share
 from leakgauge.defenses import Clip, GaussianNoise, LaplacianNoise, Prune, Quantize
 from leakgauge.inversion import (
@@ -205,7 +205,7 @@ class TestFedAvg:
         # v1 = 1, w1 = 0.9; v2 = 0.5 + 0.9 = 1.4, w2 = 0.76; v3 = 0.7 + 0.76 = 1.46, w3 = 0.614
         victim = Victim(Scale(), Pixels((1, 1, 1)), loss=lambda out, y: out.square().mean() / 2)
         x = torch.ones(1, 1, 1, 1, dtype=torch.float64)
-        delta = FedAvg(steps=3, lr=0.1, momentum=0.5)(victim, x, torch.zeros(1))
+        delta = FedAvg(steps=3, lr=0.1, optimizer=SGD(momentum=0.5))(victim, x, torch.zeros(1))
         assert delta["w"].item() == pytest.approx(0.614 - 1)
 
 

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
-from leakgauge.audit import Case, embedded
+from leakgauge.audit import Case, embedded, records
+from leakgauge.audit.records import Captured
 from leakgauge.audit.run import attack_captured
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Buffers, Size, share
@@ -91,7 +92,7 @@ def test_one_step_is_the_gradient_the_simulation_shares(file, holds, client, tmp
 
 def test_several_local_steps_stay_an_update(client, tmp_path):
     x, y = client(steps=2)
-    case = replace(CASE, name="", local_steps=2)
+    case = replace(CASE, name="", local_epochs=2)
     _, seen = observed(tmp_path, "delta.safetensors", "delta", case)
     simulated = share(embedded(case).victim, FedAvg(steps=2, lr=0.05), x, y)
     assert seen.channel == FedAvg(steps=2, lr=0.05)
@@ -148,33 +149,35 @@ def at_the_truth(case: Case, tmp_path, delta, x, y) -> float:
     )
 
 
-EPOCHS = "shuffled_fedavg:epochs=3,lr=0.05,momentum=0.9"
-
-
 def test_local_epochs_with_momentum_are_replayed_as_they_were(tmp_path):
-    case = Case(mode="train", batch_size=4, channel=EPOCHS)
+    case = Case(mode="train", batch_size=4, local_epochs=3, local_lr=0.05, optimizer="sgd:momentum=0.9")
     setup = embedded(case)
     x, y = setup.private(case)
     delta = trained(setup.victim.model, x, y, epochs=3, momentum=0.9)
     assert at_the_truth(case, tmp_path, delta, x, y) < 1e-4
-    plain = Case(mode="train", batch_size=4, local_steps=3, local_lr=0.05)
+    plain = Case(mode="train", batch_size=4, local_epochs=3, local_lr=0.05)
     assert at_the_truth(plain, tmp_path, delta, x, y) > 1e-3  # other local steps would not explain it
-    with pytest.raises(
-        BadInput, match=r"counts 3 batches, where 6 local step\(s\) make 6; check shuffled_fedavg:epochs=3"
-    ):
-        at_the_truth(
-            Case(mode="train", batch_size=4, channel=f"{EPOCHS},minibatch=2"), tmp_path, delta, x, y
-        )  # fmt: skip
+    with pytest.raises(BadInput, match=r"counts 3 batches, where 6 local step\(s\) make 6; give"):
+        at_the_truth(replace(case, batch_size=2, local_steps=2), tmp_path, delta, x, y)
+
+
+def test_minibatches_are_replayed_as_they_were(tmp_path):
+    case = Case(mode="train", batch_size=2, local_steps=3, local_lr=0.05)
+    setup = embedded(case)
+    x, y = setup.private(case)
+    assert len(x) == 6
+    delta = trained(setup.victim.model, x, y, epochs=1, minibatches=[[0, 1], [2, 3], [4, 5]])
+    assert at_the_truth(case, tmp_path, delta, x, y) < 1e-4
 
 
 def test_the_mean_of_several_clients_is_replayed_as_such(tmp_path):
-    case = Case(mode="train", batch_size=4, channel="aggregate:clients=2", local_steps=2, local_lr=0.05)
+    case = Case(mode="train", batch_size=4, channel="aggregate:clients=2", local_epochs=2, local_lr=0.05)
     setup = embedded(case)
     x, y = setup.private(case)
     one, two = (trained(setup.victim.model, x[k::2], y[k::2], epochs=2) for k in range(2))
     mean = {n: (one[n] + two[n]) / 2 if one[n].is_floating_point() else one[n] for n in one}
     assert at_the_truth(case, tmp_path, mean, x, y) < 1e-4
-    alone = Case(mode="train", batch_size=4, local_steps=2, local_lr=0.05)
+    alone = Case(mode="train", batch_size=4, local_epochs=2, local_lr=0.05)
     assert at_the_truth(alone, tmp_path, mean, x, y) > 1e-3
 
 
@@ -191,12 +194,13 @@ def test_a_server_with_images_of_its_own(client, tmp_path):
 def test_an_attack_writes_what_can_be_known_without_the_truth(client, tmp_path):
     client()
     victim, seen = observed(tmp_path, "delta.safetensors", "delta")
-    found = attack_captured(CASE, victim, seen, folder=tmp_path)
-    assert found.summary["verdict"] is None
-    assert found.mismatch < 1
+    found = attack_captured(CASE, victim, seen, Captured("delta.safetensors"), folder=tmp_path)
+    assert found.verdict is None
+    assert found.captured.mismatch < 1
     assert np.load(tmp_path / "reconstruction.npz")["images"].shape == (2, 1, 28, 28)
     assert (tmp_path / found.pictures["reconstruction"]).is_file()
-    assert any(note.startswith("statistics: exact") for note in found.summary["notes"])
+    assert any(note.startswith("statistics: exact") for note in found.notes)
+    assert records.read(tmp_path) == [found]
 
 
 def test_mistakes_are_told(client, tmp_path):
@@ -379,7 +383,7 @@ def test_with_dropout_the_mismatch_is_the_same_every_time(tmp_path):
     found = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        found.append(attack_captured(case, victim, seen, folder=tmp_path))
-    assert found[0].mismatch == found[1].mismatch
-    assert found[0].null_mismatch == found[1].null_mismatch
-    assert found[0].summary["notes"][-1] == "mismatch measured without dropout"
+        found.append(attack_captured(case, victim, seen, Captured("client.pt"), folder=tmp_path))
+    assert found[0].captured == found[1].captured
+    assert found[0].captured.mismatch is not None
+    assert found[0].notes[-1] == "mismatch measured without dropout"

@@ -178,5 +178,5 @@ def test_bad_configurations(tmp_path, text, message):
 
 def test_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"transformers is not installed; .*leakgauge\[huggingface\]"):
+    with pytest.raises(MissingExtra, match=r"transformers is not installed; .*\.\[huggingface\]"):
         load("vit")

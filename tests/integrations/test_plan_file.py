@@ -113,7 +113,7 @@ def test_embedded_data_by_name(write):
 CASES = """
 def cases():
     return [
-        Case(mode="train", batch_size=2, options={"steps": 9, "tv": 0.5}),
+        Case(mode="train", batch_size=2, attack="inverting_gradients", options={"steps": 9, "tv": 0.5}),
         Case(name="mine", defenses=["prune:0.9"]),
     ]
 """
@@ -189,7 +189,7 @@ def test_one_case_alone(write):
         (VICTIM + "def cases():\n    raise KeyError('x')\n", r"cases\(\) in audit.py raised KeyError: 'x' \(line 11\)"),
         (
             VICTIM + "def cases():\n    return [Case(mode='tran')]\n",
-            r"cases\(\) in audit.py went wrong: the mode .* \(line 11\)",
+            r"cases\(\) in audit.py went wrong: Case needs mode as 'train' or 'eval', got 'tran' \(line 11\)",
         ),
         (
             VICTIM + "def cases(): return 'all'\n",
@@ -200,7 +200,7 @@ def test_one_case_alone(write):
         (VICTIM + "def cases(): return [Case(model='vit')]\n", r"case 1 of cases\(\) .* leave them out"),
         (
             VICTIM + "def cases(): return [Case(defenses='clip:1')]\n",
-            r"needs defenses as a list: defenses=\['clip:1'\]",
+            r"needs defenses as a sequence of text, got 'clip:1'; write \['clip:1'\]",
         ),
     ],
 )

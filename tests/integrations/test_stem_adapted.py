@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from leakgauge.attacks import feasibility
+from leakgauge.audit.case import Case
 from leakgauge.channels import Gradient
 from leakgauge.core import Labels, Size, Victim, share
 from leakgauge.errors import BadInput
@@ -88,5 +89,6 @@ def test_names():
     model, space = loaded.model, loaded.space
     assert space.shape == (3, 32, 32)
     assert model.num_classes == 10
-    assert smaller("timm:convnext_atto") == {"stem and resolution of 32×32": "timm32:convnext_atto"}
-    assert smaller("timm:resnet18") == smaller("cnn") == {}
+    assert smaller(Case(model="timm:convnext_atto")) == {"stem and resolution of 32×32": "timm32:convnext_atto"}
+    for case in (Case(model="timm:resnet18"), Case(), Case(model="timm:convnext_atto", weights="w.safetensors")):
+        assert smaller(case) == {}

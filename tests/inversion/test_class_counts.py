@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.channels import Aggregate, FedAvg, Gradient
-from leakgauge.core import Auxiliary, Observation, Pixels, Size, Victim, share
+from leakgauge.channels import SGD, Aggregate, FedAvg, Gradient
+from leakgauge.core import Auxiliary, Labels, Observation, Pixels, Size, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
-from leakgauge.inversion import BiasCounts, ExpectedCounts, infer_labels
+from leakgauge.inversion import Adam, BiasCounts, Cosine, Descent, ExpectedCounts, Matching, infer_labels
 from leakgauge.inversion.class_counts import (
+    assumed_rates,
     estimate_counts,
     even_rates,
     fit_temperature,
@@ -93,7 +94,7 @@ def test_the_stated_accuracy_is_the_measured_one(size, strength):
         labels = torch.randint(CLASSES, (size,), generator=rng)
         truth = torch.bincount(labels, minlength=CLASSES)
         chances = scores_of_calibrated_model(labels, strength=strength, rng=rng).softmax(1)
-        found = estimate_counts(chances.mean(0) - truth / size, size, rates)
+        found = estimate_counts(chances.mean(0) - truth / size, size, [rates])
         assert int(found.counts.sum()) == size
         assert len(found.labels) == size
         measured.append(overlap(found.counts, truth))
@@ -104,18 +105,59 @@ def test_the_stated_accuracy_is_the_measured_one(size, strength):
 def test_no_probability_is_negative():
     """∂b_c = p̄_c − n_c/B, so n_c is at least −B·∂b_c, whatever the model."""
     slope = torch.tensor([-0.3, -0.2, 0.1, 0.1, 0.1, 0.2]).double()
-    found = estimate_counts(slope, 10, even_rates(torch.zeros(1, 6)))
+    found = estimate_counts(slope, 10, assumed_rates(torch.zeros(1, 6)))
     assert found.counts[0] >= 3
     assert found.counts[1] >= 2
 
 
-def test_a_model_that_drifts_more_than_the_gradient_explains_is_not_trusted():
-    slope = torch.tensor([-0.02, 0.02, *[0.0] * 8]).double()
+def test_a_model_that_local_steps_threw_off_is_not_trusted():
+    slope = torch.tensor([-0.1, 0.1, *[0.0] * 8]).double()
     shift = torch.zeros(5, CLASSES)
     shift[:, 4] = torch.linspace(0, 8, 5)
-    steady, drifting = (estimate_counts(slope, BATCH, even_rates(s)).counts for s in (shift[:1], shift))
+    steady, wild = (estimate_counts(slope, BATCH, assumed_rates(s)) for s in (shift[:1], shift))
     even = torch.full((CLASSES,), BATCH / CLASSES)
-    assert (drifting - even).abs().max() <= (steady - even).abs().max() + 1
+    assert (wild.counts - even).abs().max() < 1
+    assert steady.counts[0] > 5
+    assert wild.accuracy < steady.accuracy
+
+
+def test_then_the_classes_of_public_images_do_not_count_either():
+    slope = torch.tensor([-0.01, 0.01, *[0.0] * 8]).double()
+    scores = torch.zeros(3, 50, CLASSES)
+    scores[:, :, 0] = 6.0
+    scores[1:, :, 4] = 12.0
+    rates = rates_from_scores(scores)
+    assert rates.drift > 0.5
+    found = estimate_counts(slope, BATCH, rates.doubted((0.0,)))
+    assert (found.counts - BATCH / CLASSES).abs().max() < 1
+
+
+@pytest.mark.parametrize("favours", [False, True])
+def test_what_explains_the_gradient_better_counts_more(favours):
+    """A model that favours class 0 whatever it sees, and one that favours none: offered both, the rule finds out which it is."""
+    rng = torch.Generator().manual_seed(0)
+    favoured = torch.zeros(1, 40, CLASSES)
+    favoured[..., 0] = 3.0
+    as_noise = rates_from_scores(favoured + 0.3 * torch.randn(1, 40, CLASSES, generator=rng), temperature=math.inf)
+    answer = as_noise.shares @ as_noise.mean if favours else torch.full((CLASSES,), 1 / CLASSES).double()
+    labels = torch.randint(CLASSES, (BATCH,), generator=rng)
+    truth = torch.bincount(labels, minlength=CLASSES)
+    both = [as_noise, *assumed_rates(torch.zeros(1, CLASSES))]
+    assert overlap(estimate_counts(answer - truth / BATCH, BATCH, both).counts, truth) >= 0.95
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_a_client_with_few_classes_is_recognised(classes):
+    """The same rates, batches of two classes or of all: the estimate is not pulled towards even shares where the gradient is not."""
+    rng = torch.Generator().manual_seed(0)
+    public = scores_of_calibrated_model(torch.randint(CLASSES, (500,), generator=rng), strength=2.0, rng=rng)
+    rates, found = rates_from_scores(public[None]), []
+    for _ in range(40):
+        labels = torch.randint(classes, (BATCH,), generator=rng)
+        truth = torch.bincount(labels, minlength=CLASSES)
+        slope = scores_of_calibrated_model(labels, strength=2.0, rng=rng).softmax(1).mean(0) - truth / BATCH
+        found.append(overlap(estimate_counts(slope, BATCH, [rates]).counts, truth))
+    assert sum(found) / len(found) >= 0.85
 
 
 # --- a trained network -------------------------------------------------------------------------------------------------
@@ -163,7 +205,7 @@ def even_guess(victim: Victim, seen: Observation, /, *, rng: torch.Generator) ->
     return torch.arange(BATCH) % CLASSES
 
 
-CHANNELS = [Gradient(), FedAvg(steps=5, lr=0.1), FedAvg(steps=4, lr=0.05, minibatch=16, momentum=0.9)]
+CHANNELS = [Gradient(), FedAvg(steps=5, lr=0.1), FedAvg(steps=4, lr=0.05, minibatch=16, optimizer=SGD(momentum=0.9))]
 PUBLIC = Auxiliary(SPACE.encode(fashion()[0][2000:2256]))
 
 
@@ -195,6 +237,20 @@ def test_a_certain_network_hides_labels_but_the_guess_is_not_worse(trained):
     for reveal in (KNOWN, (*KNOWN, PUBLIC)):
         found = mean_overlap(infer_labels(), certain, Gradient(), "random", reveal=reveal)
         assert found >= mean_overlap(even_guess, certain, Gradient(), "random") - 0.02
+
+
+def test_an_attack_states_what_it_expects_of_its_labels(trained):
+    """Read labels carry the rule's expectation, revealed and optimised ones carry none."""
+    x, y = batches("random", 1)[0]
+    attack = Matching(objective=Cosine(), labels=infer_labels(), solver=Descent(Adam(0.1), 1))
+    one, two = (x[:8], y[:8]), (x[8:16], y[8:16])
+    seen = [share(trained, Gradient(), *batch, reveal=KNOWN) for batch in (one, two)]
+    stated = [found.label_accuracy for found in attack.many(trained, seen)]
+    expected = [ExpectedCounts().estimate(trained, s, rng=torch.Generator()).accuracy for s in seen]
+    assert stated == pytest.approx(expected, abs=0.02)  # other noise is drawn
+    given = share(trained, Gradient(), *one, reveal=(*KNOWN, Labels()))
+    assert attack(trained, given).label_accuracy is None
+    assert attack.blind()(trained, seen[0]).label_accuracy is None
 
 
 def test_the_rule_states_what_it_expects(trained):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from leakgauge.channels import DPSGD, FedAvg, Gradient
-from leakgauge.core import Observation, Pixels, Size, Victim, share
+from leakgauge.core import Labels, Observation, Pixels, Size, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.defenses import Clip, WithholdNames
 from leakgauge.errors import Inapplicable
@@ -28,7 +28,7 @@ from leakgauge.inversion import (
     SignRule,
     infer_labels,
 )
-from leakgauge.inversion.labels import class_count
+from leakgauge.inversion.labels import class_count, class_labels
 from leakgauge.models import MLP
 from leakgauge.models.seeded import seeded
 
@@ -327,3 +327,18 @@ def test_reading_labels_leaves_the_random_numbers_of_the_user_alone(rule):
     with contextlib.suppress(Inapplicable):
         rule(dropping, seen, rng=torch.Generator().manual_seed(0))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_labels_are_dealt_evenly_to_the_local_steps(victim_of, batch_of):
+    """A rule gives them sorted; two minibatches of one class each would be an unlikely guess, and in train mode a bad one."""
+
+    def sorted_labels(victim, seen, /, *, rng):
+        return torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+
+    victim, (x, _) = victim_of(), batch_of(8)
+    y = torch.tensor([0, 0, 0, 1, 0, 1, 1, 1])
+    for channel, expected in ((FedAvg(steps=4, minibatch=2), [0, 1] * 4), (Gradient(), [0, 0, 0, 0, 1, 1, 1, 1])):
+        seen = share(victim, channel, x, y)
+        assert class_labels(sorted_labels, victim, seen, rng=torch.Generator()).tolist() == expected
+    given = share(victim, FedAvg(steps=4, minibatch=2), x, y, reveal=(Size(), Labels()))
+    assert class_labels(sorted_labels, victim, given, rng=torch.Generator()).tolist() == y.tolist()

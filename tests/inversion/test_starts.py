@@ -68,7 +68,7 @@ def test_near_truth_is_what_was_revealed(victim_of, batch_of):
         NearTruth()(SPACE, NOTHING, 1, 1, rng=torch.Generator())
 
 
-@pytest.mark.parametrize("shape", [(1, 5, 6), (2, 1, 6, 6), (3, 6, 6)])
+@pytest.mark.parametrize("shape", [(1, 5, 6), (3, 6, 6)])
 def test_a_picture_of_another_shape_is_refused(shape, victim_of, batch_of):
     victim = victim_of()
     seen = share(victim, Gradient(), *batch_of(2))

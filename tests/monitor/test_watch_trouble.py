@@ -1,6 +1,7 @@
 """Attaching to a training that does not fit: set-ups are refused by name, and trouble never ends the training."""
 
 import copy
+import io
 import math
 import warnings
 
@@ -241,3 +242,43 @@ def test_an_empty_batch_is_skipped(model_of, tokens):
         optimizer.step()
     assert monitor.compute().skipped == {"no input": 1}
     assert model._forward_pre_hooks  # it goes on
+
+
+@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda model: _saved_and_loaded(model)])
+def test_a_watched_model_can_be_saved_and_copied(copy_of):
+    """The copy takes neither the monitor nor what it saw along; the watched one is watched on."""
+    model = nn.Sequential(nn.Linear(4, 3))
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = watch(model, optimizer, loss=criterion, view="raw", strict=True)
+    copied = copy_of(model)
+    copy_of(criterion)(copied(torch.zeros(2, 4)), torch.tensor([0, 1])).backward()
+    torch.optim.SGD(copied.parameters(), lr=0.1).step()
+    assert monitor.step == 0
+    criterion(model(torch.zeros(2, 4)), torch.tensor([0, 1])).backward()
+    optimizer.step()
+    assert monitor.step == 1
+    monitor.close()
+
+
+def _saved_and_loaded(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    assert b"Monitor" not in file.getvalue()
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def test_warnings_as_errors_do_not_end_a_training(caplog):
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with watch(model, optimizer) as monitor:
+            for step in range(40):
+                x = torch.full((2, 4), torch.nan if step > 10 else 1.0 * step)
+                model(x).sum().backward()
+                optimizer.step()
+            assert monitor.step == 40
+            assert any("not finite" in note for note in monitor.compute().notes)
+    assert "not finite" in caplog.text

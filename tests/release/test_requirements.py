@@ -80,6 +80,13 @@ def use_timm(folder):
     load_model("timm:resnet18")
 
 
+def use_dicom(folder):
+    from leakgauge.data import read
+
+    (folder / "a.dcm").write_bytes(bytes(128) + b"DICM")
+    read(folder)
+
+
 def use_huggingface(folder):
     from leakgauge.integrations.resolve import load_model
 
@@ -138,6 +145,7 @@ def use_wandb(folder):
     ("package", "extra", "use"),
     [
         ("timm", "timm", use_timm),
+        ("pydicom", "dicom", use_dicom),
         ("transformers", "huggingface", use_huggingface),
         ("transformers", "trainer", use_trainer),
         ("lightning", "lightning", use_lightning),
@@ -157,7 +165,10 @@ def test_a_missing_extra_is_named(package, extra, use, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra) as raised:
         use(tmp_path)
-    assert str(raised.value) == f"{package} is not installed; install it with: pip install 'leakgauge[{extra}]'"
+    assert (
+        str(raised.value)
+        == f"{package} is not installed; install it with: pip install '.[{extra}]' in your clone of leakgauge"
+    )
     assert not list(tmp_path.rglob("*.pt2*")), "a half-written export was left"
     provides = importlib.metadata.metadata("leakgauge").get_all("Provides-Extra")
     assert extra in provides

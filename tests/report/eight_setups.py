@@ -111,7 +111,7 @@ def make_record(
             data="embedded:scenes",
             mode=mode,
             batch_size=batch,
-            local_steps=local_steps,
+            local_epochs=local_steps,
             local_lr=0.1,
             attack=attack,
             options={"steps": steps, "tv": 1e-4},

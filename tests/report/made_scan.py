@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from leakgauge.audit.case import Case
 from leakgauge.audit.questions import split
 from leakgauge.audit.questions.split import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 
@@ -29,7 +30,7 @@ def make_scan(folder: Path, *, names: list[str] = CUTS, fvu: list[float] = RIDGE
     )
     cuts = tuple({"name": name, "shape": [8, 4, 4], **size} for name, size in zip(names, sizes, strict=True))
     plan = ScanPlan(
-        case={"model": "vgg", "data": "fashion", "defenses": [], "seed": 0},
+        case=Case(model="vgg"),
         cuts=cuts, threshold=0.4, epochs=12, budget=None, require="", numbers="fp32", raw_bytes=1200, jpeg_bytes=900.0,
         auxiliary=80, tested=20, traced="torch.export", labels=tuple(i % 12 for i in range(30)),
         truth=scanned_strip(folder, "truth.png", 0), shown=4, versions={"torch": "2"}, command="leakgauge scan vgg --seed 0",

@@ -228,7 +228,9 @@ def test_done_without_a_verdict_is_no_verdict(tmp_path: Path, one: Record):
 
 
 def test_bare_record_renders(tmp_path: Path, one: Record):
-    bare = replace(one, null=None, baseline=None, restarts={}, curve=Curve(), pictures={}, progress=(), case=Case())
+    bare = replace(
+        one, null=None, baseline=None, restarts={}, curve=Curve(), pictures={}, progress=(), case=Case(batch_size=2)
+    )
     text = text_of(drawn(tmp_path, replace(bare, victim=VictimFacts(), versions={}, command="", assumptions=())))
     assert "No curve" in text
     assert "not measured" in text
@@ -326,6 +328,7 @@ def test_the_interval_over_restarts_is_shown_where_there_is_one(tmp_path: Path, 
 
 
 def test_a_gradient_has_no_learning_rate(tmp_path: Path, one: Record):
-    assert "(learning rate 0.1)" not in drawn(tmp_path, one)
-    averaged = replace(one, case=replace(one.case, local_steps=2))
-    assert "2 (learning rate 0.1)" in drawn(tmp_path, averaged)
+    assert "learning rate 0.1" not in drawn(tmp_path, one)
+    averaged = replace(one, case=replace(one.case, local_epochs=2))
+    assert "2 on the same batch of" in drawn(tmp_path, averaged)
+    assert "learning rate 0.1, SGD" in drawn(tmp_path, averaged)

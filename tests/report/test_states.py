@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,8 @@ from leakgauge.report.page import render
 
 
 def plan(folder: Path, *questions: str, cases: tuple[Case, ...] = ()) -> None:
-    request = {"format": 2, "request": {"questions": questions}, "cases": [asdict(c) for c in cases], "ladder": []}
-    (folder / plans.FILE).write_text(json.dumps(request))
+    asked = plans.Request(questions, Case(), cases, (), Case(), plans.Effort())  # type: ignore[arg-type]
+    plans.save(folder, plans.Plan(asked, cases=cases))
 
 
 def states(page: str) -> dict[str, str]:
@@ -71,7 +70,7 @@ def test_what_failed_in_the_middle_shows_what_there_is_and_says_so(tmp_path: Pat
 def test_a_damaged_plan_is_said(tmp_path: Path, one: Record):
     append(tmp_path, one)
     (tmp_path / plans.FILE).write_text("{")
-    with pytest.raises(BadInput, match="is damaged"):
+    with pytest.raises(BadInput, match="cannot be read"):
         render(tmp_path)
 
 

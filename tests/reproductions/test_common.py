@@ -3,13 +3,17 @@
 import runpy
 import sys
 import tarfile
+import zipfile
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
-from reproductions.common import gates, lanes, runner
+from reproductions.common import cut, gates, lanes, runner
 from reproductions.common.runner import Rows, read
+from reproductions.common.sheets import sheets
 from reproductions.common.verdicts import Evidence, Word, judged
 
 CPU = torch.device("cpu")
@@ -243,6 +247,33 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
     whole.write_bytes(b"".join(piece.read_bytes() for piece in pieces))
     with tarfile.open(whole) as archive:
         assert len(archive.getnames()) == 2
+
+
+def test_a_plan_without_its_data_does_not_begin(tmp_path):
+    assert set(lanes.NEEDS) == set(lanes.NEXT)
+    (tmp_path / "mnist.npz").write_text("")
+    with pytest.raises(SystemExit, match=r"has no cifar10_test.zip, which next-1 needs"):
+        lanes.main(["next-1", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_archives_are_cut_to_their_first_images(tmp_path):
+    labels = np.arange(300) % 10
+    with zipfile.ZipFile(tmp_path / "whole.zip", "w") as archive:
+        for number in range(3):
+            with archive.open(f"sheet_{number:04d}.png", "w") as file:
+                Image.fromarray(np.full((40, 40), number, np.uint8)).save(file, "PNG")
+        with archive.open("labels.npy", "w") as file:
+            np.save(file, labels)
+    cut.main([str(tmp_path / "whole.zip"), str(tmp_path / "data" / "cut.zip"), "--images", "200"])
+    (x, y), (whole, _) = sheets(tmp_path / "data" / "cut.zip"), sheets(tmp_path / "whole.zip")
+    assert torch.equal(x, whole[:200])
+    assert y.tolist() == labels[:200].tolist()
+    with pytest.raises(SystemExit, match="multiple of 100"):
+        cut.main([str(tmp_path / "whole.zip"), str(tmp_path / "cut.zip"), "--images", "250"])
+    np.savez(tmp_path / "all.npz", x_test=np.ones((4, 2)), x_train=np.ones((9, 2)))
+    cut.main([str(tmp_path / "all.npz"), str(tmp_path / "few.npz"), "--only", "x_test"])
+    assert list(np.load(tmp_path / "few.npz")) == ["x_test"]
 
 
 @pytest.mark.parametrize("name", sorted(lanes.PLANS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import OrderedDict
 
 import numpy as np
 import onnxruntime
@@ -52,6 +53,31 @@ def test_the_files_need_nothing_of_us(written, victim):
     )
 
 
+def test_what_is_sent_has_one_name(written):
+    folder, _ = written
+    edge, cloud = (onnxruntime.InferenceSession(str(folder / f"{half}.onnx")) for half in ("edge", "cloud"))
+    assert [one.name for one in edge.get_outputs()] == [one.name for one in cloud.get_inputs()] == ["features.pool1"]
+
+
+def test_a_cut_that_is_called_like_something_in_the_graph(tmp_path):
+    """Otherwise two values of the file would have one name."""
+    torch.manual_seed(0)
+    layers = {
+        "relu_1": torch.nn.Conv2d(1, 2, 3),
+        "a": torch.nn.ReLU(),
+        "relu": torch.nn.ReLU(),
+        "f": torch.nn.Flatten(),
+    }
+    model = torch.nn.Sequential(OrderedDict(**layers, head=torch.nn.Linear(72, 3)))
+    export_halves(Victim(model, Pixels((1, 8, 8))), "relu", tmp_path)
+    edge, cloud = (onnxruntime.InferenceSession(str(tmp_path / f"{half}.onnx")) for half in ("edge", "cloud"))
+    names = [one.name for one in edge.get_outputs()]
+    assert names == [one.name for one in cloud.get_inputs()]
+    assert (
+        names == [one["name"] for one in json.loads((tmp_path / "split.json").read_text())["tensors"]] == ["relu_sent"]
+    )
+
+
 class TakesLength(ViT):
     """Asks for ``len(x)``, which fixes the batch of an exported graph."""
 
@@ -91,7 +117,7 @@ def test_refusals(victim, tmp_path, monkeypatch):
     with pytest.raises(Inapplicable, match="only be cut by module hooks"):
         export_halves(asking, "0", tmp_path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'leakgauge\[split\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[split\]'"):
         export_halves(victim, "features.pool1", tmp_path, formats=["onnx"])
     assert list(tmp_path.iterdir()) == []
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leakgauge.audit.case import Case
+from leakgauge.audit.questions.split import Asked, ScanRun, plan_scan
+from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import GaussianNoise
 from leakgauge.split.inverters import LOCAL_RIDGE, LinearInverter, RidgeInverter
@@ -90,6 +94,17 @@ def test_a_first_layer_with_an_inverse_is_undone(first: str, side: int):
     assert row.reidentified == 1
     assert made is not None
     assert row.tested == len(made)
+
+
+@pytest.mark.parametrize("side", [28, 128])
+@pytest.mark.parametrize("first", FIRST)
+def test_a_whole_scan_does_not_recommend_it(first: str, side: int, tmp_path: Path):
+    torch.manual_seed(1)
+    data = pictures(64, side, 0).images
+    setup = Setup(cut_after(FIRST[first](side), side), data, torch.zeros(len(data), dtype=torch.long))
+    plan = plan_scan(setup, Case(model=first), Asked(epochs=0, names=("0",)), tmp_path, command="leakgauge scan")
+    found = ScanRun(setup, plan, tmp_path)()
+    assert (found.recommended, found.candidate) == (None, None)
 
 
 @pytest.mark.parametrize("side", [28, 64])

@@ -96,7 +96,7 @@ def metadata(tool, **changed):
     folder = "leakgauge-0.1.0.dist-info"
     return {
         f"{folder}/METADATA": METADATA.format(**said | changed),
-        f"{folder}/entry_points.txt": "[console_scripts]\nleakgauge = leakgauge.cli:main\n",
+        f"{folder}/entry_points.txt": "[console_scripts]\nleakgauge = leakgauge.cli:program\n",
         f"{folder}/licenses/LICENSE": "",
         f"{folder}/licenses/NOTICE.md": "",
     }

@@ -29,12 +29,16 @@ from leakgauge.attacks.inverting_gradients import inverting_gradients as inverti
 from leakgauge.attacks.linear import linear as linear
 from leakgauge.attacks.linear_rows import linear_rows as linear_rows
 from leakgauge.attacks.r_gap import r_gap as r_gap
+from leakgauge.attacks.relu_batches import relu_batches as relu_batches
+from leakgauge.attacks.strongest import Strongest as Strongest
+from leakgauge.attacks.strongest import strongest as strongest
 from leakgauge.attacks.tag import tag as tag
 from leakgauge.attacks.tag_read_labels import tag_read_labels as tag_read_labels
 from leakgauge.attacks.token_positions import token_positions as token_positions
 from leakgauge.core import Attack
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
+    "strongest": strongest,
     "dlg": dlg,
     "idlg": idlg,
     "inverting_gradients": inverting_gradients,
@@ -55,6 +59,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "huang": huang,
     "federated_averaging": federated_averaging,
     "linear_rows": linear_rows,
+    "relu_batches": relu_batches,
     "imprint": imprint,
     "fishing": fishing,
 }

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakgauge.channels.facts import require_no_decay
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 from leakgauge.inversion.text_tables import noise_size, output_of, probe, sent_ids, text_model, token_rows
 
@@ -22,23 +25,33 @@ class BagOfTokens:
 
     labels: LabelRule
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         size = batch_size(seen)
+        require_no_decay(seen.channel)
         signal = Observed.check(seen.signal, victim).signal
         model = text_model(victim)
         rows = token_rows(model, victim, signal)
         slots = size * model.space.length
         output = output_of(model, rows, probe(model, victim, seed=seed), slots)
         noise = noise_size(rows, slots) if output is None else 0.0
+        doubtful = 0
         if output is not None:
-            rows = output.without(rows)
+            doubtful, rows = output.doubtful(rows), output.without(rows)
         found = sent_ids(rows, noise if output is None else output.floor)
         if len(found) == 0:
             raise Inapplicable(f"no row of the gradient of {model.token} stands out, so no token can be read")
+        if len(found) < doubtful:
+            raise Inapplicable(
+                f"{model.token} is also the output layer, which hides most of its rows: {len(found)} are "
+                f"certainly of tokens, {doubtful} others of tokens or of rounding, so most of the batch would be missing"
+            )
         notes = ["a bag of tokens: the order and the sentence of each token are unknown"]
         if output is not None:
             notes.append(f"{model.token} is also the output layer; its {output.basis.shape[1]} directions were removed")
+        if doubtful:
+            notes.append(f"rows that may be of tokens or of rounding, left out: {doubtful}")
         if noise:
             notes.append(
                 f"more rows differ from zero than {slots} tokens can fill: only those larger than the noise were used"
@@ -72,6 +85,7 @@ def fill_places(sizes: Tensor, slots: int) -> Tensor:
 
 
 @example("text")
+@checked
 def bag_of_tokens() -> BagOfTokens:
     """Melis et al. 2019: the gradient of a look-up table has rows for the tokens that were looked up, and zeros elsewhere.
 

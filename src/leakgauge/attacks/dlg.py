@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from leakgauge.core.examples import example
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import L2, LBFGS, Joint, Matching, Normal
 
 
 @example("lenet", steps=8, restarts=2)
+@checked
 def dlg(*, lr: float = 1.0, steps: int = 300, restarts: int = 1) -> Matching:
     """Zhu et al. 2019: image and label together by L-BFGS.
 

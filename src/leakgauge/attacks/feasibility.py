@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakgauge.core.examples import example
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import (
     Adam,
     Cosine,
@@ -20,6 +21,7 @@ from leakgauge.inversion import (
 
 
 @example("cnn", steps=80)
+@checked
 def feasibility(
     *, tv: float = 0.01, statistics: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:
@@ -42,6 +44,7 @@ def feasibility(
 
 
 @example("cnn", steps=80, statistics=0.01)
+@checked
 def huang(
     *, tv: float = 0.01, statistics: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1
 ) -> Guided:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leakgauge.channels import Features
 from leakgauge.core.examples import example
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import (
     Adam,
     CloudPrediction,
@@ -17,6 +18,7 @@ from leakgauge.inversion import (
 
 
 @example("cnn", channel=Features("features.5"), steps=50)
+@checked
 def feature_matching(*, tv: float = 0.03, lr: float = 0.3, steps: int = 500, restarts: int = 1) -> Matching:
     """He et al. 2019: regularised maximum likelihood estimation with known edge weights.
 

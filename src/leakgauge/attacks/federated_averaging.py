@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from leakgauge.core.examples import example
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import Adam, Cosine, Descent, FromSpace, Matching, TotalVariation, infer_labels
 from leakgauge.inversion.epochs import OverEpochs
 
 
 @example("cnn", steps=80)
+@checked
 def federated_averaging(
     *, tv: float = 0.001, agreement: float = 0.1, lr: float = 0.1, steps: int = 1000, restarts: int = 1
 ) -> OverEpochs:

@@ -10,8 +10,10 @@ from leakgauge.attacks.found_images import batch_of
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.channels.facts import is_weight_update
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.errors import Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.families import find_roles
 from leakgauge.inversion import Matching
 from leakgauge.inversion.labels import batch_size
@@ -28,6 +30,7 @@ class FishingAttack:
         """The same without the signal; it still knows how many images there are."""
         return replace(self, of=self.of.blind())
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         size, target = batch_size(seen), fished_class(victim)
         count = count_target(victim, seen, target, size)
@@ -60,6 +63,7 @@ def count_target(victim: Victim, seen: Observation, target: int, size: int) -> i
 
 
 @example("lenet", server=FishingServer(0), steps=80, tv=0.01)
+@checked
 def fishing(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1) -> FishingAttack:
     """Wen et al. 2022: inverting gradients on the part of the update that :class:`leakgauge.servers.FishingServer` left to one class.
 

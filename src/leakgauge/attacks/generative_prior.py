@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from leakgauge.attacks.decoder import FEWEST
 from leakgauge.attacks.generator import Generator, fit_generator
 from leakgauge.core import Observation, Pixels, Reconstruction, Use, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import (
     Adam,
     Cosine,
@@ -49,6 +51,7 @@ class GenerativePrior:
         """The same generator without the signal: its images for latents near 0."""
         return replace(self, signal=False)
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         generator = self._generator(victim, seen, seed)
         solver = Latent(generator, generator.size, self.descent, self.weight, self.pixels)
@@ -70,6 +73,7 @@ class GenerativePrior:
 
 
 @example("cnn", auxiliary=True, latents=8, epochs=20, steps=100, pixels=0.2, restarts=2)
+@checked
 def generative_prior(
     *,
     latents: int = 64,

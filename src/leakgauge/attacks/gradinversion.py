@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from leakgauge.core.examples import example
-from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import (
     Adam,
     BatchNormStatistics,
@@ -25,6 +25,7 @@ from leakgauge.inversion import (
 
 
 @example("cnn", steps=60, restarts=2)
+@checked
 def gradinversion(
     *,
     tv: float = 0.01,
@@ -54,8 +55,6 @@ def gradinversion(
 
     Ref: Yin et al. 2021, GradInversion — the whole objective and the noisy update of pixels
     """
-    if registration not in (None, "shift"):
-        raise BadInput(f"gradinversion registers by 'shift' or not at all (None), got {registration!r}")
     agreement = GroupConsistency(None if registration is None else Shift())
     return Matching(
         objective=LayerNorms()

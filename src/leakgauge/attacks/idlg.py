@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from leakgauge.core.examples import example
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import L2, LBFGS, Matching, Normal, SignRule
 
 
 @example("lenet", steps=8, restarts=2)
+@checked
 def idlg(*, lr: float = 1.0, steps: int = 300, restarts: int = 1) -> Matching:
     """Zhao et al. 2020: the label from the sign of the head's gradient, then DLG over the image alone.
 

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.found_images import batch_of
+from leakgauge.channels.facts import require_gradients
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import batch_size
 from leakgauge.servers.imprint import ImprintBlock, ImprintServer
 
@@ -24,11 +27,13 @@ ROUNDING = 64.0
 class ImprintAttack:
     """The attack made by :func:`imprint`."""
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began, size = time.perf_counter(), batch_size(seen)
         name = next((n for n, m in victim.model.named_modules() if isinstance(m, ImprintBlock)), None)
         if name is None:
             raise Inapplicable("the model has no imprint block; a malicious server must add it (--server imprint)")
+        require_gradients(seen.channel)
         signal = Observed.check(seen.signal, victim).signal
         for needed in (f"{name}.measure.weight", f"{name}.measure.bias"):
             if needed not in signal:
@@ -63,6 +68,7 @@ def images_in_bins(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @example("cnn", server=ImprintServer())
+@checked
 def imprint() -> ImprintAttack:
     """Fowl et al. 2022: reads single images from the update of a model sent by :class:`leakgauge.servers.ImprintServer`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakgauge.core.examples import example
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import (
     Adam,
     Cosine,
@@ -17,6 +18,7 @@ from leakgauge.inversion import (
 
 
 @example("cnn", steps=80, tv=0.01)
+@checked
 def inverting_gradients(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1) -> Matching:
     """Geiping et al. 2020: direction of the gradient, smooth images, signed Adam.
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leakgauge.channels.facts import require_gradients
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.families import find_roles
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 
@@ -31,6 +34,7 @@ class Linear:
 
     labels: LabelRule
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         if batch_size(seen) != 1:
@@ -59,6 +63,7 @@ def input_of_linear(weight: Tensor, bias: Tensor) -> Tensor:
 
 def first_layer_gradients(victim: Victim, seen: Observation, *, seed: int) -> tuple[str, Tensor, Tensor]:
     """Name of the fully connected layer that reads the image itself, and the gradients of its weight and bias; refuses other models."""
+    require_gradients(seen.channel)
     signal = Observed.check(seen.signal, victim).signal
     name = _first_linear(victim)
     _require_raw_input(victim, name, seed=seed)
@@ -99,6 +104,7 @@ def _require_raw_input(victim: Victim, name: str, *, seed: int) -> None:
 
 
 @example("mlp")
+@checked
 def linear() -> Linear:
     """Phong et al. 2018: for y = W x + b, row i of ∂W is ∂b_i · x, so x can be computed exactly.
 

@@ -11,7 +11,9 @@ from torch import Tensor
 from leakgauge.attacks.found_images import batch_of, valid_range
 from leakgauge.attacks.linear import first_layer_gradients
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
+from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import batch_size
 
 SAME = 1e-3
@@ -26,6 +28,7 @@ COMPARED = 64
 class LinearRows:
     """The attack made by :func:`linear_rows`."""
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began, size = time.perf_counter(), batch_size(seen)
         _, weight, bias = first_layer_gradients(victim, seen, seed=seed)
@@ -75,6 +78,7 @@ def distinct_images(rows: Tensor, victim: Victim, *, seed: int) -> tuple[Tensor,
 
 
 @example("mlp")
+@checked
 def linear_rows() -> LinearRows:
     """Boenisch et al. 2023: single images of a batch, from units of a fully connected first layer that only one image reached.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from leakgauge.core.examples import example
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import L1, L2, AdamW, Decaying, Descent, Joint, Matching, Normal
 
 
 @example("lenet", steps=100)
+@checked
 def tag(*, alpha: float = 0.1, decay: float = 1.0, lr: float = 0.05, steps: int = 1000, restarts: int = 1) -> Matching:
     """Deng et al. 2021: squared plus absolute differences, early layers weighted more.
 

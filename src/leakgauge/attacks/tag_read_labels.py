@@ -6,10 +6,12 @@ from dataclasses import replace
 
 from leakgauge.attacks.tag import tag
 from leakgauge.core.examples import example
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import Adam, CosineDecay, Descent, Matching, read_labels
 
 
 @example("vit_a", steps=80)
+@checked
 def tag_read_labels(
     *, alpha: float = 0.1, decay: float = 1.0, lr: float = 0.1, steps: int = 1000, restarts: int = 1
 ) -> Matching:

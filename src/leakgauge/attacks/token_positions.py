@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakgauge.channels.facts import require_gradients, require_no_decay
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 from leakgauge.inversion.row_cover import NONE, Cover, cover
 from leakgauge.inversion.text_tables import (
@@ -37,9 +40,12 @@ class TokenPositions:
 
     labels: LabelRule
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         require_one_sentence(batch_size(seen))
+        require_gradients(seen.channel)
+        require_no_decay(seen.channel)
         signal = Observed.check(seen.signal, victim).signal
         model = text_model(victim)
         rows, table = token_rows(model, victim, signal), position_table(model, victim, signal)
@@ -111,6 +117,7 @@ def equal_rows(parts: Tensor) -> int:
 
 
 @example("text")
+@checked
 def token_positions() -> TokenPositions:
     """If a position embedding is added to the token embedding, both gradients consist of the same rows.
 

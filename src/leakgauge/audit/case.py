@@ -17,8 +17,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.channels import CHANNELS, DPSGD, FedAvg, Gradient
-from leakgauge.channels.facts import clients, is_weight_update
+from leakgauge.audit.migrate import migrated_case
+from leakgauge.audit.typed import Misfit, typed
+from leakgauge.channels import CHANNELS, DPSGD, SGD, FedAvg, Gradient, ShuffledFedAvg
+from leakgauge.channels.facts import LocalTraining, clients, is_weight_update, local_training
+from leakgauge.channels.optimizers import OPTIMIZERS, Optimizer
 from leakgauge.core import (
     AddsNoise,
     Attack,
@@ -39,11 +42,13 @@ from leakgauge.core import (
 )
 from leakgauge.defenses import DEFENSES, Withhold
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 from leakgauge.families.nearest import nearest
 from leakgauge.models.pretrained import PRETRAINED
 from leakgauge.servers import SERVERS, Server
 
 
+@checked
 @dataclass(frozen=True)
 class AuxiliaryImages:
     """Other images of the same data, as many as ``count``; the set-up, which has the data, puts them in."""
@@ -51,10 +56,12 @@ class AuxiliaryImages:
     count: int = 64
 
     def __post_init__(self) -> None:
-        if not isinstance(self.count, int) or self.count < 1:
+        if self.count < 1:
             raise BadInput(f"auxiliary needs a number of images of at least 1, got {self.count!r}")
 
 
+BY_FIELDS = (Gradient, FedAvg, ShuffledFedAvg)
+"""Channels that the fields of a case say: local steps, epochs, learning rate and optimizer."""
 AUXILIARY = "auxiliary"
 REVEALS: dict[str, Any] = {
     "size": Size,
@@ -101,12 +108,16 @@ def default_data(model: str) -> str:
     return "fashion" if model.removeprefix(REARRANGED) in PRETRAINED else "photographs"
 
 
+MOST_CLASSES = 100_000
 EXPLICIT = ("mode", "batch_size", "attack", "seed", "first")
 """Fields that a recorded command always names."""
-SETUP = ("data", "classes", "resize", "device")
-"""Fields that every command takes, beside the model."""
+TRAINING = ("local_steps", "local_lr", "local_epochs", "optimizer")
+"""Fields that say how a client trains on its images."""
+SETUP = ("data", "weights", "size", "classes", "resize", "window", "device")
+"""Fields that every command takes, beside the model: what decides what is loaded."""
 
 
+@checked
 @dataclass(frozen=True)
 class Change:
     """One change of a set-up. A relaxation makes the adversary's work easier, a restriction makes it harder."""
@@ -115,16 +126,21 @@ class Change:
     kind: Literal["relaxation", "restriction"]
 
 
+@checked(nan=True)
 @dataclass(frozen=True)
 class Case:
     """``attack``, ``channel``, ``server``, ``defenses`` and ``reveal`` are written as NAME or NAME:option=value,…; ``options`` go to
     the attack.
 
-    Without a ``channel`` the gradient is shared, or the weight update of several local steps; ``aggregate:clients=4`` adds
-    up what four clients share of that, who hold the batch together. What a client draws for itself comes from the seed.
+    A client takes ``local_steps`` steps, each on the next ``batch_size`` images, and passes over all of these ``local_epochs`` times,
+    in an order of its own each time; every step has the rate ``local_lr`` and is made by the ``optimizer`` (sgd, adam or adamw, with
+    options). So 5 steps are 5 minibatches, and 5 epochs of one step are the same batch five times. One plain step shares the
+    gradient, more share the change of the weights. With a ``channel`` the update is made otherwise: ``aggregate:clients=4`` adds up
+    what four clients share, who hold each batch together. What a client draws for itself comes from the seed.
     Without a ``server`` it is honest, and sends the model as it is.
-    ``first`` is the index of the first private image in the data; the batch is that one and those after it. ``classes``
-    (where a library's model can be built for any number) and ``resize`` (images to the model's size) are for loading. ``change`` is what
+    ``first`` is the index of the first private image in the data; ``images`` of them, from that one on, are in the update. ``classes``
+    (where a library's model can be built for any number), ``weights`` (a file), ``size`` (of the images that a timm model takes),
+    ``resize`` (images to the model's size) and ``window`` (stored values of black and white) are for loading. ``change`` is what
     sets a case apart from the set-up that it explains; None for a set-up of its own. ``in_memory``: the model was given as a Python object,
     ``model`` is only what it is called, and no command line can load it.
     """
@@ -135,9 +151,11 @@ class Case:
     batch_size: int = 1
     local_steps: int = 1
     local_lr: float = 0.01
+    local_epochs: int = 1
+    optimizer: str = "sgd"
     channel: str = ""
     server: str = ""
-    attack: str = "inverting_gradients"
+    attack: str = "strongest"
     options: Mapping[str, Any] = field(default_factory=dict)
     defenses: tuple[str, ...] = ()
     reveal: tuple[str, ...] = ("size",)
@@ -149,24 +167,29 @@ class Case:
     name: str = ""
     change: Change | None = None
     in_memory: bool = False
+    weights: str = ""
+    size: int | None = None
+    window: str = ""
 
     def __post_init__(self) -> None:
         sizes = {
             "batch size": self.batch_size,
             "number of local steps": self.local_steps,
+            "number of local epochs": self.local_epochs,
             "number of classes": self.classes,
+            "size": self.size,
         }
         for what, value in sizes.items():
             if value is not None and value < 1:
                 raise BadInput(f"the {what} must be at least 1, got {value}")
+        if self.classes is not None and self.classes > MOST_CLASSES:
+            raise BadInput(f"the number of classes must be at most {MOST_CLASSES}, got {self.classes}")
         if self.first < 0:
             raise BadInput(f"the index of the first image must be at least 0, got {self.first}")
         if not 0 < self.local_lr < math.inf:  # NaN is refused too
             raise BadInput(f"local steps need a positive learning rate, got {self.local_lr}")
         if self.seed < 0:
             raise BadInput(f"the seed must be at least 0, got {self.seed}")
-        if self.mode not in ("train", "eval"):
-            raise BadInput(f"the mode must be 'train' or 'eval', got {self.mode!r}")
         self._settle_attack()
         object.__setattr__(self, "name", self.name or self._described())
 
@@ -191,8 +214,9 @@ class Case:
     def setting(self) -> str:
         """The set-up without its model and attack."""
         parts = [f"{self.mode} mode", f"batch {self.batch_size}"]
-        if self.local_steps > 1:
-            parts.append(f"{self.local_steps} local steps")
+        parts += [f"{self.local_steps} local steps"] if self.local_steps > 1 else []
+        parts += [f"{self.local_epochs} local epochs"] if self.local_epochs > 1 else []
+        parts += [self.optimizer] if self.optimizer != Case.optimizer else []
         sent = f"malicious {self.server}" if self.server else ""
         return ", ".join([*parts, *filter(None, [self.channel, sent]), *self.defenses])
 
@@ -203,11 +227,16 @@ class Case:
     def identity(self) -> dict[str, Any]:
         """The fields that a key is made of; those that older versions do not know only where they say something.
 
-        ``change`` is not among them: it says why the case is run, not what it does.
+        ``change`` is not among them: it says why the case is run, not what it does. ``local_steps`` were steps on the same batch
+        until 0.2, which are epochs now, so old keys stay as they are.
         """
-        later = ("channel", "server", "in_memory")
-        fields = {name: value for name, value in asdict(self).items() if name not in later or value}
-        return {name: value for name, value in fields.items() if name != "change"}
+        fields = asdict(self)
+        fields["minibatches"], fields["local_steps"] = fields["local_steps"], fields.pop("local_epochs")
+        usual = {
+            "channel": "", "server": "", "in_memory": False, "minibatches": 1, "optimizer": Case.optimizer, "weights": "",
+            "size": None, "window": "",
+        }  # fmt: skip
+        return {name: v for name, v in fields.items() if name != "change" and (name not in usual or v != usual[name])}
 
     def content_key(self) -> str:
         """Identifies what the case does, whatever its name."""
@@ -225,29 +254,64 @@ class Case:
     def build_reveal(self) -> tuple[Reveal | AuxiliaryImages, ...]:
         return tuple(made_from(spec, REVEALS, kind="knowledge to reveal") for spec in self.reveal)
 
+    @property
+    def images(self) -> int:
+        """Private images in the update, of all clients together."""
+        return self.batch_size * self.local_steps
+
+    @property
+    def _trains_plainly(self) -> bool:
+        """Whether nothing is said about local training."""
+        return all(getattr(self, name) == getattr(Case, name) for name in TRAINING)
+
+    @property
+    def _secret(self) -> int:
+        """The seed of what the client draws: another stream than the adversary's own draws from the seed."""
+        return SALT * (self.seed + 1) + self.first
+
+    def build_optimizer(self) -> Optimizer:
+        return made_from(self.optimizer, OPTIMIZERS, kind="optimizer")
+
+    def _of_one_client(self, of: int = 1) -> Channel:
+        """What one of ``of`` clients sends, who hold each batch together."""
+        optimizer, size = self.build_optimizer(), max(1, self.batch_size // of)
+        if self.local_steps == 1:  # every step uses all images, so their order means nothing
+            if self.local_epochs == 1 and optimizer == SGD():
+                return Gradient()
+            return FedAvg(steps=self.local_epochs, lr=self.local_lr, optimizer=optimizer)
+        if self.local_epochs == 1:
+            return FedAvg(steps=self.local_steps, lr=self.local_lr, minibatch=size, optimizer=optimizer)
+        return ShuffledFedAvg(self.local_epochs, self.local_lr, size, optimizer, seed=self._secret)
+
     def build_channel(self) -> Channel:
-        plain = Gradient() if self.local_steps == 1 else FedAvg(steps=self.local_steps, lr=self.local_lr)
         if not self.channel:
-            return plain
+            return self._of_one_client()
         name = self.channel.partition(":")[0]
         if _adds_clients(name):
             if "of=" in self.channel:
                 raise BadInput(f"{self.channel} cannot say what each client sends; drop of=…, the local steps say it")
-            return made_from(self.channel, CHANNELS, kind="channel", extra={"of": plain})
-        if CHANNELS.get(name) in (Gradient, FedAvg):
+            plain = made_from(self.channel, CHANNELS, kind="channel")
+            return made_from(self.channel, CHANNELS, kind="channel", extra={"of": self._of_one_client(clients(plain))})
+        if CHANNELS.get(name) in BY_FIELDS:
+            raise BadInput(_said_by_fields(self))
+        if not self._trains_plainly:
             raise BadInput(
-                f"channel {name} is what a case has anyway; drop it, and give the number of local steps instead"
+                f"channel {name} says itself how the update is made; drop local steps, epochs, learning rate and optimizer"
             )
-        if (self.local_steps, self.local_lr) != (Case.local_steps, Case.local_lr):
-            raise BadInput(
-                f"channel {name} says itself how the client trains; drop the number of local steps and their learning rate"
-            )
-        secret = SALT * (self.seed + 1) + self.first  # another stream than the adversary's own draws from the seed
-        drawn = {"seed": secret} if "seed" in _options_of_channel(name) and "seed=" not in self.channel else {}
+        drawn = {"seed": self._secret} if "seed" in _options_of_channel(name) and "seed=" not in self.channel else {}
         made = made_from(self.channel, CHANNELS, kind="channel", extra=drawn)
         if isinstance(made, DPSGD) and made.noise and made.seed is None:
             raise BadInput(f"{self.channel} draws no noise, since it has no seed; drop seed=None, or take noise=0")
         return made
+
+    def local_training(self) -> LocalTraining | None:
+        """The steps that each client really takes; None where it sends a gradient or features."""
+        return local_training(self.build_channel(), self.images)
+
+    def without_training(self) -> Case:
+        """The case of one plain step, which shares the gradient of the same images per step."""
+        plain = {one.name: one.default for one in fields(self) if one.name in TRAINING}
+        return replace(self, name="", **plain)
 
     def shares_weights(self) -> bool:
         """Whether a weight update leaves the device, for which the client's learning rate matters."""
@@ -263,7 +327,7 @@ class Case:
             return True
         if self._in_the_wrong_mode():
             return False
-        if self.local_steps > 1 and not _adds_clients(self.channel):
+        if not self._trains_plainly and not _adds_clients(self.channel):
             return False
         return self.batch_size in self.batch_sizes()
 
@@ -281,9 +345,12 @@ class Case:
         return self.mode != "eval" and found is not None and issubclass(found, PerSample)
 
     def batch_sizes(self) -> range:
-        """The sizes of a batch that the channel takes."""
+        """The sizes of a batch that the channel takes; several clients share each of several batches evenly."""
         channel = self.build_channel()
-        return channel.batch_sizes() if isinstance(channel, LimitsBatch) else range(1, sys.maxsize)
+        sizes = channel.batch_sizes() if isinstance(channel, LimitsBatch) else range(1, sys.maxsize)
+        if self.local_steps == 1:
+            return sizes
+        return range(clients(channel), sys.maxsize, clients(channel))
 
     def as_options(self, *names: str) -> list[str]:
         """The fields ``names`` as options of the command line; a field with its usual value is left out unless it is explicit."""
@@ -329,11 +396,50 @@ def same_protection(spec: str) -> str:
     return repr(made_from(spec, registry, kind="defense"))
 
 
-def restored(fields: dict[str, Any]) -> Case:
-    """The case that was written down as these fields."""
-    lists = {name: tuple(fields[name]) for name in ("defenses", "reveal")}
-    change = fields.get("change")
-    return Case(**{**fields, **lists, "change": None if change is None else Change(**change)})
+def _training_fields(channel: str, batch_size: int) -> dict[str, Any]:
+    """The fields of a case that say what a channel of local training, written as in a case, says about ``batch_size`` images."""
+    name, _, written = channel.partition(":")
+    given = written_options(written, ("epochs",) if name == "shuffled_fedavg" else ("steps",), channel)
+    size, rate = given.get("minibatch") or batch_size, given.get("lr", FedAvg.lr)
+    optimizer = given.get("optimizer") or (f"sgd:momentum={given['momentum']}" if given.get("momentum") else "sgd")
+    if name == "shuffled_fedavg":
+        steps, epochs = max(1, batch_size // size), given.get("epochs", 1)
+    else:
+        steps, epochs = given.get("steps", 1), 1
+    return {
+        "batch_size": size, "local_steps": steps, "local_epochs": epochs, "local_lr": rate, "optimizer": optimizer, "channel": "",
+    }  # fmt: skip
+
+
+def _said_by_fields(case: Case) -> str:
+    """Refuses a channel of local training, with the right way to say the same."""
+    name = case.channel.partition(":")[0]
+    if name == "gradient":
+        return "channel gradient is what one local step shares anyway; drop it"
+    found = _training_fields(case.channel, case.batch_size)
+    said = {field: v for field, v in found.items() if field == "batch_size" or v != getattr(Case, field)}
+    options = " ".join(f"--{field.replace('_', '-')} {value}" for field, value in said.items())
+    fields = ", ".join(f"{field}={value!r}" for field, value in said.items())
+    return f"local training has options of its own; instead of channel {case.channel} write {options} (in a plan file: {fields})"
+
+
+def present_fields(fields: Any) -> Any:
+    """The fields of a case that this version or an older one wrote down, as this version writes them; what is no case is left alone."""
+    if not isinstance(fields, Mapping):
+        return fields
+    fields = migrated_case(fields)
+    channel, size = fields.get("channel"), fields.get("batch_size", 1)
+    if isinstance(channel, str) and channel.partition(":")[0] == "shuffled_fedavg" and isinstance(size, int):
+        try:
+            return fields | _training_fields(channel, size)  # until 0.2 a channel, with all images as the batch
+        except (BadInput, TypeError) as error:
+            raise Misfit(f"channel is {channel!r}, which cannot be read") from error
+    return fields
+
+
+def restored(fields: Any) -> Case:
+    """The case that was written down as these fields, by this version or an older one."""
+    return typed(Case, present_fields(fields))
 
 
 def accepted_options(case: Case) -> Mapping[str, object]:
@@ -341,6 +447,26 @@ def accepted_options(case: Case) -> Mapping[str, object]:
     factory: Callable[..., object] | None = ATTACKS.get(case.attack.partition(":")[0])
     taken = {} if factory is None else inspect.signature(factory).parameters
     return {name: parameter.default for name, parameter in taken.items()}
+
+
+ENOUGH = 0.1
+"""Share of an attack's own number of steps below which a negative says nothing."""
+
+
+def enough_steps(case: Case) -> int:
+    """The fewest steps after which a negative of the case's attack counts; 0 for an attack that takes none.
+
+    >>> enough_steps(Case()), enough_steps(Case(attack="linear"))
+    (200, 0)
+    """
+    usual = accepted_options(case).get("steps")
+    return math.ceil(ENOUGH * usual) if isinstance(usual, int) else 0
+
+
+def tries_enough(case: Case) -> bool:
+    """Whether a negative of the case would count."""
+    steps = case.options.get("steps")
+    return not isinstance(steps, int) or steps >= enough_steps(case)
 
 
 def with_steps(case: Case, steps: int) -> Case:

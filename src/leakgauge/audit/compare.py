@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leakgauge.audit import records as store
+from leakgauge.audit.case import TRAINING, Case
+from leakgauge.audit.files import picture_in
 from leakgauge.audit.findings import Defended, Defenses, Measured, Split, Training, read_findings
 from leakgauge.audit.phrasing import number, plural
 from leakgauge.audit.questions import QUESTIONS
@@ -33,7 +36,7 @@ FAILING: tuple[Direction, ...] = ("worse", "lost")
 OTHER_RULE = "one verdict rests on the layout or the patches, which the other run did not compare: the rule may have changed, not the leak"
 BUDGET = ("steps", "restarts")
 """Options of an attack that say how hard it tries, not what it tries."""
-_SETUP = ("mode", "batch_size", "local_steps", "local_lr", "channel", "attack", "defenses", "reveal", "first")
+_SETUP = ("mode", "batch_size", *TRAINING, "channel", "attack", "defenses", "reveal", "first")
 _PREFERRED = ("model", "data", "name", "seed", "options", "classes", "resize", "device")
 
 
@@ -203,6 +206,9 @@ def verdict_direction(before: Outcome | None, after: Outcome | None) -> Directio
     >>> verdict_direction(Outcome.PARTIAL, Outcome.FEASIBLE), verdict_direction(Outcome.PARTIAL, None)
     ('worse', 'lost')
     """
+    before, after = (
+        None if one is Outcome.INCONCLUSIVE else one for one in (before, after)
+    )  # which vouches for nothing
     if before is None or after is None:
         return "unclear" if before is after else "lost" if after is None else "new"
     moved = after.severity - before.severity
@@ -230,8 +236,8 @@ def _option(record: Record, name: str) -> Any:
 
 def _differ(a: Record, b: Record, folders: tuple[Path, Path]) -> bool:
     """Whether the originals are other pictures; where one is missing nothing is claimed."""
-    files = [folder / str(r.pictures.get("truth") or "") for folder, r in zip(folders, (a, b), strict=True)]
-    return all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes()
+    first, second = (picture_in(folder, r.pictures.get("truth", "")) for folder, r in zip(folders, (a, b), strict=True))
+    return first is not None and second is not None and not filecmp.cmp(first, second, shallow=False)
 
 
 def _with_models(pairs: Sequence[CasePair]) -> list[CasePair]:
@@ -262,6 +268,20 @@ def _warnings(pairs: Sequence[CasePair]) -> list[str]:
         said.append(
             f"In {len(ruled)} of {len(pairs)} set-ups the verdict of one run rests on the layout or the patches, which the other run did "
             "not compare (an older version, or fewer than twenty images), so the rule may have changed, not the leak."
+        )
+    single = {
+        side: list(
+            dict.fromkeys(
+                r.case.attack for r in records if r.outcome is not None and not r.raced and r.case.attack != Case.attack
+            )
+        )
+        for side, records in (("before", [p.before for p in pairs]), ("after", [p.after for p in pairs]))
+    }
+    alone = [f"{side} ({names[0]})" for side, names in single.items() if len(names) == 1]
+    if alone:
+        said.append(
+            f"Only one attack was run {' and '.join(alone)}, so a model that is safer from it may not be safer from others; leave "
+            "--attack out to try all that apply."
         )
     images = [p for p in pairs if "the private images differ" in p.notes]
     if images:

@@ -30,7 +30,9 @@ from leakgauge.core import (
     Victim,
     share,
 )
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.families.patches import patch_side
 from leakgauge.measures import baseline
 from leakgauge.measures.lpips import load_lpips
@@ -39,14 +41,15 @@ BY_RESTART = ("mse", "psnr", "ssim", "lpips", "layout", "ssim_reduced", "psnr_re
 """Metrics that need nothing but the two images, and that every restart is scored by."""
 
 
+@checked(nan=True)
 @dataclass(frozen=True, eq=False)
 class Result:
     """What an attack came to, and what it is measured against.
 
-    ``scores`` are of the attack, ``null`` of the same attack without the signal, ``baseline`` of a crude picture of the truth, ``start``
-    of what was revealed to start from. ``restarts`` maps a metric to its mean over the batch for each restart. ``images`` maps
-    truth / reconstruction / null / baseline to images in [0, 1], all in the order of the truth; ``order`` says which image of
-    ``reconstruction`` is which of these.
+    ``scores`` are of the attack, ``null`` of the same attack without the signal (``nothing``), ``baseline`` of a crude picture of the
+    truth, ``start`` of what was revealed to start from. ``restarts`` maps a metric to its mean over the batch for each restart.
+    ``images`` maps truth / reconstruction / null / baseline to images in [0, 1], all in the order of the truth; ``order`` says which
+    image of ``reconstruction`` is which of these.
     """
 
     verdict: Verdict
@@ -54,6 +57,7 @@ class Result:
     null: Scores
     baseline: Scores
     reconstruction: Reconstruction
+    nothing: Reconstruction
     assumptions: tuple[Assumption, ...]
     victim: str
     channel: str
@@ -85,6 +89,8 @@ HEIGHT = 96
 """Of a picture in a notebook, in pixels."""
 
 
+@checked
+@plain_defaults()
 def evaluate(
     attack: Attack,
     victim: Victim,
@@ -145,16 +151,20 @@ def assess(
     victim: Victim,
     seen: Observation,
     x: Tensor,
-    y: Tensor,
+    y: Tensor | None,
     *,
     seed: int = 0,
     pool: Tensor | None = None,
     nothing: Reconstruction | None = None,
+    enough: bool = True,
 ) -> Result:
-    """Attacks an observation of ``x, y`` and judges. ``nothing`` is the null run, where it is known already."""
+    """Attacks an observation of ``x, y`` and judges; labels are not scored if ``y`` is None. ``nothing`` is the null run, where it is
+    known already; ``enough`` is whether a negative would count.
+    """
     if isinstance(victim.space, Tokens):
         raise BadInput("token ids are no image; compare them with score_text")
     found = attack(victim, seen, seed=seed)
+    attack = attack if found.by is None else found.by
     nothing = null_run(attack, victim, seen, seed=seed) if nothing is None else nothing
     truths, lpips = victim.space.decode(x).cpu(), load_lpips()
     tile = patch_side(victim.model, victim.space.shape)
@@ -166,11 +176,12 @@ def assess(
     own, blind = paired(found), paired(nothing)
     trivial, known = trivial_baseline(truths, lpips=lpips), assumed(attack, seen)
     return Result(
-        verdict=judge(own.scores, blind.scores, trivial, known),
+        verdict=judge(own.scores, blind.scores, trivial, known, enough=enough),
         scores=own.scores,
         null=blind.scores,
         baseline=trivial,
         reconstruction=found,
+        nothing=nothing,
         assumptions=known,
         victim=f"{victim.name} in {victim.mode} mode",
         channel=repr(seen.channel),

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.audit.files import JsonLines
+from leakgauge.audit.typed import Misfit, typed
 from leakgauge.errors import BadInput
 
 FILE = "evidence.jsonl"
@@ -59,15 +60,15 @@ class Edit:
     format: int = FORMAT
     kind: Literal["edit"] = "edit"
 
+    def __post_init__(self) -> None:
+        moment(self.at)
 
-_KINDS: Mapping[str, type[Inputs] | type[Edit]] = {"inputs": Inputs, "edit": Edit}
 
-
-def _decode(fields: dict[str, Any]) -> Inputs | Edit:
-    if fields["format"] != FORMAT:
-        raise ValueError(f"format {fields['format']} is not known")
-    made: Any = _KINDS[fields["kind"]]
-    return made(**{name: value if name == "format" else str(value) for name, value in fields.items()})
+def _decode(fields: Any) -> Inputs | Edit:
+    known = typed(Mapping[str, Any], fields)
+    if known.get("format") != FORMAT:
+        raise Misfit(f"format {known.get('format')!r} is not known")
+    return typed(Edit if known.get("kind") == "edit" else Inputs, known)
 
 
 STORE: JsonLines[Inputs | Edit] = JsonLines(
@@ -114,6 +115,17 @@ def withdraw(folder: Path, key: str, *, author: str, reason: str) -> Edit:
 def now() -> str:
     """Time in UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def moment(text: str) -> datetime:
+    """The time that :func:`now` wrote."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise BadInput(f"{text!r} is not a time with its zone, such as 2025-01-31T12:00:00+00:00")
+    return found
 
 
 def hash_model(model: nn.Module) -> str:

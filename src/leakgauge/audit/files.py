@@ -10,9 +10,9 @@ from __future__ import annotations
 import fcntl
 import io
 import json
-import math
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,35 +25,56 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from leakgauge.errors import BadInput
+from leakgauge.audit.typed import LARGEST, Misfit, parsed
+from leakgauge.errors import BadInput, CannotWrite
 
 T = TypeVar("T")
 
 LOCK = ".writer"
 """File of a run folder that the process which writes it holds locked."""
+OURS = 0o600
+"""Permissions of the files of a run, which hold private images."""
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+MOST_BYTES = 2**30
+"""Of a file that is read whole; what a run writes is a thousandth of that."""
 DRAFTS = ".*.part"
 """Pattern of the names under which files are written before they are renamed; a killed process may leave one behind."""
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes under a temporary name, then renames: a reader never sees half a file.
+def write_whole(path: Path, content: bytes, *, private: bool = True) -> None:
+    """Writes under a temporary name, then renames: a reader never sees half a file. What is ``private`` its owner alone can read.
 
     A device or a pipe is written into, as a shell would do it; a link is refused, because what it points to is not ours to replace.
     """
     if is_stream(path):
-        with path.open("wb") as stream:
+        with _reported(path), path.open("wb") as stream:
             stream.write(content)
         return
     refuse_link(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    mode = OURS if private else 0o666
+    with _reported(path):
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, mode), "wb") as draft:
+                draft.write(content)
+            temporary.replace(path)
+        except BaseException:  # also Ctrl-C
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Errors of writing name the file that was to be written."""
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o666), "wb") as draft:
-            draft.write(content)
-        temporary.replace(path)
-    except BaseException:  # also Ctrl-C
-        temporary.unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as trouble:
+        raise CannotWrite(trouble.errno, trouble.strerror or str(trouble), str(path)) from trouble
+
+
+def make_private(folder: Path) -> None:
+    """Makes the folder, for its owner alone: it will hold private images. One that is there keeps its permissions."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def is_stream(path: Path) -> bool:
@@ -74,10 +95,11 @@ def refuse_link(path: Path) -> None:
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Inside, nobody else writes into the run folder. A process that was killed holds nothing."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     path = folder / LOCK
     refuse_link(path)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o644)
+    with _reported(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, OURS)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,11 +123,41 @@ def line_of(content: Mapping[str, Any]) -> str:
     return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def safe_command(text: str) -> str:
+    """A command of ours from a file, for people to copy; empty where a shell would do anything else with it.
+
+    >>> safe_command("leakgauge scan 'my model.py:make'")
+    "leakgauge scan 'my model.py:make'"
+    >>> safe_command("leakgauge scan; rm -rf ~"), safe_command("curl x | sh")
+    ('', '')
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quotation without an end
+        return ""
+    return text if words[:1] == ["leakgauge"] and shlex.join(words) == text else ""
+
+
+def json_text(content: Mapping[str, Any]) -> bytes:
+    """A whole file of JSON, for people to read too; NaN and infinity are refused."""
+    return _encoded(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _encoded(text: str) -> bytes:
+    """JSON in UTF-8. Bytes of a file name that are no text become escapes, which JSON has for them, and come back as they were."""
+    return text.encode(errors="backslashreplace")
+
+
 def append_line(path: Path, text: str) -> None:
     """Adds a line and brings it to the disk, whole or not at all: if the disk is full the file is cut back to what it was."""
-    line = text.encode()
+    line = _encoded(text)
     refuse_link(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | NO_LINKS, 0o644)
+    with _reported(path):
+        _append(path, line)
+
+
+def _append(path: Path, line: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | NO_LINKS, OURS)
     try:
         _drop_half_line(path, descriptor)
         before = os.lseek(descriptor, 0, os.SEEK_END)
@@ -134,7 +186,27 @@ def _drop_half_line(path: Path, descriptor: int) -> None:
 
 def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines that count, with their numbers from 1 on; what follows the last newline is half a line."""
-    return enumerate(path.read_bytes().split(b"\n")[:-1], start=1)
+    return enumerate(_content(path).split(b"\n")[:-1], start=1)
+
+
+def _content(path: Path) -> bytes:
+    if path.stat().st_size > MOST_BYTES:
+        raise BadInput(f"{path} is larger than {MOST_BYTES >> 20} MiB, so it is not what a run writes; move it away")
+    return path.read_bytes()
+
+
+def read_json(path: Path, decode: Callable[[Any], T], *, remedy: str) -> T:
+    """What a file of one JSON value holds. ``decode`` is as in :class:`JsonLines`; ``remedy`` says what to do if it cannot be read."""
+    return _decoded(_content(path), decode, place=str(path), remedy=remedy)
+
+
+def _decoded(text: bytes, decode: Callable[[Any], T], *, place: str, remedy: str) -> T:
+    try:
+        return decode(parsed(text))
+    except (Misfit, BadInput) as error:
+        raise BadInput(f"{place} cannot be read: {error}; {remedy}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        raise BadInput(f"{place} cannot be read: it is not what this version writes; {remedy}") from error
 
 
 def sort_lines(path: Path, keys: Sequence[str]) -> None:
@@ -147,21 +219,26 @@ def sort_lines(path: Path, keys: Sequence[str]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Ready for JSON: a number that is not finite becomes None, for it was not measured.
+    """Ready for JSON: a number that is not finite, or beyond all use, becomes None, for it was not measured.
 
     >>> finite({"nats": float("nan"), "pair": (1, float("inf"))})
     {'nats': None, 'pair': [1, None]}
     """
-    return _each(value, lambda v: None if isinstance(v, float) and not math.isfinite(v) else v)
+    return _each(value, lambda v: None if isinstance(v, float) and not abs(v) <= LARGEST else v)
 
 
 def infinity_as_text(value: Any) -> Any:
-    """Ready for JSON: infinity, which a perfect PSNR is, becomes text; NaN is left, to be refused.
+    """Ready for JSON: infinity, which a perfect PSNR is, becomes text, as does what is too large to be read again; NaN is left, to be
+    refused.
 
     >>> infinity_as_text({"psnr": float("inf"), "each": (1.0, float("-inf"))})
     {'psnr': 'inf', 'each': [1.0, '-inf']}
     """
-    return _each(value, lambda v: str(v) if isinstance(v, float) and math.isinf(v) else v)
+
+    def written(v: Any) -> Any:
+        return ("inf" if v > 0 else "-inf") if isinstance(v, float) and abs(v) > LARGEST else v
+
+    return _each(value, written)
 
 
 def infinity_from_text(value: Any) -> Any:
@@ -183,7 +260,7 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
 class JsonLines(Generic[T]):
     """A file of a run folder with one JSON line per item.
 
-    ``encode`` turns an item into what JSON can hold, ``decode`` does the reverse and raises ``ValueError``, ``TypeError`` or ``KeyError``
+    ``encode`` turns an item into what JSON can hold, ``decode`` does the reverse and raises ``Misfit`` (:mod:`leakgauge.audit.typed`)
     for a line that is none of ours. ``missing`` says what a folder without the file is not, and what to do about it.
     """
 
@@ -204,15 +281,11 @@ class JsonLines(Generic[T]):
         path = folder / self.name
         if not path.is_file():
             raise BadInput(self.missing.format(folder=folder, file=self.name))
-        found = []
-        for number, line in whole_lines(path):
-            try:
-                found.append(self.decode(json.loads(line)))
-            except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-                raise BadInput(
-                    f"line {number} of {path} is not a line that this version can read; move the file away or delete that line"
-                ) from error
-        return found
+        remedy = "move the file away or delete that line"
+        return [
+            _decoded(line, self.decode, place=f"line {number} of {path}", remedy=remedy)
+            for number, line in whole_lines(path)
+        ]
 
     def read_if_there(self, folder: Path) -> list[T]:
         return self.read(folder) if self.exists(folder) else []
@@ -228,9 +301,22 @@ PICTURES = "pictures"
 
 def save_strip(folder: Path, name: str, images: Tensor) -> str:
     """Writes images (N, C, H, W) in [0, 1] as one PNG, whole or not at all; returns its path relative to ``folder``."""
-    (folder / PICTURES).mkdir(exist_ok=True)
+    with _reported(folder / PICTURES):
+        make_private(folder / PICTURES)
     write_whole(folder / PICTURES / f"{name}.png", strip(images))
     return f"{PICTURES}/{name}.png"
+
+
+def picture_in(folder: Path, name: str) -> Path | None:
+    """The picture of the run; None where it has none of that name. One outside the folder is refused: it is not the run's to show."""
+    try:
+        path = (folder / name).resolve()
+        there = path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return None
+    if not path.is_relative_to(folder.resolve()):
+        raise BadInput(f"the picture {name!r} is outside the run folder {folder}; only pictures of the run are shown")
+    return path if there else None
 
 
 def strip(images: Tensor) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leakgauge.audit import records
-from leakgauge.audit.case import Change, accepted_options, clients_of, same_protection
+from leakgauge.audit.case import Change, accepted_options, clients_of, enough_steps, same_protection
 from leakgauge.audit.questions import QUESTIONS, Question, answers
 from leakgauge.audit.questions import defenses as defense_records
 from leakgauge.audit.questions import split as scan_records
@@ -23,9 +23,10 @@ from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.questions.defenses import DefenseRecord, worth_having
 from leakgauge.audit.questions.split import DECODER, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.questions.training import MonitorRun
-from leakgauge.audit.questions.updates import flips
-from leakgauge.audit.records import Record
+from leakgauge.audit.questions.updates import DISHONEST, flips
+from leakgauge.audit.records import Captured, Record
 from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, Evidence, Outcome, Verdict
+from leakgauge.data.facts import USUAL, DataFacts, facts_from
 from leakgauge.split.envelope import kinks
 from leakgauge.split.remedies import Remedy
 from leakgauge.split.whitebox import LEAST_SQUARES
@@ -42,6 +43,10 @@ GUESSING = 0.5
 """The AUC of a guess."""
 EARLY = 0.25
 """Share of the training in which a peak counts as early."""
+EXPLAINED = 0.05
+"""Mismatch up to which the true batch explains a captured update; beyond it noise was added, or the client did something else."""
+MISFIT = 0.5
+"""Mismatch of a reconstruction beyond which a captured update may have been replayed at other weights than the client's."""
 MOST_POINTS = 2.0
 """Points of accuracy that a defense may cost and still be called cheap: a convention, which your own tolerance may replace."""
 
@@ -64,8 +69,11 @@ class Update:
 
     ``change`` is the single change that sets it apart from the set-up it explains. ``diagnostic`` lists the assumptions that no ordinary
     server satisfies, ``malicious`` what a server does against the protocol. ``steps`` and ``usual_steps`` (the attack's own default) are
-    None for an attack in closed form. ``labels`` is the share of
-    labels that the attack found by itself, None where it was given them. ``first`` is the index of the first private image.
+    None for an attack in closed form; after ``enough_steps`` a negative counts. ``raced`` names the attacks that ran where one tried
+    several. ``labels`` is the share of labels that the attack found by itself, None where it was given them or where the data has none;
+    ``label_accuracy`` is the share that it expected. ``first`` is the index of the first private image. The client took ``local_steps``
+    in all, on ``batches`` different minibatches of ``batch`` images. ``captured`` is what is known of an update that a real client sent;
+    None for a simulated one.
     """
 
     number: int
@@ -77,14 +85,17 @@ class Update:
     setting: str = ""
     mode: str = "train"
     batch: int = 1
+    batches: int = 1
     local_steps: int = 1
     defenses: tuple[str, ...] = ()
     diagnostic: tuple[str, ...] = ()
     deployable: tuple[str, ...] = ()
     malicious: tuple[str, ...] = ()
-    attack: str = "inverting_gradients"
+    attack: str = "strongest"
+    raced: tuple[str, ...] = ()
     steps: int | None = None
     usual_steps: int | None = None
+    enough_steps: int = 0
     restarts: int = 1
     seconds: float = 0.0
     ssim: float | None = None
@@ -96,9 +107,22 @@ class Update:
     pieces_lead: float | None = None
     null_pieces_lead: float | None = None
     labels: float | None = None
+    label_accuracy: float | None = None
     classes: int | None = None
     first: int = 0
     model: str = ""
+    captured: Captured | None = None
+    data: DataFacts = USUAL
+
+    @property
+    def images(self) -> int:
+        """Private images in the update."""
+        return self.batch * self.batches
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """Every attack that ran."""
+        return self.raced or (self.attack,)
 
     @property
     def anchor(self) -> str:
@@ -119,9 +143,19 @@ class Update:
         return self.outcome is not None and self.outcome.leaks
 
     @property
+    def unscored(self) -> bool:
+        """Attacked without the truth, with which a verdict compares."""
+        return self.status == "done" and self.verdict is None and self.captured is not None
+
+    @property
     def plain(self) -> bool:
         """Shared as it is, without a defense, with a server that keeps to the protocol."""
         return not self.defenses and not self.malicious
+
+    @property
+    def protocol_broken(self) -> bool:
+        """Tried beside what was asked about: the same set-up with a server that does not keep to the protocol."""
+        return self.change == DISHONEST
 
 
 @dataclass(frozen=True)
@@ -147,6 +181,11 @@ class Updates:
     @property
     def judged(self) -> tuple[Update, ...]:
         return tuple(update for update in self.every if update.verdict is not None)
+
+    @property
+    def dishonest(self) -> tuple[Update, ...]:
+        """What a server gets that does not keep to the protocol, where that was not asked for: another threat model."""
+        return tuple(update for update in self.judged if update.protocol_broken)
 
     @property
     def own(self) -> tuple[Update, ...]:
@@ -197,6 +236,7 @@ class Training:
     seconds: float | None = None
     ended: str = "finished"
     audited: bool = True
+    data: DataFacts = USUAL
 
     @property
     def failed_controls(self) -> tuple[tuple[str, float], ...]:
@@ -298,6 +338,7 @@ class Split:
     blurred: tuple[str, ...] = ()
     accuracy: float | None = None
     remedy: Remedy | None = None
+    data: DataFacts = USUAL
 
     @property
     def larger_here(self) -> bool:
@@ -509,7 +550,7 @@ def updates_of(found: Sequence[Record]) -> Updates | Unanswered:
     """The set-ups in the order and with the numbers of the report: one that was run again counts once, as it ended last."""
     latest = records.latest(found)
     every = tuple(_update(number, record) for number, record in enumerate(latest, start=1))
-    if not any(update.verdict for update in every):
+    if not any(update.verdict or update.unscored for update in every):
         reasons = list(dict.fromkeys(update.reason for update in every if update.reason))
         broken = any(record.broken for record in latest)
         return Unanswered("updates", "; ".join(reasons) or "no set-up was judged", failed=broken)
@@ -545,21 +586,27 @@ def _update(number: int, record: Record) -> Update:
         setting=f"{case.model}, {case.setting()}",
         mode=case.mode,
         batch=case.batch_size,
-        local_steps=case.local_steps,
+        batches=case.local_steps,
+        local_steps=1 if record.local is None else record.local.steps,
         defenses=case.protections(),
         diagnostic=record.assumed("diagnostic"),
         deployable=record.assumed("deployable"),
         malicious=record.assumed("malicious"),
         attack=case.attack,
+        raced=tuple(dict.fromkeys(one.name for one in record.raced if not one.refused)),
         steps=steps if isinstance(steps, int) else None,
         usual_steps=usual_steps if isinstance(usual_steps, int) else None,
+        enough_steps=enough_steps(case),
         restarts=restarts if isinstance(restarts, int) else 1,
         seconds=record.seconds,
         **means,
         labels=None if given or scores is None else scores.mean("labels"),
+        label_accuracy=record.label_accuracy,
         classes=record.victim.classes or None,
         first=case.first,
         model=case.model,
+        captured=record.captured,
+        data=record.data,
     )
 
 
@@ -592,6 +639,7 @@ def training_of(run: MonitorRun) -> Training | Unanswered:
         seconds=None if seconds is None else float(seconds),
         ended=str(run.end.get("how") or "not on record"),
         audited=bool(run.about.get("audited")),
+        data=facts_from(run.about.get("data") or {}),
     )
 
 
@@ -656,7 +704,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         "raw_bytes": plan.raw_bytes,
         "numbers": plan.numbers,
         "require": plan.require,
-        "defenses": tuple(map(str, plan.case.get("defenses") or ())),
+        "defenses": plan.case.defenses,
         "audited": plan.audited,
         "decoder_epochs": sum(record.epochs for record in trained),
         "decoded": len({record.cut for record in trained}),
@@ -675,6 +723,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
             dict.fromkeys((r.attack, r.cut, str(r.risk["refusal"])) for r in found if r.risk.get("refusal"))
         ),
         "notes": plan.notes,
+        "data": plan.data,
     }
     if end is None:
         return Split(**known, finished=False)

@@ -5,6 +5,7 @@ In Markdown, names and sentences are escaped: none can add a link, a mention or 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,8 +18,8 @@ from leakgauge.audit.phrasing import metric, moved
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
-from leakgauge.audit.wording import LIMITS, Statement, rule, statements
-from leakgauge.errors import BadInput
+from leakgauge.audit.wording import LIMITS, Statement, raced, rule, statements
+from leakgauge.errors import BadInput, harmless
 
 EXIT_CODE = 3
 """What a command returns when a verdict is over the limit; 1 is an unexpected error, 2 a user's mistake."""
@@ -30,10 +31,16 @@ def limit_of(text: str) -> Outcome:
     >>> limit_of("infeasible")
     <Outcome.INFEASIBLE: 'infeasible_within_budget'>
     """
-    allowed = {"infeasible": Outcome.INFEASIBLE, "partial": Outcome.PARTIAL}
+    allowed = {
+        "infeasible": Outcome.INFEASIBLE,
+        "inconclusive": Outcome.INCONCLUSIVE,
+        "partial": Outcome.PARTIAL,
+    }
     written = {**allowed, Outcome.INFEASIBLE.value: Outcome.INFEASIBLE}
     if text not in written:
-        raise BadInput(f"--fail-over takes {' or '.join(allowed)}, the worst verdict that passes, got {text!r}")
+        raise BadInput(
+            f"--fail-over takes {', '.join(list(allowed)[:-1])} or {list(allowed)[-1]}, the worst verdict that passes, got {text!r}"
+        )
     return written[text]
 
 
@@ -82,6 +89,22 @@ def summary(records: Sequence[Record], limit: Outcome | None, findings: Findings
     }
 
 
+UNFINISHED = "the run ended before there was a verdict"
+
+
+def unfinished(limit: Outcome | None) -> dict[str, bytes]:
+    """What the files for machines hold until there is a verdict, by kind: a run that was killed must not leave an earlier pass."""
+    suite = ElementTree.Element("testsuite", name="leakgauge", tests="1", failures="0", errors="1", skipped="0")
+    case = ElementTree.SubElement(suite, "testcase", name="gate", classname="leakgauge", time="0.000")
+    ElementTree.SubElement(case, "error", message=UNFINISHED)
+    found = {"fail_over": limit, "exit_code": 2, "reason": UNFINISHED, "cases": [], "questions": {}}
+    return {
+        "json": json.dumps(found, indent=1).encode(),
+        "junit": ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True),
+        "markdown": f"### leakgauge: no verdict\n\n**Gate failed**: {UNFINISHED}.\n".encode(),
+    }
+
+
 def _answered(one: Statement) -> dict[str, Any]:
     """Tone is bad, partly, good, or none where the question has no answer."""
     return {"tone": one.tone, "word": one.badge, "sentences": list(one.sentences), "budget": one.budget}
@@ -122,12 +145,16 @@ def junit(records: Sequence[Record], limit: Outcome | None, findings: Findings |
             time=f"{r.seconds:.3f}",
         )
         if r.key in failing and r.verdict is not None:
-            message = f"{r.verdict.outcome.label}: {rule(r.verdict)}"
+            message = _printable(f"{r.verdict.outcome.label}: {rule(r.verdict)}")
             ElementTree.SubElement(case, "failure", message=message).text = _printable(r.command)
         elif r.broken:
             ElementTree.SubElement(case, "error", message=_printable(r.reason)).text = _printable("\n".join(r.notes))
         elif r.status == "refused":
             ElementTree.SubElement(case, "skipped", message=_printable(r.reason))
+        if r.verdict is not None:
+            figures = (f"SSIM {_figure(r.scores, 'ssim')}", f"PSNR {_figure(r.scores, 'psnr')}")
+            said = [f"verdict: {r.verdict.outcome.label}", ", ".join(figures), f"rule: {rule(r.verdict)}", raced(r)]
+            ElementTree.SubElement(case, "system-out").text = _printable("\n".join(filter(None, said)))
     if unjudged:
         case = ElementTree.SubElement(suite, "testcase", name="gate", classname="leakgauge", time="0.000")
         ElementTree.SubElement(case, "failure", message="no case produced a verdict")
@@ -136,10 +163,10 @@ def junit(records: Sequence[Record], limit: Outcome | None, findings: Findings |
 
 def _printable(text: str) -> str:
     """Without the characters that XML 1.0 cannot hold, such as the colours of a terminal in a message."""
-    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", harmless(text))
 
 
-_NOT_IN_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+_NOT_IN_XML = re.compile("[\\ufffe\\uffff]")
 
 
 ROWS = 12
@@ -155,7 +182,7 @@ def plain(text: object) -> str:
     >>> plain("a|b <i>*c*</i>")
     'a\\\\|b &lt;i&gt;\\\\*c\\\\*&lt;/i&gt;'
     """
-    line = " ".join(str(text).split())
+    line = harmless(" ".join(str(text).split()))
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = re.sub(r"([\\`*_\[\]|~])", r"\\\1", line)
     line = re.sub(r"([@#])(?=\w)", rf"\1{_JOINER}", line)
@@ -171,7 +198,7 @@ def code(text: object) -> str:
     >>> code("a`b|c")
     "`a'b\\\\|c`"
     """
-    line = " ".join(str(text).split()).replace("`", "'").replace("|", "\\|")
+    line = harmless(" ".join(str(text).split())).replace("`", "'").replace("|", "\\|")
     return f"`{line or ' '}`"
 
 
@@ -264,7 +291,7 @@ def _word(record: Record) -> str:
     return plain(record.status) if record.outcome is None else f"{_DOTS[record.outcome]} {record.outcome.label}"
 
 
-_DOTS = {Outcome.FEASIBLE: "🔴", Outcome.PARTIAL: "🟠", Outcome.INFEASIBLE: "🔵"}
+_DOTS = {Outcome.FEASIBLE: "🔴", Outcome.PARTIAL: "🟠", Outcome.INCONCLUSIVE: "⚪", Outcome.INFEASIBLE: "🔵"}
 
 
 def _figure(scores: Scores | None, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Lines of run folders that version 0.1 wrote, converted as they are read. This is the one place that reads a sentence back.
+"""Lines of run folders that versions 0.1 and 0.2 wrote, converted as they are read. This is the one place that reads a sentence back.
 
 0.1 kept the verdict of a record as a word and a sentence (``rule``), and the single change of a set-up in the name of its case.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from leakgauge.audit.typed import Misfit
 
 _CHANGED = re.compile(r" \((relaxation|restriction): (.+)\)$")
 _KIND = r" \((?P<kind>deployable|diagnostic|malicious)\)"
@@ -34,8 +36,10 @@ def migrated(fields: Mapping[str, Any], format: int) -> dict[str, Any]:
     """The fields of a record in the present ``format``; a line without a format number is one of 0.1."""
     if fields.get("format") == format:
         return dict(fields)
+    if fields.get("format") == 3:  # one attack each, so nothing raced
+        return {**fields, "raced": (), "format": format}
     if "format" in fields:
-        raise ValueError(f"format {fields['format']} is not known")
+        raise Misfit(f"format {fields['format']!r} is not known")
     old = dict(fields)
     for name in ("seed", "rule", "metrics"):
         old.pop(name, None)
@@ -50,6 +54,7 @@ def migrated(fields: Mapping[str, Any], format: int) -> dict[str, Any]:
         "stated": fields.get("stated") or (),
         "intervals": fields.get("intervals") or {},
         "progress": fields.get("progress") or (),
+        "raced": (),
         "curve": {"steps": curve.get("steps") or (), "losses": curve.get("losses") or ()},
         "format": format,
     }
@@ -57,10 +62,10 @@ def migrated(fields: Mapping[str, Any], format: int) -> dict[str, Any]:
 
 def migrated_defense(fields: Mapping[str, Any], format: int) -> dict[str, Any]:
     """As :func:`migrated`, for a trial of a defense."""
-    if fields.get("format") == format:
-        return dict(fields)
+    if fields.get("format") in (3, format):
+        return {**fields, "format": format}
     if "format" in fields:
-        raise ValueError(f"format {fields['format']} is not known")
+        raise Misfit(f"format {fields['format']!r} is not known")
     old = {name: value for name, value in fields.items() if name not in ("rule", "metrics")}
     return old | {
         "trial": {**fields["trial"], "case": case_of(fields["trial"]["case"])},
@@ -92,10 +97,16 @@ def _by_an_audit(fields: Mapping[str, Any]) -> bool:
 
 
 def case_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The case with the change that its name says."""
+    """A case of 0.1, which left out empty lists."""
+    return {"defenses": (), "reveal": ("size",), **migrated_case(fields)}
+
+
+def migrated_case(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The case with the change that its name says. Until 0.2, local steps were steps on the same batch, which are epochs now."""
     found = _CHANGED.search(str(fields.get("name") or ""))
     change = None if found is None else {"name": found[2], "kind": found[1]}
-    return {"defenses": (), "reveal": ("size",), **fields, "change": fields.get("change", change)}
+    trained = {} if "local_epochs" in fields else {"local_steps": 1, "local_epochs": fields.get("local_steps", 1)}
+    return {**fields, **trained, "change": fields.get("change", change)}
 
 
 def verdict_of(fields: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -6,19 +6,23 @@ Planning decides what can be answered, and how many iterations of each question 
 
 from __future__ import annotations
 
-import json
+import math
 import shlex
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit.case import SETUP, Case, accepted_options, restored, with_steps
-from leakgauge.audit.files import write_whole
-from leakgauge.audit.migrate import case_of
-from leakgauge.audit.questions import QUESTIONS, Question
+import torch
+
+from leakgauge.audit.case import SETUP, Case, accepted_options, enough_steps, present_fields, with_steps
+from leakgauge.audit.files import json_text, read_json, write_whole
+from leakgauge.audit.phrasing import duration, plural
+from leakgauge.audit.questions import Question
 from leakgauge.audit.questions import split as scan_records
 from leakgauge.audit.questions.defenses import (
     Trial,
@@ -26,16 +30,17 @@ from leakgauge.audit.questions.defenses import (
     counted,
     fit_trials,
     plan_trials,
-    trial_from,
 )
 from leakgauge.audit.questions.split import SHARE, Asked, ScanRun, plan_scan
 from leakgauge.audit.questions.training import FEWEST_STEPS as FEWEST_TRAINING
 from leakgauge.audit.questions.training import MOST_STEPS as MOST_TRAINING
 from leakgauge.audit.questions.training import TrainingPlan, plan_training, trial_cost
-from leakgauge.audit.questions.updates import ladder, pointless
-from leakgauge.audit.run import run_case
+from leakgauge.audit.questions.updates import dishonest, ladder, pointless
+from leakgauge.audit.scoring import pair_images
 from leakgauge.audit.session import Load, Setup, check_fits, modes_differ, set_up
-from leakgauge.audit.timing import Cost, cost_of
+from leakgauge.audit.timing import Cost, cost_of, elapsed
+from leakgauge.audit.typed import Misfit, typed
+from leakgauge.core import Sampled
 from leakgauge.errors import BadInput, Inapplicable
 
 FILE = "plan.json"
@@ -44,7 +49,13 @@ FORMAT = 2
 SHARES: Mapping[Question, float] = {"updates": 0.45, "training": 0.10, "split": 0.20, "defenses": 0.25}
 """How the time of a budget is shared out. What one question cannot use goes to those that are planned after it."""
 ORDER: tuple[Question, ...] = ("split", "training", "defenses", "updates")
-"""The order of planning: what can take any number of iterations comes last and gets the rest."""
+"""The order of planning: what can take any number of iterations comes last and gets the rest, at least what a verdict needs."""
+PLANNING = 0.1
+"""Share of the budget for finding out what things cost; set-ups that were not tried by then are estimated from those that were."""
+REHEARSAL = 0.5 * PLANNING
+"""Share of the budget for setting up each case once, to find mistakes early; what is late meets them in its run."""
+PASSES = 24
+"""Forward passes over all images that the shortest scan of cuts costs: three cuts by regression, least squares and decoders."""
 FINISH = 2.0
 """Seconds for the report."""
 TRAINING_STEPS, EPOCHS, DEFENSE_STEPS, DEFENSE_TRAINING_STEPS = 300, 12, 200, 60
@@ -57,8 +68,8 @@ NOMINAL: Mapping[str, float] = {"updates": 55.0, "training": 8.0, "split": 25.0,
 class Effort:
     """Iterations of each question that were decided beforehand; None where a time budget decides.
 
-    ``steps``: of the attack, in updates and under defenses. ``training``: optimizer steps, of the monitored training and of the
-    trainings that cost accuracy under defenses. ``epochs``: of a decoder at a cut.
+    ``steps``: of the attack, in updates (where a case does not say its own) and under defenses. ``training``: optimizer steps, of
+    the monitored training and of the trainings that cost accuracy under defenses. ``epochs``: of a decoder at a cut.
     """
 
     steps: int | None = None
@@ -100,12 +111,19 @@ class Request:
     nominal: Mapping[str, float] = field(default_factory=dict)
     """Seconds that each question takes on two cores, where that is known beforehand."""
 
+    def __post_init__(self) -> None:
+        if not self.questions or len(set(self.questions)) < len(self.questions):
+            raise BadInput(
+                f"an audit answers each question once, and at least one; got {', '.join(self.questions) or 'none'}"
+            )
+
 
 @dataclass(frozen=True)
 class Plan:
     """What the audit does. ``refusals`` maps a question that cannot be answered to the reason.
 
-    ``estimates`` holds the seconds that each question may take, ``planning`` those that went into finding out.
+    ``estimates`` holds the seconds that each question may still take, ``planning`` those that went into finding out; the first attacks
+    of a scan, which count, are in neither.
     """
 
     request: Request
@@ -131,12 +149,22 @@ class Plan:
         return tuple(found[key] for key in order)
 
 
+def cases_of(found: Plan | Request) -> tuple[Case, ...]:
+    """Every case that is loaded when the plan is carried out."""
+    request = found.request if isinstance(found, Plan) else found
+    cases = (request.main, request.split, *request.cases, *request.ladder)
+    if isinstance(found, Plan):
+        training = () if found.training is None else (found.training.case,)
+        cases = (*cases, *found.cases, *found.ladder, *training, *(trial.case for trial in found.trials))
+    return cases
+
+
 # What is asked.
 
 
 def default_cases(*, steps: int = 500, seed: int = 0, device: str = "cpu") -> list[Case]:
     """Eight cases on the embedded models that show each factor once: model, mode, batch size, noise."""
-    options = {"steps": steps, "tv": 0.01}
+    options = {"steps": steps}
     noise = ("gaussian_noise:relative=10.0",)
 
     def case(model: str, **changes: object) -> Case:
@@ -210,8 +238,9 @@ def ask(
         steps = ladder(main, images=len(setup.images), models=models, without=without) if changes else []
     if explain:
         grid, steps = steps, []
-    split = replace(base, name="", attack=Case.attack, options={}, reveal=Case.reveal, channel="")
-    split = replace(split, name="", local_steps=Case.local_steps, local_lr=Case.local_lr)
+    elif "updates" in questions and changes and (server := dishonest(main)) is not None:
+        grid = [*grid, server]
+    split = replace(base, name="", attack=Case.attack, options={}, reveal=Case.reveal, channel="").without_training()
     return Request(questions, main, tuple(grid), tuple(steps), split, effort, budget, command)
 
 
@@ -227,8 +256,18 @@ def ask_embedded(
     """A request about the embedded models."""
     eight = tuple(default_cases(seed=seed, device=device))
     split = Case(model="vgg", seed=seed, device=device)
+    server = dishonest(eight[3])  # train mode, a batch of 4: as a client trains
+    assert server is not None, "none of the eight names a server"
     return Request(
-        questions, eight[0], eight, (), split, effort, budget, command, nominal=NOMINAL if effort == UNDECIDED else {}
+        questions,
+        eight[0],
+        (*eight, server),
+        (),
+        split,
+        effort,
+        budget,
+        command,
+        nominal=NOMINAL if effort == UNDECIDED else {},
     )
 
 
@@ -244,14 +283,36 @@ class _Draft:
     setup: Setup
     estimates: dict[str, float] = field(default_factory=dict)
     found: dict[str, Any] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)
+    reserved: float = 0.0
+    worked: float = 0.0
 
-    def allotted(self, question: Question) -> float:
-        """Seconds for a question: its share of what is neither spent nor promised."""
+    def left(self) -> float:
+        """Seconds that are neither spent nor promised."""
         assert self.request.budget is not None, "only a budget is shared out"
         spent = time.perf_counter() - self.began
-        left = self.request.budget - FINISH - spent - sum(self.estimates.values())
+        return max(0.0, self.request.budget - FINISH - spent - sum(self.estimates.values()))
+
+    def allotted(self, question: Question) -> float:
+        """Seconds for a question: its share of what is left. Updates keep what a verdict on the user's own set-ups needs."""
+        left = self.left()
         open_: list[Question] = [q for q in ORDER[ORDER.index(question) :] if q in self.request.questions]
-        return max(0.0, left) * SHARES[question] / sum(SHARES[q] for q in open_)
+        share = left * SHARES[question] / sum(SHARES[q] for q in open_)
+        return share if question == "updates" else max(0.0, min(share, left - self.reserved))
+
+    def afford(self, question: Question, least: float) -> None:
+        """Refuses a question that would take longer than there is time for it."""
+        allotted = self.allotted(question)
+        if least > SLACK * allotted:
+            assert self.request.budget is not None
+            raise Inapplicable(
+                f"left out: it takes at least {duration(least)}, and of the {duration(self.request.budget)} there are "
+                f"{duration(allotted)} for it; give more time or ask it alone (--only {question})"
+            )
+
+
+SLACK = 1.1
+"""By how much a promise may exceed the time there is."""
 
 
 def make_plan(
@@ -265,7 +326,10 @@ def make_plan(
     draft, refusals = _Draft(request, load, folder, began, load(request.main)), dict[str, str]()
     check_fits(draft.setup)
     if "updates" in request.questions:
-        rehearse([*request.cases, *request.ladder], load=load)
+        until = math.inf if request.budget is None else began + REHEARSAL * request.budget
+        rehearse([*request.cases, *request.ladder], load=load, until=until)
+        if request.budget is not None:
+            _measure(draft)
     planners = {"split": _split, "training": _training, "defenses": _defenses, "updates": _updates}
     for question in ORDER:
         if question not in request.questions:
@@ -286,13 +350,15 @@ def make_plan(
         **draft.found,
         refusals=refusals,
         estimates={q: round(s, 1) for q, s in (draft.estimates or nominal).items()},
-        planning=round(time.perf_counter() - began, 1),
+        planning=round(time.perf_counter() - began - draft.worked, 1),
     )
 
 
-def rehearse(cases: Sequence[Case], *, load: Load) -> None:
-    """Sets every case up and shares its batch, so the user learns what to fix before anything runs."""
+def rehearse(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> None:
+    """Sets every case up and shares its batch, so the user learns what to fix before anything runs. None is begun after ``until``."""
     for case in cases:
+        if time.perf_counter() > until:
+            return
         setup = set_up(case, load)
         check_fits(setup)
         try:
@@ -309,14 +375,18 @@ def _split(draft: _Draft) -> None:
     timed = request.budget is not None and fixed is None
     asked = Asked(epochs=None if timed else EPOCHS if fixed is None else fixed)
     command = again(request.split, "split", "--epochs", asked.epochs)
+    if timed:
+        draft.afford("split", PASSES * _one_pass(setup))
     plan = plan_scan(setup, request.split, asked, draft.folder, command=command, audited=True)
     if timed:
+        began = time.perf_counter()
         run = ScanRun(setup, plan, draft.folder)
         curve = run.ridge(SHARE * draft.allotted("split"))
         run.plan = replace(run.plan, budget=max(0.1, draft.allotted("split")))
         draft.estimates["split"] = run.decide(curve)
         plan = replace(run.plan, command=again(request.split, "split", "--epochs", run.plan.epochs))
         scan_records.save_plan(draft.folder, plan)
+        draft.worked += time.perf_counter() - began  # these attacks count, they are not tried again
     draft.found["epochs"] = plan.epochs
 
 
@@ -329,9 +399,15 @@ def _training(draft: _Draft) -> None:
 
     plan = planned(TRAINING_STEPS if steps is None else steps)
     if request.budget is not None:
+        known = draft.costs.get(_alike(request.main))
+        if (
+            known is not None and steps is None
+        ):  # a training step is no longer than a replay; refused before anything is tried
+            draft.afford("training", FEWEST_TRAINING * known.step)
         with tempfile.TemporaryDirectory() as folder:
             cost = trial_cost(draft.setup, plan, Path(folder), seed=request.main.seed)
         if steps is None:
+            draft.afford("training", cost.seconds(FEWEST_TRAINING))
             plan = planned(cost.affordable(draft.allotted("training"), fewest=FEWEST_TRAINING, most=MOST_TRAINING))
         draft.estimates["training"] = cost.seconds(plan.steps)
     draft.found["training"] = plan
@@ -342,13 +418,18 @@ def _defenses(draft: _Draft) -> None:
     steps, training = effort.steps or DEFENSE_STEPS, effort.training or DEFENSE_TRAINING_STEPS
     trials = plan_trials(draft.setup, request.main, steps=steps, train_steps=training)
     if request.budget is not None:
+        known = draft.costs.get(_alike(request.main))
+        if known is not None and effort.steps is None:  # five of the shortest trials, before anything is tried
+            draft.afford("defenses", FEWEST_TRIALS * known.seconds(enough_steps(request.main)))
         cost = cost_of_trials(draft.setup, request.main, load=draft.load)
         fitted = fit_trials(draft.setup, request.main, draft.allotted("defenses"), cost=cost)
         trials = tuple(_with_effort(trial, effort) for trial in fitted)
         last = trials[-1]
-        draft.estimates["defenses"] = cost.seconds(
+        seconds = cost.seconds(
             counted(trials), steps=int(last.case.options.get("steps", 0)), train_steps=last.train_steps
         )
+        draft.afford("defenses", seconds if effort.steps is None else 0.0)
+        draft.estimates["defenses"] = seconds
     draft.found["trials"] = trials
 
 
@@ -358,57 +439,192 @@ def _with_effort(trial: Trial, effort: Effort) -> Trial:
     return replace(trial, case=case, train_steps=trial.train_steps if effort.training is None else effort.training)
 
 
+FEWEST_TRIALS = 5
+"""Of defenses, the undefended one among them."""
+
+
+def _one_pass(setup: Setup) -> float:
+    """Seconds of the model on all images of the data."""
+    some = setup.images[:8]
+    x = setup.victim.to_input(setup.victim.space.encode(some))
+    with torch.no_grad():
+        setup.victim(x)
+        return elapsed(lambda: setup.victim(x)) / len(some) * len(setup.images)
+
+
+def _measure(draft: _Draft) -> None:
+    """What the set-ups cost, and what a verdict on those that the user asked about needs."""
+    request = draft.request
+    assert request.budget is not None
+    every = Plan(request, cases=request.cases, ladder=request.ladder).every_case
+    main = [case for case in every if case.content_key() == request.main.content_key()]
+    order = [*main, *(case for case in every if case not in main)]
+    found = costs(order, load=draft.load, until=draft.began + PLANNING * request.budget)
+    draft.costs = {_alike(case): cost for case, cost in zip(order, found, strict=True)}
+    fixed = request.effort.steps
+    own = {case.content_key(): case for case in request.cases}.values()
+    draft.reserved = sum(
+        draft.costs[_alike(case)].seconds(enough_steps(case) if fixed is None else fixed) for case in own
+    )
+
+
 def _updates(draft: _Draft) -> None:
     request = draft.request
     cases, changes = request.cases, request.ladder
+    if request.effort.steps is not None:
+        cases, changes = (tuple(_limited(case, request.effort.steps) for case in group) for group in (cases, changes))
     if request.budget is not None:
-        every = Plan(request, cases=cases, ladder=changes).every_case
-        found, asked = costs(every, load=draft.load), {case.content_key() for case in cases}
         fixed, seconds = request.effort.steps, draft.allotted("updates")
-        cost = sum(found, Cost())
-        steps = cost.affordable(seconds) if fixed is None else fixed
-        if fixed is None and changes and cost.seconds(steps) > 1.1 * seconds:
-            draft.found["notes"] = ("single changes of the set-up were left out: there is no time for them",)
-            own = [cost for cost, case in zip(found, every, strict=True) if case.content_key() in asked]
-            cost, changes = sum(own, Cost()), ()
-            steps = cost.affordable(seconds)
         if fixed is None:
-            cases, changes = (tuple(with_steps(case, steps) for case in group) for group in (cases, changes))
-        draft.estimates["updates"] = cost.seconds(steps)
+            cases, changes, notes = _affordable(draft, seconds)
+            draft.found["notes"] = notes
+        every = Plan(request, cases=cases, ladder=changes).every_case
+        draft.estimates["updates"] = sum(
+            draft.costs[_alike(case)].seconds(int(case.options.get("steps", 0)) if fixed is None else fixed)
+            for case in every
+        )
     draft.found |= {"cases": cases, "ladder": changes}
 
 
-def costs(cases: Sequence[Case], *, load: Load) -> list[Cost]:
+def _limited(case: Case, steps: int) -> Case:
+    """The case with so many steps, unless it says its own."""
+    return case if "steps" in case.options else with_steps(case, steps)
+
+
+def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[Case, ...], tuple[str, ...]]:
+    """Set-ups and single changes with the steps that fit into the time, and what was left out, by name and with what it would cost.
+
+    All get the same number of steps, so two that differ in one thing can be compared, but never fewer than a negative needs to count.
+    Where there is no time for that, single changes go first, then the set-ups that cost most. The one that counts is always
+    attacked, with the steps there are.
+    """
+    request, notes = draft.request, list[str]()
+
+    def cost(case: Case) -> Cost:
+        return draft.costs[_alike(case)]
+
+    def least(some: Sequence[Case]) -> float:
+        return sum(cost(case).seconds(enough_steps(case)) for case in some)
+
+    own, changes = list(request.cases), list(request.ladder)
+    every = Plan(request, cases=tuple(own), ladder=tuple(changes)).every_case
+    if changes and least(every) > SLACK * seconds:
+        more = least(every) - least(own)
+        notes.append(f"single changes of the set-up were left out: they take at least {duration(more)} more")
+        changes = []
+    first = next((case for case in own if case.content_key() == request.main.content_key()), own[0])
+    kept = [first]
+    for case in sorted((case for case in own if case is not first), key=lambda case: least([case])):
+        if "steps" not in accepted_options(case) or least([*kept, case]) <= SLACK * seconds:
+            kept.append(case)
+        else:
+            notes.append(f"{case.short_name()} was left out: it takes at least {duration(least([case]))}")
+    own = [case for case in own if case in kept]
+    every = Plan(request, cases=tuple(own), ladder=tuple(changes)).every_case
+    total = sum((cost(case) for case in every), Cost())
+    enough = max((enough_steps(case) for case in every), default=0)
+    if least([first]) > SLACK * seconds:
+        steps = total.affordable(seconds, fewest=1)
+        notes.append(
+            f"there is time for {plural(steps, 'step')} on {first.short_name()}, and a negative counts only after {enough} "
+            f"({duration(least([first]))}): give more time"
+        )
+    else:
+        steps = total.affordable(seconds, fewest=max(enough, 1))
+    return tuple(with_steps(c, steps) for c in own), tuple(with_steps(c, steps) for c in changes), tuple(notes)
+
+
+def costs(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> list[Cost]:
     """The cost of each case; nothing where the attack takes no steps or does not run. Defenses make no difference.
 
-    All cases get the same number of steps, so two that differ in one thing can be compared; hence one cost for all of them.
+    The first is always tried. After the time ``until`` (perf_counter) the others are estimated from those that were.
     """
     known: dict[str, Cost] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for case in cases:
-            alike = _alike(case)
-            if alike not in known:
-                known[alike] = _cost(case, load=load, folder=Path(folder), warm=bool(known))
+    tried: list[Case] = []
+    scoring = cache(lambda batch: _scoring(replace(cases[0], name="", batch_size=batch), load))
+    for case in cases:
+        alike = _alike(case)
+        if alike in known:
+            continue
+        if "steps" not in accepted_options(case):  # a closed form takes little beside its scores
+            known[alike] = Cost(scoring(case.batch_size) + SHARING * _sharing(case, load))
+        elif tried and time.perf_counter() > until:
+            known[alike] = _estimated(case, tried, known)
+        else:
+            found = _cost(case, load=load, warm=bool(tried))
+            besides = scoring(case.batch_size) + READING * found.step
+            known[alike] = found + Cost(besides) if found.step else found
+            tried.append(case)
     return [known[_alike(case)] for case in cases]
 
 
+def _estimated(case: Case, tried: Sequence[Case], known: Mapping[str, Cost]) -> Cost:
+    """From the tried case that is most like it, by the images that go through the model in one replay."""
+    near = max(
+        tried, key=lambda one: (one.model == case.model, one.mode == case.mode, -abs(_images(one) - _images(case)))
+    )
+    ratio = max(1.0, _images(case) / _images(near))
+    return Cost(known[_alike(near)].fixed, known[_alike(near)].step * ratio)
+
+
+def _images(case: Case) -> int:
+    return case.batch_size * case.local_steps
+
+
 def _alike(case: Case) -> str:
-    return replace(case, name="", defenses=(), first=0).key()
+    return replace(with_steps(case, 1), name="", defenses=(), first=0, change=None).key()
 
 
-class _DidNotRun(Exception):
-    """Ends the trial of a case that is refused or fails; the run meets it again and records it."""
+def attack_once(case: Case, load: Load) -> None:
+    """Runs the case's attack; one of its searches, where it makes several. Labels are given, for reading them is no part of a step."""
+    setup, attack = set_up(case, load), case.build_attack()
+    single = attack.sample()[0] if isinstance(attack, Sampled) else attack
+    _, labels = setup.private(case)
+    single(setup.victim, replace(setup.observation(case), labels=labels), seed=case.seed)
 
 
-def _cost(case: Case, *, load: Load, folder: Path, warm: bool) -> Cost:
-    def run(steps: int) -> None:
-        if run_case(with_steps(case, steps), load=load, folder=folder).status != "done":
-            raise _DidNotRun
+def _warm_up(case: Case, load: Load) -> None:
+    """The first run of a process looks slower than a longer one; the smallest batch will do."""
+    small = replace(case, name="", batch_size=case.batch_sizes().start, local_steps=1)
+    if small.fits():
+        with suppress(Inapplicable):  # batch normalisation may need more than one image
+            attack_once(with_steps(small, 1), load)
 
+
+def _cost(case: Case, *, load: Load, warm: bool) -> Cost:
+    """Of the attack alone: null run and scores take little beside it. Nothing where it is refused or fails; the run meets that again."""
     try:
-        return cost_of(run, warm=warm) if "steps" in accepted_options(case) else Cost()
-    except _DidNotRun:
+        if not warm:
+            _warm_up(case, load)
+        found = cost_of(lambda steps: attack_once(with_steps(case, steps), load), warm=True)
+    except BadInput:
+        raise
+    except Exception:  # noqa: BLE001 - a refusal or a crash: the run meets it again and records it
         return Cost()
+    attack = case.build_attack()
+    runs = attack.sample()[1] if isinstance(attack, Sampled) else 1
+    return Cost(runs * found.fixed, found.step)
+
+
+READING = 10
+"""Replays that reading the labels, comparing the candidates and the null run of a case take together."""
+SHARING = 3
+"""Times of sharing an update that a closed form takes: the model is sent, an update shared, read and compared."""
+
+
+def _sharing(case: Case, load: Load) -> float:
+    """Seconds of setting the case up and sharing its update; nothing where that is refused."""
+    began = time.perf_counter()
+    with suppress(Inapplicable):
+        set_up(case, load).observation(case)
+    return time.perf_counter() - began
+
+
+def _scoring(case: Case, load: Load) -> float:
+    """Seconds of scoring a reconstruction and a null run; it matters for large images."""
+    setup = load(case)
+    truths = setup.images[case.first : case.first + case.batch_size]
+    return 2 * elapsed(lambda: pair_images(truths, truths, pool=setup.pool(case)))
 
 
 def again(case: Case, question: Question, option: str, value: int | None) -> str:
@@ -425,8 +641,7 @@ def again(case: Case, question: Question, option: str, value: int | None) -> str
 def save(folder: Path, found: Plan | Request) -> None:
     """Writes the plan, or the request as long as there is none."""
     content = asdict(found) if isinstance(found, Plan) else {"request": asdict(found)}
-    text = json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False)
-    write_whole(folder / FILE, f"{text}\n".encode())
+    write_whole(folder / FILE, json_text({"format": FORMAT, **content}))
 
 
 def read(folder: Path) -> Plan | Request:
@@ -434,42 +649,42 @@ def read(folder: Path) -> Plan | Request:
     path = folder / FILE
     if not path.is_file():
         raise BadInput(f"nothing to resume: {folder} has no {FILE}; start the audit without --resume")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, list):
-            return of_cases([_case(fields) for fields in found])
-        if found["format"] != FORMAT:
-            raise ValueError(f"format {found['format']}")
-        request = _request(found["request"])
-        return request if "cases" not in found else _plan(request, found)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-        raise BadInput(f"{path} is damaged; start the audit again without --resume") from error
+    return read_json(path, _decode, remedy="move it away, or start another audit with another --out")
+
+
+def of_audit(folder: Path) -> Plan | Request | None:
+    """What was asked of a whole audit; None where there was none, or only a list of cases, as older versions kept."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    remedy = "move it away to see the report without it"
+    return read_json(path, lambda found: None if isinstance(found, list) else _decode(found), remedy=remedy)
 
 
 def of_cases(cases: Sequence[Case]) -> Plan:
     """A plan of the question ``updates`` alone."""
     if not cases:
-        raise ValueError("a plan without a case")
+        raise BadInput("a plan needs a case")
     request = Request(("updates",), cases[0], tuple(cases), (), cases[0], Effort())
     return Plan(request, cases=tuple(cases))
 
 
-def _case(fields: Mapping[str, Any]) -> Case:
-    return restored({**fields, "change": case_of(fields)["change"]})
+def _decode(found: Any) -> Plan | Request:
+    if isinstance(found, list):
+        return of_cases([typed(Case, present_fields(fields), f"[{place}]") for place, fields in enumerate(found)])
+    known = dict(typed(Mapping[str, Any], found))
+    if known.pop("format", None) != FORMAT:
+        raise Misfit("it is of another version")
+    request = _cases(known.get("request"), ("main", "split"), ("cases", "ladder"))
+    if "cases" not in known:
+        return typed(Request, request, "request")
+    return typed(Plan, _cases({**known, "request": request}, (), ("cases", "ladder")))
 
 
-def _request(fields: Mapping[str, Any]) -> Request:
-    questions = tuple(question for question in QUESTIONS if question in fields["questions"])
-    parts: dict[str, Any] = {name: _case(fields[name]) for name in ("main", "split")}
-    parts |= {name: tuple(map(_case, fields[name])) for name in ("cases", "ladder")}
-    return Request(**{**fields, **parts, "questions": questions, "effort": Effort(**fields["effort"])})
-
-
-def _plan(request: Request, fields: Mapping[str, Any]) -> Plan:
-    parts: dict[str, Any] = {name: tuple(map(_case, fields[name])) for name in ("cases", "ladder")}
-    training = fields["training"]
-    parts["training"] = None if training is None else TrainingPlan(**training)
-    parts["trials"] = tuple(trial_from(one) for one in fields["trials"])
-    parts["notes"] = tuple(fields["notes"])
-    known = {name: fields[name] for name in ("epochs", "refusals", "estimates", "planning")}
-    return Plan(request, **known, **parts)
+def _cases(fields: Any, single: Sequence[str], several: Sequence[str]) -> dict[str, Any]:
+    """The fields with their cases in the present form; what is none is left, to be refused."""
+    found = dict(typed(Mapping[str, Any], fields))
+    found |= {name: present_fields(found[name]) for name in single if name in found}
+    return found | {
+        name: list(map(present_fields, found[name])) for name in several if isinstance(found.get(name), list)
+    }

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from leakgauge.audit import evidence
-from leakgauge.audit.case import Case, Change, restored
-from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text
+from leakgauge.audit.case import Case, Change, present_fields
+from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text, safe_command
 from leakgauge.audit.migrate import migrated
 from leakgauge.audit.questions import Question
-from leakgauge.audit.scoring import Interval, Scores, scores_from
-from leakgauge.audit.verdict import Outcome, Verdict, verdict_from
-from leakgauge.core import Assumption, Kind
+from leakgauge.audit.scoring import Interval, Scores, values_in
+from leakgauge.audit.typed import Misfit, typed
+from leakgauge.audit.verdict import Outcome, Verdict
+from leakgauge.channels.facts import LocalTraining
+from leakgauge.core import Assumption, Kind, Raced
+from leakgauge.data.facts import USUAL, DataFacts
+from leakgauge.errors import BadInput
 
-FORMAT = 3
-"""Of a line. Format 3 holds the verdict as facts; records of 0.1 hold sentences and are converted as they are read."""
+FORMAT = 4
+"""Of a line. Format 4 says what raced, format 3 holds the verdict as facts; records of 0.1 hold sentences. All are converted as they are
+read."""
 FILE = "records.jsonl"
 Status = Literal["done", "refused", "error", "withdrawn"]
 
@@ -51,6 +55,32 @@ class Frame:
     picture: str
 
 
+Start = Literal["file", "fixed", "random"]
+"""Where the weights came from at which a captured update is replayed: a file, the model's own, or the model's own drawn at random."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """An update that a real client sent, and how well it is explained.
+
+    ``update``, ``weights`` and ``truth`` are the files, ``holds`` is what the update is; empty where there is none. ``start`` says where
+    the weights before the update came from. ``statistics``: running statistics that a batch had changed came with it. ``labels`` are those
+    the attack read. A mismatch is 1 − cosine between the captured update and the one that the reconstruction, the null run or the true
+    batch would make (0: the same direction); None where it cannot be replayed.
+    """
+
+    update: str
+    holds: str = "delta"
+    weights: str = ""
+    start: Start = "file"
+    truth: str = ""
+    statistics: bool = False
+    labels: tuple[int, ...] | None = None
+    mismatch: float | None = None
+    null_mismatch: float | None = None
+    truth_mismatch: float | None = None
+
+
 @dataclass(frozen=True)
 class Record:
     """Everything one case produced.
@@ -59,8 +89,10 @@ class Record:
     revealed; None where there is none. ``restarts`` maps a metric to its value for each restart (mean over the batch), ``intervals`` to
     the mean over restarts where there are several. ``pictures`` maps truth / reconstruction / null / baseline to a PNG strip (images
     side by side, 1 pixel gap) relative to the run folder. ``stated`` is what the attack said could be recovered before it solved
-    anything. ``finished`` is the time (UTC, ISO 8601) at which the case was done. On disk each score is
-    ``{"mean", "min", "max", "per_image": [...]}``.
+    anything, ``label_accuracy`` the share of its labels that it expects to be right, in any order, ``raced`` what an attack that tries
+    several others tried. ``finished`` is the time (UTC, ISO 8601) at which the case was done. ``captured`` is None for a simulated
+    client; of a captured update without the truth there are pictures, but neither scores nor a verdict. On disk each score is
+    ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case describes.
     """
 
     key: str
@@ -73,6 +105,7 @@ class Record:
     seconds: float
     peak_bytes: int
     victim: VictimFacts = VictimFacts()
+    data: DataFacts = USUAL
     assumptions: tuple[Assumption, ...] = ()
     scores: Scores | None = None
     null: Scores | None = None
@@ -84,13 +117,20 @@ class Record:
     reason: str = ""
     notes: tuple[str, ...] = ()
     stated: tuple[tuple[str, str], ...] = ()
+    label_accuracy: float | None = None
+    raced: tuple[Raced, ...] = ()
     curve: Curve = Curve()
     pictures: Mapping[str, str] = field(default_factory=dict)
     progress: tuple[Frame, ...] = ()
     command: str = ""
     finished: str = ""
+    captured: Captured | None = None
     question: Question = "updates"
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if self.finished:
+            evidence.moment(self.finished)
 
     @property
     def broken(self) -> bool:
@@ -107,6 +147,14 @@ class Record:
         """The single change that sets the case apart from the set-up it explains."""
         return self.case.change
 
+    @property
+    def local(self) -> LocalTraining | None:
+        """The local training of each client; None where it sent a gradient, or by a channel that only another version knows."""
+        try:
+            return self.case.local_training()
+        except BadInput:
+            return None
+
     def assumed(self, kind: Kind) -> tuple[str, ...]:
         """What was assumed of this kind."""
         return tuple(a.what for a in self.assumptions if a.kind == kind)
@@ -121,32 +169,41 @@ def to_json(record: Record) -> dict[str, Any]:
     for name in SCORED:
         scores: Scores | None = getattr(record, name)
         fields[name] = None if scores is None else scores.summary()
+    fields["local"] = None if record.local is None else asdict(record.local)
     return infinity_as_text(fields)
 
 
 def from_json(fields: dict[str, Any]) -> Record:
     """The record that was written down as these fields, in this format or an older one."""
-    known = infinity_from_text(migrated(fields, FORMAT))
-    verdict = known["verdict"]
-    return Record(
-        **{
-            **known,
-            **{name: scores_from(known[name] or {}) for name in SCORED},
-            "case": restored(known["case"]),
-            "victim": VictimFacts(**{**known["victim"], "shape": tuple(known["victim"].get("shape", ()))}),
-            "assumptions": assumptions_from(known["assumptions"]),
-            "intervals": {name: Interval(**one) for name, one in known["intervals"].items()},
-            "verdict": None if verdict is None else verdict_from(verdict),
-            "stated": tuple((str(question), str(answer)) for question, answer in known["stated"]),
-            "curve": Curve(tuple(known["curve"]["steps"]), tuple(map(tuple, known["curve"]["losses"]))),
-            "progress": tuple(Frame(**frame) for frame in known["progress"]),
-            **{name: tuple(known[name]) for name in ("defenses", "notes")},
-        }
-    )
+    known = with_infinity(migrated(fields, FORMAT), SCORED)
+    known.pop("local", None)  # follows from the case
+    record = typed(Record, {**known, "case": present_fields(known.get("case"))})
+    for name in SCORED:
+        scores: Scores | None = getattr(record, name)
+        if scores is not None and len(scores.ssim) != record.case.images:
+            raise Misfit(f"{name} should hold a value for each of the {record.case.images} images of the case")
+    return replace(record, command=safe_command(record.command))
 
 
-def assumptions_from(fields: Sequence[Mapping[str, Any]]) -> tuple[Assumption, ...]:
-    return tuple(Assumption(**one) for one in fields)
+BY_METRIC = ("restarts", "intervals")
+"""Fields, beside the scores, that hold something for each metric."""
+
+
+def with_infinity(fields: Mapping[str, Any], scored: Sequence[str]) -> dict[str, Any]:
+    """Fields of a record with scores as :class:`Scores` holds them, and infinity as a number where there may be one."""
+    scores = {name: values_in(fields.get(name)) for name in scored}
+    return {**fields, **{name: _unbounded(one) for name, one in scores.items()}, **_restored(fields)}
+
+
+def _restored(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _unbounded(fields[name]) for name in BY_METRIC if name in fields}
+
+
+def _unbounded(by_metric: Any) -> Any:
+    """Only the PSNR of a perfect reconstruction is infinite."""
+    if not isinstance(by_metric, Mapping):
+        return by_metric
+    return {name: infinity_from_text(v) if name.startswith("psnr") else v for name, v in by_metric.items()}
 
 
 STORE = JsonLines(
@@ -165,7 +222,7 @@ def read(folder: Path) -> list[Record]:
 
 
 def _counted(record: Record, edit: evidence.Edit | None) -> Record:
-    if edit is None or (record.finished and datetime.fromisoformat(record.finished) > datetime.fromisoformat(edit.at)):
+    if edit is None or (record.finished and evidence.moment(record.finished) > evidence.moment(edit.at)):
         return record  # it was run again since
     reason = f"withdrawn by {edit.author}: {edit.reason}"
     return replace(

@@ -1,24 +1,25 @@
 """Runs cases and writes one record each. A refusal is recorded as a refusal, a crash as an error; neither is a score.
 
 Cases may run in processes of their own (:class:`Processes`): a crash or a kill of one costs the case it was at, and that is tried again.
-An update with unknown data (:func:`attack_captured`) gives pictures and numbers that the adversary sees, but no score.
+An update that a real client sent (:func:`attack_captured`) has scores where the client gives the truth, and otherwise pictures and the
+numbers that the adversary sees.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
+import pickle
 import platform
 import resource
+import shlex
 import signal
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -31,17 +32,18 @@ import torch
 from torch import Tensor
 
 import leakgauge
-from leakgauge.audit import records
-from leakgauge.audit.case import Case
+from leakgauge.audit import evidence, records
+from leakgauge.audit.case import Case, tries_enough
 from leakgauge.audit.evaluate import Result, assess, assumed, null_run
 from leakgauge.audit.evidence import commit, now
-from leakgauge.audit.files import save_strip, write_whole
-from leakgauge.audit.records import Curve, Frame, Record, Status, VictimFacts
+from leakgauge.audit.files import save_strip
+from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
 from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, Reconstruction, Trace, Victim
-from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.data.facts import USUAL, DataFacts
+from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.inversion.knowledge import gradient_alignment
 
 OnRecord = Callable[[Record], None]
@@ -60,7 +62,8 @@ class CaseMap(Protocol):
     def __call__(self, run: Runner, cases: Sequence[Case], /) -> Iterable[Record]: ...
 
 
-def _here(run: Runner, cases: Sequence[Case]) -> Iterable[Record]:
+def here(run: Runner, cases: Sequence[Case], /) -> Iterable[Record]:
+    """One case after another, in this process."""
     return map(run, cases)
 
 
@@ -70,7 +73,7 @@ def run_all(
     load: Load,
     folder: Path,
     resume: bool = False,
-    map: CaseMap = _here,
+    map: CaseMap = here,
     on_record: OnRecord | None = None,
 ) -> list[Record]:
     """Runs every case that has no record yet, or whose record is of a crash or withdrawn, and appends its record as soon as it is done.
@@ -86,7 +89,21 @@ def run_all(
         if on_record is not None:
             on_record(record)
     records.sort(folder, [case.key() for case in cases])
-    return [done[case.key()] for case in cases]
+    return [done[case.key()] for case in cases if case.key() in done]
+
+
+@dataclass(frozen=True)
+class Until:
+    """A map for ``run_all`` that begins no case after the ``time`` (perf_counter); the first always runs."""
+
+    time: float
+    map: CaseMap = here
+
+    def __call__(self, run: Runner, cases: Sequence[Case], /) -> Iterator[Record]:
+        for record in self.map(run, cases):
+            yield record
+            if time.perf_counter() > self.time:
+                return
 
 
 @dataclass(frozen=True)
@@ -103,37 +120,68 @@ class _Runner:
 
 def run_case(case: Case, *, load: Load, folder: Path) -> Record:
     """Attacks one case, its null run and the trivial baseline, and judges. ``BadInput`` is the user's and is raised."""
-    began, victim = time.perf_counter(), VictimFacts()
+    began, victim, data = time.perf_counter(), VictimFacts(), USUAL
     try:
         setup = set_up(case, load)
+        data = setup.facts
         victim = _described(setup, check_fits(setup))
-        result = attack_case(case, setup)
-        return _record(
-            case,
-            "done",
-            began=began,
-            victim=victim,
-            assumptions=result.assumptions,
-            scores=result.scores,
-            null=result.null,
-            baseline=result.baseline,
-            start=result.start,
-            restarts=result.restarts,
-            intervals=_intervals(result.restarts),
-            verdict=result.verdict,
-            notes=result.reconstruction.notes,
-            stated=result.reconstruction.stated,
-            curve=_curve(result.reconstruction.trace),
-            pictures=save_pictures(case, result, folder),
-            progress=_progress(case, setup.victim, result, folder),
-        )
-    except Inapplicable as refusal:
-        return _record(case, "refused", str(refusal), began=began, victim=victim)
-    except (BadInput, OSError):  # for the user to fix, a full disk among them; without a record the case can be resumed
-        raise
-    except Exception as crash:  # noqa: BLE001 - recorded with its traceback as an error, never as a score
-        reason, notes = f"{type(crash).__name__}: {crash}", (traceback.format_exc(),)
-        return _record(case, "error", reason, began=began, victim=victim, notes=notes)
+        attacked = attack_case(case, setup)
+        return _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
+    except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
+        return _without_result(case, error, began=began, victim=victim, data=data)
+
+
+def _judged(
+    case: Case,
+    victim: Victim,
+    result: Result,
+    folder: Path,
+    *,
+    began: float,
+    facts: VictimFacts,
+    data: DataFacts = USUAL,
+) -> Record:
+    """The record of a result, with its pictures."""
+    return _record(
+        case,
+        "done",
+        began=began,
+        victim=facts,
+        data=data,
+        assumptions=result.assumptions,
+        scores=result.scores,
+        null=result.null,
+        baseline=result.baseline,
+        start=result.start,
+        restarts=result.restarts,
+        intervals=_intervals(result.restarts),
+        verdict=result.verdict,
+        pictures=save_pictures(case, result.images, folder),
+        **_said_by_attack(case, victim, result.reconstruction, folder, order=result.order),
+    )
+
+
+def _said_by_attack(
+    case: Case, victim: Victim, found: Reconstruction, folder: Path, *, order: Tensor | None = None
+) -> dict[str, Any]:
+    """What a record holds of the attack itself, whether or not it was scored."""
+    return {
+        "notes": found.notes,
+        "stated": found.stated,
+        "label_accuracy": found.label_accuracy,
+        "raced": found.raced,
+        "curve": _curve(found.trace),
+        "progress": _progress(case, victim, found.trace, folder, order=order),
+    }
+
+
+def _without_result(case: Case, error: Exception, **known: Any) -> Record:
+    """The record of a case that was refused or crashed. What the user has to fix is raised."""
+    if isinstance(error, Inapplicable):
+        return _record(case, "refused", str(error), **known)
+    if isinstance(error, BadInput | CannotWrite):  # a full disk among them; without a record the case can be resumed
+        raise error
+    return _record(case, "error", one_line(error), notes=(trace_without_values(error),), **known)
 
 
 def _record(case: Case, status: Status, reason: str = "", *, began: float, **found: Any) -> Record:
@@ -155,7 +203,10 @@ def _record(case: Case, status: Status, reason: str = "", *, began: float, **fou
 
 
 def _described(setup: Setup, classes: int) -> VictimFacts:
-    victim = setup.victim
+    return _facts_of(setup.victim, classes=classes)
+
+
+def _facts_of(victim: Victim, *, classes: int) -> VictimFacts:
     parameters = sum(p.numel() for p in victim.parameters().values())
     shape = tuple(victim.space.shape)
     return VictimFacts(victim.name, victim.mode, parameters, classes, shape, str(victim.device))
@@ -163,13 +214,14 @@ def _described(setup: Setup, classes: int) -> VictimFacts:
 
 def attack_case(case: Case, setup: Setup, *, nothing: Reconstruction | None = None) -> Result:
     """Attacks the case and judges; ``nothing`` is its null run where that is known."""
-    (x, y), seen, pool = setup.private(case), setup.observation(case), setup.pool(case)
-    return assess(case.build_attack(), setup.victim, seen, x, y, seed=case.seed, pool=pool, nothing=nothing)
+    (x, y), seen, pool = setup.truth(case), setup.observation(case), setup.pool(case)
+    attack, enough = case.build_attack(), tries_enough(case)
+    return assess(attack, setup.victim, seen, x, y, seed=case.seed, pool=pool, nothing=nothing, enough=enough)
 
 
-def save_pictures(case: Case, result: Result, folder: Path) -> dict[str, str]:
+def save_pictures(case: Case, images: Mapping[str, Tensor], folder: Path) -> dict[str, str]:
     """Truth, reconstruction, null run and baseline as strips, by their names."""
-    return {name: save_strip(folder, f"{case.key()}-{name}", images) for name, images in result.images.items()}
+    return {name: save_strip(folder, f"{case.key()}-{name}", batch) for name, batch in images.items()}
 
 
 def _intervals(restarts: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
@@ -185,14 +237,15 @@ def _finite(losses: Tensor) -> tuple[float | None, ...]:
     return tuple(v if abs(v) < float("inf") else None for v in losses.tolist())
 
 
-def _progress(case: Case, victim: Victim, result: Result, folder: Path) -> tuple[Frame, ...]:
+def _progress(case: Case, victim: Victim, trace: Trace, folder: Path, *, order: Tensor | None) -> tuple[Frame, ...]:
     """The candidate over the steps, each image at the place that it has in the end, to be laid over its original."""
-    trace = result.reconstruction.trace
     shown = [
-        (step, victim.space.decode(x).cpu()[result.order])
-        for step, x in zip(trace.snapshot_steps, trace.snapshots, strict=True)
+        (step, victim.space.decode(x).cpu()) for step, x in zip(trace.snapshot_steps, trace.snapshots, strict=True)
     ]
-    return tuple(Frame(step, save_strip(folder, f"{case.key()}-step-{step:06d}", images)) for step, images in shown)
+    return tuple(
+        Frame(step, save_strip(folder, f"{case.key()}-step-{step:06d}", images if order is None else images[order]))
+        for step, images in shown
+    )
 
 
 def versions() -> dict[str, str]:
@@ -213,63 +266,95 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-CAPTURED, CAPTURED_IMAGES = "result.json", "reconstruction.npz"
+CAPTURED_IMAGES = "reconstruction.npz"
 
 
-@dataclass(frozen=True)
-class Unscored:
-    """What can be said without the truth: how well reconstruction and null run explain the update (1 − cosine; 0 is fully)."""
+def attack_captured(
+    case: Case,
+    victim: Victim,
+    seen: Observation,
+    captured: Captured,
+    *,
+    folder: Path,
+    truth: tuple[Tensor, Tensor] | None = None,
+) -> Record:
+    """Attacks a captured observation and writes its record, its pictures and the images (``reconstruction.npz``, in [0, 1]).
 
-    mismatch: float | None
-    null_mismatch: float | None
-    labels: list[int] | None
-    pictures: dict[str, str]
-    summary: dict[str, Any]
-
-
-def attack_captured(case: Case, victim: Victim, seen: Observation, *, folder: Path) -> Unscored:
-    """Runs the case's attack and its null run on a captured observation and writes pictures, images and ``result.json``.
-
-    The images are also kept as ``reconstruction.npz`` in [0, 1]. There is no verdict: a verdict compares with the truth.
-    A client's dropout masks are its own, so the mismatch is measured without dropout, the mean of the masks.
+    ``truth`` are images in [0, 1] and labels, known to the client alone: they are compared with what the attack found, and the attack
+    never sees them. Without them there is no verdict, because a verdict compares with the truth. A client's dropout masks are its own,
+    so a mismatch is measured without dropout, the mean of the masks.
     """
-    attack = case.build_attack()
-    result = attack(victim, seen, seed=case.seed)
-    nothing = null_run(attack, victim, seen, seed=case.seed)
-    images = victim.space.decode(result.x).cpu()
-    pictures = {
-        "reconstruction": save_strip(folder, "reconstruction", images),
-        "null": save_strip(folder, "null", victim.space.decode(nothing.x).cpu()),
-    }
+    began, facts = time.perf_counter(), _facts_of(victim, classes=0)
+    try:
+        private = None
+        if truth is not None:
+            setup = Setup(victim, *truth)
+            facts, private = _described(setup, check_fits(setup)), setup.private(case)
+        made = _attack_captured(case, victim, seen, captured, private, folder, began=began, facts=facts)
+    except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
+        made = _without_result(case, error, began=began, victim=facts, captured=captured)
+    made = replace(made, channel=repr(seen.channel), command=_captured_command(case, captured))
+    records.append(folder, made)
+    settings = {"cases": [asdict(case)], "update": evidence.hash_tensors(seen.signal.values())}
+    evidence.keep(folder, case.model, victim.model, () if truth is None else truth, settings)
+    return made
+
+
+def _attack_captured(
+    case: Case,
+    victim: Victim,
+    seen: Observation,
+    captured: Captured,
+    private: tuple[Tensor, Tensor] | None,
+    folder: Path,
+    *,
+    began: float,
+    facts: VictimFacts,
+) -> Record:
+    attack, seed = case.build_attack(), case.seed
+    if private is not None:
+        result = assess(attack, victim, seen, *private, seed=seed, enough=tries_enough(case))
+        found, nothing, images = result.reconstruction, result.nothing, result.images["reconstruction"]
+        made = _judged(case, victim, result, folder, began=began, facts=facts)
+    else:
+        found = attack(victim, seen, seed=seed)
+        attack = attack if found.by is None else found.by
+        nothing = null_run(attack, victim, seen, seed=seed)
+        images = victim.space.decode(found.x).cpu()
+        shown = {"reconstruction": images, "null": victim.space.decode(nothing.x).cpu()}
+        made = _record(
+            case,
+            "done",
+            began=began,
+            victim=facts,
+            assumptions=assumed(attack, seen),
+            pictures=save_pictures(case, shown, folder),
+            **_said_by_attack(case, victim, found, folder),
+        )
     np.savez_compressed(folder / CAPTURED_IMAGES, images=images.numpy())
-    labels = None if result.y is None else [int(label) for label in result.y]
     steady = without_dropout(victim) if victim.mode == "train" else victim
-    mismatch, null_mismatch = (_mismatch(steady, seen, one) for one in (result, nothing))
-    summary = {
-        "model": case.model,
-        "attack": repr(attack),
-        "channel": repr(seen.channel),
-        "assumptions": [asdict(a) for a in assumed(attack, seen)],
-        "mismatch": mismatch,
-        "null_mismatch": null_mismatch,
-        "labels": labels,
-        "losses": result.losses.tolist(),
-        "notes": [*result.notes, *(["mismatch measured without dropout"] if steady is not victim else [])],
-        "stated": dict(result.stated),
-        "pictures": pictures,
-        "seconds": result.seconds,
-        "versions": versions(),
-        "verdict": None,
-        "why_no_verdict": "the true data is not known here, so nothing could be scored",
-    }
-    write_whole(folder / CAPTURED, json.dumps(summary, indent=1).encode())
-    return Unscored(mismatch, null_mismatch, labels, pictures, summary)
+    explained = replace(
+        captured,
+        labels=None if found.y is None else tuple(int(label) for label in found.y),
+        mismatch=_mismatch(steady, seen, found.x, found.y),
+        null_mismatch=_mismatch(steady, seen, nothing.x, nothing.y),
+        truth_mismatch=None if private is None else _mismatch(steady, seen, *private),
+    )
+    notes = (*made.notes, *(["mismatch measured without dropout"] if steady is not victim else []))
+    return replace(made, captured=explained, notes=notes)
 
 
-def _mismatch(victim: Victim, seen: Observation, result: Reconstruction) -> float | None:
-    if result.y is None:
-        return None
-    return 1 - float(gradient_alignment(victim, seen, result.x, result.y))
+def _mismatch(victim: Victim, seen: Observation, x: Tensor, y: Tensor | None) -> float | None:
+    return (
+        None if y is None else max(0.0, 1 - float(gradient_alignment(victim, seen, x, y)))
+    )  # a cosine may round to above 1
+
+
+def _captured_command(case: Case, captured: Captured) -> str:
+    """The command line that attacks the same files."""
+    files = {"--update": captured.update, "--weights": captured.weights, "--truth": captured.truth}
+    words = [word for flag, path in files.items() if path for word in (flag, path)]
+    return shlex.join([*shlex.split(case.command()), *words, "--update-holds", captured.holds])
 
 
 PRELOADED = ["torch", "torch.optim", "leakgauge.audit.run", "leakgauge.attacks"]
@@ -380,6 +465,15 @@ def _context() -> ForkServerContext | SpawnContext:
     return context
 
 
+def _portable(error: BaseException) -> BaseException:
+    """The error, or its words where it cannot travel to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - bytes of our own
+    except Exception:  # noqa: BLE001 - a class of the user's may fail in any way
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
 def _work(run: Callable[[Case], Record], pipe: Connection, environment: dict[str, str]) -> None:
     """Runs in the worker until the driver is gone. Ctrl-C is the driver's, which ends its workers."""
     os.environ.clear()  # the server's are those of its start
@@ -393,7 +487,7 @@ def _work(run: Callable[[Case], Record], pipe: Connection, environment: dict[str
         try:
             answer: Record | BaseException = run(case)
         except BaseException as error:  # noqa: BLE001 - carried to the driver, which raises it
-            answer = error
+            answer = _portable(error)
         try:
             pipe.send(answer)
         except BrokenPipeError:  # the driver was killed

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Reconstruction, Space, Tokens
+from leakgauge.core.defaults import plain_defaults
+from leakgauge.core.running import refuse_samples
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 from leakgauge.measures import baseline, image, reidentification, text
 from leakgauge.measures.image import pair
 from leakgauge.measures.layout import layout, layout_pairs, lead, pair_pieces, pieces
@@ -49,6 +52,11 @@ class Scores:
     ssim_reduced: tuple[float, ...] | None = None
     psnr_reduced: tuple[float, ...] | None = None
 
+    def __post_init__(self) -> None:
+        counts = {len(values) for field in fields(self) if (values := getattr(self, field.name)) is not None}
+        if len(counts) != 1 or 0 in counts:
+            raise BadInput(f"scores need a value of each metric for every image, got {sorted(counts)} values")
+
     @overload
     def mean(self, metric: Literal["mse", "psnr", "ssim"]) -> float: ...
     @overload
@@ -72,13 +80,15 @@ class Scores:
         return {name: mean for name, mean in found.items() if mean is not None}
 
 
-def scores_from(summary: Mapping[str, Any]) -> Scores | None:
-    """The scores that were written down as :meth:`Scores.summary`; None where there were none."""
+def values_in(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The fields of :class:`Scores` in what was written down as :meth:`Scores.summary`; None where there were none.
+
+    Mean, smallest and largest value follow from the others and are not read.
+    """
     if not summary:
         return None
     known = {field.name for field in fields(Scores)}
-    values = {name: one and tuple(float(v) for v in one["per_image"]) for name, one in summary.items() if name in known}
-    return Scores(**values)
+    return {name: None if one is None else one["per_image"] for name, one in summary.items() if name in known}
 
 
 def _summary(values: tuple[float, ...] | None) -> dict[str, Any] | None:
@@ -87,6 +97,8 @@ def _summary(values: tuple[float, ...] | None) -> dict[str, Any] | None:
     return {"mean": sum(values) / len(values), "min": min(values), "max": max(values), "per_image": list(values)}
 
 
+@checked
+@plain_defaults()
 def score(
     reconstruction: Reconstruction,
     x: Tensor,
@@ -104,6 +116,9 @@ def score(
     """
     if isinstance(space, Tokens):
         raise BadInput("token ids are no image; compare them with score_text")
+    refuse_samples(x, space.shape, who="score")
+    if y is not None and y.dim() == 1 and len(y) != len(x):
+        raise BadInput(f"score needs one label per sample, got {len(y)} for {len(x)}")
     guesses, truths = space.decode(reconstruction.x), space.decode(x)
     return score_images(guesses, truths, labels=reconstruction.y, truth=y, pool=pool, lpips=lpips, tile=tile)
 
@@ -142,6 +157,8 @@ def pair_images(
     tile: int | None = None,
 ) -> Paired:
     """Guesses (images in [0, 1], as ``truths``) paired with truths one to one, and their scores; see :func:`score`."""
+    if pool is not None:
+        refuse_samples(pool, tuple(truths.shape[1:]), who="pool")
     guesses, truths = guesses.detach().cpu(), truths.detach().cpu()
     order = torch.argsort(pair(guesses, truths))  # order[j] is the guess paired with truth j
     guesses = guesses[order]
@@ -260,6 +277,7 @@ class TextScores:
     labels: tuple[float, ...] | None = None
 
 
+@checked
 def score_text(reconstruction: Reconstruction, x: Tensor, y: Tensor | None) -> TextScores:
     """Metrics of the chosen reconstruction against the true ids ``x`` (N, length) and labels ``y``, paired one to one."""
     guesses, truths = reconstruction.x.detach().cpu(), x.detach().cpu()

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit import evidence
-from leakgauge.audit.case import AuxiliaryImages, Case
+from leakgauge.audit.case import SETUP, AuxiliaryImages, Case
 from leakgauge.audit.evaluate import observe
 from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.data.embedded import MEAN, STD, fashion
-from leakgauge.errors import BadInput, LeakgaugeError
+from leakgauge.data.facts import USUAL, DataFacts
+from leakgauge.errors import BadInput, LeakgaugeError, one_line
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 
 POOL = 200
@@ -24,15 +25,16 @@ POOL = 200
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,) are the data the case takes its batch from."""
+    """``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,) are the data the case takes its batch from; ``facts`` are about them."""
 
     victim: Victim
     images: Tensor
     labels: Tensor
+    facts: DataFacts = USUAL
 
     def private(self, case: Case) -> tuple[Tensor, Tensor]:
         """The case's batch, in model space, on the victim's device."""
-        rows = slice(case.first, case.first + case.batch_size)
+        rows = slice(case.first, case.first + case.images)
         if rows.stop > len(self.images):
             raise BadInput(
                 f"the case needs images {rows.start} to {rows.stop - 1}, but the data holds {len(self.images)}; "
@@ -40,6 +42,11 @@ class Setup:
             )
         x, y = self.images[rows], self.labels[rows]
         return self.victim.to_input(self.victim.space.encode(x)), y.clone().to(self.victim.device)
+
+    def truth(self, case: Case) -> tuple[Tensor, Tensor | None]:
+        """What an attack on the case is scored against: its images, and its labels unless they are made up."""
+        x, y = self.private(case)
+        return x, y if self.facts.labelled else None
 
     def sent(self, case: Case) -> Setup:
         """The set-up with the model that the case's server sends; it knows the auxiliary images, where there are some."""
@@ -65,7 +72,7 @@ class Setup:
     def pool(self, case: Case) -> Tensor | None:
         """Other images of the data, for re-identification; None where the batch is all there is."""
         rows = torch.arange(len(self.images))
-        others = (rows < case.first) | (rows >= case.first + case.batch_size)
+        others = (rows < case.first) | (rows >= case.first + case.images)
         return self.images[others][:POOL] if bool(others.any()) else None
 
     def reveal(self, case: Case) -> tuple[Reveal, ...]:
@@ -77,7 +84,7 @@ class Setup:
 
     def _auxiliary(self, case: Case, count: int) -> Tensor:
         rows = torch.arange(len(self.images))
-        others = rows[(rows < case.first) | (rows >= case.first + case.batch_size)]
+        others = rows[(rows < case.first) | (rows >= case.first + case.images)]
         if len(others) < count:
             raise BadInput(
                 f"the case wants {count} auxiliary images, but the data holds {len(others)} besides the private ones; "
@@ -103,7 +110,7 @@ class Session:
 
     def __call__(self, case: Case) -> Setup:
         """The set-up of the case."""
-        source = (case.model, case.data, case.classes, case.resize, case.device, case.seed)
+        source = (case.model, *(getattr(case, name) for name in SETUP), case.seed)
         if source not in self._loaded:
             self._loaded[source] = self._load(case)
         found = self._loaded[source]
@@ -161,11 +168,11 @@ def check_fits(setup: Setup) -> int:
         raise
     except Exception as error:
         shape = "x".join(map(str, victim.space.shape))
-        raise BadInput(
-            f"the model {victim.name} does not take images of shape {shape}: {type(error).__name__}: {_first_line(error)}"
-        ) from error
-    if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(probe):
-        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise BadInput(f"the model {victim.name} does not take images of shape {shape}: {one_line(error)}") from error
+    if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(probe) or output.is_complex():
+        got = type(output).__name__
+        if isinstance(output, Tensor):
+            got = "complex numbers" if output.is_complex() else tuple(output.shape)
         raise BadInput(f"the model {victim.name} must return class scores of shape (batch, classes), it returned {got}")
     classes = output.shape[1]
     if int(setup.labels.min()) < 0 or int(setup.labels.max()) >= classes:
@@ -185,7 +192,3 @@ def modes_differ(setup: Setup) -> bool:
     with torch.no_grad(), private_randomness(0, victim.device):
         training, evaluated = (replace(victim, mode=mode)(x) for mode in ("train", "eval"))
     return not torch.equal(training, evaluated)
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "")

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from leakgauge.audit.case import Case, accepted_options
+from leakgauge.audit.files import make_private
 from leakgauge.audit.scoring import score_images
 from leakgauge.audit.session import Load, set_up
 from leakgauge.channels.dropout import without_dropout
@@ -113,7 +114,7 @@ def tune(
     if not space or "steps" not in known:
         raise BadInput(f"the attack {case.attack} has none of the options to search; it takes {', '.join(known)}")
     optuna = _optuna()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     with _quiet(optuna):
         study = optuna.create_study(
             storage=optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / FILE))),

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from leakgauge.audit.scoring import ALIKE, Scores
 from leakgauge.core import Assumption, Kind
@@ -23,12 +23,13 @@ class Outcome(StrEnum):
 
     FEASIBLE = "feasible"
     PARTIAL = "partial"
+    INCONCLUSIVE = "inconclusive"
     INFEASIBLE = "infeasible_within_budget"
 
     @property
     def severity(self) -> int:
-        """How much leaks: 0 nothing that was found, 2 most."""
-        return {Outcome.INFEASIBLE: 0, Outcome.PARTIAL: 1, Outcome.FEASIBLE: 2}[self]
+        """How bad it is for a gate: least is a negative that is evidence, most is a reconstruction."""
+        return {Outcome.INFEASIBLE: 0, Outcome.INCONCLUSIVE: 1, Outcome.PARTIAL: 2, Outcome.FEASIBLE: 3}[self]
 
     @property
     def label(self) -> str:
@@ -38,7 +39,12 @@ class Outcome(StrEnum):
     @property
     def colour(self) -> str:
         """On a terminal and, as a mark, in Markdown; the page has a style of the outcome's value."""
-        return {Outcome.INFEASIBLE: "blue", Outcome.PARTIAL: "yellow", Outcome.FEASIBLE: "red"}[self]
+        return {
+            Outcome.INFEASIBLE: "blue",
+            Outcome.INCONCLUSIVE: "white",
+            Outcome.PARTIAL: "yellow",
+            Outcome.FEASIBLE: "red",
+        }[self]
 
     @property
     def meaning(self) -> str:
@@ -46,12 +52,24 @@ class Outcome(StrEnum):
         return {
             Outcome.FEASIBLE: "The attack reconstructed private images from what was shared, clearly better than without it.",
             Outcome.PARTIAL: "The attack reconstructed some images, or some of their content, but not reliably or not in full.",
+            Outcome.INCONCLUSIVE: "The attack found no private image, but that is no evidence: it could not have succeeded this way.",
             Outcome.INFEASIBLE: "The attack found no private image with the steps, restarts and time it was given.",
         }[self]
 
     @property
     def leaks(self) -> bool:
-        return self is not Outcome.INFEASIBLE
+        return self in (Outcome.FEASIBLE, Outcome.PARTIAL)
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether it is evidence of anything."""
+        return self is not Outcome.INCONCLUSIVE
+
+
+class Cause(StrEnum):
+    """Why a negative is no evidence. ``EFFORT``: the attack took fewer steps than one needs to succeed."""
+
+    EFFORT = "effort"
 
 
 class Way(StrEnum):
@@ -155,7 +173,8 @@ class Verdict:
 
     ``kind`` says whether every assumption is one that a real server satisfies. Of ``images`` in the batch, ``reconstructed`` pass every
     check, ``at_reduced_size`` of these only when averaged down. ``glimpsed`` counts the images that beat the null run by the way in
-    which they do. ``missed`` is the first check that failed, on the first image that failed one; None where all passed.
+    which they do. ``missed`` is the first check that failed, on the first image that failed one; None where all passed. ``cause`` says why
+    an inconclusive verdict is one.
     """
 
     outcome: Outcome
@@ -165,6 +184,7 @@ class Verdict:
     at_reduced_size: int = 0
     glimpsed: Mapping[Way, int] = field(default_factory=dict)
     missed: Check | None = None
+    cause: Cause | None = None
 
     @property
     def evidence(self) -> Evidence:
@@ -179,29 +199,23 @@ class Verdict:
 _EVIDENCE: Mapping[Way, Evidence] = {Way.LAYOUT: "layout", Way.PIECES: "pieces_lead"}
 
 
-def verdict_from(fields: Mapping[str, Any]) -> Verdict:
-    """The verdict that was written down as ``asdict(verdict)``."""
-    known = dict(fields)
-    missed = known.get("missed")
-    known["outcome"] = Outcome(known["outcome"])
-    known["glimpsed"] = {Way(way): int(count) for way, count in known.get("glimpsed", {}).items()}
-    known["missed"] = None if missed is None else Check(**missed)
-    return Verdict(**known)
-
-
 def judge(
     scores: Scores,
     null: Scores,
     baseline: Scores,
     assumptions: Sequence[Assumption] = (),
     *,
+    enough: bool = True,
     to_reconstruct: Sequence[Check] = RECONSTRUCTED,
     to_glimpse: Sequence[Check] = GLIMPSED,
     to_outline: Sequence[Check] = OUTLINED,
     to_order: Sequence[Check] = SCRAMBLED,
     to_see: Sequence[Check] = REDUCED,
 ) -> Verdict:
-    """Applies the table image by image; ``null`` and ``baseline`` are scored on the same truths in the same order."""
+    """Applies the table image by image; ``null`` and ``baseline`` are scored on the same truths in the same order.
+
+    ``enough`` is whether the attack tried hard enough for a negative to count; what it found counts anyway.
+    """
     count = len(scores.ssim)
     reconstructed = [_failed(to_reconstruct, i, scores, null, baseline) for i in range(count)]
     smaller = _compared(to_see, scores, null, baseline)
@@ -227,9 +241,10 @@ def judge(
     elif whole or seen:
         outcome, decisive = Outcome.PARTIAL, reconstructed
     else:
-        outcome, decisive = Outcome.INFEASIBLE, glimpsed
+        outcome, decisive = Outcome.INFEASIBLE if enough else Outcome.INCONCLUSIVE, glimpsed
+    cause = Cause.EFFORT if outcome is Outcome.INCONCLUSIVE else None
     missed = next((check for check in decisive if check is not None), None)
-    return Verdict(outcome, kind, count, whole, by_size, seen, missed)
+    return Verdict(outcome, kind, count, whole, by_size, seen, missed, cause)
 
 
 def _compared(checks: Sequence[Check], scores: Scores, null: Scores, baseline: Scores) -> list[bool]:

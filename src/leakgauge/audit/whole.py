@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from leakgauge.audit import evidence, records
-from leakgauge.audit.case import Case, restored, with_steps
+from leakgauge.audit.case import Case, accepted_options, with_steps
 from leakgauge.audit.files import DRAFTS, PICTURES, sole_writer, write_whole
-from leakgauge.audit.plan import FILE, Plan, Request, make_plan, save
+from leakgauge.audit.phrasing import duration, few, plural
+from leakgauge.audit.plan import FILE, FINISH, Plan, Request, make_plan, save
 from leakgauge.audit.questions import Question, answers, defenses, split, training
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.questions.defenses import DefenseRecord
@@ -22,10 +25,10 @@ from leakgauge.audit.questions.split import DECODER, FEATURES, CutRecord, ScanRu
 from leakgauge.audit.questions.training import train, trained
 from leakgauge.audit.questions.updates import Explanation, explain
 from leakgauge.audit.records import Record
-from leakgauge.audit.run import CaseMap, run_all
+from leakgauge.audit.run import CaseMap, Until, here, run_all
 from leakgauge.audit.session import Load, keep_evidence
 from leakgauge.audit.wording import result
-from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
+from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line
 from leakgauge.inversion import watching
 
 EXPLANATION = "explanation.json"
@@ -73,6 +76,11 @@ class _Run:
     load: Load
     watcher: Watcher
     map: CaseMap | None
+    until: float = math.inf
+
+
+class _TimeIsOver(Exception):
+    """Ends a question whose time was over before all of it was done; what is on record counts."""
 
 
 def refuse_second(folder: Path) -> None:
@@ -101,11 +109,29 @@ def _conduct(
 ) -> tuple[Plan, dict[Question, Answer]]:
     for left in (*folder.glob(DRAFTS), *folder.glob(f"{PICTURES}/{DRAFTS}")):
         left.unlink(missing_ok=True)  # a killed process left it half-written; it never counted
+    if isinstance(asked, Plan):
+        _check_together(asked, folder)
     plan = asked if isinstance(asked, Plan) else _planned(asked, folder=folder, load=load, began=began, watcher=watcher)
     watcher.planned(plan.estimates)
     if any(question not in answers.read(folder) for question in plan.questions):
         keep_evidence(folder, _sources(plan), load)
-    return plan, run(plan, folder=folder, load=load, watcher=watcher, map=map)
+    until = math.inf
+    if isinstance(asked, Request) and asked.budget is not None and asked.effort.leaves_open(asked.questions):
+        until = began + asked.budget - FINISH  # who resumes a run, or fixes the effort, wants all of it
+    return plan, run(plan, folder=folder, load=load, watcher=watcher, map=map, until=until)
+
+
+def _check_together(plan: Plan, folder: Path) -> None:
+    """Refuses a folder whose files are of different runs: what is on record must be what was planned."""
+    apart = "and {other} are not of one run; start another audit with another --out"
+    if "split" in plan.questions and split.exists(folder) and split.read_plan(folder).case != plan.request.split:
+        raise BadInput(f"{folder / FILE} {apart.format(other=split.PLAN)}")
+    found = [(record.key, record.case.key(), records.FILE) for record in records.STORE.read_if_there(folder)]
+    found += [(record.key, record.trial.key(), defenses.FILE) for record in defenses.STORE.read_if_there(folder)]
+    planned = {*(case.key() for case in plan.every_case), *(trial.key() for trial in plan.trials)}
+    for key, own, name in found:
+        if key in planned and key != own:
+            raise BadInput(f"{folder / FILE} {apart.format(other=name)}")
 
 
 def _sources(plan: Plan) -> list[Case]:
@@ -121,7 +147,9 @@ def _planned(request: Request, *, folder: Path, load: Load, began: float, watche
     _forget(folder)
     try:
         plan = make_plan(request, load=load, folder=folder, began=began, on_question=watcher.planning)
-    except LeakgaugeError:
+    except CannotWrite:  # the user makes room and resumes
+        raise
+    except Exception:  # a mistake or a crash; what cannot be planned cannot be resumed either
         _forget(folder)
         (folder / FILE).unlink(missing_ok=True)
         raise
@@ -140,7 +168,7 @@ def explained(folder: Path, plan: Plan, *, models: Mapping[str, str] | None = No
     """Which single changes flip the verdict of the set-up that counts; kept with the run. None where it has no record."""
     found = records.read(folder) if records.exists(folder) else []
     main = next((case for case in plan.every_case if _same(case, plan.request.main)), None)
-    if not found or main is None:
+    if main is None or all(record.case.content_key() != main.content_key() for record in found):
         return None
     made = explain(found, main=main, models=models)
     write_whole(folder / EXPLANATION, json.dumps(made.summary(), indent=1).encode())
@@ -153,15 +181,21 @@ def _same(case: Case, other: Case) -> bool:
 
 
 def run(
-    plan: Plan, *, folder: Path, load: Load, watcher: Watcher | None = None, map: CaseMap | None = None
+    plan: Plan,
+    *,
+    folder: Path,
+    load: Load,
+    watcher: Watcher | None = None,
+    map: CaseMap | None = None,
+    until: float = math.inf,
 ) -> dict[Question, Answer]:
     """Does what the plan says and is not done yet; returns what became of every question.
 
     What is done is known from each question's own file, so the same call resumes a run that was stopped anywhere. A
     question that refuses or crashes is recorded as such, and the next one runs. ``map`` runs the cases of ``updates``
-    elsewhere.
+    elsewhere. After the time ``until`` (perf_counter) nothing begins; what was left out is named.
     """
-    this = _Run(plan, folder, load, Unwatched() if watcher is None else watcher, map)
+    this = _Run(plan, folder, load, Unwatched() if watcher is None else watcher, map, until)
     known = answers.read(folder)
     for question in plan.questions:
         before = known.get(question)
@@ -178,22 +212,28 @@ def _answered(run: _Run, question: Question, before: Answer | None) -> Answer:
     if before is not None and before.status == "refused":
         return before
     began = time.perf_counter()
+    if began > run.until and question != "updates":
+        return Answer(
+            question, "refused", f"the time was over; it takes about {duration(run.plan.estimates.get(question, 0.0))}"
+        )
     try:
         _ANSWERS[question](run)
-    except OSError:  # a full disk: the user makes room and resumes
+    except _TimeIsOver as over:
+        return Answer(question, "refused", f"the time was over: {over}", time.perf_counter() - began)
+    except CannotWrite:  # a full disk: the user makes room and resumes
         raise
     except (BadInput, Inapplicable) as refusal:
         if question == "updates":  # its refusals are records of cases; this one is for the user to fix
             raise
         return Answer(question, "refused", str(refusal), time.perf_counter() - began)
     except Exception as crash:  # noqa: BLE001 - recorded as a failure, never as a result
-        reason = f"{type(crash).__name__}: {crash} ({_place(crash)})"
+        reason = f"{one_line(crash)} ({_place(crash)})"
         return Answer(question, "failed", reason, time.perf_counter() - began)
     return Answer(question, "answered", "", time.perf_counter() - began)
 
 
 def _updates(run: _Run) -> None:
-    cases = run.plan.every_case
+    cases = sorted(run.plan.every_case, key=lambda case: not _same(case, run.plan.request.main))  # first what counts
     finished = 0.0
     run.watcher.started("updates", len(cases))
 
@@ -207,9 +247,19 @@ def _updates(run: _Run) -> None:
 
     keys = _known_keys(run.folder)
     waiting = sum(case.key() in keys for case in cases)
-    elsewhere = {} if run.map is None else {"map": run.map}
+    where: CaseMap = here if run.map is None else run.map
+    timed = [case for case in cases if "steps" in accepted_options(case)]
+    closed = [case for case in cases if case not in timed]  # seconds: here, and never left out
+    run_cases = partial(run_all, load=run.load, folder=run.folder, resume=True, on_record=on_record)
     with watching(on_step):
-        run_all(cases, load=run.load, folder=run.folder, resume=True, on_record=on_record, **elsewhere)
+        done = [*run_cases(closed), *run_cases(timed, map=Until(run.until, where))]
+    records.sort(run.folder, [case.key() for case in run.plan.every_case])
+    if len(done) < len(cases):
+        keys = {record.key for record in done}
+        late = [case.short_name() for case in cases if case.key() not in keys]
+        raise _TimeIsOver(
+            f"{plural(len(late), 'set-up')} of {len(cases)} {'was' if len(late) == 1 else 'were'} not attacked ({few(late)})"
+        )
 
 
 def _known_keys(folder: Path) -> set[str]:
@@ -243,7 +293,7 @@ def _split(run: _Run) -> None:
         done += record.attack != DECODER
         run.watcher.moved("split", done, record.said)
 
-    ScanRun(run.load(restored(dict(plan.case))), plan, run.folder, on_record=on_record)()
+    ScanRun(run.load(plan.case), plan, run.folder, on_record=on_record)()
 
 
 def _defenses(run: _Run) -> None:
@@ -256,7 +306,17 @@ def _defenses(run: _Run) -> None:
         done += 1
         run.watcher.moved("defenses", done, " + ".join(record.defenses) or "no defense")
 
-    defenses.run_trials(trials, load=run.load, folder=run.folder, resume=True, on_record=on_record)
+    found = defenses.run_trials(
+        trials,
+        load=run.load,
+        folder=run.folder,
+        resume=True,
+        skip_pointless=True,
+        until=run.until,
+        on_record=on_record,
+    )
+    if len(found) < len(trials) and not defenses.pointless(found[0]):
+        raise _TimeIsOver(f"{len(trials) - len(found)} of {plural(len(trials), 'trial')} were not run")
 
 
 _ANSWERS: Mapping[Question, Callable[[_Run], None]] = {

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from leakgauge.audit.case import accepted_options
+from leakgauge.audit.case import accepted_options, enough_steps, uses_of
 from leakgauge.audit.findings import (
+    EXPLAINED,
     LEAST_DROP,
+    MISFIT,
     Defended,
     Defenses,
     Findings,
@@ -28,9 +30,13 @@ from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.questions.defenses import DefenseRecord
 from leakgauge.audit.questions.training import MonitorRun
-from leakgauge.audit.questions.updates import Explanation
+from leakgauge.audit.questions.updates import GUIDED, Explanation
 from leakgauge.audit.records import Record
-from leakgauge.audit.verdict import Check, Evidence, Outcome, Verdict, Way
+from leakgauge.audit.verdict import Cause, Check, Evidence, Outcome, Verdict, Way
+from leakgauge.channels.facts import LocalTraining
+from leakgauge.core import Raced
+from leakgauge.data.facts import DataFacts
+from leakgauge.data.levels import BITS, Levels
 from leakgauge.measures.membership import Rate
 from leakgauge.monitor.summary import conclusion
 
@@ -52,6 +58,8 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "labels": ("Labels recovered", "higher = more labels read"),
 }
 """Name of each metric and how to read it."""
+CERTAIN_LABEL = 0.995
+"""Expected accuracy from which labels count as certain."""
 OPTIONAL = ("ssim_reduced", "psnr_reduced", "pieces", "pieces_lead")
 """Metrics of large images and of models that cut images into patches; elsewhere they are not missed."""
 SEEN: Mapping[Evidence, str] = {"ssim": "SSIM", "layout": "layout correlation", "pieces_lead": "patch lead"}
@@ -85,6 +93,41 @@ def interval(measured: Measured, *, brackets: bool = True) -> str:
     return f"{value} ({spread})" if brackets else f"{value}, {spread}"
 
 
+# The data
+
+MADE_UP = "The images have no classes, so their labels are made up (0, 1, 2, …) and not scored."
+NO_CLASSES = "The images have no classes, so accuracy and measures by class are left out."
+
+
+def data_notes(data: DataFacts, *, labels: str = MADE_UP) -> list[str]:
+    """What must be known about the data; nothing for images of 8 bits with labels of their own.
+
+    >>> data_notes(DataFacts(levels=Levels(0, 4095, "values")))
+    ['The images are read at 12 bits (black is 0, white is 4095), because their largest value fits in that.']
+    """
+    return [
+        *([] if data.labelled else [labels]),
+        *([f"The images are read {how}."] if (how := read_at(data.levels)) else []),
+    ]
+
+
+def read_at(levels: Levels) -> str:
+    """At which depth or window images are read, and why; empty for the usual one.
+
+    >>> read_at(Levels(-160, 239, "file"))
+    'at a window (black is -160, white is 239), as the files say'
+    """
+    if levels.known_by == "type":
+        return ""
+    bits = next((f"{n} bits" for n in BITS if (levels.black, levels.white) == (0, 2**n - 1)), "")
+    why = {
+        "file": "as the files say",
+        "values": "because their largest value fits in that" if bits else "their lowest and highest value",
+        "window": "as asked",
+    }[levels.known_by]
+    return f"at {bits or 'a window'} (black is {levels.black:g}, white is {levels.white:g}), {why}"
+
+
 # One verdict
 
 
@@ -110,12 +153,15 @@ def rule(verdict: Verdict) -> str:
         how = f" ({', '.join(alone)})" if alone else ""
         none = "it is not reconstructed" if verdict.images == 1 else "none is reconstructed"
         return f"{seen} of {plural(verdict.images, 'image')} {beat} the null run{how}; {none}, missed: {missed} ({verdict.kind})"
-    if verdict.outcome is not Outcome.INFEASIBLE:  # an old record of which the outcome alone is known
+    if verdict.outcome.leaks:  # an old record of which the outcome alone is known
         return f"{verdict.outcome.label} ({verdict.kind})"
     none = "the image does not beat" if verdict.images == 1 else f"none of {verdict.images} images beats"
-    return f"{none} the null run{f'; missed: {missed}' if missed else ''} ({verdict.kind})"
+    why = "" if verdict.cause is None else f"; no evidence: {CAUSES[verdict.cause]}"
+    return f"{none} the null run{f'; missed: {missed}' if missed else ''}{why} ({verdict.kind})"
 
 
+CAUSES: Mapping[Cause, str] = {Cause.EFFORT: "not enough effort"}
+"""Why a negative is no evidence."""
 _WAYS: Mapping[Way, str] = {Way.STRUCTURE: "SSIM", Way.LAYOUT: "layout", Way.PIECES: "patches"}
 
 
@@ -152,17 +198,46 @@ def quality(update: Update) -> str:
     """
     said = []
     verdict = update.verdict
-    if verdict is not None and verdict.outcome is Outcome.PARTIAL and update.batch > 1:
+    if verdict is not None and verdict.outcome is Outcome.PARTIAL and update.images > 1:
         said.append(counted(verdict))
     if update.evidence != "ssim":
         value, null = (getattr(update, f"{side}{update.evidence}") for side in ("", "null_"))
         said.append(f"{SEEN[update.evidence]} {number(value, 2)}, null run {number(null, 2)}")
-    mean = "on average " if said and update.batch > 1 else ""
+    mean = "on average " if said and update.images > 1 else ""
     said.append(
         f"{mean}SSIM {number(update.ssim, 2)}, PSNR {number(update.psnr, 1)} dB; "
         f"null run: SSIM {number(update.null_ssim, 2)}, PSNR {number(update.null_psnr, 1)} dB"
     )
     return "; ".join(said)
+
+
+def labels_expected(batch: int, accuracy: float | None) -> str:
+    """How many labels an attack expects to have read, before anybody compares them; empty if it does not say.
+
+    >>> labels_expected(32, 0.9), labels_expected(4, 1.0)
+    ('about 29 of 32 labels are expected to be right, in any order', 'all 4 labels are expected to be right, in any order')
+    >>> labels_expected(1, 1.0), labels_expected(4, None)
+    ('right with a probability of 100 %', '')
+    """
+    if accuracy is None:
+        return ""
+    if batch == 1:
+        return f"right with a probability of {100 * accuracy:.0f} %"
+    count = f"all {batch}" if accuracy >= CERTAIN_LABEL else f"about {round(accuracy * batch)} of {batch}"
+    return f"{count} labels are expected to be right, in any order"
+
+
+def labels_sentence(batch: int, accuracy: float | None, right: float | None) -> str:
+    """What an attack expected of the labels of a batch, beside what was found.
+
+    >>> labels_sentence(32, 0.9, 0.875)
+    'About 29 of 32 labels are expected to be right, in any order; 28 are.'
+    """
+    said = labels_expected(batch, accuracy)
+    if batch == 1 or not said:
+        return ""
+    found = "" if right is None else f"; {round(right * batch)} are"
+    return f"{said[0].upper()}{said[1:]}{found}."
 
 
 def evaluation(found: Result) -> str:
@@ -175,11 +250,19 @@ def evaluation(found: Result) -> str:
             f"{side} {metric(name, m, unit=True)}" for side, one in sides.items() if (m := one.mean(name)) is not None
         ]
         lines.append(f"{METRICS[name][0]} {metric(name, found.scores.mean(name), unit=True)} ({', '.join(others)}).")
+    said = labels_sentence(len(found.order), found.reconstruction.label_accuracy, found.scores.mean("labels"))
+    lines += [said] if said else []
     known = "; ".join(assumption.what for assumption in found.assumptions) or "nothing beyond the signal"
     return "\n".join([*lines, f"{found.victim}, {found.channel}. Assumed: {known}."])
 
 
 # One record
+
+
+def labels_of(record: Record) -> str:
+    """:func:`labels_sentence` of a record; empty if it has none."""
+    right = None if record.scores is None else record.scores.mean("labels")
+    return labels_sentence(record.case.images, record.label_accuracy, right)
 
 
 @dataclass(frozen=True)
@@ -199,6 +282,9 @@ ENDINGS: Mapping[str, Ending] = {
     "error": Ending("error", "Error", "The run broke before it could be judged. It has no score."),
     "withdrawn": Ending("withdrawn", "Withdrawn", "The record was withdrawn after the run. It has no score."),
     "unjudged": Ending("unjudged", "No verdict", "The attack ran, but no verdict was recorded."),
+    "unscored": Ending(
+        "unscored", "No verdict", "The true images are not known here, so there is nothing to compare with."
+    ),
 }
 
 
@@ -206,17 +292,22 @@ def ending(record: Record) -> Ending:
     """How the record ended. A refusal or an error never carries a verdict, whatever else the record holds."""
     if record.status != "done":
         return ENDINGS[record.status]
-    return ENDINGS["unjudged" if record.outcome is None else record.outcome.value]
+    if record.outcome is None:
+        return ENDINGS["unjudged" if record.captured is None else "unscored"]
+    return ENDINGS[record.outcome.value]
 
 
 def result(record: Record) -> str:
     """The outcome in a few words, or why there is none."""
+    if record.status == "done" and record.outcome is None:
+        return ending(record).label.lower()
     return f"{record.status}: {record.reason}" if record.outcome is None else record.outcome.label
 
 
 def server_of(records: Sequence[Record]) -> str:
-    """Whom these set-ups are about."""
-    dishonest = [bool(r.assumed("malicious") or r.case.server) for r in records]
+    """Whom the set-ups are about that were asked for; single changes say themselves what they change."""
+    own = [r for r in records if r.change is None] or records
+    dishonest = [bool(r.assumed("malicious") or r.case.server) for r in own]
     if not any(dishonest):
         return SERVER
     return MALICIOUS if all(dishonest) else f"a server (malicious in {sum(dishonest)} of them)"
@@ -227,18 +318,72 @@ def case_sentence(record: Record) -> str:
     return {
         "feasible": "An adversary with the knowledge listed below could reconstruct private images.",
         "partial": "An adversary with the knowledge listed below could partially reconstruct private images.",
+        "inconclusive": f"Nothing was reconstructed, and that is no evidence: {_unproven(record)}.",
         "infeasible_within_budget": f"No private image was reconstructed within the budget spent ({_budget(record)}).",
         "refused": "The attack does not apply to this set-up and was not run, so there is no score.",
         "error": "The run broke before it could be judged, so there is no score.",
         "withdrawn": "The record was withdrawn after the run, so there is no score.",
         "unjudged": "The attack ran, but no verdict was recorded.",
+        "unscored": NO_TRUTH,
     }[ending(record).key]
+
+
+NO_TRUTH = "There is no verdict, because the true images are not known here: look at the pictures, or give the private batch with --truth."
+
+
+def explained(record: Record) -> list[tuple[str, str]]:
+    """How well the captured update is explained, and which labels were read, as rows of a table."""
+    found = record.captured
+    if found is None:
+        return []
+    sides = {
+        "Mismatch of the reconstruction": found.mismatch,
+        "Mismatch of the null run": found.null_mismatch,
+        "Mismatch of the true batch": found.truth_mismatch,
+    }
+    rows = [(name, number(value, 3)) for name, value in sides.items() if value is not None]
+    labels = "none" if found.labels is None else ", ".join(map(str, found.labels))
+    expected = labels_expected(record.case.images, record.label_accuracy)
+    return [*rows, ("Labels read", f"{labels} ({expected})" if expected else labels)]
+
+
+def captured_warnings(record: Record) -> list[str]:
+    """What may be wrong with an attack on a captured update, one sentence each."""
+    found, said = record.captured, list[str]()
+    if found is None or record.status != "done":
+        return said
+    shows = "" if found.mismatch is None else f" (mismatch {number(found.mismatch, 2)}, where 0 explains the update)"
+    if found.start == "random":
+        said.append(
+            f"No --weights were given and {record.case.model} draws its weights at random, so the update was replayed at weights that no "
+            f"server had sent{shows}; give the weights that it had sent."
+        )
+    elif found.start == "fixed" and (found.mismatch or 0) > MISFIT:
+        said.append(
+            f"No --weights were given, so the update was replayed at the weights that {record.case.model} comes with{shows}; if the server "
+            "had sent others, give them."
+        )
+    if (found.truth_mismatch or 0) > EXPLAINED:
+        said.append(
+            f"The true batch itself does not explain the update (mismatch {number(found.truth_mismatch, 2)}): noise was added to it, or "
+            "weights, mode, local steps, learning rate or --truth are not the client's."
+        )
+    if found.statistics and "statistics" not in uses_of(record.case.attack):
+        said.append(
+            f"Running statistics of the batch came with the update, but {record.case.attack} does not use them; --attack {GUIDED} does."
+        )
+    return said
+
+
+def _unproven(record: Record) -> str:
+    """Why a negative is no evidence, with what was spent."""
+    return f"a search needs at least {plural(enough_steps(record.case), 'step')} to succeed (spent: {_budget(record)})"
 
 
 def bound_sentence(record: Record) -> str:
     """What diagnostic assumptions do to the verdict: success is an upper bound, failure failed in spite of the help."""
     count = len(record.assumed("diagnostic"))
-    if not count or record.outcome is None:
+    if not count or record.outcome is None or not record.outcome.conclusive:
         return ""
     granted = plural(count, "diagnostic assumption")
     if record.outcome is Outcome.INFEASIBLE:
@@ -257,6 +402,26 @@ def _budget(record: Record) -> str:
     return ", ".join([*spent, duration(record.seconds)])
 
 
+def raced(record: Record) -> str:
+    """What an attack that tries several tried, the chosen one first; empty for any other.
+
+    >>> from leakgauge.core import Raced
+    >>> told = (Raced("dlg", 20, 0.5), Raced("linear", refused="the first layer is a Conv2d"), Raced("tag", 100, 0.01, chosen=True))
+    >>> from types import SimpleNamespace
+    >>> raced(SimpleNamespace(raced=told))
+    'tag (chosen; 100 steps, mismatch 0.01); dlg (20 steps, mismatch 0.5); does not apply: linear (the first layer is a Conv2d)'
+    """
+    ran = sorted((one for one in record.raced if not one.refused), key=lambda one: not one.chosen)
+    said = [f"{one.name} ({'chosen; ' if one.chosen else ''}{_reached(one)})" for one in ran]
+    refused = [f"{one.name} ({one.refused})" for one in record.raced if one.refused]
+    return "; ".join([*said, *([f"does not apply: {', '.join(refused)}"] if refused else [])])
+
+
+def _reached(one: Raced) -> str:
+    effort = plural(one.steps, "step") if one.steps else "closed form"
+    return effort if one.mismatch is None else f"{effort}, mismatch {one.mismatch:.2g}"
+
+
 def described(record: Record) -> str:
     """One sentence: under which conditions, for which budget, with which outcome."""
     case = record.case
@@ -268,9 +433,26 @@ def described(record: Record) -> str:
     through += f"with {', '.join(case.defenses)}, " if case.defenses else ""
     return (
         f"{result(record)}: {case.model} in {case.mode} mode, batch of {case.batch_size}, "
-        f"{case.local_steps} local step(s), {through}known to the adversary: {', '.join(case.reveal) or 'nothing'}; {kind}; "
+        f"local steps: {local_steps(record.local)}, {through}known to the adversary: {', '.join(case.reveal) or 'nothing'}; {kind}; "
         f"{spent}{record.seconds:.0f} s"
     )
+
+
+def local_steps(found: LocalTraining | None) -> str:
+    """The local training of a client as it was done.
+
+    >>> local_steps(None)
+    '1, the gradient is sent'
+    >>> local_steps(LocalTraining(10, 32, 160, 2.0, 0.1, "SGD(momentum=0.9)", secret_order=True))
+    '10 on batches of 32 (2 epochs of 160 images, shuffled), learning rate 0.1, SGD(momentum=0.9)'
+    """
+    if found is None:
+        return "1, the gradient is sent"
+    on = "the same batch" if found.steps > 1 and found.minibatch == found.images else "batches"
+    epochs = f"{found.epochs:g} epoch{'' if found.epochs == 1 else 's'} of {plural(found.images, 'image')}"
+    shuffled = ", shuffled" if found.secret_order else ""
+    rate = f"learning rate {found.lr:g}, {found.optimizer}"
+    return f"{found.steps} on {on} of {found.minibatch} ({epochs}{shuffled}), {rate}"
 
 
 def explanation(found: Explanation) -> str:
@@ -385,6 +567,7 @@ class Statement:
 _BADGES: Mapping[Outcome, tuple[Tone, str]] = {
     Outcome.FEASIBLE: ("bad", "Leaks"),
     Outcome.PARTIAL: ("partly", "Leaks in part"),
+    Outcome.INCONCLUSIVE: ("none", "Inconclusive"),
     Outcome.INFEASIBLE: ("good", "Held within budget"),
 }
 
@@ -424,7 +607,26 @@ def _unanswered(question: Question, why: Unanswered) -> Statement:
     return Statement(question, QUESTIONS[question], "none", badge, (said,), state=state)
 
 
+def on_captured(found: Updates) -> Statement:
+    """Updates that were attacked without the truth."""
+    first = [u for u in found.every if u.unscored]
+    each = "an update that a client sent" if len(first) == 1 else f"{len(first)} updates that clients sent"
+    said = [f"This run attacked {each}. {NO_TRUTH}"]
+    for u in first:
+        if u.captured is not None and u.captured.mismatch is not None:
+            null = u.captured.null_mismatch
+            beside = "" if null is None else f", that of the null run by {number(null, 2)}"
+            said.append(
+                f"The update of the reconstruction differs from the captured one by {number(u.captured.mismatch, 2)} (1 − cosine; 0 is the "
+                f"same direction){beside}."
+            )
+    assumed = _assumed([w for u in first for w in u.deployable], [w for u in first for w in u.diagnostic])
+    return Statement("updates", QUESTIONS["updates"], "none", "No verdict", tuple(said), assumed, _spent(found.every))
+
+
 def on_updates(found: Updates) -> Statement:
+    if not found.judged:
+        return on_captured(found)
     honest, malicious = [u for u in found.own if not u.malicious], [u for u in found.own if u.malicious]
     plain = [u for u in honest if u.plain]
     ordinary, helped = [u for u in plain if not u.diagnostic], [u for u in plain if u.diagnostic]
@@ -435,6 +637,7 @@ def on_updates(found: Updates) -> Statement:
         said.append(f"With diagnostic help (an upper bound): {tally(helped)}.")
     if honest and malicious:
         said.append(f"With a malicious server: {tally(malicious)}.")
+    said += [broken_protocol(u) for u in found.dishonest]
     defended = [u for u in honest if u.defenses]
     if defended and (ordinary or helped):
         said.append(f"With a defense: {tally(defended)}.")
@@ -442,6 +645,7 @@ def on_updates(found: Updates) -> Statement:
         moves = dict.fromkeys(f"{flip.change} makes it {flip.makes.label}" for flip in found.flips)
         said.append(f"Single changes that move a verdict: {'; '.join(moves)}.")
     said += no_result(found)
+    said += dict.fromkeys(note for u in found.every for note in data_notes(u.data))
     tone, badge = _BADGES[worst]
     bound = "" if ordinary or not helped or not worst.leaks else " (upper bound)"
     assumed = _assumed(
@@ -450,6 +654,16 @@ def on_updates(found: Updates) -> Statement:
         [what for u in first for what in u.malicious],
     ) or (("deployable", "nothing beyond the model and what is shared"),)
     return Statement("updates", QUESTIONS["updates"], tone, badge + bound, tuple(said), assumed, _spent(found.every))
+
+
+def broken_protocol(update: Update) -> str:
+    """What a server gets that does not keep to the protocol: another threat model than that of all other sentences."""
+    verdict = update.verdict
+    count = 0 if verdict is None else verdict.reconstructed
+    got = (
+        f"it reconstructs {count} of {plural(update.batch, 'image')}" if count else "it reconstructs none of the images"
+    )
+    return f"If the server does not keep to the protocol (another threat model; {'; '.join(update.malicious)}), {got} ({update.attack})."
 
 
 def no_result(found: Updates) -> list[str]:
@@ -475,6 +689,11 @@ def _reconstructed(updates: Sequence[Update], worst: Outcome, prefix: str) -> st
     server = prefix + (MALICIOUS if all(u.malicious for u in updates) else SERVER)
     who = server[0].upper() + server[1:]
     shared = "defended updates" if all(u.defenses for u in updates) else "plain updates"
+    shared = "captured updates" if all(u.captured is not None for u in updates) else shared
+    if not worst.conclusive:
+        short = [u for u in updates if u.outcome is worst]
+        of = f" in {len(short)} of {len(updates)} set-ups" if len(updates) > 1 else ""
+        return f"Nothing is known about {shared}{of}: {_too_few_steps(short)}."
     if not worst.leaks:
         every = f" in any of {len(updates)} set-ups" if len(updates) > 1 else ""
         return f"{who} could not reconstruct private images from {shared}{every} within the budget spent."
@@ -484,6 +703,12 @@ def _reconstructed(updates: Sequence[Update], worst: Outcome, prefix: str) -> st
     most = ", most clearly from" if len(hit) > 1 else ":"
     name = hit[0].setting or hit[0].name
     return f"{who} could {partly}reconstruct private images from {shared}{of}{most} {name} ({quality(hit[0])})."
+
+
+def _too_few_steps(short: Sequence[Update]) -> str:
+    steps = sorted({u.steps for u in short if u.steps is not None})
+    enough = max((u.enough_steps for u in short), default=0)
+    return f"the attack took {_span(steps)} steps and needs at least {enough} for a negative to count as evidence"
 
 
 def tally(updates: Sequence[Update]) -> str:
@@ -522,6 +747,7 @@ def on_training(training: Training) -> Statement:
         if training.loudest_layer is not None:
             name, nats = training.loudest_layer
             said.append(f"The layer that leaks most by itself is {name} ({number(nats, 2)} nats).")
+    said += data_notes(training.data)
     tone: Tone
     if training.alarmed or training.exposes_members:
         tone, badge = "bad", "Alarm" if training.alarmed else "Members recognised"
@@ -699,7 +925,7 @@ def effort(split: Split) -> str:
 
 def split_notes(split: Split) -> list[str]:
     """What to mind beside the recommended cut."""
-    notes = list(split.notes)
+    notes = [*data_notes(split.data, labels=NO_CLASSES), *split.notes]
     if split.recommended is not None and split.bytes is not None:
         sizes = {"the raw image": split.raw_bytes, "its JPEG": split.jpeg_bytes}
         known = {name: size for name, size in sizes.items() if size is not None}
@@ -735,10 +961,14 @@ def on_defenses(defenses: Defenses) -> Statement:
     if base.outcome is None:
         tone, badge = "none", "No result"
         said = [f"The attack without a defense gave no result{where}: {base.reason or 'no reason was recorded'}."]
+    elif not base.outcome.conclusive:
+        tone, badge = "none", "Inconclusive"
+        said = [f"The attack was too short to succeed without a defense{where}, so no defense was tried."]
     elif not base.leaks:
         tone, badge = "none", "Nothing to defend"
         none = "the one defense tried cannot" if len(rows) == 1 else f"none of the {len(rows)} defenses can"
-        said = [f"The attack fails without a defense too{where}, so {none} show what it buys."]
+        so = f"so {none} show what it buys" if rows else "so no defense was tried"
+        said = [f"The attack fails without a defense too{where}, {so}."]
         leaking = ", ".join(f"{row.name} ({row.outcome.label})" for row in rows if row.outcome and row.leaks)
         if leaking:
             said.append(

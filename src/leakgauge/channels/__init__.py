@@ -6,6 +6,9 @@ from leakgauge.channels.epochs import ShuffledFedAvg as ShuffledFedAvg
 from leakgauge.channels.features import Features as Features
 from leakgauge.channels.fedavg import FedAvg as FedAvg
 from leakgauge.channels.gradient import Gradient as Gradient
+from leakgauge.channels.optimizers import SGD as SGD
+from leakgauge.channels.optimizers import Adam as Adam
+from leakgauge.channels.optimizers import AdamW as AdamW
 from leakgauge.channels.twice import twice_differentiable as twice_differentiable
 from leakgauge.core import Channel
 

@@ -9,16 +9,18 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from leakgauge.channels.facts import is_gradient, public, reseed
+from leakgauge.channels.facts import is_gradient, public, reseed, smooth
 from leakgauge.channels.fedavg import FedAvg
 from leakgauge.channels.gradient import Gradient
 from leakgauge.channels.targets import of_samples
 from leakgauge.core import Channel, Mode, PerSample, SharesBuffers, Signal, Targets, Victim
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 
 
 @example(clients=2, of=FedAvg(steps=2))
+@checked
 @dataclass(frozen=True)
 class Aggregate:
     """Σ_k n_k/n · u_k, with u_k the update (channel ``of``) of client k on its n_k of the n samples.
@@ -35,7 +37,7 @@ class Aggregate:
     of: Channel = field(default_factory=Gradient)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.clients, int) or self.clients < 1:
+        if self.clients < 1:
             raise BadInput(f"Aggregate needs at least 1 client, got {self.clients}")
         if isinstance(self.of, PerSample):
             raise BadInput(
@@ -62,6 +64,10 @@ class Aggregate:
     def reseed(self, number: int, /) -> Aggregate:
         """The same with its own random draws, also inside nested aggregates."""
         return replace(self, of=reseed(self.of, self.clients * number))
+
+    def smooth(self) -> Aggregate:
+        """The channel as an attack replays it."""
+        return replace(self, of=smooth(self.of))
 
     def is_gradient(self, mode: Mode, /) -> bool:
         """In eval mode, where no sample changes the gradient of another, or with a single client."""

@@ -13,9 +13,11 @@ from leakgauge.channels.rows import clip_rows
 from leakgauge.core import Signal, Targets, Victim
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 
 
 @example(clip=0.5, noise=0.3)
+@checked
 @dataclass(frozen=True)
 class DPSGD:
     """g̃ = 1/B · (Σ_i g_i · min(1, C / ‖g_i‖) + σC · N(0, I)), with g_i the gradient of sample i of B.

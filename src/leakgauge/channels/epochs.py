@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from leakgauge.channels.fedavg import FedAvg
+from leakgauge.channels.optimizers import SGD, Optimizer, smooth
 from leakgauge.channels.targets import of_samples
 from leakgauge.core import Signal, Targets, Victim
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 
 
 @example(epochs=2, lr=0.05, minibatch=1, seed=3)
+@checked
 @dataclass(frozen=True)
 class ShuffledFedAvg:
     """``epochs`` passes over the client's samples in minibatches of ``minibatch``, in a new order each time.
@@ -29,13 +32,13 @@ class ShuffledFedAvg:
     epochs: int = 1
     lr: float = 0.1
     minibatch: int | None = None
-    momentum: float = 0.0
+    optimizer: Optimizer = field(default_factory=SGD)
     seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise BadInput(f"ShuffledFedAvg needs at least 1 epoch, got {self.epochs}")
-        FedAvg(lr=self.lr, minibatch=self.minibatch, momentum=self.momentum)  # checks these options
+        FedAvg(lr=self.lr, minibatch=self.minibatch, optimizer=self.optimizer)  # checks these options
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
         rows = self._rows(len(x)).to(x.device)
@@ -54,6 +57,10 @@ class ShuffledFedAvg:
         """The same with its own orders."""
         return self if self.seed is None else replace(self, seed=self.seed + number)
 
+    def smooth(self) -> ShuffledFedAvg:
+        """The channel as an attack replays it."""
+        return replace(self, optimizer=smooth(self.optimizer))
+
     def batches(self, samples: int, /) -> list[list[int]]:
         """The samples of each local step, step by step."""
         rows = self._rows(samples).tolist()
@@ -66,10 +73,10 @@ class ShuffledFedAvg:
 
     def unroll(self, samples: int) -> FedAvg:
         """The same training as one pass over epochs · samples samples."""
-        size = self.minibatch or samples
+        size = min(self.minibatch or samples, samples)
         if samples % size:
             raise BadInput(f"ShuffledFedAvg needs a multiple of {size} samples (its minibatch), got {samples}")
-        return FedAvg(steps=self.epochs * samples // size, lr=self.lr, minibatch=size, momentum=self.momentum)
+        return FedAvg(steps=self.epochs * samples // size, lr=self.lr, minibatch=size, optimizer=self.optimizer)
 
     def _rows(self, samples: int) -> Tensor:
         if self.seed is None:

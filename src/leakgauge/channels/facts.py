@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from leakgauge.core import AddsClients, Channel, KeepsSecrets, Mode, Reseeds, SendsGradient, TrainsLocally
-from leakgauge.errors import BadInput
+from dataclasses import dataclass, fields, is_dataclass
+
+from leakgauge.channels.optimizers import SGD, Optimizer
+from leakgauge.core import AddsClients, Channel, KeepsSecrets, Mode, Reseeds, SendsGradient, Smooths, TrainsLocally
+from leakgauge.errors import BadInput, Inapplicable
 
 
 def single_client(channel: Channel) -> Channel:
@@ -19,6 +22,11 @@ def clients(channel: Channel) -> int:
 def public(channel: Channel) -> Channel:
     """The channel as the adversary knows it."""
     return channel.public() if isinstance(channel, KeepsSecrets) else channel
+
+
+def smooth(channel: Channel) -> Channel:
+    """The channel as an attack replays it: with a derivative that a search can follow."""
+    return channel.smooth() if isinstance(channel, Smooths) else channel
 
 
 def reseed(channel: Channel, number: int) -> Channel:
@@ -48,14 +56,77 @@ def step_size(channel: Channel, size: int) -> int:
     return len(one.batches(own)[0]) if isinstance(one, TrainsLocally) else own
 
 
+def optimizer_of(channel: Channel) -> Optimizer:
+    """How each client turns gradients into steps; plain SGD where the channel does not say."""
+    return getattr(single_client(channel), "optimizer", SGD())
+
+
+def require_gradients(channel: Channel) -> None:
+    """Refuses a signal that is no weighted sum of gradients, for attacks that read it as one."""
+    optimizer = optimizer_of(channel)
+    if is_weight_update(channel) and not isinstance(optimizer, SGD):
+        name = type(optimizer).__name__
+        raise Inapplicable(
+            f"the client uses {name}, which divides each entry by its own size, so gradients cannot be read"
+        )
+
+
+def require_no_decay(channel: Channel) -> None:
+    """Refuses a signal in which weight decay moved every weight, for attacks that ask which weights moved."""
+    if is_weight_update(channel) and getattr(optimizer_of(channel), "weight_decay", 0.0):
+        raise Inapplicable(
+            "weight decay moved every weight, so the rows that the data moved cannot be told from the others"
+        )
+
+
 def summed_rate(channel: Channel, size: int) -> float:
     """Σ of the learning rates by which the gradients of all local steps enter a change of weights; momentum counts early ones
-    again: η Σ_k (1 − μ^k)/(1 − μ) for k = 1 … K."""
-    one = single_client(channel)
+    again."""
+    one, optimizer = single_client(channel), optimizer_of(channel)
     if not isinstance(one, TrainsLocally):
         raise BadInput(f"{channel!r} takes no local steps")
-    momentum = float(getattr(one, "momentum", 0.0))
-    return one.lr * sum((1 - momentum**k) / (1 - momentum) for k in range(1, local_steps(channel, size) + 1))
+    require_gradients(channel)
+    assert isinstance(optimizer, SGD)
+    return one.lr * optimizer.summed_rate(local_steps(channel, size))
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """The local training of one client: ``steps`` in all, each on ``minibatch`` of its ``images`` (the last of an epoch may have
+    fewer), so many ``epochs`` over them. ``secret_order``: they are shuffled in every epoch, and only the client knows how.
+    """
+
+    steps: int
+    minibatch: int
+    images: int
+    epochs: float
+    lr: float
+    optimizer: str
+    secret_order: bool = False
+
+
+def local_training(channel: Channel, size: int) -> LocalTraining | None:
+    """What each client does with its part of ``size`` samples; None where it sends a gradient or features."""
+    one, own = single_client(channel), max(1, size // clients(channel))
+    if not isinstance(one, TrainsLocally):
+        return None
+    steps = one.batches(own)
+    epochs = sum(map(len, steps)) / own
+    secret = isinstance(one, KeepsSecrets) and len(steps) > epochs > 1
+    return LocalTraining(len(steps), len(steps[0]), own, epochs, one.lr, _short(optimizer_of(channel)), secret)
+
+
+def _short(optimizer: Optimizer) -> str:
+    """Its name with the options that differ from their defaults.
+
+    >>> _short(SGD()), _short(SGD(momentum=0.9))
+    ('SGD', 'SGD(momentum=0.9)')
+    """
+    if not is_dataclass(optimizer):
+        return repr(optimizer)
+    given = {one.name: getattr(optimizer, one.name) for one in fields(optimizer)}
+    said = [f"{one.name}={given[one.name]!r}" for one in fields(optimizer) if given[one.name] != one.default]
+    return type(optimizer).__name__ + (f"({', '.join(said)})" if said else "")
 
 
 def uses_whole_batch(channel: Channel, size: int) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from leakgauge.core import Signal, Targets, Victim
 from leakgauge.core.examples import example
 from leakgauge.errors import Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.graphs import example_of, find_point, trace_of
 
 
@@ -18,6 +19,7 @@ from leakgauge.graphs import example_of, find_point, trace_of
 @example("cnn", cut="features.2")
 @example("vit", cut="blocks.0")
 @example("vit_a", cut="blocks.1")
+@checked
 @dataclass(frozen=True)
 class Features:
     """z = M1(x): the tensors that cross ``cut``, by name. If a single tensor crosses, it has the name of the cut.

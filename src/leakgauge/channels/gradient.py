@@ -16,9 +16,11 @@ from leakgauge.channels.twice import ScaleApart, twice_differentiable
 from leakgauge.core import Mode, Signal, Targets, Victim
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 
 
 @example()
+@checked
 @dataclass(frozen=True)
 class Gradient:
     """g = ∂/∂θ loss(model_θ(x), y), by parameter name, in the victim's mode.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +24,10 @@ from leakgauge.cli.monitor import monitor
 from leakgauge.cli.options import Options
 from leakgauge.cli.report import report
 from leakgauge.cli.scan import scan
-from leakgauge.cli.terminal import harmless
+from leakgauge.cli.supervised import is_needed, run_supervised
+from leakgauge.cli.terminal import complain
 from leakgauge.cli.withdraw import withdraw
-from leakgauge.errors import BadInput, LeakgaugeError
+from leakgauge.errors import BadInput, CannotWrite, LeakgaugeError, harmless, one_line, trace_without_values
 
 COMMANDS: Mapping[str, Sequence[Callable[[Any], int]]] = {
     "Measure": (audit, attack, scan, monitor),
@@ -164,6 +166,13 @@ for _panel, _functions in COMMANDS.items():
         _add(_function, _panel)
 
 
+def program() -> NoReturn:
+    """The program ``leakgauge``: :func:`main`, in a child process where the exit code is a verdict."""
+    if is_needed(sys.argv[1:]):
+        run_supervised(main, complain=complain)
+    main()
+
+
 def main() -> NoReturn:
     """Runs the command and exits: a user's mistake is one sentence and exit code 2, Ctrl-C is exit code 130."""
     keep_freed_memory()
@@ -176,23 +185,27 @@ def main() -> NoReturn:
     except LeakgaugeError as mistake:
         complain(str(mistake))
         sys.exit(2)
-    except SystemExit as ended:
+    except CannotWrite as trouble:
+        complain(f"cannot write {trouble.filename} ({trouble.strerror}); finished work is kept, {_remedy(trouble)}")
+        sys.exit(2)
+    except OSError as trouble:  # a file that is not ours: the model's or the data's
         complain(
-            f"the model's code ended the program (sys.exit({ended.code!r})) before there was a verdict; remove that call"
+            f"cannot use {trouble.filename or 'a file or a connection'} ({trouble.strerror or trouble}); make it available"
         )
         sys.exit(2)
-    except OSError as trouble:
-        complain(
-            f"{trouble.strerror or trouble}: {trouble.filename or 'output'}; finished work is kept, free some space or "
-            "choose another --out"
-        )
+    except Exception as crash:  # noqa: BLE001 - a defect of ours; printed here, because other printers of tracebacks show local variables
+        typer.echo(harmless(trace_without_values(crash)), err=True)
+        complain("this is a defect of leakgauge; please report it with the lines above, which hold no data")
+        sys.exit(1)
+    except BaseException as ended:  # noqa: BLE001 - not ours: a command ends with a code
+        complain(f"the model's code ended the program ({one_line(ended)}) before there was a verdict; remove that call")
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def complain(sentence: str) -> None:
-    """Says on stderr what went wrong. Control characters, which a file name may hold, are shown and not obeyed."""
-    typer.echo(f"leakgauge: {harmless(sentence)}", err=True)
+def _remedy(trouble: OSError) -> str:
+    full = trouble.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free some space or choose another place" if full else "choose another place that can be written to"
 
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "program"]

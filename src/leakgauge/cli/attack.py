@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,48 +29,83 @@ class AttackOptions(Threat, Served, CI, Recorded):
 
     first: int = opt(0, "Index of the first private image in the data.", panel="Model and data")
     update: Path | None = opt(None, "A captured update (.safetensors or .pt) to attack instead of a simulated one.")
-    weights: Path | None = opt(None, "The weights that the server had sent, for --update.")
     update_holds: str = opt("delta", "What --update holds: delta, gradient or weights.")
+    truth: Path | None = opt(
+        None, "The private batch behind --update (.npz with images and labels), to be compared with what was found."
+    )
 
 
 def attack(options: AttackOptions) -> int:
     """Run one attack on one case and write its record, pictures and report.
 
-    A malicious --server reads the update with its own attack, unless --attack names another.
+    A malicious --server reads the update with its own attack, unless --attack names another. Of a plan file with cases() the
+    first is run; options given here override it.
 
-    With --update: attack what a real client sent, as saved by a federated learning framework. --channel says how the update
-    was made; --reveal auxiliary:64 with --data gives the server images of its own.
+    With --update: attack what a real client sent, as saved by a federated learning framework. --weights are those that the server
+    had sent. --channel says how the update was made; --reveal auxiliary:64 with --data gives the server images of its own. A client
+    that holds the private batch gives it with --truth and gets a verdict.
     """
     from leakgauge.audit import evidence, records
     from leakgauge.audit.files import PICTURES
-    from leakgauge.audit.run import CAPTURED, CAPTURED_IMAGES
+    from leakgauge.audit.run import CAPTURED_IMAGES
     from leakgauge.cli.run_folder import claimed
     from leakgauge.integrations.captured import refuse_in_a_file
     from leakgauge.report import page
 
-    case = case_of(options)
-    if options.update is None and options.weights is not None:
-        raise BadInput("--weights belongs to --update; to load weights into your model, load them in its factory")
+    options = as_captured(options)
+    options.promise()
+    case, of_plan = case_of(options)
     if options.update is not None:
-        if options.defense or options.server or options.first or options.judges:
+        if options.defense or options.server or options.first:
             raise BadInput(
-                "--update brings what a client sent; it cannot be combined with --first, --server, --defense or the options for CI"
+                "--update brings what a client sent; it cannot be combined with --first, --server or --defense"
+            )
+        if options.judges and options.truth is None:
+            raise BadInput(
+                "the options for CI need a verdict, and --update has one only with the private batch; add --truth"
             )
         refuse_in_a_file(case, data=options.data)
-    written = (records.FILE, CAPTURED, CAPTURED_IMAGES, page.FILE, PICTURES, evidence.FILE)
-    marks = (records.FILE, CAPTURED)  # an attack on a captured update leaves no records
+    written = (records.FILE, CAPTURED_IMAGES, page.FILE, PICTURES, evidence.FILE)
     refusal = "a run; choose another folder with --out"
-    with claimed(options.folder, written, replace_old=options.out is None, refusal=refusal, marks=marks):
-        return _attack_update(options, case) if options.update is not None else _attack(options, case)
+    with claimed(options.folder, written, replace_old=options.out is None, refusal=refusal):
+        if options.update is not None:
+            return _attack_update(options, case)
+        if of_plan:
+            Console(quiet=options.quiet).print(shown(of_plan), soft_wrap=True, highlight=False)
+        return _attack(options, case)
 
 
-def case_of(options: AttackOptions) -> Case:
-    """The case that the options describe. Unless an attack is named, a malicious server reads the update with its own."""
+def as_captured(options: AttackOptions) -> AttackOptions:
+    """The options with what the file of the update says of its client, where the command line says nothing."""
+    from leakgauge.integrations.captured_file import read_about
+
+    if options.update is None:
+        if options.truth is not None:
+            raise BadInput("--truth belongs to --update; a simulated client has the truth in --data")
+        return options
+    said = read_about(options.update).known()
+    if not said:
+        return options
+    steps = options.local_steps if "local_steps" in options.given else said.get("local_steps")
+    for name in ("batch_size", "local_steps", *(("local_lr",) if steps != 1 else ())):
+        if name not in said and name not in options.given:
+            flag = name.replace("_", "-")
+            raise BadInput(f"{options.update} does not say the client's {flag.replace('-', ' ')}; give --{flag}")
+    return replace(options, **{name: value for name, value in said.items() if name not in options.given})
+
+
+def case_of(options: AttackOptions) -> tuple[Case, str]:
+    """The case that the options describe, and a sentence where a plan file describes it first.
+
+    Unless an attack is named, a malicious server reads the update with its own. All cases of a plan file are checked, so a mistake
+    in a later one is found here and not in the audit.
+    """
     from leakgauge.audit.case import Case
+    from leakgauge.integrations import plan_file
 
-    server = Case(server=options.server).build_server()
+    server, given = Case(server=options.server).build_server(), options.given & {one.name for one in fields(Case)}
     if server is not None and "attack" not in options.given:
-        options = replace(options, attack=server.reads)
+        options, given = replace(options, attack=server.reads), given | {"attack"}
     case = options.case(
         mode=options.mode or "eval",
         batch_size=1 if options.batch_size is None else options.batch_size,
@@ -77,54 +113,83 @@ def case_of(options: AttackOptions) -> Case:
         defenses=options.defense,
         server=options.server,
     )
+    if options.update is None and options.model is not None and plan_file.is_plan(options.model):
+        plan = plan_file.read(options.model, seed=options.seed)
+        if plan.cases is not None:
+            cases = plan_file.settled(plan, case, given=given, mode=options.mode, batch_size=options.batch_size)
+            for one in cases:
+                one.require_fit()
+            case = replace(cases[0], defenses=options.defense, name="") if options.defense else cases[0]
+            return case, f"case 1 of {len(plan.cases)} in {plan.path}: {case.name}"
     case.require_fit()
-    return case
+    return case, ""
 
 
-def _attack(options: AttackOptions, case: Case) -> int:
-    from leakgauge.audit.run import run_all
-    from leakgauge.audit.session import Session, keep_evidence
+@contextmanager
+def shown_progress(screen: Console, name: str) -> Iterator[None]:
+    """A bar for the steps of the attack that runs inside, on a terminal only."""
     from leakgauge.audit.whole import OTHER_THAN_ATTACK
-    from leakgauge.cli.screen import attack_progress, verdict_table
-    from leakgauge.integrations.setups import find
+    from leakgauge.cli.screen import attack_progress
     from leakgauge.inversion import watching
-    from leakgauge.report import page
 
-    screen = Console(quiet=options.quiet)
     with attack_progress(screen) as progress:
-        bar = progress.add_task(shown(case.name), total=1.0)
+        bar = progress.add_task(shown(name), total=1.0)
 
         def on_step(done: int, total: int) -> None:
             if done % 10 == 0:
                 progress.update(bar, completed=(1 - OTHER_THAN_ATTACK) * done / total)
 
-        load = Session(find)
         with watching(on_step):
-            found = run_all([case], load=load, folder=options.folder)
+            yield
+
+
+def _attack(options: AttackOptions, case: Case) -> int:
+    from leakgauge.audit.run import run_all
+    from leakgauge.audit.session import Session, keep_evidence
+    from leakgauge.audit.wording import labels_of
+    from leakgauge.cli.screen import verdict_table
+    from leakgauge.integrations.setups import find
+    from leakgauge.report import page
+
+    screen, load = Console(quiet=options.quiet), Session(find)
+    with shown_progress(screen, case.name):
+        found = run_all([case], load=load, folder=options.folder)
         keep_evidence(options.folder, [case], load)
     path = page.write(options.folder)
     screen.print(verdict_table(found))
+    for said in filter(None, map(labels_of, found)):
+        screen.print(said, soft_wrap=True)
     screen.print(f"report: {shown(path)}", soft_wrap=True)
     return options.judge(found, folder=options.folder)
 
 
 def _attack_update(options: AttackOptions, case: Case) -> int:
-    """Attacks a captured update. The true images are unknown, so there are pictures and the mismatch, but no verdict."""
-    from leakgauge.audit.run import attack_captured
-    from leakgauge.integrations.captured import captured_observation, captured_victim, with_auxiliary
+    """Attacks a captured update; without the truth there are pictures and the mismatch, but no verdict."""
+    from leakgauge.audit.wording import captured_warnings, case_sentence, explained
+    from leakgauge.cli.screen import verdict_table
+    from leakgauge.integrations.captured import attack_file
+    from leakgauge.report import page
 
     assert options.update is not None
-    victim = captured_victim(case, options.weights)
-    seen = captured_observation(victim, options.update, case, holds=options.update_holds)
-    found = attack_captured(case, victim, with_auxiliary(seen, victim, case), folder=options.folder)
-    lines = [f"assumed: {'; '.join(a['what'] for a in found.summary['assumptions'])}"]
-    for name, value in (("reconstruction", found.mismatch), ("null run", found.null_mismatch)):
-        if value is not None:
-            lines.append(f"{name}: its update differs from the captured one by {value:.3f} (1 - cosine)")
-    lines += [f"{question}: {answer}" for question, answer in found.summary["stated"].items()]
-    lines.append(f"labels: {found.labels}; no verdict, because the true images are unknown")
-    lines.append(f"pictures: {options.folder / found.pictures['reconstruction']}")
     screen = Console(quiet=options.quiet)
+    with shown_progress(screen, str(options.update)):
+        found = attack_file(
+            case,
+            options.update,
+            folder=options.folder,
+            weights=options.weights,
+            holds=options.update_holds,
+            truth=options.truth,
+            named="attack" in options.given,
+        )
+    path = page.write(options.folder)
+    lines = [f"attack: {found.case.attack}; assumed: {'; '.join(a.what for a in found.assumptions) or 'nothing'}"]
+    lines += [f"{name}: {value}" for name, value in (*found.stated, *explained(found))]
+    if found.outcome is not None or found.status != "done":
+        screen.print(verdict_table([found]))
+    else:
+        lines.append(case_sentence(found))
+    lines += [*captured_warnings(found), f"report: {path}"]
     for line in lines:
         screen.print(shown(line), soft_wrap=True)
-    return 0
+    return options.judge([found], folder=options.folder)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from leakgauge.cli.options import ASKED, CI, DEFAULT_BUDGET, Resumable, Threat, opt, within
 from leakgauge.cli.terminal import shown
-from leakgauge.errors import BadInput, LeakgaugeError
+from leakgauge.errors import BadInput
 
 if TYPE_CHECKING:
     from leakgauge.audit.findings import Findings
@@ -65,11 +65,12 @@ def audit(options: AuditOptions) -> int:
     from leakgauge.audit import plan as plans
     from leakgauge.audit import whole
     from leakgauge.audit.session import Session
-    from leakgauge.cli.run_folder import make_folder, refuse_changes, remember
+    from leakgauge.cli.run_folder import make_folder, refuse_changes, refuse_unnamed_code, remember, remove_empty
     from leakgauge.cli.screen import AuditView
     from leakgauge.integrations import plan_file
     from leakgauge.integrations.setups import find
 
+    options.promise()
     folder, asked, command = options.folder, options.asked(), options.command()
     written = None
     if options.model is not None and plan_file.is_plan(options.model):
@@ -85,12 +86,15 @@ def audit(options: AuditOptions) -> int:
             asked.pop("model", None)  # a plan file says which verdicts pass
         refuse_changes(folder, asked, kind="audit")
         found = plans.read(folder)
+        named: dict[str, Any] = {"model": options.model, "data": options.data, "command": "audit"}
+        refuse_unnamed_code(folder, plans.cases_of(found), **named)
     else:
         found = request_of(options, written, load=load, command=command)
     if "updates" not in found.questions and options.judges:
         raise BadInput(
             "--fail-over, --json, --junit and --markdown judge the cases of the question updates, which is skipped"
         )
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     if not options.resume:
         make_folder(folder)
         whole.refuse_second(folder)
@@ -99,9 +103,10 @@ def audit(options: AuditOptions) -> int:
     try:
         with AuditView(screen, found.questions) as view:
             ready, ended = whole.conduct(found, folder=folder, load=load, began=began, watcher=view, map=spread)
-    except LeakgaugeError:
-        if not (folder / plans.FILE).exists():  # a user's mistake leaves nothing in the folder
+    except Exception:
+        if not (folder / plans.FILE).exists():  # nothing was planned, so nothing is left
             (folder / ASKED).unlink(missing_ok=True)
+            remove_empty(made)
         raise
     return _conclude(options, ready, ended, screen)
 
@@ -145,7 +150,7 @@ def request_of(options: AuditOptions, written: PlanFile | None, *, load: Load, c
         defenses=defenses,
         cases=cases,
         explain=options.explain,
-        models=smaller(base.model),
+        models=smaller(base),
         budget=seconds,
         **common,
     )
@@ -167,8 +172,9 @@ def _map(options: AuditOptions) -> CaseMap | None:
 
 
 def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer], screen: Console) -> int:
-    from leakgauge.audit import whole
+    from leakgauge.audit import records, whole
     from leakgauge.audit.advice import to_do_as_text
+    from leakgauge.audit.questions import defenses, split, training
     from leakgauge.audit.wording import explanation, flipping
     from leakgauge.cli.screen import verdict_table
     from leakgauge.integrations.in_memory import Run
@@ -176,10 +182,15 @@ def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer],
 
     folder = options.folder
     run = Run(folder)
-    found = run.records if "updates" in ended else []
+    nothing = not any((folder / name).exists() for name in (records.FILE, training.FILE, split.FILE, defenses.FILE))
+    for question, answer in ended.items():
+        if nothing and answer.status == "failed":
+            why = " ".join(answer.reason.split())
+            raise BadInput(f"the question {question} failed before anything was measured: {why}")
+    found = run.records if "updates" in ended and records.exists(folder) else []
     own = {case.key() for case in ready.cases}
     asked = [record for record in found if record.key in own]
-    explained = whole.explained(folder, ready, models=smaller(ready.request.main.model))
+    explained = whole.explained(folder, ready, models=smaller(ready.request.main))
     path = run.report()
     if asked:
         screen.print(verdict_table(asked))

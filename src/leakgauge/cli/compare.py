@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,7 @@ def compare(options: CompareOptions) -> int:
     Cases are paired by mode, batch size, local steps, attack, defenses and knowledge, whatever the models are called.
     """
     from leakgauge.audit import compare as runs
-    from leakgauge.audit.files import write_whole
+    from leakgauge.audit.files import json_text, write_whole
     from leakgauge.audit.gate import EXIT_CODE, comparison_summary
     from leakgauge.report import compare_page
 
@@ -57,9 +56,9 @@ def compare(options: CompareOptions) -> int:
         screen.print(f"page: {shown(options.out)}", soft_wrap=True)
     if options.json is not None:
         summary = runs.summary(found)
-        write_whole(options.json, json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False).encode())
+        write_whole(options.json, json_text(summary), private=False)
     if options.markdown is not None:
-        write_whole(options.markdown, comparison_summary(found).encode())
+        write_whole(options.markdown, comparison_summary(found).encode(), private=False)
     return EXIT_CODE if options.fail_if_worse and found.is_worse else 0
 
 

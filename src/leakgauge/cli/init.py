@@ -11,7 +11,7 @@ from typing import ClassVar
 import typer
 
 from leakgauge.cli.options import Quiet, opt
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, install
 
 HIDING = ("leakgauge", "lightning", "timm", "torch", "transformers")
 """A file finds its neighbours first, so Python would import a file of this name instead of the package."""
@@ -52,7 +52,7 @@ def init(options: InitOptions) -> int:
             f"wrote {path}: it runs at once on a small stand-in; replace lines {', '.join(marked)} with your own"
         )
         if extra:
-            typer.echo(f"  pip install 'leakgauge[{extra}]'   # if it is not installed yet")
+            typer.echo(f"  {install(extra)}, if it is not installed yet")
         typer.echo(f"  leakgauge attack {plan} --option steps=50   # a first look in seconds")
         typer.echo(f"  leakgauge audit {plan} --out runs/first     # the whole audit and its report")
         typer.echo("  leakgauge compare runs/first runs/second   # later, after you changed the model")

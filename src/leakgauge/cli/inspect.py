@@ -38,6 +38,8 @@ def inspect(options: InspectOptions) -> int:
     model whose gradient cannot be computed is not cleared. Use --server to see how a malicious server's model looks.
     """
     from leakgauge.audit.session import check_fits, modes_differ, set_up
+    from leakgauge.channels import Gradient
+    from leakgauge.core import share
     from leakgauge.integrations.setups import find
     from leakgauge.servers.isolation import find_isolated
 
@@ -53,6 +55,7 @@ def inspect(options: InspectOptions) -> int:
     for mode in MODES if modes_differ(setup) else MODES[:1]:
         try:
             seen = replace(setup, victim=replace(setup.victim, mode=mode))
+            share(seen.victim, Gradient(), *seen.private(case))  # refuses what shares no gradient, with the reason
             found.append((mode, find_isolated(seen.victim, *seen.private(case))))
         except Inapplicable as refusal:
             refusals.append(refusal)

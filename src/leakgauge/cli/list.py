@@ -27,8 +27,9 @@ class ListOptions(Options):
 def list_(options: ListOptions) -> int:
     """Show the attacks, defenses, channels, malicious servers and embedded models that you can name."""
     from leakgauge.attacks import ATTACKS
-    from leakgauge.audit.case import REVEALS
+    from leakgauge.audit.case import BY_FIELDS, REVEALS
     from leakgauge.channels import CHANNELS
+    from leakgauge.channels.optimizers import OPTIMIZERS
     from leakgauge.defenses import DEFENSES
     from leakgauge.models.pretrained import PRETRAINED
     from leakgauge.servers import SERVERS
@@ -37,7 +38,11 @@ def list_(options: ListOptions) -> int:
     groups: Mapping[str, tuple[str, Mapping[str, Callable[..., object]]]] = {
         "Attacks": ("--attack NAME, --option NAME=VALUE", ATTACKS),
         "Defenses": ("--defense NAME:OPTION=VALUE,…", DEFENSES),
-        "Channels": ("--channel NAME:OPTION=VALUE,…", CHANNELS),
+        "Optimizers of a client's local steps": ("--optimizer NAME:OPTION=VALUE,…", OPTIMIZERS),
+        "Channels other than local training": (
+            "--channel NAME:OPTION=VALUE,…",
+            {name: made for name, made in CHANNELS.items() if made not in BY_FIELDS},
+        ),
         "Malicious servers": ("--server NAME:OPTION=VALUE,…", SERVERS),
         "Knowledge to reveal": ("--reveal NAME:OPTION=VALUE,…", REVEALS),
         "Embedded models": ("MODEL", PRETRAINED),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+from leakgauge.cli.terminal import complain
 from leakgauge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -26,7 +27,21 @@ ASKED = "asked.json"
 DEFAULT_BUDGET = "10m"
 """For a user's own model, where nobody knows yet how long a step takes."""
 NOT_MEASURED = frozenset(
-    {"out", "resume", "quiet", "explain", "workers", "ray", "fail_over", "json", "junit", "markdown", "watch", "port"}
+    {
+        "out",
+        "export",
+        "resume",
+        "quiet",
+        "explain",
+        "workers",
+        "ray",
+        "fail_over",
+        "json",
+        "junit",
+        "markdown",
+        "watch",
+        "port",
+    }
 )
 """Options that change how a run is done, shown and judged, but not what it measures."""
 
@@ -147,7 +162,8 @@ class Resumable(Recorded):
     def interrupted(self) -> str:
         if not self.resume and not (self.folder / ASKED).is_file():
             return super().interrupted()
-        again = shlex.join(["leakgauge", self.name(), "--resume", "--out", str(self.folder)])
+        named = [model] if (model := getattr(self, "model", None)) else []
+        again = shlex.join(["leakgauge", self.name(), *named, "--resume", "--out", str(self.folder)])
         return f"finished work is kept, resume with: {again}"
 
 
@@ -162,9 +178,17 @@ class ModelAndData(Run):
         "APRIL).",
         default=None,
     )
-    data: str | None = opt(None, "Folder of images, .npz, idx or CIFAR-10 .bin file. Default: embedded images.")
+    data: str | None = opt(
+        None, "Folder of images (DICOM too), .npz, idx or CIFAR-10 .bin file. Default: embedded images."
+    )
+    weights: Path | None = opt(None, "Weights to load into the model: a .safetensors or .pt file of tensors by name.")
     classes: int | None = opt(None, "Number of classes to build a timm or hf model for.")
+    size: int | None = opt(None, "Height and width of the images that a timm model is built for, such as 128.")
     resize: bool = opt(False, "Resize the images to what the model takes.")
+    window: str = opt(
+        "",
+        "Stored values of black and white, such as 0:4095 for 12 bits. Default: from 8 bits, or decided for all files together.",
+    )
     device: str = opt("cpu", "cpu or cuda.")
 
     def case(self, *, default: str = "cnn", **more: Any) -> Case:
@@ -174,7 +198,16 @@ class ModelAndData(Run):
 
         model, data = named(self.model, self.data, default=default)
         return Case(
-            model=model, data=data, classes=self.classes, resize=self.resize, device=self.device, seed=self.seed, **more
+            model=model,
+            data=data,
+            weights="" if self.weights is None else str(self.weights),
+            size=self.size,
+            classes=self.classes,
+            resize=self.resize,
+            window=self.window,
+            device=self.device,
+            seed=self.seed,
+            **more,
         )
 
 
@@ -201,15 +234,19 @@ class Threat(ModelAndData, Defended):
     PANEL: ClassVar[str] = "Threat"
 
     mode: str | None = opt(None, "How the client runs the model: eval or train.")
-    batch_size: int | None = opt(None, "Private images in one update.")
-    local_steps: int = opt(1, "Local SGD steps; with more than 1 a weight update is shared.")
+    batch_size: int | None = opt(None, "Private images in one local step.")
+    local_steps: int = opt(1, "Local steps, each on the next batch; with more than 1 a weight update is shared.")
+    local_epochs: int = opt(
+        1, "Passes over these batches, shuffled each time; --local-epochs 5 alone is 5 steps on the same batch."
+    )
     local_lr: float = opt(0.01, "Learning rate of the local steps.")
+    optimizer: str = opt("sgd", "What the client trains with: sgd:momentum=0.9, adam or adamw:weight_decay=0.01.")
     channel: str = opt(
         "",
-        "How the update is made: dpsgd:clip=1,noise=1, aggregate:clients=4, shuffled_fedavg:epochs=2 or features:CUT. "
-        "Default: the gradient, or the weight update of several local steps.",
+        "Another way to make the update: dpsgd:clip=1,noise=1, aggregate:clients=4 or features:CUT. "
+        "Default: the gradient, or the weight update of local training.",
     )
-    attack: str = opt("inverting_gradients", "Name of the attack; see leakgauge list.")
+    attack: str = opt("strongest", "Name of the attack; see leakgauge list. The default tries all that apply.")
     option: Sequence[str] = opt((), "Option of the attack, such as steps=1000 or restarts=4. Repeatable.")
     reveal: Sequence[str] = opt((), "Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable.")
 
@@ -223,6 +260,8 @@ class Threat(ModelAndData, Defended):
             "reveal": ("size", *self.reveal),
             "local_steps": self.local_steps,
             "local_lr": self.local_lr,
+            "local_epochs": self.local_epochs,
+            "optimizer": self.optimizer,
             "channel": self.channel,
         }
         case = super().case(default=default, **{**chosen, **more})
@@ -237,7 +276,9 @@ class CI(Options):
 
     PANEL: ClassVar[str] = "CI"
 
-    fail_over: str | None = opt(None, "Exit with 3 if a verdict is worse than this: infeasible or partial.")
+    fail_over: str | None = opt(
+        None, "Exit with 3 if a verdict is worse than this: infeasible, inconclusive or partial."
+    )
     json: Path | None = opt(None, "Write the verdicts as JSON to this file.")
     junit: Path | None = opt(None, "Write the verdicts as JUnit XML to this file.")
     markdown: Path | None = opt(None, "Write a short summary for a pull request to this file.")
@@ -255,6 +296,16 @@ class CI(Options):
         """Whether anything of this is asked for."""
         return any((self.fail_over, self.json, self.junit, self.markdown))
 
+    def promise(self) -> None:
+        """Before the run: the files for machines say that there is no verdict. A device or a pipe gets the verdict alone."""
+        from leakgauge.audit import gate
+        from leakgauge.audit.files import is_stream, write_whole
+
+        for kind, content in gate.unfinished(None if self.fail_over is None else gate.limit_of(self.fail_over)).items():
+            path: Path | None = getattr(self, kind)
+            if path is not None and not is_stream(path):
+                write_whole(path, content)
+
     def judge(self, found: Sequence[Record], *, folder: Path) -> int:
         """Writes the files for machines, with the answers to all questions of the run in ``folder``. Returns the exit code."""
         from leakgauge.audit import gate
@@ -263,15 +314,21 @@ class CI(Options):
         from leakgauge.report import page
 
         limit = None if self.fail_over is None else gate.limit_of(self.fail_over)
+        for record in found:
+            if record.broken:  # an error, which --quiet shows too
+                complain(f"{record.case.name}: {record.reason}")
         if self.json or self.junit or self.markdown:
             findings = read_findings(folder)
             if self.json is not None:
-                write_whole(self.json, json.dumps(gate.summary(found, limit, findings), indent=1).encode())
+                write_whole(
+                    self.json, json.dumps(gate.summary(found, limit, findings), indent=1).encode(), private=False
+                )
             if self.junit is not None:
-                write_whole(self.junit, gate.junit(found, limit, findings))
+                write_whole(self.junit, gate.junit(found, limit, findings), private=False)
             if self.markdown is not None:
                 report = (folder / page.FILE).as_posix()
-                write_whole(self.markdown, gate.run_summary(found, findings, limit=limit, report=report).encode())
+                text = gate.run_summary(found, findings, limit=limit, report=report)
+                write_whole(self.markdown, text.encode(), private=False)
         return gate.exit_code(found, limit)
 
 

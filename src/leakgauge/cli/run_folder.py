@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from leakgauge.audit.files import sole_writer, write_whole
+from leakgauge.audit.case import REARRANGED, Case
+from leakgauge.audit.files import json_text, make_private, read_json, sole_writer, write_whole
+from leakgauge.audit.typed import typed
 from leakgauge.cli.options import ASKED
 from leakgauge.errors import BadInput
+from leakgauge.integrations import plan_file
+from leakgauge.integrations.resolve import is_code
 
 ASIDE = ".replaced"
 """Where an old run is kept until the new one has results."""
@@ -20,7 +25,7 @@ ASIDE = ".replaced"
 def make_folder(folder: Path) -> None:
     """Makes the run folder and checks that it can be written to."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
     except OSError as trouble:
         raise BadInput(
             f"cannot make the output folder {folder} ({trouble.strerror}); choose another with --out"
@@ -46,9 +51,14 @@ def claimed(
             with _replaced(folder, names, replace_old=replace_old, refusal=refusal, marks=marks):
                 yield
     finally:
-        for place in made:
-            if place.is_dir() and not any(place.iterdir()):
-                place.rmdir()
+        remove_empty(made)
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Removes those of the folders, inner ones first, that hold nothing."""
+    for place in folders:
+        if place.is_dir() and not any(place.iterdir()):
+            place.rmdir()
 
 
 def _bring_back(folder: Path, marks: Sequence[str]) -> None:
@@ -96,18 +106,14 @@ def _remove(path: Path) -> None:
 
 def remember(folder: Path, asked: Mapping[str, str]) -> None:
     """Keeps what the command line of a new run asked for, by the name of the option."""
-    write_whole(folder / ASKED, json.dumps(asked, ensure_ascii=False, indent=1).encode())
+    write_whole(folder / ASKED, json_text(asked))
 
 
 def refuse_changes(folder: Path, asked: Mapping[str, str], *, kind: str) -> None:
     """Refuses options that differ from those the run was started with; repeating the same command with --resume is fine."""
-    path = folder / ASKED
-    if not path.is_file():
+    if not (folder / ASKED).is_file():
         return  # no run of the command line; reading its plan says so
-    try:
-        before: dict[str, str] = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadInput(f"{path} is damaged; move it away and give --resume without other options") from error
+    before = _asked(folder)
     changed = sorted(name for name, value in asked.items() if before.get(name) != value)
     if changed:
         words = ["MODEL" if name == "model" else f"--{name.replace('_', '-')}" for name in changed]
@@ -120,4 +126,42 @@ def refuse_changes(folder: Path, asked: Mapping[str, str], *, kind: str) -> None
         )
 
 
-__all__ = ["claimed", "make_folder", "refuse_changes", "remember"]
+def _asked(folder: Path) -> Mapping[str, str]:
+    path = folder / ASKED
+    if not path.is_file():
+        return {}
+    remedy = "move it away and give --resume without other options"
+    return read_json(path, partial(typed, Mapping[str, str]), remedy=remedy)
+
+
+def refuse_unnamed_code(
+    folder: Path, cases: Iterable[Case], *, model: str | None, data: str | None, command: str
+) -> None:
+    """Refuses to run Python that only the files of the folder name: they may be somebody else's. Naming the model is consent.
+
+    Also refuses a folder whose ``asked.json`` names another model or other data than its plan.
+    """
+    cases = list(cases)
+    own = set() if model is None else {*plan_file.named(model, data), *plan_file.named(model, None)}
+    for case in cases:
+        unnamed = [case.model] if is_code(case.model) else []
+        unnamed += [case.data] if plan_file.is_function(case.data) else []
+        if not {spec.removeprefix(REARRANGED) for spec in unnamed} <= {spec.removeprefix(REARRANGED) for spec in own}:
+            by_plan = plan_file.source(case.model)
+            name = by_plan if plan_file.named(by_plan, None) == (case.model, case.data) else case.model
+            again = shlex.join(["leakgauge", command, name, "--resume", "--out", str(folder)])
+            raise BadInput(
+                f"resuming {folder} would run the Python code {' and '.join(dict.fromkeys(unnamed))}, which the folder names and you did "
+                f"not; look at that code, then say that you want it: {again}"
+            )
+    asked = _asked(folder)
+    if "model" in asked and cases:
+        expected = plan_file.named(asked["model"], asked.get("data"))
+        if expected[0] not in {case.model for case in cases} or expected[1] not in {case.data for case in cases}:
+            raise BadInput(
+                f"{folder / ASKED} and the plan beside it name different models or data, so they are not of one run; start another one "
+                "with another --out"
+            )
+
+
+__all__ = ["claimed", "make_folder", "refuse_changes", "refuse_unnamed_code", "remember", "remove_empty"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from leakgauge.cli.options import ASKED, DEFAULT_BUDGET, Defended, ModelAndData, Resumable, opt
 from leakgauge.cli.terminal import shown
+from leakgauge.errors import BadInput, Inapplicable
 
 if TYPE_CHECKING:
     from leakgauge.audit.questions.split import Conclusion, CutRecord, ScanPlan, ScanRun
@@ -24,6 +26,7 @@ class ScanOptions(ModelAndData, Defended, Resumable):
         "leakgauge scan",
         "leakgauge scan my_model.py:make --data photos/ --require 'fvu>=0.5' --require 'bytes<=64KiB' --require 'flops<=1G'",
         "leakgauge scan --resume --out leakgauge-runs/scan",
+        "leakgauge scan timm:resnet18 --weights resnet18.safetensors --size 128 --data photos/ --resize --export halves/",
     )
 
     cut: Sequence[str] = opt((), "Scan only this cut. Repeatable.")
@@ -33,6 +36,11 @@ class ScanOptions(ModelAndData, Defended, Resumable):
     )
     threshold: float | None = opt(
         None, "FVU that a safe cut keeps: 0 is a perfect copy, 1 is nothing learned. Default: 0.25."
+    )
+    export: Path | None = opt(
+        None,
+        "Write the two halves of the model into this folder, as .pt2 and ONNX: at the recommended cut, or at --cut if one is named. "
+        "Needs the extra split.",
     )
     numbers: str = opt("fp32", "How numbers are sent: fp32, fp16 or int8.")
     epochs: int | None = opt(
@@ -54,25 +62,27 @@ def scan(options: ScanOptions) -> int:
     Without MODEL: the embedded vgg. The adversary learns from four fifths of the data; the rest is attacked.
     """
     from leakgauge.audit import evidence
-    from leakgauge.audit.case import restored
     from leakgauge.audit.files import sole_writer
     from leakgauge.audit.questions import split as store
     from leakgauge.audit.questions.split import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
     from leakgauge.audit.session import Session, keep_evidence
     from leakgauge.audit.timing import seconds_of
-    from leakgauge.cli.run_folder import claimed, refuse_changes, remember
+    from leakgauge.cli.run_folder import claimed, refuse_changes, refuse_unnamed_code, remember
     from leakgauge.integrations.setups import find
     from leakgauge.models.pretrained import PRETRAINED
     from leakgauge.report import page
 
     folder = options.folder
+    if options.export is not None:
+        refuse_export(options.export)
     if options.resume:
         refuse_changes(folder, options.asked(), kind="scan")
         plan = store.read_plan(folder)
-        case, load = restored(dict(plan.case)), Session(find)
+        refuse_unnamed_code(folder, [plan.case], model=options.model, data=options.data, command="scan")
+        case, load = plan.case, Session(find)
         with sole_writer(folder):
             keep_evidence(folder, [case], load)
-            return _run(ScanRun(load(case), plan, folder), quiet=options.quiet)
+            return _run(ScanRun(load(case), plan, folder), options)
     case = options.case(default="vgg", defenses=options.defense)
     case.build_defenses()
     epochs, budget = options.epochs, options.attack_budget
@@ -96,17 +106,26 @@ def scan(options: ScanOptions) -> int:
         plan = plan_scan(setup, case, asked, folder, command=command)
         remember(folder, options.asked())
         keep_evidence(folder, [case], load)
-        return _run(ScanRun(setup, plan, folder), quiet=options.quiet)
+        return _run(ScanRun(setup, plan, folder), options)
 
 
-def _run(run: ScanRun, *, quiet: bool) -> int:
+def refuse_export(folder: Path) -> None:
+    """Refuses halves that could not be written in the end, before anything runs."""
+    from leakgauge.split.export import FORMATS, require_packages
+
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file; name a folder for the halves")
+    require_packages(FORMATS)
+
+
+def _run(run: ScanRun, options: ScanOptions) -> int:
     from leakgauge.audit.findings import Split, split_of
     from leakgauge.audit.gate import EXIT_CODE
     from leakgauge.audit.questions.split import RIDGE
     from leakgauge.audit.wording import on_split, split_notes
     from leakgauge.report import page
 
-    screen = Console(quiet=quiet)
+    screen = Console(quiet=options.quiet)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -136,7 +155,26 @@ def _run(run: ScanRun, *, quiet: bool) -> int:
         for note in split_notes(known):
             screen.print(f"- {shown(note)}", soft_wrap=True, highlight=False)
     screen.print(f"report: {shown(path)}", soft_wrap=True)
+    if options.export is not None:
+        screen.print(_exported(run, found, options.export), soft_wrap=True, highlight=False)
     return EXIT_CODE if run.plan.require and not found.met else 0
+
+
+def _exported(run: ScanRun, found: Conclusion, folder: Path) -> str:
+    """Writes the halves at the one cut that was scanned or else at the recommended one, and says so."""
+    from leakgauge.split.export import export_halves
+
+    cut = run.names[0] if run.plan.named and len(run.names) == 1 else found.recommended
+    if cut is None:
+        raise BadInput(
+            "no cut is recommended, so no halves were written; to write a cut all the same, name it alone with --cut"
+        )
+    try:
+        written = export_halves(run.setup.victim, cut, folder)
+    except Inapplicable as refusal:
+        raise BadInput(f"the halves were not written: {refusal}") from refusal
+    off = ", ".join(f"{kind} {error:.0e}" for kind, error in written.errors.items())
+    return shown(f"halves at {written.cut}: {folder} (together they are the model, up to {off} of its largest output)")
 
 
 def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> Table:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import unicodedata
-
+import typer
 from rich.markup import escape
 
-
-def harmless(text: str) -> str:
-    """Control characters as they are written in Python, so a name cannot clear the screen or set its title. Lines and tabs stay.
-
-    >>> harmless("a\\x1b[2Jb")
-    'a\\\\x1b[2Jb'
-    """
-    return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs") else _written(c) for c in text)
+from leakgauge.errors import harmless
 
 
-def _written(character: str) -> str:
-    return character.encode("unicode_escape", errors="surrogatepass").decode("ascii", errors="replace")
+def complain(sentence: str) -> None:
+    """Says on stderr what went wrong. Control characters, which a file name may hold, are shown and not obeyed."""
+    typer.echo(f"leakgauge: {harmless(sentence)}", err=True)
 
 
 def shown(text: object) -> str:
@@ -25,4 +18,4 @@ def shown(text: object) -> str:
     return escape(harmless(str(text)))
 
 
-__all__ = ["harmless", "shown"]
+__all__ = ["complain", "shown"]

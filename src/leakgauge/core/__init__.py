@@ -16,20 +16,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.core.running import (
+    NO_GRADIENT,
     deep_copy,
     drop_rate,
     explaining_mistakes,
     keeps_statistics,
     output_at,
     refuse_samples,
+    refuse_without_values,
     refuse_wrapped,
+    switched,
 )
 from leakgauge.core.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
 from leakgauge.core.spaces import Space
 from leakgauge.core.spaces import Tokens as Tokens
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 
 Signal = Mapping[str, Tensor]
 """What leaves the device, by parameter, buffer or cut NAME; never by position."""
@@ -43,6 +48,7 @@ Loss = Callable[[Any, Any], Tensor]
 Mode = Literal["train", "eval"]
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Victim:
     """All that is public about the audited model.
@@ -60,12 +66,8 @@ class Victim:
     sent_by: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, nn.Module):
-            raise BadInput(f"the victim's model must be a torch.nn.Module, got {type(self.model).__name__}")
-        if self.mode not in ("train", "eval"):
-            raise BadInput(f"the victim's mode must be 'train' or 'eval', got {self.mode!r}")
         refuse_wrapped(self.model)
-        model = deep_copy(self.model).train(self.mode == "train")
+        model = switched(deep_copy(self.model), self.mode)
         if not any(p.requires_grad for p in model.parameters()):
             raise BadInput("the victim's model has no trainable parameter; nothing would be shared")
         model.zero_grad(set_to_none=True)
@@ -150,6 +152,13 @@ class Reseeds(Protocol):
 
 
 @runtime_checkable
+class Smooths(Protocol):
+    """A channel with steps that may have no useful derivative, such as Adam's; ``smooth`` is what an attack replays instead."""
+
+    def smooth(self) -> Channel: ...
+
+
+@runtime_checkable
 class SendsGradient(Protocol):
     """A channel that may send the plain gradient of the whole batch."""
 
@@ -231,6 +240,7 @@ class AddsNoise(Protocol):
 Kind = Literal["deployable", "diagnostic", "malicious"]
 
 
+@checked
 @dataclass(frozen=True)
 class Assumption:
     """One thing the adversary is assumed to know or to benefit from.
@@ -243,6 +253,7 @@ class Assumption:
     kind: Kind
 
 
+@checked
 @dataclass(frozen=True)
 class Observation:
     """Everything the adversary knows. What it does not know is None."""
@@ -255,6 +266,10 @@ class Observation:
     near: Tensor | None = None
     auxiliary: Tensor | None = None
     assumptions: tuple[Assumption, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise BadInput(f"an observation is of at least 1 sample, got size {self.size}")
 
 
 class Reveal(Protocol):
@@ -279,6 +294,10 @@ class Size:
         return _assume(seen, f"batch size known ({len(x)})", "deployable", size=len(x))
 
 
+LABELS_GIVEN = "true labels given to the adversary"
+"""What :class:`Labels` assumes."""
+
+
 @dataclass(frozen=True)
 class Labels:
     """The true labels of the batch."""
@@ -286,7 +305,7 @@ class Labels:
     def __call__(
         self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
     ) -> Observation:
-        return _assume(seen, "true labels given to the adversary", "diagnostic", labels=y)
+        return _assume(seen, LABELS_GIVEN, "diagnostic", labels=y)
 
 
 @dataclass(frozen=True)
@@ -302,6 +321,7 @@ class Buffers:
         return _assume(seen, "running statistics shared with the update", "deployable", buffers=after)
 
 
+@checked
 @dataclass(frozen=True)
 class NoisyCopy:
     """The target itself with each pixel position, with probability ``p``, replaced by N(0, 1) in model space."""
@@ -321,6 +341,7 @@ class NoisyCopy:
         return _assume(seen, f"start near the truth (noise on {self.p:.0%} of the pixels)", "diagnostic", near=near)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Auxiliary:
     """Images (model space) that the server holds: the same kind as the client's, but not the client's own."""
@@ -338,6 +359,8 @@ class Auxiliary:
         return _assume(seen, what, "deployable", auxiliary=self.images)
 
 
+@checked
+@plain_defaults()
 def share(
     victim: Victim,
     channel: Channel,
@@ -355,7 +378,10 @@ def share(
     The client's random draws (a defense's noise, the dropout masks of a train-mode victim) come from the seed ``secret``. Without
     one they come from a separate stream derived from ``seed``, so an attack with the same seed never draws the same numbers.
     """
+    refuse_without_values(victim.model)
     refuse_samples(x, victim.space.shape)
+    if isinstance(victim.space, Pixels) and x.is_floating_point():
+        victim.space.refuse_outside(x)
     x = x.clone()  # a model may change its input in place; the caller's stays as it is
     secret = own_stream(seed, "client") if secret is None else secret
     updates = not isinstance(channel, PerSample)  # features come from inference, which runs in eval mode
@@ -367,6 +393,10 @@ def share(
     explained = explaining_mistakes(outputs, victim.loss, x, y, dtype=victim.dtype, before=x.is_cuda and updates)
     with explained, private_randomness(secret, victim.device):
         signal = _detach(channel(victim, x, y))
+        if updates and not any(bool(value.any()) for value in signal.values()):
+            with torch.enable_grad():  # by torch.func a loss without weights has a gradient of zero
+                if not victim.loss(victim(x), y).requires_grad:
+                    raise BadInput(NO_GRADIENT)
     signal = apply_defenses(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
     seen = Observation(signal=signal, channel=channel)
     if victim.sent_by:
@@ -416,12 +446,29 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class Raced:
+    """One run of an attack that tries several: what it is called, how many replays it took, and how well the result explains the
+    observation (``mismatch``: 0 is fully; None where that cannot be computed). ``refused`` is the reason where it does not apply.
+    """
+
+    name: str
+    steps: int = 0
+    mismatch: float | None = None
+    refused: str = ""
+    chosen: bool = False
+
+
+@checked(nan=True)
+@dataclass(frozen=True)
 class Reconstruction:
     """What an attack believes the data was, in model space. It holds no ground truth.
 
     ``candidates`` (restarts, batch, *shape) and ``losses`` (restarts,) cover all restarts; ``x`` is the restart with the
-    lowest loss, which the adversary can see. ``y`` are class labels, or None where the attack could not infer them. ``stated`` is
-    what the attack predicted it could recover before it solved anything, as table rows (question, answer).
+    lowest loss, which the adversary can see. ``y`` are class labels, or None where the attack could not infer them;
+    ``label_accuracy`` is the share of them that the attack expects to be right, in any order, None where it does not state it or was
+    given them. ``stated`` is what the attack predicted it could recover before it solved anything, as table rows (question, answer).
+    ``certified`` (batch,) marks samples of ``x`` that the attack checked to be exact, without the truth; None if it has no such check. An
+    attack that tries several others says which ``raced`` and ``by`` which one this is; the null run is that one's.
     """
 
     x: Tensor
@@ -434,6 +481,10 @@ class Reconstruction:
     trace: Trace = field(default_factory=Trace)
     notes: tuple[str, ...] = ()
     stated: tuple[tuple[str, str], ...] = ()
+    label_accuracy: float | None = None
+    raced: tuple[Raced, ...] = ()
+    by: Attack | None = None
+    certified: Tensor | None = None
 
     @classmethod
     def single(
@@ -446,10 +497,11 @@ class Reconstruction:
         began: float,
         notes: tuple[str, ...] = (),
         stated: tuple[tuple[str, str], ...] = (),
+        certified: Tensor | None = None,
     ) -> Reconstruction:
         """The result of an attack without restarts, such as a closed form. ``began`` is its start time (perf_counter)."""
         losses, seconds = torch.tensor([loss], dtype=torch.float64), time.perf_counter() - began
-        return cls(x, y, loss, x[None], losses, made_by, seconds, notes=notes, stated=stated)
+        return cls(x, y, loss, x[None], losses, made_by, seconds, notes=notes, stated=stated, certified=certified)
 
 
 class Attack(Protocol):
@@ -465,9 +517,9 @@ class Blindable(Protocol):
     def blind(self) -> Attack: ...
 
 
-Use = Literal["statistics", "noisy_copy", "learned_prior", "features"]
+Use = Literal["statistics", "noisy_copy", "learned_prior", "features", "epochs"]
 """What some attacks use: normalisation statistics that the client shared, a noisy copy of the target, what they learned of images from
-auxiliary ones, the features of a split in place of an update."""
+auxiliary ones, the features of a split in place of an update, several local epochs in unknown orders."""
 
 
 @runtime_checkable
@@ -475,6 +527,15 @@ class Informed(Protocol):
     """An attack that uses something that others do not."""
 
     def uses(self) -> frozenset[Use]: ...
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """An attack of many searches, whose cost is told from one of them."""
+
+    def sample(self) -> tuple[Attack, int]:
+        """One search with as many steps, and how many there are."""
+        ...
 
 
 def uses(attack: Attack) -> frozenset[Use]:

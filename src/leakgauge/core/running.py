@@ -7,6 +7,7 @@ with activation checkpoints off and is left unchanged. Samples and targets that 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -19,19 +20,37 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakgauge.errors import BadInput
+from leakgauge.core.defaults import users_defaults
+from leakgauge.errors import BadInput, one_line
+
+NO_GRADIENT = (
+    "the loss does not depend on the model's weights, so there is no gradient to share; return the scores as they are computed, "
+    "without detach(), no_grad() or a way through NumPy"
+)
 
 
 def deep_copy(model: nn.Module) -> nn.Module:
     """A copy that shares no tensor with ``model``."""
     try:
         return copy.deepcopy(model)
-    except RuntimeError as refusal:
-        if "graph leaves" not in str(refusal):
-            raise
+    except Exception as refusal:  # the user's own __deepcopy__ and __reduce__ may raise anything
+        if "graph leaves" in str(refusal):
+            raise BadInput(
+                "the victim's model cannot be copied because it keeps a tensor of its last forward pass, as nn.utils.weight_norm "
+                "and spectral_norm do; run it once inside torch.no_grad() first"
+            ) from refusal
         raise BadInput(
-            "the victim's model cannot be copied because it keeps a tensor of its last forward pass, as nn.utils.weight_norm "
-            "and spectral_norm do; run it once inside torch.no_grad() first"
+            f"the victim's model cannot be copied ({one_line(refusal)}); give one that copy.deepcopy can copy"
+        ) from refusal
+
+
+def switched(model: nn.Module, mode: str) -> nn.Module:
+    """``model`` in train or eval mode."""
+    try:
+        return model.train(mode == "train")
+    except Exception as refusal:  # the user's own train() may raise anything
+        raise BadInput(
+            f"the victim's model cannot be put into {mode} mode: train() raised {one_line(refusal)}"
         ) from refusal
 
 
@@ -49,6 +68,37 @@ def refuse_wrapped(model: nn.Module) -> None:
         )
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise BadInput("the victim's model has lazy layers without weights; run one batch through it first")
+    needed = _required_inputs(model)
+    if len(needed) > 1:
+        raise BadInput(
+            f"the victim's model needs {len(needed)} inputs ({', '.join(needed)}), but one is private and given here; wrap it in a "
+            "module whose forward takes that one and fills in the others"
+        )
+    for name, value in chain(model.named_parameters(), model.named_buffers()):
+        if value.layout is not torch.strided:
+            raise BadInput(f"{name} of the victim's model is sparse; convert it with to_dense() first")
+        if isinstance(value, nn.Parameter) and value.numel() == 0:
+            raise BadInput(
+                f"{name} of the victim's model has no entries: its shape is {tuple(value.shape)}; remove that layer"
+            )
+        if value.is_complex():
+            raise BadInput(f"{name} of the victim's model holds complex numbers; only real weights can be audited")
+
+
+def _required_inputs(model: nn.Module) -> list[str]:
+    """Names of the inputs without which the model's forward does not run."""
+    given = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    parameters = inspect.signature(model.forward).parameters.values()
+    return [p.name for p in parameters if p.default is inspect.Parameter.empty and p.kind not in given]
+
+
+def refuse_without_values(model: nn.Module) -> None:
+    """Refuse a model on the meta device, which has shapes and no values."""
+    for name, value in chain(model.named_parameters(), model.named_buffers()):
+        if value.is_meta:
+            raise BadInput(
+                f"{name} of the victim's model is on the meta device and has no values; load its weights first"
+            )
 
 
 def drop_rate(module: nn.Module) -> float:
@@ -72,11 +122,13 @@ def keeps_statistics(module: nn.Module) -> bool:
 def output_at(model: nn.Module, state: Mapping[str, Tensor], *args: Any) -> Any:
     """``model(*args)`` with the tensors of ``state`` in place of the parameters and buffers of the same names.
 
-    A tied tensor is replaced everywhere, once per place. ``functional_call`` alone replaces a layer registered under two
-    names twice; afterwards it restores the tensor that it had put in the first time, not the model's own.
+    The model gets copies of ``args``: it may change its input in place. A tied tensor is replaced everywhere, once per
+    place. ``functional_call`` alone replaces a layer registered under two names twice; afterwards it restores the tensor that
+    it had put in the first time, not the model's own.
     """
-    with without_checkpoints():
-        return functional_call(model, _at_every_place(model, state), args, tie_weights=False)
+    own = tuple(a.clone() if isinstance(a, Tensor) else a for a in args)
+    with without_checkpoints(), users_defaults():
+        return functional_call(model, _at_every_place(model, state), own, tie_weights=False)
 
 
 def _at_every_place(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -137,16 +189,18 @@ def _put(functions: dict[str, Any]) -> None:
         setattr(torch.utils.checkpoint, name, function)
 
 
-def refuse_samples(x: Any, shape: tuple[int, ...]) -> None:
-    """Refuse ``x`` unless it is a batch of samples of ``shape``."""
+def refuse_samples(x: Any, shape: tuple[int, ...], *, who: str = "share") -> None:
+    """Refuse ``x`` unless it is a batch of samples of ``shape``; ``who`` needs it."""
     if not isinstance(x, Tensor):
-        raise BadInput(f"share needs samples as a tensor of shape (batch, *{shape}), got {type(x).__name__}")
+        raise BadInput(f"{who} needs samples as a tensor of shape (batch, *{shape}), got {type(x).__name__}")
     if x.dim() == 0:
-        raise BadInput(f"share needs samples as a tensor of shape (batch, *{shape}), got a single number")
+        raise BadInput(f"{who} needs samples as a tensor of shape (batch, *{shape}), got a single number")
     if len(x) == 0:
-        raise BadInput("share needs at least one sample, got an empty batch")
+        raise BadInput(f"{who} needs at least one sample, got an empty batch")
     if tuple(x.shape[1:]) != tuple(shape):
-        raise BadInput(f"share needs samples of shape {shape}, got {tuple(x.shape[1:])}")
+        raise BadInput(f"{who} needs samples of shape {shape}, got {tuple(x.shape[1:])}")
+    if x.is_complex():
+        raise BadInput(f"{who} needs samples of real numbers, got {x.dtype}")
 
 
 @contextmanager
@@ -173,6 +227,8 @@ def explaining_mistakes(
             raise BadInput(
                 f"the model takes {dtype}, but the samples are {x.dtype}; for images of bytes pass space.encode(images / 255)"
             ) from error
+        if "does not require grad" in str(error):
+            raise BadInput(NO_GRADIENT) from error
         try:
             refuse_targets(outputs, loss, x, y)
         except BadInput as refusal:
@@ -182,15 +238,19 @@ def explaining_mistakes(
 
 def refuse_targets(outputs: Callable[[], Any], loss: Callable[..., Any], x: Tensor, y: Any) -> None:
     """Refuse targets that do not belong to the batch ``x``, and labels that cross entropy cannot take. Other losses check their own."""
-    if isinstance(y, Mapping):
+    classifies = loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)
+    if isinstance(y, Mapping) and not classifies:
         _refuse_objects(y, len(x))
     elif not isinstance(y, Tensor):
-        raise BadInput(f"targets must be a tensor of labels or a mapping of tensors, got {type(y).__name__}")
-    elif loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
+        wanted = "a tensor of labels" if classifies else "a tensor of labels or a mapping of tensors"
+        raise BadInput(f"targets must be {wanted}, got {type(y).__name__}")
+    elif classifies:
         with torch.no_grad():
             scores = outputs()
         if not isinstance(scores, Tensor):
             raise BadInput(_no_scores(scores))
+        if not scores.is_floating_point():
+            raise BadInput(f"cross entropy needs scores of a floating-point type, but the model returns {scores.dtype}")
         if scores.dim() >= 2:
             _refuse_labels(y, scores, loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else -100)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -10,6 +11,19 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
+
+ROUNDING = 0.01
+"""By how much of their range images in model space may exceed it: a type of 16 bits rounds, and resampling overshoots."""
+
+
+def refuse_range(low: float, high: float, *, kind: str, source: str, bounds: tuple[float, float] = (0, 1)) -> None:
+    """Refuse images of type ``kind`` with values from ``low`` to ``high`` unless these are within ``bounds``."""
+    if low < bounds[0] or high > bounds[1]:
+        raise BadInput(
+            f"{source} holds {kind} images with values from {low:g} to {high:g}; values from {bounds[0]:g} to {bounds[1]:g} are "
+            "expected, so scale them first (mean and std belong to Pixels)"
+        )
 
 
 class Space(Protocol):
@@ -30,6 +44,11 @@ def _constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtyp
         return torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1)
 
 
+MOST_VALUES = 1 << 28
+"""Of one image: a gibibyte in 32 bits."""
+
+
+@checked
 @dataclass(frozen=True)
 class Pixels:
     """Images of ``shape`` = (channels, height, width). The model sees ``(image - mean) / std``.
@@ -49,6 +68,8 @@ class Pixels:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(self.shape) != 3 or min(self.shape) < 1:
             raise BadInput(f"Pixels needs a shape (channels, height, width) of positive sizes, got {self.shape}")
+        if math.prod(self.shape) > MOST_VALUES:
+            raise BadInput(f"Pixels needs images of at most {MOST_VALUES} values, got {self.shape}")
         if self.bounds[0] >= self.bounds[1]:
             raise BadInput(f"Pixels needs bounds (low, high) with low < high, got {self.bounds}")
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -75,6 +96,15 @@ class Pixels:
         low, high = self.bounds
         return ((x * std + mean - low) / (high - low)).clamp(0, 1)
 
+    def refuse_outside(self, x: Tensor) -> None:
+        """Refuse samples (model space) that are no images: bytes as floats, or values normalised with another mean and std."""
+        mean, std = self._affine(x)
+        low, high = (float(end) for end in (x * std + mean).aminmax())
+        slack = ROUNDING * (self.bounds[1] - self.bounds[0])
+        if low < self.bounds[0] - slack or high > self.bounds[1] + slack:
+            kind = str(x.dtype).removeprefix("torch.")
+            refuse_range(low, high, kind=kind, source="the batch", bounds=self.bounds)
+
     def project(self, x: Tensor) -> Tensor:
         """The nearest valid image, in model space."""
         mean, std = self._affine(x)
@@ -82,6 +112,7 @@ class Pixels:
         return torch.minimum(torch.maximum(x, low), high)
 
 
+@checked
 @dataclass(frozen=True)
 class Tokens:
     """Sentences of ``length`` token ids below ``vocab``: integers, which can be looked up but not differentiated.

@@ -10,8 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leakgauge.core.spaces import refuse_range
 from leakgauge.data.fit import Shape, fit
-from leakgauge.errors import BadInput
+from leakgauge.data.levels import Window, window_of
+from leakgauge.data.limits import check_archive
+from leakgauge.errors import BadInput, one_line
 
 PAIRS = (
     ("x", "y"), ("images", "labels"), ("x_test", "y_test"), ("x_train", "y_train"),
@@ -20,30 +23,35 @@ PAIRS = (
 """Names of the arrays for images and labels, tried in this order."""
 
 
-def read_npz(path: str | Path, *, shape: Shape | None = None, resize: bool = False) -> tuple[Tensor, Tensor]:
+def read_npz(
+    path: str | Path, *, shape: Shape | None = None, resize: bool = False, window: str = ""
+) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) in [0, 1] and labels from the first pair of ``PAIRS`` in the file.
 
-    Images may be (N, H, W), (N, H, W, C) or (N, C, H, W); integers range from 0 to 255, floats from 0 to 1.
-    ``shape`` and ``resize`` work as in :func:`leakgauge.data.folder.read_folder`.
+    Images may be (N, H, W), (N, H, W, C) or (N, C, H, W); integers range from 0 to 255, floats from 0 to 1, unless ``window``
+    ("0:4095") names other values of black and white. ``shape`` and ``resize`` work as in :func:`leakgauge.data.folder.read_folder`.
     """
     path = Path(path)
     if not path.is_file():
         raise BadInput(f"{path} does not exist or is not a file; give a .npz file with arrays x and y")
     x, y = _load(path)
-    return from_arrays(x, y, source=str(path), shape=shape, resize=resize)
+    return from_arrays(x, y, source=str(path), shape=shape, resize=resize, window=window)
 
 
 def from_arrays(
-    x: np.ndarray, y: np.ndarray, *, source: str, shape: Shape | None = None, resize: bool = False
+    x: np.ndarray, y: np.ndarray, *, source: str, shape: Shape | None = None, resize: bool = False, window: str = ""
 ) -> tuple[Tensor, Tensor]:
     """Images and labels from arrays, as :func:`read_npz` returns them; ``source`` is their name in error messages."""
-    images = torch.from_numpy(_pixels(_layout(x, shape, source), source))
+    images = torch.from_numpy(_pixels(_layout(x, shape, source), source, window_of(window)))
     return fit(images, shape=shape, resize=resize, source=source), torch.from_numpy(_labels(y, len(x), source))
 
 
 def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         with path.open("rb") as stream:  # np.load leaves a damaged file open
+            if zipfile.is_zipfile(stream):
+                check_archive(stream, path)
+            stream.seek(0)
             archive = np.load(stream, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise BadInput(f"{path} holds a single array; save images and labels with np.savez(path, x=…, y=…)")
@@ -58,7 +66,8 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
     except BadInput:
         raise
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadInput(f"{path} cannot be read as a plain .npz file ({error}); save it with np.savez") from error
+        why = "it holds Python objects, or is no NumPy file" if "pickle" in str(error) else one_line(error)
+        raise BadInput(f"{path} cannot be read as a plain .npz file ({why}); save it with np.savez") from error
 
 
 def _layout(x: np.ndarray, shape: Shape | None, source: str) -> np.ndarray:
@@ -81,17 +90,21 @@ def _layout(x: np.ndarray, shape: Shape | None, source: str) -> np.ndarray:
     return x if first else np.moveaxis(x, 3, 1)
 
 
-def _pixels(x: np.ndarray, source: str) -> np.ndarray:
+def _pixels(x: np.ndarray, source: str, window: Window | None) -> np.ndarray:
     if x.dtype.kind not in "buif":
         raise BadInput(f"{source} holds {x.dtype} images; integers from 0 to 255 or floats from 0 to 1 are expected")
     top = 255 if x.dtype.kind in "ui" else 1
     if not np.isfinite(x).all():
         raise BadInput(f"{source} holds images with values that are not finite; remove NaN and infinity")
-    if x.min() < 0 or x.max() > top:
+    if window is not None:
+        low, high = window
+        return np.ascontiguousarray(np.clip((x - low) / (high - low), 0, 1), dtype=np.float32)
+    if top == 255 and x.max() > top:
         raise BadInput(
-            f"{source} holds {x.dtype} images with values from {x.min():g} to {x.max():g}; "
-            f"values from 0 to {top} are expected, so scale them first (mean and std belong to Pixels)"
+            f"{source} holds {x.dtype} images with values from {x.min():g} to {x.max():g}; integers range from 0 to 255 unless you name "
+            "the values of black and white, such as window='0:4095' (--window 0:4095)"
         )
+    refuse_range(x.min(), x.max(), kind=str(x.dtype), source=source, bounds=(0, top))
     if top == 255 and x.max() == 1:  # 1/255 looks black, and it would be hard to see why an attack finds nothing
         raise BadInput(
             f"{source} holds {x.dtype} images with values 0 and 1 only, but integers range from 0 to 255; "

@@ -6,7 +6,7 @@ refused on purpose.
 
 from __future__ import annotations
 
-import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leakgauge.data.limits import refuse_size, unzipped
 from leakgauge.errors import BadInput
 
 _CIFAR_RECORD = 1 + 3 * 32 * 32
@@ -29,7 +30,7 @@ def read_idx(path: str | Path) -> Tensor:
     header = 4 + 4 * rank
     sizes = raw[4:header] if len(raw) >= header else b""
     shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
-    expected = int(np.prod(shape, dtype=np.int64))
+    expected = math.prod(shape)
     if len(shape) != rank or len(raw) != header + expected:
         raise BadInput(
             f"{path} says shape {shape} but holds {max(0, len(raw) - header)} values; "
@@ -96,10 +97,11 @@ def _partner(images: Path) -> Path:
 def _bytes(path: Path) -> bytes:
     if not path.is_file():
         raise BadInput(f"{path} does not exist or is not a file; give the path of the dataset's own file")
-    raw = path.read_bytes()
-    if raw[:2] != b"\x1f\x8b":
-        return raw
+    refuse_size(path.stat().st_size, path)
+    with path.open("rb") as stream:
+        if stream.read(2) != b"\x1f\x8b":
+            return path.read_bytes()
     try:
-        return gzip.decompress(raw)
+        return unzipped(path)
     except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"{path} cannot be decompressed ({error}); the file is damaged, download it again") from error

@@ -11,6 +11,7 @@ from torch import Tensor
 from leakgauge.core import Signal
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 
 
 def channel_axis(shape: tuple[int, ...]) -> int:
@@ -58,6 +59,7 @@ class _OfChannels(ABC):
 
 
 @example(fraction=0.5, seed=1, neutral={"fraction": 0.0})
+@checked
 @dataclass(frozen=True)
 class MaskChannels(_OfChannels):
     """Never sends a ``fraction`` of the channels, drawn once by ``seed``: the same for every sample."""
@@ -70,6 +72,7 @@ class MaskChannels(_OfChannels):
 
 
 @example(fraction=0.5, neutral={"fraction": 0.0})
+@checked
 @dataclass(frozen=True)
 class PruneChannels(_OfChannels):
     """Does not send the ``fraction`` of channels with the smallest sum of squares, chosen separately for each sample."""

@@ -11,9 +11,11 @@ from leakgauge.channels.rows import clip_rows
 from leakgauge.core import Signal
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 
 
 @example(norm=0.1, neutral={"norm": math.inf})
+@checked(nan=True)
 @dataclass(frozen=True)
 class Clip:
     """g · min(1, norm / ‖g‖) over all tensors together: :func:`leakgauge.channels.rows.clip_rows` with one row.

@@ -13,6 +13,7 @@ from leakgauge.channels.rows import column, row_norms
 from leakgauge.core import Signal
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,7 @@ class _Noise(ABC):
 
 
 @example(relative=0.5, neutral={"std": 0.0})
+@checked(nan=True)
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(_Noise):
     """g + N(0, σ²) on every entry."""
@@ -76,6 +78,7 @@ class GaussianNoise(_Noise):
 
 
 @example(std=0.1, neutral={"relative": 0.0})
+@checked(nan=True)
 @dataclass(frozen=True, kw_only=True)
 class LaplacianNoise(_Noise):
     """g + Laplace(0, b) on every entry; b = σ/√2 makes σ its standard deviation."""

@@ -11,9 +11,11 @@ from leakgauge.channels.rows import as_rows
 from leakgauge.core import Signal
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 
 
 @example(fraction=0.9, neutral={"fraction": 0.0})
+@checked(nan=True)
 @dataclass(frozen=True)
 class Prune:
     """Sets the ``fraction`` of smallest entries (by magnitude, within each tensor) to zero and keeps the largest.

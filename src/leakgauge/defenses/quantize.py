@@ -11,9 +11,11 @@ from leakgauge.channels.rows import as_rows, column
 from leakgauge.core import Signal
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 
 
 @example(bits=4, neutral={"bits": 32})
+@checked
 @dataclass(frozen=True)
 class Quantize:
     """Rounds each tensor to 2^bits − 1 equally spaced levels from −max|g| to max|g|, including zero.

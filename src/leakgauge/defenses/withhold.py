@@ -9,6 +9,7 @@ import torch
 from leakgauge.core import Defense, Signal, Victim
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.families import find_roles
 
 
@@ -28,6 +29,7 @@ class WithholdNames:
 
 @example(roles=("head",))
 @example("lenet", roles=("first_layer",))
+@checked
 @dataclass(frozen=True)
 class Withhold:
     """Keeps every parameter of the given roles (``head``, ``position_embedding``, …) on the device.
@@ -35,13 +37,11 @@ class Withhold:
     Ref: APRIL (Lu et al. 2022), section 4.2 — withholding the position embedding's gradient
     """
 
-    roles: tuple[str, ...] = ()
+    roles: tuple[str, ...] | str = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.roles, str):  # ``withhold:head`` on the command line
             object.__setattr__(self, "roles", (self.roles,))
-        if not isinstance(self.roles, tuple | list) or not all(isinstance(role, str) for role in self.roles):
-            raise BadInput(f"Withhold needs role names such as head, got {self.roles!r}")
 
     def for_victim(self, victim: Victim, /) -> Defense:
         """The names to withhold. A role without trained parameters is refused, because withholding it would change nothing."""

@@ -60,7 +60,7 @@ class _Edge(nn.Module):
 
         with _with_hooks(self.model, {self.name: reached}):
             try:
-                self.model(x)
+                self.model(x.clone())
             except _Reached as at:
                 return (at.value,)
         raise _not_called(self.name)
@@ -75,7 +75,7 @@ class _Cloud(nn.Module):
 
     def forward(self, sent: Tensor) -> Any:
         with _with_hooks(self.model, {self.name: lambda module, inputs, output: sent.clone()}):
-            return self.model(self.blank.expand(len(sent), *self.blank.shape[1:]))
+            return self.model(self.blank.expand(len(sent), *self.blank.shape[1:]).clone())
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class TracedByHooks:
 
         names = [name for name, _ in self.model.named_modules() if name]
         with torch.no_grad(), _with_hooks(self.model, {name: note(name) for name in names}):
-            whole = self.model(x)
+            whole = self.model(x.clone())
         return called, whole
 
     def _sendable(self, value: Any, more: Any) -> bool:
@@ -168,14 +168,14 @@ class TracedByHooks:
             return hook
 
         with _with_hooks(self.model, {name: keep(name) for name in names}), suppress(_Reached):
-            self.model(x)
+            self.model(x.clone())
         for name in names:
             if name not in found:
                 raise _not_called(name)
         return {name: found[name] for name in names}
 
     def costs(self, x: Tensor, *, repeats: int) -> dict[str, EdgeCost]:
-        whole = _seconds(lambda: self.model(x), repeats)
+        whole = _seconds(lambda: self.model(x.clone()), repeats)
         found: dict[str, EdgeCost] = {}
         for name in self.points:
             edge = self.edge(name)

@@ -17,7 +17,7 @@ from torch.fx.graph import CodeGen
 
 from leakgauge.core import Victim
 from leakgauge.core.randomness import private_randomness
-from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
+from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError, one_line
 from leakgauge.families.nearest import nearest
 from leakgauge.graphs.hooks import TracedByHooks, alike
 from leakgauge.graphs.nodes import IN_PLACE
@@ -111,15 +111,16 @@ def trace(victim: Victim) -> Traced:
         raise
     except Exception as error:
         shape = "x".join(map(str, victim.space.shape))
-        raise BadInput(
-            f"the model {victim.name} does not take samples of shape {shape}: {_first_line(error)}"
-        ) from error
+        raise BadInput(f"the model {victim.name} does not take samples of shape {shape}: {one_line(error)}") from error
     ways: list[tuple[str, Callable[[], TracedGraph]]] = [
         ("torch.export", lambda: export_graph(model, x, any_batch=True)),
         ("torch.export of one sample", lambda: export_graph(model, x, any_batch=False)),
         ("torch.fx", lambda: trace_symbolically(model, x)),
     ]
     failed: list[str] = []
+    with fixed_draws(victim):
+        if _changes_input(model, x):  # a graph would change the features of the caller
+            ways, failed = [], ["graphs: the model changes its input in place"]
     for name, way in ways:
         reason = None
         try:
@@ -136,7 +137,7 @@ def trace(victim: Victim) -> Traced:
             else:
                 reason = "no point where the computation can be cut"
         except Exception as error:  # noqa: BLE001 - tracers raise anything; the reason is kept and reported
-            reason = _first_line(error)
+            reason = one_line(error)
         failed.append(f"{name}: {reason}")
     hooked = TracedByHooks(model, x, "; ".join(["module hooks", *failed]))
     with fixed_draws(victim):
@@ -169,6 +170,8 @@ def find_point(traced: Traced, name: str) -> Point:
     raise BadInput(f"there is no cut {name!r}; {nearest(name, [*traced.points, *aliases])}")
 
 
-def _first_line(error: BaseException) -> str:
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}"[:200]
+def _changes_input(model: nn.Module, x: Tensor) -> bool:
+    given = x.clone()
+    with torch.no_grad():
+        model(given)
+    return not torch.equal(given, x)

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from leakgauge.audit.case import AUXILIARY, REARRANGED, AuxiliaryImages, Case
+from leakgauge.audit.case import AUXILIARY, REARRANGED, AuxiliaryImages, Case, accepted_options, uses_of
+from leakgauge.audit.questions.updates import GUIDED
+from leakgauge.audit.records import Captured, Record, Start
+from leakgauge.audit.run import attack_captured
 from leakgauge.audit.session import embedded
 from leakgauge.channels.facts import is_weight_update, local_steps, public
 from leakgauge.core import (
@@ -25,72 +28,59 @@ from leakgauge.core import (
     Victim,
 )
 from leakgauge.data.fit import Shape
+from leakgauge.data.folder import SUFFIXES
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.families.nearest import nearest
+from leakgauge.integrations.adam_updates import refuse_adam_as_sgd
+from leakgauge.integrations.captured_file import read_about
 from leakgauge.integrations.resolve import load_model, rearranged
-from leakgauge.integrations.setups import images_for
-from leakgauge.integrations.tensor_files import read_tensors, unwrapped
+from leakgauge.integrations.setups import data_of, images_for
+from leakgauge.integrations.tensor_files import COUNT, own_names, read_tensors, refuse_misfits, unwrapped, with_weights
 from leakgauge.inversion.labels import batch_size, head_gradient
+from leakgauge.inversion.statistics import tracking_layers
 from leakgauge.models.pretrained import PRETRAINED
 
 Holds = Literal["gradient", "delta", "weights"]
 """What an update file holds: gradients, new minus old weights, or the new weights themselves."""
-COUNT = "num_batches_tracked"
-"""The buffer in which a normalisation layer counts the batches that it saw."""
 
 
-def with_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str, hint: str = "") -> nn.Module:
-    """The model with the given state; names and shapes must all fit. ``hint`` ends the complaint about a name.
+def attack_file(
+    case: Case,
+    update: Path,
+    *,
+    folder: Path,
+    weights: Path | None = None,
+    holds: str | None = None,
+    truth: Path | None = None,
+    named: bool = True,
+) -> Record:
+    """Attacks the file of one client's update and writes record and pictures into ``folder``, as ``leakgauge attack --update`` does.
 
-    Of the names of one tied weight a file needs one. Counts of batches, which some frameworks leave out, may be missing
-    where nothing hangs on them.
+    ``weights`` is the file of those that the server had sent, ``holds`` what the update is; by default what the file says, else the
+    model's own and a difference. ``truth`` is the private batch, which only the comparison with what was found reads. Unless the case's
+    attack is ``named``, one that uses running statistics takes its place where such came with the update.
     """
-    state, own = model.state_dict(), own_names(model)
-    weights = unwrapped(weights, state)
-    _check(weights, state, source=source, hint=hint)
-    given = {own.get(name, name) for name in weights}
-    missing = [name for name in state if own.get(name, name) not in given and not _spare(model, name)]
-    if missing:
-        raise BadInput(f"{source} lacks {missing[0]!r} ({len(missing)} of {len(state)} names); is it of another model?")
-    model.load_state_dict(dict(weights), strict=False)
-    return model
-
-
-def own_names(model: nn.Module) -> dict[str, str]:
-    """The name under which ``named_parameters`` has a parameter, by each name that it has: a tied weight has several."""
-    first: dict[Tensor, str] = {}
-    return {name: first.setdefault(value, name) for name, value in model.named_parameters(remove_duplicate=False)}
-
-
-def _spare(model: nn.Module, name: str) -> bool:
-    """Whether a name counts the batches of a layer whose running statistics are no plain average of them."""
-    layer, _, what = name.rpartition(".")
-    return what == COUNT and getattr(model.get_submodule(layer), "momentum", None) is not None
+    said = read_about(update)
+    weights, holds = weights or said.weights, holds or said.update_holds or "delta"
+    case = replace(case, weights="")  # the record has them among what is known of the update
+    victim = captured_victim(case, weights)
+    start = start_of(case, victim, weights)
+    seen = captured_observation(victim, update, case, holds=holds, before=start)
+    case = case if named else with_fitting_attack(case, victim, seen)
+    about = Captured(
+        update=str(update),
+        holds=holds,
+        weights="" if weights is None else str(weights),
+        start=start,
+        truth="" if truth is None else str(truth),
+        statistics=shares_statistics(victim, seen),
+    )
+    private = None if truth is None else read_truth(truth, victim, case)
+    return attack_captured(case, victim, with_auxiliary(seen, victim, case), about, folder=folder, truth=private)
 
 
 def _hint(case: Case) -> str:
     """The embedded model is taken where none is named, so a foreign update meets it by mistake."""
     return f" (the model is the embedded {case.model}; name your own as MODEL)" if case.model in PRETRAINED else ""
-
-
-def _check(given: Mapping[str, Tensor], state: Mapping[str, Tensor], *, source: str, hint: str = "") -> None:
-    for name, value in given.items():
-        if name not in state:
-            complaint = f"{source} names {name!r}, which the model does not have; {nearest(name, list(state))}"
-            raise BadInput(f"{complaint}{hint}")
-        if value.shape != state[name].shape:
-            raise BadInput(
-                f"{name} in {source} has shape {tuple(value.shape)}, the model's has {tuple(state[name].shape)}"
-            )
-        if state[name].is_floating_point() and not value.is_floating_point():
-            kind = str(value.dtype).removeprefix("torch.")
-            raise BadInput(
-                f"{name} in {source} holds numbers of type {kind}, the model's are floating point; undo the quantisation first"
-            )
-        if not bool(value.isfinite().all()):
-            raise BadInput(
-                f"{name} in {source} holds NaN or Inf; the client's training has diverged or the file is damaged"
-            )
 
 
 def captured_victim(case: Case, weights: Path | None) -> Victim:
@@ -101,7 +91,7 @@ def captured_victim(case: Case, weights: Path | None) -> Victim:
         model, space, loss = victim.model, victim.space, victim.loss
         model = model if inner == case.model else rearranged(model)
     else:
-        loaded = load_model(case.model, seed=case.seed, classes=case.classes)
+        loaded = load_model(case.model, seed=case.seed, classes=case.classes, size=case.size)
         model, space, loss = loaded.model, loaded.space, loaded.loss
         if space is None:
             raise BadInput(
@@ -111,6 +101,17 @@ def captured_victim(case: Case, weights: Path | None) -> Victim:
     if weights is not None:
         model = with_weights(model, read_tensors(weights), source=str(weights), hint=_hint(case))
     return Victim(model.to(case.device), space, loss=loss, mode=case.mode, name=case.model)
+
+
+def start_of(case: Case, victim: Victim, weights: Path | None) -> Start:
+    """Where the victim's weights come from. Weights that another seed draws differently are no weights that a server has sent."""
+    if weights is not None:
+        return "file"
+    if case.model.removeprefix(REARRANGED) in PRETRAINED:
+        return "fixed"
+    again = load_model(case.model, seed=case.seed ^ 1, classes=case.classes).model.state_dict()
+    own = victim.model.state_dict()
+    return "fixed" if all(torch.equal(value, again[name].to(value)) for name, value in own.items()) else "random"
 
 
 def _refuse_the_other(sent: Signal, known: Signal, holds: str, *, source: str) -> None:
@@ -135,6 +136,23 @@ def _refuse_the_other(sent: Signal, known: Signal, holds: str, *, source: str) -
         )
 
 
+def _refuse_foreign(sent: Signal, known: Signal, *, source: str) -> None:
+    """Refuses new weights that no round of training makes of the model's own: what changed cannot be known without those before.
+
+    For matrices and kernels w', w of independent draws ‖w' − w‖² ≈ ‖w'‖² + ‖w‖² ≥ ‖w‖². Vectors do not count: biases and scales of
+    normalisation layers begin alike in every draw.
+    """
+    both = [(value.double(), known[name].double()) for name, value in sent.items() if value.dim() > 1]
+    away, own = (
+        sum(float(t.square().sum()) for t in each) for each in ([a - b for a, b in both], [b for _, b in both])
+    )
+    if both and away >= own:
+        raise BadInput(
+            f"{source} holds whole weights that are as far from the model's own as other weights would be, so what the client changed "
+            "is not known; give the weights that the server had sent with --weights"
+        )
+
+
 def _refuse_another_training(victim: Victim, moved: Signal, case: Case, *, source: str) -> None:
     """Refuses counts of batches that tell of another training than the case: of train mode, or of other local steps.
 
@@ -152,7 +170,7 @@ def _refuse_another_training(victim: Victim, moved: Signal, case: Case, *, sourc
     with torch.no_grad():
         victim(victim.to_input(victim.space.start(case.batch_size, rng)), buffers=after)
     channel = case.build_channel()
-    expected = local_steps(channel, case.batch_size)
+    expected = local_steps(channel, case.images)
     for name, batches in counted.items():
         uses = int(after[name] - before[name])  # a layer that is used twice counts twice
         if batches != uses * expected:
@@ -168,8 +186,12 @@ def _refuse_another_training(victim: Victim, moved: Signal, case: Case, *, sourc
             )
 
 
-def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str = "delta") -> Observation:
+def captured_observation(
+    victim: Victim, update: Path, case: Case, *, holds: str = "delta", before: Start = "file"
+) -> Observation:
     """What the server saw, from the file of one client's update, or of the sum of several clients' (channel ``aggregate``).
+
+    ``before`` says where the victim's weights come from; new weights without a file of those before must be near the model's own.
 
     A single local step of plain SGD is turned into its gradient, Δ / −lr. Running statistics among the names, in a file of
     deltas or weights, are what the client shared of them; their counts must fit the case's mode and local steps.
@@ -180,7 +202,7 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
     parameters, buffers, own = victim.parameters(), victim.buffers(), own_names(victim.model)
     known = {name: value.detach() for name, value in victim.model.state_dict().items()}
     given = unwrapped(read_tensors(update), known)
-    _check(given, known, source=str(update), hint=_hint(case))
+    refuse_misfits(given, known, source=str(update), hint=_hint(case))
     sent = {own.get(name, name): value.to(victim.device) for name, value in given.items()}
     if holds == "gradient" and (without := [name for name in sent if name in buffers]):
         raise BadInput(
@@ -189,6 +211,8 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
         )
     if holds in ("weights", "delta"):
         _refuse_the_other({n: v for n, v in sent.items() if n in parameters}, known, holds, source=str(update))
+    if holds == "weights" and before != "file":
+        _refuse_foreign({n: v for n, v in sent.items() if n in parameters}, known, source=str(update))
     rounded: tuple[Assumption, ...] = ()
     if holds == "weights":
         trained = {name: value for name, value in sent.items() if name in parameters}
@@ -198,10 +222,12 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
     if not any(bool(value.any()) for value in signal.values()):
         raise BadInput(f"{update} changes no trainable parameter; nothing can be read from it")
     shared = {name: buffers[name] + value.to(buffers[name]) for name, value in sent.items() if name in buffers}
+    if holds != "gradient":
+        refuse_adam_as_sgd(signal, case, source=str(update))
     if holds != "gradient" and not is_weight_update(channel):
         signal = {name: value / -case.local_lr for name, value in signal.items()}
     _refuse_another_training(victim, sent, case, source=str(update))
-    assumed = [Assumption(f"batch size known ({case.batch_size})", "deployable")]
+    assumed = [Assumption(f"batch size known ({case.images})", "deployable")]
     assumed += rounded
     if len(signal) < len(parameters):
         assumed.append(
@@ -216,7 +242,7 @@ def captured_observation(victim: Victim, update: Path, case: Case, *, holds: str
     seen = Observation(
         signal=signal,
         channel=channel,
-        size=case.batch_size,
+        size=case.images,
         buffers={**buffers, **shared} if shared else None,
         assumptions=tuple(assumed),
     )
@@ -248,6 +274,36 @@ def with_auxiliary(seen: Observation, victim: Victim, case: Case) -> Observation
             others = victim.to_input(victim.space.encode(images[: wanted.count]))
             seen = Auxiliary(others)(seen, victim, others, torch.empty(0), rng=torch.Generator())
     return seen
+
+
+def shares_statistics(victim: Victim, seen: Observation) -> bool:
+    """Whether the update brings running statistics that the client's batch has changed."""
+    return seen.buffers is not None and victim.mode == "train" and bool(tracking_layers(victim))
+
+
+def with_fitting_attack(case: Case, victim: Victim, seen: Observation) -> Case:
+    """The case with an attack that uses the running statistics, where such came with the update and it takes the case's options."""
+    if not shares_statistics(victim, seen) or "statistics" in uses_of(case.attack):
+        return case
+    guided = replace(case, name="", attack=GUIDED, options={})
+    return replace(guided, options=case.options) if set(case.options) <= set(accepted_options(guided)) else case
+
+
+def read_truth(path: Path, victim: Victim, case: Case) -> tuple[Tensor, Tensor]:
+    """Images in [0, 1] and labels of the private batch, which the client has and the server has not."""
+    given = data_of(replace(case, name="", data=str(path)), cast(Shape, victim.space.shape))
+    images, labels = given.images, given.labels
+    if labels is None or path.suffix.lower() in SUFFIXES:
+        raise BadInput(
+            f"{path} holds images without labels; save both with np.savez(path, images=…, labels=…), or put the images into one subfolder "
+            "for each class of the model"
+        )
+    if len(images) != case.images:
+        raise BadInput(
+            f"{path} holds {len(images)} images, where the update was made from {case.images}; give the --batch-size and --local-steps "
+            "of the client, or its private images alone"
+        )
+    return images, labels
 
 
 def refuse_in_a_file(case: Case, *, data: str | None) -> None:

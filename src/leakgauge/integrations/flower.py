@@ -1,22 +1,100 @@
-"""The white-box probe as a mod of a Flower client: what does the update that leaves the client tell about its data?"""
+"""Mods of a Flower client: save what it sends, to be attacked later, and probe what that tells about its data."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from leakgauge.core import Loss
+from leakgauge.core import Loss, Mode
 from leakgauge.errors import Inapplicable
+from leakgauge.integrations.captured import COUNT
+from leakgauge.integrations.captured_file import About, save_captured
 from leakgauge.monitor import Log
 from leakgauge.monitor.guard import Guard
 from leakgauge.monitor.whitebox import Protection, WhiteBox, probe
 
 Pair = tuple[Tensor, Tensor]
 Mod = Callable[[Any, Any, Callable[[Any, Any], Any]], Any]
+
+
+def capture(
+    folder: str | Path,
+    *,
+    batch_size: int | None = None,
+    local_steps: int | None = None,
+    local_lr: float | None = None,
+    mode: Mode | None = None,
+    names: Sequence[str] | None = None,
+    strict: bool = False,
+) -> Mod:
+    """A Flower mod that saves every training reply, with what is needed to attack it, and passes it on unchanged.
+
+        app = ClientApp(mods=[capture("captured"), LocalDpMod(…)])
+
+    Each reply becomes ``folder/round-R-client-C/``, with ``update.safetensors`` (as it is sent, running statistics with it) and
+    ``weights.safetensors`` (those of the request); ``leakgauge attack MODEL --update …/update.safetensors`` needs nothing else. The first
+    mod is the outermost one: put before ``LocalDpMod`` it sees what leaves the device, after it what would have left.
+
+    What is not given is taken from the messages: ``mode`` and ``local_steps`` from the batches that normalisation layers count,
+    ``local_lr`` from ``lr`` of the configuration, ``batch_size`` from ``num-examples`` of a reply after one local step. What remains
+    unknown is left out, and the attack asks for it. A client that sends arrays without names (``NumPyClient``) needs ``names``, such as
+    ``list(model.state_dict())``. Trouble in saving is a warning, or raised if ``strict``.
+    """
+    guard, rounds = Guard(strict=strict), 0
+
+    def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
+        nonlocal rounds
+        trains = _trains(message)
+        before, number, lr = (_weights(message), _round(message), _said(message, "lr")) if trains else ({}, None, None)
+        reply = call_next(message, context)
+        if not trains or reply.has_error():
+            return reply
+        rounds += 1
+        with guard.around("saving the update"):
+            after, known = _weights(reply), before
+            if names is not None:
+                known, after = (dict(zip(names, each.values(), strict=True)) for each in (before, after))
+            shared = [name for name in after if name in known]
+            if not shared:
+                raise Inapplicable("the reply has no array of a name that the request has; give names to capture()")
+            is_difference = _is_difference(known, after, shared)
+            counted = _counted(known, after, is_difference=is_difference)
+            steps, examples = local_steps or counted, _said(reply, "num-examples", "num_examples")
+            about = About(
+                update_holds="delta" if is_difference else "weights",
+                mode=mode or ("train" if counted else None),
+                batch_size=batch_size or (int(examples) if examples and steps == 1 else None),
+                local_steps=steps,
+                local_lr=local_lr or lr,
+            )
+            client = context.node_config.get("partition-id", context.node_id)
+            place = Path(folder) / f"round-{rounds if number is None else number}-client-{client}"
+            save_captured(place, after, known, about)
+        return reply
+
+    return mod
+
+
+def _counted(before: Mapping[str, Tensor], after: Mapping[str, Tensor], *, is_difference: bool) -> int | None:
+    """Batches that the layer counted which is used least, once in a step; None where none counts, or noise has changed the counts."""
+    names = [name for name in after if name.endswith(COUNT) and name in before]
+    counts = [float(after[name] - (0 if is_difference else before[name])) for name in names]
+    return min((int(count) for count in counts if count >= 1 and count.is_integer()), default=None)
+
+
+def _said(message: Any, *names: str) -> float | None:
+    """A number that a message carries beside its arrays, under one of these names."""
+    for kind in (message.content.config_records, message.content.metric_records):
+        for record in kind.values():
+            for name in names:
+                if isinstance(found := record.get(name), int | float) and not isinstance(found, bool):
+                    return float(found)
+    return None
 
 
 def update_monitor(
@@ -83,16 +161,21 @@ def _probe(
     names = [name for name, p in model.named_parameters() if p.requires_grad and name in before and name in after]
     if not names:
         raise Inapplicable("the arrays of the message carry none of the model's parameter names")
-    length, new_length = (
-        sum(float(values[name].double().square().sum()) for name in names) ** 0.5 for values in (before, after)
-    )
-    if new_length < length / 2:  # no training shortens weights by half; a difference read as weights would tell nothing
+    if _is_difference(before, after, names):  # read as weights it would tell nothing
         raise Inapplicable("the reply holds no weights but a difference or a gradient; the probe needs the new weights")
     sent = copy.deepcopy(model)
     sent.load_state_dict(before, strict=False)
     update = {name: before[name] - after[name] for name in names}
     # all layers are read, because local steps, clipping and noise of unknown size may be in the update
     return probe(sent, loss, update, members, others, protection=Protection(), step=step, seed=seed, whole=True)
+
+
+def _is_difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor], names: Sequence[str]) -> bool:
+    """Whether a reply holds no weights but their change: no training shortens weights by half."""
+    length, new_length = (
+        sum(float(values[name].double().square().sum()) for name in names) ** 0.5 for values in (before, after)
+    )
+    return new_length < length / 2
 
 
 def _trains(message: Any) -> bool:

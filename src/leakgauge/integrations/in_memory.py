@@ -15,13 +15,13 @@ from typing import Any, NoReturn, cast
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from leakgauge.audit import plan, records, whole
 from leakgauge.audit.advice import Advice, advise, to_do_as_text
 from leakgauge.audit.case import Case
-from leakgauge.audit.files import write_whole
+from leakgauge.audit.files import make_private, write_whole
 from leakgauge.audit.findings import Findings, read_findings
 from leakgauge.audit.plan import Effort
 from leakgauge.audit.questions import QUESTIONS, Question
@@ -32,9 +32,11 @@ from leakgauge.audit.wording import statements
 from leakgauge.core import Mode, Pixels, Victim
 from leakgauge.data.arrays import from_arrays
 from leakgauge.data.fit import Shape
+from leakgauge.data.levels import Given, levels_of
 from leakgauge.errors import BadInput, MissingExtra
+from leakgauge.errors.checked import checked
 from leakgauge.integrations.plan_file import as_array
-from leakgauge.integrations.setups import data_of, labels_for
+from leakgauge.integrations.setups import data_of, set_up_given
 from leakgauge.report import page
 
 Arrays = tuple[Any, Any]
@@ -50,6 +52,7 @@ HEIGHT = 800
 """Of a report in a notebook, in pixels."""
 
 
+@checked
 @dataclass(frozen=True)
 class Run:
     """The folder of a run, read when something of it is asked for. Any folder of ``leakgauge audit`` or ``attack`` will do."""
@@ -119,6 +122,7 @@ class Shown:
         return f"<iframe srcdoc='{html.escape(self.page)}' style='width: 100%; height: {HEIGHT}px; border: 0'></iframe>"
 
 
+@checked
 def run_audit(
     model: nn.Module | Victim,
     data: Data,
@@ -137,11 +141,14 @@ def run_audit(
     channel: str = "",
     local_steps: int = Case.local_steps,
     local_lr: float = Case.local_lr,
+    local_epochs: int = Case.local_epochs,
+    optimizer: str = Case.optimizer,
     reveal: Sequence[str] = (),
     changes: bool = True,
     training_steps: int | None = None,
     epochs: int | None = None,
     resize: bool = False,
+    window: str = "",
     watcher: whole.Watcher | None = None,
 ) -> Run:
     """Audits a model in memory, as ``leakgauge audit`` does one in a file. The model and the data are left as they are.
@@ -149,18 +156,18 @@ def run_audit(
     A module gets images as they are. Give a ``Victim`` where it takes normalised ones (``Pixels(shape, mean, std)``) or has a loss of its
     own; the victim's mode does not count, since both are tried unless ``mode`` says otherwise. ``data`` is (images, labels) with
     images in [0, 1] or bytes, a ``Dataset`` or ``DataLoader`` of such pairs, or a path. The first images are the private ones.
-    ``attack``, ``channel``, ``defenses`` and ``reveal`` are written as on the command line, ``options`` go to the attack.
+    ``window`` ("0:4095") names the values of black and white where they are others.
+    ``attack``, ``channel``, ``defenses`` and ``reveal`` are written as on the command line, ``options`` go to the attack. A client takes
+    ``local_steps`` steps, each on the next ``batch_size`` images, in ``local_epochs`` passes, by the ``optimizer`` with the rate
+    ``local_lr``.
     ``changes``: also single changes of one set-up, to see which flip its verdict. The ``budget`` decides the steps of each
     question, unless ``options["steps"]``, ``training_steps`` and ``epochs`` do. Without ``out`` the run folder is a temporary
     one; ``overwrite`` replaces the run that a folder holds.
     """
     began = time.perf_counter()
-    unknown = [question for question in questions if question not in QUESTIONS]
-    if unknown or not questions:
-        raise BadInput(
-            f"questions are one or more of {', '.join(QUESTIONS)}; got {', '.join(map(repr, unknown)) or 'none'}"
-        )
-    setup = hold(model, data, resize=resize, name=name)
+    if not questions:
+        raise BadInput(f"questions are one or more of {', '.join(QUESTIONS)}; got none")
+    setup = hold(model, data, resize=resize, window=window, name=name)
     base = Case(
         model=setup.victim.name,
         data=str(data) if isinstance(data, str | Path) else IN_MEMORY,
@@ -169,9 +176,12 @@ def run_audit(
         channel=channel,
         local_steps=local_steps,
         local_lr=local_lr,
+        local_epochs=local_epochs,
+        optimizer=optimizer,
         reveal=("size", *reveal),
         seed=seed,
         resize=resize,
+        window=window,
         device=str(setup.victim.device),
         in_memory=True,
     )
@@ -194,7 +204,7 @@ def run_audit(
         budget=seconds_of(budget) if budget is not None and effort.leaves_open(wanted) else None,
     )
     folder = Path(tempfile.mkdtemp(prefix="leakgauge-") if out is None else out)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     if not overwrite:
         whole.refuse_second(folder)
     ready, _ = whole.conduct(request, folder=folder, load=load, began=began, watcher=watcher)
@@ -219,27 +229,27 @@ class Held:
         )
 
 
-def hold(model: nn.Module | Victim, data: Data, *, resize: bool = False, name: str = "") -> Setup:
+def hold(model: nn.Module | Victim, data: Data, *, resize: bool = False, window: str = "", name: str = "") -> Setup:
     """The set-up of a model and data in memory. The model is copied; what does not fit together is refused."""
     if isinstance(model, Victim) and not isinstance(model.space, Pixels):
         raise BadInput(f"an audit is about images, but the victim takes {model.space!r}")
     shape = model.space.shape if isinstance(model, Victim) else None
-    images, labels = _read(data, shape=shape, resize=resize)
-    victim = model if isinstance(model, Victim) else Victim(model, Pixels(tuple(images.shape[1:])))
+    given = _read(data, shape=shape, resize=resize, window=window)
+    victim = model if isinstance(model, Victim) else Victim(model, Pixels(tuple(given.images.shape[1:])))
     victim = replace(victim, name=name) if name else victim
-    setup = Setup(victim, images, labels_for(images, victim) if labels is None else labels)
+    setup = set_up_given(victim, given)
     check_fits(setup)
     return setup
 
 
-def _read(data: Data, *, shape: Shape | None, resize: bool) -> tuple[Tensor, Tensor | None]:
+def _read(data: Data, *, shape: Shape | None, resize: bool, window: str) -> Given:
     if isinstance(data, str | Path):
-        return data_of(Case(data=str(data), resize=resize), shape)
+        return data_of(Case(data=str(data), resize=resize, window=window), shape)
     if isinstance(data, tuple | list):
         if len(data) != 2:
             raise BadInput(f"data in memory is (images, labels), got {len(data)} things")
         x, y = data
-        return from_arrays(as_array(x, "data"), as_array(y, "data"), source="data", shape=shape, resize=resize)
+        return _as_given(as_array(x, "data"), as_array(y, "data"), "data", shape=shape, resize=resize, window=window)
     pairs = list(_taken(data))
     if not pairs:
         raise BadInput(f"the {type(data).__name__} holds no image")
@@ -249,9 +259,17 @@ def _read(data: Data, *, shape: Shape | None, resize: bool) -> tuple[Tensor, Ten
             f"the images differ in shape ({', '.join(map(str, sorted(sizes)[:3]))}); resize them in the dataset"
         )
     source, (x, y) = f"the {type(data).__name__}", zip(*pairs, strict=True)
-    images, labels = from_arrays(np.stack(x), np.array(y), source=source, shape=shape, resize=resize)
-    order = one_of_each_class(labels)  # a dataset is often sorted by class, and then a batch would hold one of them
-    return images[order], labels[order]
+    given = _as_given(np.stack(x), np.array(y), source, shape=shape, resize=resize, window=window)
+    assert given.labels is not None
+    order = one_of_each_class(
+        given.labels
+    )  # a dataset is often sorted by class, and then a batch would hold one of them
+    return replace(given, images=given.images[order], labels=given.labels[order])
+
+
+def _as_given(x: np.ndarray, y: np.ndarray, source: str, *, shape: Shape | None, resize: bool, window: str) -> Given:
+    images, labels = from_arrays(x, y, source=source, shape=shape, resize=resize, window=window)
+    return Given(images, labels, levels_of(window))
 
 
 def _taken(data: Dataset[Any] | DataLoader[Any]) -> Iterable[tuple[np.ndarray, int]]:
@@ -297,7 +315,11 @@ def _row(record: Record) -> dict[str, Any]:
         "model": case.model,
         "mode": case.mode,
         "batch_size": case.batch_size,
-        "local_steps": case.local_steps,
+        "images": case.images,
+        "local_steps": 1 if record.local is None else record.local.steps,
+        "local_epochs": 1 if record.local is None else record.local.epochs,
+        "local_lr": None if record.local is None else record.local.lr,
+        "optimizer": None if record.local is None else record.local.optimizer,
         "channel": case.channel,
         "server": case.server,
         "attack": case.attack,

@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from leakgauge.errors import BadInput, MissingExtra
+from leakgauge.errors import BadInput, MissingExtra, one_line
 from leakgauge.integrations.recorded import Watched
 from leakgauge.integrations.torchvision_guest import invite_torchvision
-from leakgauge.integrations.user_code import one_line
 from leakgauge.monitor import Monitor
 
 

@@ -59,6 +59,11 @@ def named(model: str | None, data: str | None, *, default: str = "cnn") -> tuple
     return model, data or default_data(model)
 
 
+def source(model: str) -> str:
+    """The plan file whose victim ``model`` is; empty where that is something else."""
+    return model.removesuffix(f":{VICTIM}") if model.endswith(f".py:{VICTIM}") else ""
+
+
 def read(path: str, *, seed: int = 0) -> PlanFile:
     """Imports the file and checks what can be checked before anything runs."""
     with private_randomness(seed, torch.device("cpu")), import_file(path) as module:
@@ -187,9 +192,6 @@ def _cases(make: Callable[..., Any], path: str) -> tuple[Case, ...]:
             raise BadInput(
                 f"case {number} of {where} names a model or data; leave them out, they are {VICTIM}() and {DATA}()"
             )
-        for field in ("defenses", "reveal"):
-            if isinstance(getattr(case, field), str):
-                raise BadInput(f"case {number} of {where} needs {field} as a list: {field}=[{getattr(case, field)!r}]")
     if not found:
         raise BadInput(f"{where} returned no case; return at least one, or leave {CASES}() out for the usual ones")
     return tuple(replace(case, defenses=tuple(case.defenses), reveal=tuple(case.reveal)) for case in found)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from leakgauge.errors import install
+
 MARK = "# <- replace"
 
 
@@ -30,7 +32,7 @@ line override this file.{install}
 
 BUDGET = "5m"  # time for the whole audit; with more time attacks are stronger
 # SKIP = ("training", "split")  # of the questions updates, training, split, defenses; or ONLY = ("updates",)
-# FAIL_OVER = "partial"  # exit with 3 if a verdict is worse than this: "infeasible" or "partial"
+# FAIL_OVER = "partial"  # exit with 3 if a verdict is worse than this: "infeasible", "inconclusive" or "partial"
 
 {above}
 def victim():
@@ -49,7 +51,9 @@ def data():
 def cases():
     """The cases to attack, on victim() and data(). Without this function: both modes, batches of 1 and 4."""
     return [
-        Case(mode="train", batch_size=4),  # as a client would train
+        Case(mode="train", batch_size=4),  # as a client would train: one step, the gradient is sent
+        # a client that takes several steps before it sends its weights, here on 3 batches of 4, each twice:
+        # Case(mode="train", batch_size=4, local_steps=3, local_epochs=2, local_lr=0.1, optimizer="sgd:momentum=0.9"),
         Case(mode="train", batch_size=4, defenses=("gaussian_noise:relative=1",)),  # see `leakgauge list`
         Case(mode="eval", batch_size=1),  # easier for the adversary: an upper bound
     ]
@@ -151,7 +155,7 @@ def plan_text(kind: str, *, name: str = "audit.py") -> str:
         "imports": template.imports,
         "above": template.above,
         "victim": template.victim,
-        "install": f"\nIt needs: pip install 'leakgauge[{template.extra}]'" if template.extra else "",
+        "install": f"\nIt needs: {install(template.extra)}" if template.extra else "",
         "name": name,
         "mark": MARK,  # last: other parts hold it
         "bare_mark": MARK.removeprefix("# "),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from leakgauge.audit.files import make_private
 from leakgauge.audit.questions import training
 from leakgauge.audit.questions.training import Recording, Settings
 from leakgauge.errors import BadInput
@@ -35,7 +36,7 @@ class Watched:
             return
         folder = Path(out)
         refuse_used(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         settings = Settings(
             every=given.pop("every", 50),
             view=given.pop("view", "released"),
@@ -51,9 +52,11 @@ class Watched:
         if self._recording is None:
             self.monitor.close()
             return
-        self._recording.finish(how, why)
-        page.write(self._recording.folder)
-        self._recording = None
+        recording, self._recording = self._recording, None
+        try:
+            recording.finish(how, why)
+        finally:
+            page.write(recording.folder)
 
 
 def refuse_used(folder: Path) -> None:

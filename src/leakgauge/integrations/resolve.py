@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +12,12 @@ from torch import nn
 from leakgauge.audit.case import REARRANGED
 from leakgauge.core import Loss, Pixels, Victim
 from leakgauge.core.randomness import private_randomness
+from leakgauge.core.running import refuse_without_values, refuse_wrapped
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import attention_first, find_roles
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations import huggingface, timm
+from leakgauge.integrations.tensor_files import read_tensors, with_weights
 from leakgauge.integrations.user_code import called, function, import_file, import_package, place
 from leakgauge.models.pretrained import PRETRAINED
 
@@ -29,23 +32,43 @@ class Loaded:
     space: Pixels | None = None
     loss: Loss = F.cross_entropy
 
+    def __post_init__(self) -> None:
+        refuse_wrapped(self.model)
+        refuse_without_values(self.model)  # before it is moved to a device
 
-def load_model(spec: str, *, seed: int = 0, classes: int | None = None) -> Loaded:
-    """The model that ``spec`` names.
+
+def load_model(
+    spec: str, *, seed: int = 0, classes: int | None = None, weights: str = "", size: int | None = None
+) -> Loaded:
+    """The model that ``spec`` names, with the tensors of the file ``weights`` if one is given.
 
     A factory is called without arguments and returns a module, a module and its ``Pixels``, or a ``Victim`` (whose mode
     does not count: the case decides on it); a module standing in the file under that name serves as well. Weights that
     are drawn at random are drawn from ``seed``. A folder with safetensors given as ``hf:FOLDER`` is loaded with its
-    weights. ``classes`` is for timm and Hugging Face, whose models come with a number of classes of their own; a factory
-    decides for itself. ``attention_first:`` before any of these rearranges a transformer as architecture A of the APRIL
-    paper.
+    weights. ``classes`` is for timm and Hugging Face, whose models come with a number of classes of their own, ``size`` (of the
+    images) for timm; a factory decides for itself. ``attention_first:`` before any of these rearranges a transformer as
+    architecture A of the APRIL paper.
     """
     if spec.startswith(REARRANGED):
-        plain = load_model(spec.removeprefix(REARRANGED), seed=seed, classes=classes)
+        plain = load_model(spec.removeprefix(REARRANGED), seed=seed, classes=classes, weights=weights, size=size)
         return replace(plain, model=rearranged(plain.model))
+    made = _made(spec, seed=seed, classes=classes, size=size)
+    return replace(made, model=filled(made.model, weights)) if weights else made
+
+
+def filled(model: nn.Module, weights: str) -> nn.Module:
+    """The model with the tensors of a file."""
+    return with_weights(model, read_tensors(Path(weights)), source=weights)
+
+
+def _made(spec: str, *, seed: int, classes: int | None, size: int | None) -> Loaded:
     source, _, name = spec.rpartition(":")
     if spec.startswith("timm:") and name:
-        return Loaded(*timm.load(spec.removeprefix("timm:"), classes=classes, seed=seed))
+        return Loaded(*timm.load(spec.removeprefix("timm:"), classes=classes, size=size, seed=seed))
+    if size is not None:
+        raise BadInput(
+            f"--size is for models of timm (timm:NAME), and {spec} is none; let it say which Pixels it takes"
+        )
     if spec.startswith("timm32:") and name:
         adapted = timm.stem_adapted(name, classes=classes or 10, seed=seed)
         return Loaded(adapted.model, adapted.space)
@@ -63,6 +86,16 @@ def load_model(spec: str, *, seed: int = 0, classes: int | None = None) -> Loade
             return Loaded(found)
         factory = function(vars(module), name, source, returns="a model")
         return _checked(called(factory, name, source), place(factory, name, source))
+
+
+def is_code(spec: str) -> bool:
+    """Whether loading the model runs a Python file or package of the user's.
+
+    >>> is_code("cnn"), is_code("timm:resnet18"), is_code("attention_first:model.py:make")
+    (False, False, True)
+    """
+    spec = spec.removeprefix(REARRANGED)
+    return spec not in PRETRAINED and not spec.startswith(("timm:", "timm32:", "hf:"))
 
 
 def rearranged(model: nn.Module) -> nn.Module:

@@ -13,12 +13,13 @@ from leakgauge.audit.session import Setup, check_fits, embedded, one_of_each_cla
 from leakgauge.core import Pixels, Victim
 from leakgauge.data.arrays import from_arrays
 from leakgauge.data.embedded import fashion, photographs
+from leakgauge.data.facts import DataFacts
 from leakgauge.data.fit import Shape, fit
-from leakgauge.data.folder import is_flat
-from leakgauge.data.reader import is_image_folder, read
+from leakgauge.data.levels import Given, levels_of
+from leakgauge.data.reader import is_image_folder, read_given
 from leakgauge.errors import BadInput
-from leakgauge.integrations.plan_file import is_function, returned_data
-from leakgauge.integrations.resolve import load_model, rearranged
+from leakgauge.integrations.plan_file import EMBEDDED, is_function, returned_data
+from leakgauge.integrations.resolve import filled, load_model, rearranged
 from leakgauge.integrations.timm import adaptable
 from leakgauge.models.pretrained import PRETRAINED
 
@@ -34,35 +35,42 @@ def find(case: Case) -> Setup:
     if inner != case.model and inner in PRETRAINED:
         plain = find(replace(case, model=inner))
         victim = Victim(rearranged(plain.victim.model), plain.victim.space, mode=case.mode, name=case.model)
-        return Setup(victim, plain.images, plain.labels)
-    if case.model in PRETRAINED and case.data == "fashion":
-        return embedded(case)
+        return replace(plain, victim=victim)
     if case.model in PRETRAINED:
+        if case.size is not None:
+            raise BadInput(f"the embedded {case.model} takes images of 28×28; --size is for models of timm")
         small = embedded(case)
-        images, labels = data_of(case, cast(Shape, small.victim.space.shape))
-        return Setup(small.victim, images, labels_for(images, small.victim) if labels is None else labels)
-    loaded = load_model(case.model, seed=case.seed, classes=case.classes)
-    images, labels = data_of(case, cast(Shape, loaded.space.shape) if loaded.space is not None else None)
-    space = loaded.space or Pixels(tuple(images.shape[1:]))
+        victim = small.victim
+        if case.weights:
+            victim = replace(victim, model=filled(victim.model, case.weights))
+        if case.data == "fashion":
+            return replace(small, victim=victim)
+        return set_up_given(victim, data_of(case, cast(Shape, victim.space.shape)))
+    loaded = load_model(case.model, seed=case.seed, classes=case.classes, weights=case.weights, size=case.size)
+    given = data_of(case, cast(Shape, loaded.space.shape) if loaded.space is not None else None)
+    space = loaded.space or Pixels(tuple(given.images.shape[1:]))
     victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
-    return Setup(victim, images, labels_for(images, victim) if labels is None else labels)
+    return set_up_given(victim, given)
 
 
 def images_for(case: Case, shape: Shape) -> Tensor:
     """The images of the case's data, in [0, 1] and of ``shape``."""
-    return data_of(case, shape)[0]
+    return data_of(case, shape).images
 
 
-def smaller(model: str) -> dict[str, str]:
-    """Relaxations of the network itself, by name: timm's models with a stem for 32×32 images where one is known."""
-    name = model.removeprefix("timm:")
-    if name == model or not adaptable(name):
+def smaller(case: Case) -> dict[str, str]:
+    """Relaxations of the network itself, by name: timm's models with a stem for 32×32 images where one is known.
+
+    Not for weights from a file: those of the other stem would be random, and two things would change at once.
+    """
+    name = case.model.removeprefix("timm:")
+    if name == case.model or case.weights or case.size is not None or not adaptable(name):
         return {}
     return {"stem and resolution of 32×32": f"timm32:{name}"}
 
 
-def data_of(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor | None]:
-    """Images and labels; None for the labels of photographs, which have no classes of the model's.
+def data_of(case: Case, shape: Shape | None) -> Given:
+    """The case's data. Photographs have no labels, because none of the model's classes is theirs.
 
     A folder has no order but that of its names, in which a batch would hold one class and the auxiliary images another; so one
     image of each class comes first, then the next ones, as in the embedded data.
@@ -70,29 +78,36 @@ def data_of(case: Case, shape: Shape | None) -> tuple[Tensor, Tensor | None]:
     data = case.data if not is_function(case.data) else returned_data(case.data, seed=case.seed)
     if isinstance(data, tuple):
         x, y, source = data
-        return from_arrays(x, y, source=source, shape=shape, resize=case.resize)
+        images, labels = from_arrays(x, y, source=source, shape=shape, resize=case.resize, window=case.window)
+        return Given(images, labels, levels_of(case.window))
+    if data in EMBEDDED and case.window:
+        raise BadInput(f"the embedded {data} need no window; leave it out")
     if data == "fashion":
         images, labels = fashion("test")
-        return fit(images, shape=shape, resize=case.resize, source="the embedded Fashion-MNIST"), labels
+        return Given(fit(images, shape=shape, resize=case.resize, source="the embedded Fashion-MNIST"), labels)
     if data == "photographs":
         if shape is None:
             raise BadInput(
                 "the model does not say which images it takes; return (model, Pixels(shape)) from the factory or give --data"
             )
-        return fit(photographs(max(shape[1:])), shape=shape, resize=True, source="the embedded photographs"), None
-    images, labels = read(data, shape=shape, resize=case.resize)
-    if not is_image_folder(data):
-        return images, labels
-    if is_flat(data):
-        return images, None
-    order = one_of_each_class(labels)
-    return images[order], labels[order]
+        return Given(
+            fit(photographs(max(shape[1:])), shape=shape, resize=True, source="the embedded photographs"), None
+        )
+    given = read_given(data, shape=shape, resize=case.resize, window=case.window)
+    if given.labels is None or not is_image_folder(data):
+        return given
+    order = one_of_each_class(given.labels)
+    return replace(given, images=given.images[order], labels=given.labels[order])
 
 
-def labels_for(images: Tensor, victim: Victim) -> Tensor:
-    """Labels of images without any: 0, 1, 2, …, as far as the model has classes."""
+def set_up_given(victim: Victim, given: Given) -> Setup:
+    """The victim with its data. Images without labels get 0, 1, 2, …, as far as the model has classes: a gradient needs some."""
+    images, labels = given.images, given.labels
+    if labels is not None:
+        return Setup(victim, images, labels, DataFacts(levels=given.levels))
     numbers = torch.arange(len(images))
-    return numbers % check_fits(Setup(victim, images, torch.zeros_like(numbers)))
+    classes = check_fits(Setup(victim, images, torch.zeros_like(numbers)))
+    return Setup(victim, images, numbers % classes, DataFacts(labelled=False, levels=given.levels))
 
 
 def _check_device(device: str) -> None:

@@ -9,14 +9,21 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakgauge.errors import BadInput
+from leakgauge.families.nearest import nearest
 
 INSIDE = ("state_dict", "model_state_dict")
 """Under which names a checkpoint holds the tensors among other things."""
+COUNT = "num_batches_tracked"
+"""The buffer in which a normalisation layer counts the batches that it saw."""
 WRAPPERS = ("module.", "_orig_mod.", "_module.")
 """What DataParallel, torch.compile and Opacus put before every name."""
+
+
+MOST_FILLED = 1 << 30
+"""Bytes that a sparse or expanded tensor may take when it is written out."""
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -25,9 +32,26 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     They come dense and in numbers of at least 32 bits, as arithmetic needs them: sparse tensors are filled with zeros,
     quantised ones are made numbers again by the scale that they carry.
     """
+    if path.suffix.lower() in (".npz", ".npy"):
+        raise BadInput(f"{path} is a NumPy file; save the tensors by name with safetensors or torch.save")
     if not path.is_file():
         raise BadInput(f"there is no file {path}; give a .safetensors or .pt file of tensors by name")
-    return {name: plain(value) for name, value in _named(_loaded(path), path).items()}
+    named = _named(_loaded(path), path)
+    for name, value in named.items():
+        _refuse_unreal(name, value, path)
+    return {name: plain(value) for name, value in named.items()}
+
+
+def _refuse_unreal(name: str, value: Tensor, path: Path) -> None:
+    """Refuses a tensor without values, and a small one that would become large when all its entries are written out."""
+    if value.is_meta:
+        raise BadInput(f"{name!r} in {path} is a meta tensor, which has a shape and no values; save the values")
+    stored = value.untyped_storage().nbytes() if value.layout == torch.strided else 0
+    if value.numel() * value.element_size() > max(stored, MOST_FILLED):
+        raise BadInput(
+            f"{name!r} in {path} says shape {tuple(value.shape)}, which takes {value.numel() * value.element_size() / 2**30:.0f} GiB "
+            "when it is written out, but the file holds far less; save it dense"
+        )
 
 
 def _loaded(path: Path) -> object:
@@ -95,3 +119,53 @@ def _before_all(given: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str
     ends = [at + 1 for at, letter in enumerate(first) if letter == "."]
     fitting = (first[:end] for end in ends if all(n[:end] == first[:end] and n[end:] in state for n in given))
     return next(fitting, "")
+
+
+def with_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str, hint: str = "") -> nn.Module:
+    """The model with the given state; names and shapes must all fit. ``hint`` ends the complaint about a name.
+
+    Of the names of one tied weight a file needs one. Counts of batches, which some frameworks leave out, may be missing
+    where nothing hangs on them.
+    """
+    state, own = model.state_dict(), own_names(model)
+    weights = unwrapped(weights, state)
+    refuse_misfits(weights, state, source=source, hint=hint)
+    given = {own.get(name, name) for name in weights}
+    missing = [name for name in state if own.get(name, name) not in given and not _spare(model, name)]
+    if missing:
+        raise BadInput(f"{source} lacks {missing[0]!r} ({len(missing)} of {len(state)} names); is it of another model?")
+    model.load_state_dict(dict(weights), strict=False)
+    return model
+
+
+def own_names(model: nn.Module) -> dict[str, str]:
+    """The name under which ``named_parameters`` has a parameter, by each name that it has: a tied weight has several."""
+    first: dict[Tensor, str] = {}
+    return {name: first.setdefault(value, name) for name, value in model.named_parameters(remove_duplicate=False)}
+
+
+def _spare(model: nn.Module, name: str) -> bool:
+    """Whether a name counts the batches of a layer whose running statistics are no plain average of them."""
+    layer, _, what = name.rpartition(".")
+    return what == COUNT and getattr(model.get_submodule(layer), "momentum", None) is not None
+
+
+def refuse_misfits(given: Mapping[str, Tensor], state: Mapping[str, Tensor], *, source: str, hint: str = "") -> None:
+    """Refuses tensors that the model does not have, or has in another shape or kind; ``hint`` ends the complaint about a name."""
+    for name, value in given.items():
+        if name not in state:
+            complaint = f"{source} names {name!r}, which the model does not have; {nearest(name, list(state))}"
+            raise BadInput(f"{complaint}{hint}")
+        if value.shape != state[name].shape:
+            raise BadInput(
+                f"{name} in {source} has shape {tuple(value.shape)}, the model's has {tuple(state[name].shape)}"
+            )
+        if state[name].is_floating_point() and not value.is_floating_point():
+            kind = str(value.dtype).removeprefix("torch.")
+            raise BadInput(
+                f"{name} in {source} holds numbers of type {kind}, the model's are floating point; undo the quantisation first"
+            )
+        if not bool(value.isfinite().all()):
+            raise BadInput(
+                f"{name} in {source} holds NaN or Inf; the client's training has diverged or the file is damaged"
+            )

@@ -8,23 +8,27 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from leakgauge.core import Pixels
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, MissingExtra
 from leakgauge.families.nearest import nearest
+from leakgauge.integrations.tensor_files import read_tensors, with_weights
 from leakgauge.integrations.torchvision_guest import invite_torchvision
 
 
 def load(
-    name: str, *, classes: int | None = None, seed: int = 0, pretrained: str | Path | None = None
+    name: str,
+    *,
+    classes: int | None = None,
+    size: int | None = None,
+    seed: int = 0,
+    pretrained: str | Path | None = None,
 ) -> tuple[nn.Module, Pixels]:
-    """The timm model ``name`` with weights drawn from ``seed``, and the images it was configured for.
+    """The timm model ``name`` with weights drawn from ``seed``, and the images it was configured for, or those of ``size`` × ``size``.
 
-    Nothing is downloaded: ``pretrained`` is the path of a ``.safetensors`` file whose names and shapes fit the model.
+    Nothing is downloaded: ``pretrained`` is a local file of tensors by name, which must fit the model.
     ``classes`` sets the size of the classifier; models that timm builds without one need it. timm calls a fused
     attention; take second derivatives under ``sdpa_kernel(SDPBackend.MATH)``.
     """
@@ -33,14 +37,29 @@ def load(
     if name not in known:
         raise BadInput(f"timm has no model {name!r}; {nearest(name, known)}")
     options: dict[str, Any] = {} if classes is None else {"num_classes": classes}
+    if size is not None and timm.get_pretrained_cfg(name).fixed_input_size:
+        options["img_size"] = size  # other models take images of any size as they are
     with private_randomness(seed, torch.device("cpu")):
-        model: nn.Module = timm.create_model(name, pretrained=False, **options)
+        model: nn.Module = _built(timm, name, options)
     if model.num_classes == 0:
         raise BadInput(f"timm builds {name} without a classifier; give the number of classes")
     if pretrained is not None:
-        _fill(model, Path(pretrained), name)
+        model = with_weights(model, read_tensors(Path(pretrained)), source=str(pretrained))
     settings: dict[str, Any] = model.pretrained_cfg  # type: ignore[assignment]  # torch types attributes as modules
-    return model, Pixels(tuple(settings["input_size"]), mean=tuple(settings["mean"]), std=tuple(settings["std"]))
+    shape = tuple(settings["input_size"]) if size is None else (settings["input_size"][0], size, size)
+    return model, Pixels(shape, mean=tuple(settings["mean"]), std=tuple(settings["std"]))
+
+
+def _built(timm: ModuleType, name: str, options: dict[str, Any]) -> nn.Module:
+    try:
+        return timm.create_model(name, pretrained=False, **options)
+    except (AssertionError, ValueError, RuntimeError, TypeError) as error:
+        if "img_size" not in options:
+            raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BadInput(
+            f"timm cannot build {name} for images of {options['img_size']} × {options['img_size']} ({reason}); take another --size"
+        ) from error
 
 
 SMALL = 32
@@ -124,15 +143,3 @@ def _timm() -> ModuleType:
             raise
         raise MissingExtra(package, "timm") from error
     return timm
-
-
-def _fill(model: nn.Module, path: Path, name: str) -> None:
-    """Loads local weights; safetensors only, for a pickle runs code."""
-    if not path.is_file():
-        raise BadInput(f"there is no weights file {path}; give a local .safetensors file")
-    try:
-        model.load_state_dict(load_file(path))
-    except SafetensorError as error:
-        raise BadInput(f"{path} is no safetensors file: {error}") from error
-    except RuntimeError as error:
-        raise BadInput(f"the weights in {path} do not fit timm's {name}: {' '.join(str(error).split())}") from error

@@ -14,15 +14,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from leakgauge.errors import BadInput, LeakgaugeError
+import torch
+
+from leakgauge.errors import BadInput, LeakgaugeError, one_line
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.torchvision_guest import invite_torchvision, needs_invitation
-
-
-def one_line(error: BaseException) -> str:
-    """Type and message of an error, fit to stand in a sentence."""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def raised(error: BaseException, source: str, *, when: str = "") -> str:
@@ -50,7 +46,7 @@ def called(user_function: Callable[..., Any], name: str, source: str) -> Any:
     """What the user's function returns; whatever it raises becomes one sentence, with its cause."""
     try:
         return user_function()
-    except (Exception, SystemExit) as error:  # the user's own code may raise anything
+    except (Exception, SystemExit, GeneratorExit) as error:  # the user's own code may raise anything
         raise BadInput(f"{name}() in {source} {raised(error, source)}") from error
 
 
@@ -76,13 +72,14 @@ def import_file(source: str) -> Iterator[ModuleType]:
     if found is None or found.loader is None:
         raise BadInput(f"Python cannot import {source}")
     module = importlib.util.module_from_spec(found)
-    with _searching(path.parent), _forgetting(path.parent):
+    with _searching(path.parent), _forgetting(path.parent), _same_defaults():
         sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
         try:
             _executed(found.loader, module)
         except (
             Exception,
             SystemExit,
+            GeneratorExit,
         ) as error:  # the user's own code may raise anything; it is reported, with its cause
             del sys.modules[name]
             raise BadInput(f"{source} {raised(error, source, when=' when it was imported')}") from error
@@ -102,7 +99,7 @@ def _executed(loader: Loader, module: ModuleType) -> None:
 @contextmanager
 def import_package(source: str) -> Iterator[ModuleType]:
     """An importable module by its dotted name; the working directory is searched too, as ``python -m`` does."""
-    with _searching(Path.cwd()):
+    with _searching(Path.cwd()), _same_defaults():
         try:
             module = importlib.import_module(source)
         except ModuleNotFoundError as error:
@@ -112,6 +109,18 @@ def import_package(source: str) -> Iterator[ModuleType]:
         except Exception as error:  # the user's own code may raise anything; it is reported, with its cause
             raise BadInput(f"{source} raised {one_line(error)} when it was imported") from error
         yield module
+
+
+@contextmanager
+def _same_defaults() -> Iterator[None]:
+    """Afterwards torch's default device and type are the old ones, whatever the block sets."""
+    device, kind = torch.get_default_device(), torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        if torch.get_default_device() != device:
+            torch.set_default_device(device if device.type != "cpu" else None)
+        torch.set_default_dtype(kind)
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """How often each class occurs in a batch, from the gradient of the head's bias: E[n | ∂b], rounded to whole labels.
 
 For cross entropy ∂b = p̄ − n/B, with p̄ the mean probabilities that the model gives to the batch. The adversary does not know p̄,
-but it can learn how the model answers to each class (:class:`ClassRates`), and from that what p̄ is for given counts.
+but it can learn or assume how the model answers to each class (:class:`ClassRates`), and from that what p̄ is for given counts.
+Nobody says which assumption holds or how even the client's classes are, so all of them are tried, and each counts as much as it
+explains ∂b.
 
 If the model is calibrated and the labels are drawn at random, then E[y | x] = p(x), and the best linear estimate of the counts is
 B · (E[p] − ∂b): cov(y, p − y) = −cov(p − y), so the coefficient of ∂b is −1. The gradient of the head's weights adds nothing to it:
@@ -12,24 +14,29 @@ unknown is cov(p): the more certain the model is, the less its gradient says abo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-CONCENTRATION = 10.0
-"""Dirichlet prior of the class shares of a batch: between balanced draws (large) and clients with few classes (below 1)."""
-CONFIDENCE = 0.5
-"""Assumed mean probability of the true class for a trained model about which nothing else is known."""
-UNEVEN = 0.25
-"""Assumed deviation of a trained model's mean probability of a class, as a share of 1/K, if no public images show it."""
+CONCENTRATIONS: Mapping[float, float] = {0.3: 1, 2.0: 1, 1000.0: 6}
+"""Dirichlet priors of the class shares of a batch, and how likely each is: from clients with few classes to balanced draws."""
+CONFIDENCES = (0.4, 0.7, 0.9)
+"""Mean probabilities of the true class that are tried for a trained model about which nothing else is known."""
+UNEVEN_SEEN, UNEVEN_ASSUMED = (0.0, 0.3), (0.1, 0.5)
+"""Deviations of the mean probability of a class, as shares of 1/K, that are tried if other inputs show it, and if none do."""
+DRIFTS = (0.0, 0.5)
+"""How wrong the straight way between the models before and after local steps may be, as shares of what they differ."""
+WILD = 0.4
+"""Drift from which local steps threw the model off: where ∂b is smaller than that, it says nothing but n_c ≥ −B·∂b_c."""
 ALIKE = 0.12
 """Deviation of the class probabilities between images, as a share of the largest possible, below which a model is untrained."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClassRates:
-    """How a model answers to samples of each class.
+    """How a model answers to samples of each class, known or assumed with probability ``weight``.
 
     ``shares`` (K,) is how often each class is expected; ``mean[c]`` (K, K) are the mean probabilities for a sample of class c;
     ``spread`` (K, K) is the covariance of one sample's probabilities around them, ``doubt`` (K, K) that of the mean answer itself, which
@@ -41,12 +48,24 @@ class ClassRates:
     spread: Tensor
     doubt: Tensor
     drift: float = 0.0
+    weight: float = 1.0
 
     @property
     def alike(self) -> bool:
         """Whether the model answers alike to all samples, as before training."""
         overall = self.shares @ self.mean
         return float(self.spread.trace()) < ALIKE**2 * (1 - float(overall @ overall))
+
+    def doubted(self, uneven: Sequence[float]) -> list[ClassRates]:
+        """The same with each deviation of ``uneven`` and of the way of the local steps; together they weigh as much."""
+        classes = len(self.shares)
+        apart = torch.eye(classes).to(self.doubt) - 1 / classes
+        drifts = DRIFTS if self.drift > 1e-3 else DRIFTS[:1]
+        variances = [(one / classes) ** 2 + (drift * self.drift) ** 2 / classes for one in uneven for drift in drifts]
+        return [
+            replace(self, doubt=self.doubt + variance * apart, weight=self.weight / len(variances))
+            for variance in variances
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +96,7 @@ def rates_from_scores(scores: Tensor, *, temperature: float = 1.0) -> ClassRates
     return ClassRates(shares, mean, spread, doubt, _drift(path.mean(1)))
 
 
-def even_rates(shift: Tensor, *, confidence: float = CONFIDENCE) -> ClassRates:
+def even_rates(shift: Tensor, *, confidence: float) -> ClassRates:
     """Rates of a calibrated model that confuses all classes alike and gives the true one ``confidence`` on average.
 
     For a calibrated model E‖p‖² = E[p_y], which fixes the spread: E[p pᵀ] = u·1 + v·11ᵀ with K(u + v) equal to ``confidence`` and
@@ -91,8 +110,13 @@ def even_rates(shift: Tensor, *, confidence: float = CONFIDENCE) -> ClassRates:
     spread = (confidence / classes - v) * identity + v * ones - mean.T @ mean / classes
     moved = mean * shift.double().softmax(-1)[:, None]
     moved = moved / moved.sum(-1, keepdim=True)
-    doubt = (UNEVEN / classes) ** 2 * (identity - ones / classes)
-    return ClassRates(ones[0] / classes, moved.mean(0), spread, doubt, _drift(moved.mean(1)))
+    return ClassRates(ones[0] / classes, moved.mean(0), spread, torch.zeros_like(spread), _drift(moved.mean(1)))
+
+
+def assumed_rates(shift: Tensor) -> list[ClassRates]:
+    """Rates of a trained model about which nothing is known: even ones, more or less confident."""
+    even = [even_rates(shift, confidence=one) for one in CONFIDENCES]
+    return [replace(one, weight=1 / len(even)) for one in even]
 
 
 def _drift(path: Tensor) -> float:
@@ -116,29 +140,62 @@ def fit_temperature(scores: Tensor, margin: float, *, smoothing: float = 0.0) ->
     return min(grid, key=miss)
 
 
-def estimate_counts(slope: Tensor, size: int, rates: ClassRates, *, smoothing: float = 0.0) -> CountEstimate:
-    """Counts of ``size`` labels from the mean gradient ``slope`` (K,) of the head's bias.
+def estimate_counts(
+    slope: Tensor, size: int, possible: Sequence[ClassRates], *, smoothing: float = 0.0
+) -> CountEstimate:
+    """Counts of ``size`` labels from the mean gradient ``slope`` (K,) of the head's bias, for rates one of which holds.
 
-    The shares s of the classes have a Dirichlet-multinomial prior around those of ``rates``, and ∂b = A·s − smoothing/K + noise with
-    A = ratesᵀ − (1 − smoothing)·1. The estimate is the posterior mean of the Gaussian with these moments, rounded to the nearest
-    whole counts that respect p̄ ≥ 0: n_c ≥ −B·∂b_c. If the model changed more in the local steps than ∂b explains, the estimate
-    moves towards the even guess.
+    The shares s of the classes have a Dirichlet-multinomial prior around those of the rates, and ∂b = A·s − smoothing/K + noise with
+    A = ratesᵀ − (1 − smoothing)·1. For each of the ``possible`` rates and ``CONCENTRATIONS`` the posterior mean of the Gaussian
+    with these moments is taken, and weighed by the probability of ∂b under them. The sum is rounded to the nearest whole counts
+    that respect p̄ ≥ 0: n_c ≥ −B·∂b_c. Where local steps threw the model off (``WILD``), this is the even guess.
+
+    Ref: Hoeting et al. 1999, Eqs. (1) to (3) — averaging over models by their posterior probabilities
     """
-    classes = len(slope)
-    identity, usual = torch.eye(classes).to(slope), rates.shares
-    matrix = rates.mean.T - (1 - smoothing) * identity
-    scale = (size + classes * CONCENTRATION) / (1 + classes * CONCENTRATION) / size
-    prior = (usual.diag() - usual[:, None] * usual) * scale
-    total = matrix @ prior @ matrix.T + rates.spread / size + rates.doubt + 1e-7 * identity
-    gain = torch.linalg.solve(total, matrix @ prior).T
-    trust = min(1.0, float(slope.abs().sum()) / rates.drift) if rates.drift > 0 else 1.0
-    even = torch.full_like(usual, 1 / classes)
-    shares = even + trust * (usual - even + gain @ (slope + smoothing / classes - matrix @ usual))
-    unknown = size * (prior - gain @ matrix @ prior).diagonal().clamp_min(1e-12).sqrt()
-    at_least = (-size * (slope + smoothing / classes) / (1 - smoothing) - 1e-3).ceil().clamp_min(0).long()
+    given = slope + smoothing / len(slope)
+    if all(rates.drift > max(WILD, float(slope.abs().sum())) for rates in possible):
+        identity, even = torch.eye(len(slope)).to(slope), torch.full_like(slope, 1 / len(slope))
+        possible = [replace(rates, shares=even, doubt=rates.doubt + identity) for rates in possible]
+    found = [
+        _posterior(given, size, rates, concentration, weight=chance * rates.weight, kept=1 - smoothing)
+        for rates in possible
+        for concentration, chance in CONCENTRATIONS.items()
+    ]
+    weight = torch.tensor([one.log_weight for one in found]).softmax(0).to(slope)
+    each, variance = torch.stack([one.mean for one in found]), torch.stack([one.variance for one in found])
+    shares = weight @ each
+    unknown = size * (weight @ (variance + (each - shares).square())).sqrt()
+    at_least = (-size * given / (1 - smoothing) - 1e-3).ceil().clamp_min(0).long()
     if int(at_least.sum()) > size:  # noise, or another scale
         at_least = torch.zeros_like(at_least)
     return CountEstimate(_nearest(size * shares, size, at_least), 1 - _rounded_error(unknown, size) / (2 * size))
+
+
+@dataclass(frozen=True, eq=False)
+class _Posterior:
+    """Mean and variance (K,) of the class shares, and the logarithm of how probable the assumption is."""
+
+    mean: Tensor
+    variance: Tensor
+    log_weight: float
+
+
+def _posterior(
+    given: Tensor, size: int, rates: ClassRates, concentration: float, *, weight: float, kept: float
+) -> _Posterior:
+    classes, usual = len(given), rates.shares
+    identity = torch.eye(classes).to(given)
+    matrix = rates.mean.T - kept * identity
+    scale = (size + classes * concentration) / (1 + classes * concentration) / size
+    prior = (usual.diag() - usual[:, None] * usual) * scale
+    total = matrix @ prior @ matrix.T + rates.spread / size + rates.doubt + 1e-7 * identity
+    surprise = given - matrix @ usual
+    root = torch.linalg.cholesky(total)
+    gain = torch.cholesky_solve(matrix @ prior, root).T
+    fit = surprise @ torch.cholesky_solve(surprise[:, None], root)[:, 0]
+    log_weight = math.log(weight) - float(fit) / 2 - float(root.diagonal().log().sum())
+    left = (prior - gain @ matrix @ prior).diagonal().clamp_min(1e-12)
+    return _Posterior(usual + gain @ surprise, left, log_weight)
 
 
 def _nearest(expected: Tensor, size: int, at_least: Tensor) -> Tensor:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels import ShuffledFedAvg
-from leakgauge.core import Observation, Reconstruction, Space, Trace, Victim
+from leakgauge.core import Observation, Reconstruction, Space, Trace, Use, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
-from leakgauge.inversion.labels import batch_size, class_labels
+from leakgauge.inversion.labels import batch_size, read_class_labels
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.terms import Candidate, Term, per_restart
 from leakgauge.measures.image import pair
@@ -48,9 +49,14 @@ class OverEpochs:
         if not self.weight >= 0:
             raise BadInput(f"the weight of the prior over epochs must not be negative, got {self.weight}")
 
+    def uses(self) -> frozenset[Use]:
+        own: frozenset[Use] = frozenset({"epochs"})
+        return self.matching.uses() | own
+
     def blind(self) -> Matching:
         return self.matching.blind()
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         if has_structured_targets(seen):
             victim, seen = with_known_targets(victim, seen)
@@ -61,7 +67,8 @@ class OverEpochs:
             return replace(found, made_by=repr(self))
         rng = torch.Generator().manual_seed(seed)
         size, epochs = batch_size(seen), channel.epochs
-        labels = class_labels(self.matching.labels, victim, seen, rng=rng)
+        read = read_class_labels(self.matching.labels, victim, seen, rng=rng)
+        labels = read.labels
         if labels is None:
             raise Inapplicable("several epochs need labels, but none could be read; reveal the labels")
         places = torch.stack([torch.randperm(size, generator=rng) for _ in range(epochs)])
@@ -85,6 +92,7 @@ class OverEpochs:
             found,
             x=folded(found.x),
             y=labels,
+            label_accuracy=read.accuracy,
             candidates=candidates,
             made_by=repr(self),
             trace=Trace(found.trace.steps, found.trace.losses, found.trace.snapshot_steps, snapshots),

@@ -8,6 +8,7 @@ import torch
 
 from leakgauge.channels.dropout import draws_at_random, dropping_layers, without_dropout
 from leakgauge.core import Observation, Reconstruction, Use, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput
 from leakgauge.inversion.knowledge import StatisticsSource
 from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
@@ -40,6 +41,7 @@ class Guided:
         """The plain priors from the same start: no signal, and no statistics, because they come from the signal."""
         return self.matching.blind()
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         if has_structured_targets(seen):
             victim, seen = with_known_targets(victim, seen)

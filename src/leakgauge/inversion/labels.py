@@ -8,9 +8,9 @@ Each rule checks its preconditions and raises ``Inapplicable`` if they do not ho
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -31,10 +31,12 @@ from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
 from leakgauge.inversion.class_counts import (
+    UNEVEN_ASSUMED,
+    UNEVEN_SEEN,
     ClassRates,
     CountEstimate,
+    assumed_rates,
     estimate_counts,
-    even_rates,
     fit_temperature,
     rates_from_scores,
 )
@@ -44,6 +46,22 @@ class LabelRule(Protocol):
     """Labels (B,) in any order, or None to optimise them together with the images."""
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ReadLabels:
+    """``labels`` (B,) in any order, or None. ``accuracy`` is the share that the rule expects to be right, as a multiset; None if
+    the rule does not state it, or the labels were revealed."""
+
+    labels: Tensor | None
+    accuracy: float | None = None
+
+
+@runtime_checkable
+class StatingRule(LabelRule, Protocol):
+    """A rule that states how many of its labels it expects to be right."""
+
+    def read(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> ReadLabels: ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +81,9 @@ class SignRule:
 
     Ref: Zhao et al. 2020, Eq. (5) — iDLG's label rule
     """
+
+    def read(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> ReadLabels:
+        return ReadLabels(self(victim, seen, rng=rng), 1.0)
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
         if batch_size(seen) != 1:
@@ -148,9 +169,10 @@ class ExpectedCounts:
     """Labels that may repeat, of trained and untrained models: E[n | ∂b], rounded; see :mod:`leakgauge.inversion.class_counts`.
 
     How the model answers to each class is learned from at most ``images`` public images where the server holds some, and from
-    noise where the model answers alike to all inputs, as before training. A trained model without public images is taken as
-    calibrated and equally good at all classes. After local steps the public model is known at both ends, and answers are averaged
-    over the straight way between them. Label smoothing is known from the loss.
+    noise where the model answers alike to all inputs, as before training. Any other model without public images either answers to
+    images as to noise, or is calibrated and equally good at all classes: what explains ∂b better counts more. After local steps the
+    public model is known at both ends, and answers are averaged over the straight way between them. Label smoothing is known from the
+    loss.
 
     Refused if nothing but a gradient or a change of weights explains the signal, and for an untrained model if the length of ∂b
     is off by a factor of four from what the counts imply: then clipping has changed the scale, which :class:`BiasCounts` does not
@@ -162,7 +184,11 @@ class ExpectedCounts:
     images: int = 256
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
-        return self.estimate(victim, seen, rng=rng).labels
+        return self.read(victim, seen, rng=rng).labels
+
+    def read(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> ReadLabels:
+        found = self.estimate(victim, seen, rng=rng)
+        return ReadLabels(found.labels, found.accuracy)
 
     def estimate(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> CountEstimate:
         """The counts, with the share of labels that the rule itself expects to be right."""
@@ -172,8 +198,9 @@ class ExpectedCounts:
         slope = head_gradient(victim, seen, "bias", smoothed=True) / _gradient_scale(victim, seen)
         if not bool(slope.isfinite().all()):
             raise Inapplicable("the gradient of the head's bias is not finite")
-        rates = self._rates(victim, seen, rng)
-        found = estimate_counts(slope, size, rates, smoothing=smoothing)
+        possible = self._rates(victim, seen, rng)
+        found = estimate_counts(slope, size, possible, smoothing=smoothing)
+        rates = possible[0]
         if rates.alike:
             shares = found.counts.to(slope) / size
             explained = rates.mean.T @ shares - (1 - smoothing) * shares - smoothing / len(shares)
@@ -184,13 +211,19 @@ class ExpectedCounts:
                 )
         return found
 
-    def _rates(self, victim: Victim, seen: Observation, rng: torch.Generator) -> ClassRates:
+    def _rates(self, victim: Victim, seen: Observation, rng: torch.Generator) -> list[ClassRates]:
         if seen.auxiliary is not None:
             scores = _scores_on_the_way(victim, seen, seen.auxiliary[: self.images])
-            return rates_from_scores(scores, temperature=_temperature(victim, seen, scores[0]))
+            measured = rates_from_scores(scores, temperature=_temperature(victim, seen, scores[0]))
+            return measured.doubted(UNEVEN_SEEN)
         scores = _scores_on_the_way(victim, seen, _patterns(victim, 64, rng))
-        rates = rates_from_scores(scores, temperature=math.inf)  # noise is of no class
-        return rates if rates.alike else even_rates((scores - scores[0]).mean(1))
+        as_noise = rates_from_scores(scores, temperature=math.inf)  # noise is of no class
+        if as_noise.alike:
+            return as_noise.doubted(UNEVEN_SEEN[:1])
+        assumed = [
+            one for rates in assumed_rates((scores - scores[0]).mean(1)) for one in rates.doubted(UNEVEN_ASSUMED)
+        ]
+        return [*as_noise.doubted(UNEVEN_SEEN), *assumed]
 
 
 @dataclass(frozen=True)
@@ -217,10 +250,13 @@ class FirstThatApplies:
     rules: tuple[LabelRule, ...]
 
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
+        return self.read(victim, seen, rng=rng).labels
+
+    def read(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> ReadLabels:
         reasons: list[str] = []
         for rule in self.rules:
             try:
-                return rule(victim, seen, rng=rng)
+                return _read(rule, victim, seen, rng)
             except Inapplicable as reason:
                 reasons.append(str(reason))
         raise Inapplicable("; ".join(dict.fromkeys(reasons)))
@@ -247,12 +283,45 @@ def labels_or_none(rule: LabelRule, victim: Victim, seen: Observation, *, seed: 
         return None
 
 
+def read_or_none(rule: LabelRule, victim: Victim, seen: Observation, *, seed: int) -> ReadLabels:
+    """As :func:`read_class_labels`, without labels if they cannot be read."""
+    try:
+        return read_class_labels(rule, victim, seen, rng=torch.Generator().manual_seed(seed))
+    except Inapplicable:
+        return ReadLabels(None)
+
+
 def class_labels(rule: LabelRule, victim: Victim, seen: Observation, *, rng: torch.Generator) -> Tensor | None:
-    """The revealed labels, or else what the rule reads."""
-    known = rule(victim, seen, rng=rng) if seen.labels is None else seen.labels
-    if known is not None and not isinstance(known, Tensor):
+    """The revealed labels, or else what the rule reads, dealt evenly to the local steps: in which step a label was is unknown."""
+    return read_class_labels(rule, victim, seen, rng=rng).labels
+
+
+def read_class_labels(rule: LabelRule, victim: Victim, seen: Observation, *, rng: torch.Generator) -> ReadLabels:
+    """As :func:`class_labels`, with the share of labels that the rule expects to be right."""
+    if seen.labels is None:
+        found = _read(rule, victim, seen, rng)
+        parts = is_weight_update(seen.channel) and step_size(seen.channel, batch_size(seen)) < batch_size(seen)
+        if parts and found.labels is not None:
+            return replace(found, labels=found.labels[_evenly(found.labels)])
+        return found
+    if not isinstance(seen.labels, Tensor):
         raise Inapplicable("matching handles class labels only; structured targets need another attack")
-    return known
+    return ReadLabels(seen.labels)
+
+
+def _read(rule: LabelRule, victim: Victim, seen: Observation, rng: torch.Generator) -> ReadLabels:
+    if isinstance(rule, StatingRule):
+        return rule.read(victim, seen, rng=rng)
+    return ReadLabels(rule(victim, seen, rng=rng))
+
+
+def _evenly(labels: Tensor) -> Tensor:
+    """An order in which each part of the batch has about the same share of every class."""
+    counts, before, places = labels.bincount().tolist(), [0] * (int(labels.max()) + 1), list[float]()
+    for label in labels.tolist():
+        places.append((before[label] + 0.5) / counts[label])
+        before[label] += 1
+    return torch.tensor(places).argsort(stable=True)
 
 
 def batch_size(seen: Observation) -> int:
@@ -371,6 +440,8 @@ def _scores_on_the_way(victim: Victim, seen: Observation, images: Tensor, *, poi
         for k in range(count):
             moved = {n: p + k / count * seen.signal[n].to(p) if n in seen.signal else p for n, p in weights.items()}
             found.append(torch.cat([victim(b, parameters=moved if k else None) for b in batches]).double())
+    if not all(bool(scores.isfinite().all()) for scores in found):
+        raise Inapplicable("the model's class scores are not finite")
     return torch.stack(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.dropout import dropping_layers
+from leakgauge.channels.facts import smooth
 from leakgauge.channels.twice import explaining_once_only
 from leakgauge.core import Observation, PerSample, Reconstruction, Signal, Tokens, Trace, Use, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.engine.fused import precision_name, rounds
@@ -26,8 +29,8 @@ from leakgauge.inversion.labels import (
     LabelRule,
     batch_size,
     class_count,
-    class_labels,
     infer_labels,
+    read_class_labels,
 )
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
@@ -95,6 +98,9 @@ def _tensor(value: Tensor) -> Tensor:
 
 
 POINTS_IN_TRACE = 200
+MOST_RESTARTS = 10_000
+MOST_VALUES = 1 << 28
+"""Of all candidates together; the network's activations take a multiple of that."""
 SNAPSHOTS = 6
 
 
@@ -124,8 +130,10 @@ class Matching:
             raise BadInput(
                 f"frames must be distinct steps from 0 to {self.solver.steps - 1} in ascending order, got {self.frames}"
             )
-        if not isinstance(self.restarts, int) or self.restarts < 1:
-            raise BadInput(f"an attack needs an integer number of restarts of at least 1, got {self.restarts!r}")
+        if not isinstance(self.restarts, int) or not 1 <= self.restarts <= MOST_RESTARTS:
+            raise BadInput(
+                f"an attack needs an integer number of restarts of at least 1 and at most {MOST_RESTARTS}, got {self.restarts!r}"
+            )
         if self.halving is not None and not self.solver.together:
             raise BadInput("successive halving needs a solver that moves all restarts together, such as Descent")
         if couples_restarts(self.objective) and not self.solver.together:
@@ -152,6 +160,7 @@ class Matching:
         objective = Sum(self.objective.parts()).without_signal()
         return replace(self, objective=objective, labels=Joint(), name=f"{self.name}, blind")
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         return self.many(victim, [seen], seed=seed)[0]
 
@@ -185,7 +194,7 @@ class Matching:
         if rounds(self.precision):
             every = _judge_exactly(every, rows, at_once=self._at_least)
         seconds = (time.perf_counter() - began) / len(seen)
-        every = replace(every, notes=(*every.notes, *_of_dropout(victim)))
+        every = replace(every, notes=(*every.notes, *_of_dropout(victim), *_of_smoothing(seen[0])))
         return [self._result(every, rows, i, seconds) for i in range(len(seen))]
 
     def _whole_groups(self, fitting: int, why: Exception | None = None) -> int:
@@ -258,6 +267,7 @@ class Matching:
             seconds=seconds,
             trace=trace,
             notes=found.notes,
+            label_accuracy=rows.label_accuracy[which],
         )
 
 
@@ -268,9 +278,11 @@ class _Rows:
     problem: Problem
     x: Tensor
     logits: Tensor | None
+    label_accuracy: tuple[float | None, ...]  # of each observation
 
     def take(self, rows: slice) -> _Rows:
-        return _Rows(self.problem.take(rows), self.x[rows], None if self.logits is None else self.logits[rows])
+        logits = None if self.logits is None else self.logits[rows]
+        return _Rows(self.problem.take(rows), self.x[rows], logits, self.label_accuracy)
 
 
 def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: int) -> _Rows:
@@ -282,11 +294,18 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         raise BadInput(
             "observations attacked together must have the same channel and batch size; attack them one by one"
         )
+    values = attack.restarts * len(seen) * batch_size(seen[0]) * math.prod(victim.space.shape)
+    if values > MOST_VALUES:
+        raise BadInput(
+            f"{attack.restarts} restarts of {len(seen) * batch_size(seen[0])} images take {values * 4 / 2**30:.0f} GiB for the candidates "
+            "alone; use fewer restarts"
+        )
     channel = seen[0].channel
     like = channel.like(victim, batch_size(seen[0])) if isinstance(channel, PerSample) else None
     observed = [Observed.check(one.signal, victim, like) for one in seen]
     starts: list[Tensor] = []
     labels: list[Tensor | None] = []
+    accuracy: list[float | None] = []
     logits: list[Tensor] = []
     for one in seen:
         # seeded for each observation, so its result does not depend on the others
@@ -294,9 +313,10 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         size = batch_size(one)
         starts.append(attack.start(victim.space, one, attack.restarts, size, rng=rng))
         # after the start, which must not depend on the observation
-        known = class_labels(attack.labels, victim, one, rng=rng)
-        labels += [known] * attack.restarts
-        if known is None:
+        known = read_class_labels(attack.labels, victim, one, rng=rng)
+        labels += [known.labels] * attack.restarts
+        accuracy.append(known.accuracy)
+        if known.labels is None:
             logits.append(torch.randn(attack.restarts, size, class_count(victim), generator=rng))
     if logits and len(logits) < len(seen):
         raise BadInput("labels can only be read for some of these observations; attack them one by one")
@@ -309,7 +329,7 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
     problem = Problem(
         objective=attack.objective,
         victim=victim,
-        channel=channel,
+        channel=smooth(channel),
         observed=target,
         labels=torch.stack(known_labels) if known_labels else None,
         precision=attack.precision,
@@ -319,6 +339,7 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         problem,
         torch.cat(starts).to(device, victim.dtype),
         torch.cat(logits).to(device, victim.dtype) if logits else None,
+        tuple(accuracy),
     )
 
 
@@ -376,6 +397,12 @@ def _of_dropout(victim: Victim) -> list[str]:
     if not dropping:
         return []
     return [f"replayed with its own dropout masks, because the client's are unknown ({len(dropping)} layers)"]
+
+
+def _of_smoothing(seen: Observation) -> list[str]:
+    if smooth(seen.channel) == seen.channel:
+        return []
+    return ["replayed with smoothed steps, because Adam's own have almost no derivative"]
 
 
 def _add_notes(found: Reconstruction) -> Reconstruction:

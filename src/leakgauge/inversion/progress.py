@@ -36,6 +36,17 @@ def also_watching(watcher: Watcher) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def as_part(before: int, steps: int, total: int) -> Iterator[None]:
+    """The attack inside the block is a part of a longer one: of ``total`` steps, ``before`` were done earlier and it takes ``steps``."""
+    outer = _watcher.get()
+    if outer is None:
+        yield
+        return
+    with watching(lambda done, own: outer(min(total, before + steps * done // max(1, own)), total)):
+        yield
+
+
 def report(done: int, total: int) -> None:
     watcher = _watcher.get()
     if watcher is not None:

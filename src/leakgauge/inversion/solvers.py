@@ -52,9 +52,14 @@ class Solver(Protocol):
     ) -> Mover: ...
 
 
+MOST_STEPS = 10**9
+LARGEST_LR = 1e30
+"""A step of more is infinite in 32 bits."""
+
+
 def _check_lr(lr: float) -> None:
-    if not isinstance(lr, int | float) or not lr > 0:
-        raise BadInput(f"an attack needs a positive learning rate, got {lr!r}")
+    if not isinstance(lr, int | float) or not 0 < lr <= LARGEST_LR:
+        raise BadInput(f"an attack needs a positive learning rate, got {lr!r}; the largest is {LARGEST_LR:g}")
 
 
 class Optimizer(Protocol):
@@ -158,8 +163,10 @@ class Sign:
 
 
 def _check_steps(steps: int) -> None:
-    if not isinstance(steps, int) or steps < 1:
-        raise BadInput(f"an attack needs an integer number of steps of at least 1, got {steps!r}")
+    if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+        raise BadInput(
+            f"an attack needs an integer number of steps of at least 1 and at most {MOST_STEPS}, got {steps!r}"
+        )
 
 
 @dataclass(frozen=True)

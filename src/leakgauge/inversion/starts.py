@@ -56,13 +56,13 @@ class Constant:
 
 @dataclass(frozen=True)
 class Given:
-    """The adversary's own picture (model space, one sample), plus N(0, noise²)."""
+    """The adversary's own picture (model space, one sample or one for each of the batch), plus N(0, noise²)."""
 
     image: Tensor
     noise: float = 0.0
 
     def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
-        if tuple(self.image.shape) != tuple(space.shape):
+        if tuple(self.image.shape) not in (tuple(space.shape), (size, *space.shape)):
             raise BadInput(f"Given needs a picture of shape {space.shape}, got {tuple(self.image.shape)}")
         noise = self.noise * torch.randn(rows, size, *space.shape, generator=rng)
         return self.image.cpu() + noise

@@ -192,6 +192,9 @@ def require_one_sentence(size: int) -> None:
 RANK = 100
 """Singular values below this many rounding errors of the largest count as zero."""
 
+STANDS_OUT = 10
+"""Rows that have this many times what rounding left of rows that were not sent may be of tokens that were."""
+
 SHOWING = 16
 """How many rows per dimension are enough to find the span; a large vocabulary has many more."""
 
@@ -200,16 +203,23 @@ SHOWING = 16
 class Output:
     """Of a token embedding that is also the output layer: the output's part of its gradient spans few directions.
 
-    ``basis`` (width, rank) spans that part; ``floor`` is what rounding leaves of it in a row.
+    ``basis`` (width, rank) spans that part; ``floor`` is the most that rounding can leave of it in a row. ``idle`` is what it did leave in
+    rows of tokens that were not sent, as a share of their size.
     """
 
     basis: Tensor
     floor: float
+    idle: float = 0.0
 
     def without(self, rows: Tensor) -> Tensor:
         """Rows (N, width), in float64, without their part in those directions."""
         wide = rows.double()
         return wide - (wide @ self.basis) @ self.basis.T
+
+    def doubtful(self, rows: Tensor) -> int:
+        """Rows that stand out from those of tokens that were not sent, but not from what rounding can do at worst."""
+        left, sizes = self.without(rows).norm(dim=1), rows.double().norm(dim=1)
+        return int(((left <= ABOVE * self.floor) & (left > STANDS_OUT * self.idle * sizes)).sum())
 
 
 def output_part(rows: Tensor, slots: int) -> Output:
@@ -232,7 +242,8 @@ def output_part(rows: Tensor, slots: int) -> Output:
             f"the token embedding is also the output layer, and {len(rows)} tokens are too few to separate its {width} "
             "directions"
         )
-    _, values, directions = torch.linalg.svd(rows[idle].double() / sizes[idle, None], full_matrices=False)
+    scaled = rows[idle].double() / sizes[idle, None]
+    _, values, directions = torch.linalg.svd(scaled, full_matrices=False)
     rank = int((values > RANK * eps * values[0]).sum())
     if rank >= width:
         raise Inapplicable(
@@ -240,4 +251,6 @@ def output_part(rows: Tensor, slots: int) -> Output:
             "predicted than the model is wide, or there is noise"
         )
     slip = eps * float(values[0] / values[rank - 1])  # how far rounding turns the weakest direction
-    return Output(directions[:rank].T, 10 * slip * float(sizes.max()))
+    basis = directions[:rank].T
+    left = float((scaled - (scaled @ basis) @ basis.T).norm(dim=1).max())
+    return Output(basis, 10 * slip * float(sizes.max()), left)

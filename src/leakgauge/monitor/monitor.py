@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core import Signal
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput
 from leakgauge.measures.intervals import clopper_pearson
 from leakgauge.measures.membership import Rate
@@ -113,6 +114,7 @@ class Monitor:
 
     # what comes in
 
+    @plain_defaults()
     def update(self, x: Tensor, y: Tensor | None, signal: Signal) -> None:
         """One optimizer step: its batch ``x``, ``y`` and the released ``signal``."""
         self.see(x)
@@ -201,6 +203,7 @@ class Monitor:
                     self._whitebox, self._pooled = found, self._pooled.add(found)
         self._end_step()
 
+    @plain_defaults()
     def flush(self) -> None:
         """Scores the current block now. Call it at the end of an epoch to keep the alarm's guarantee exact."""
         if self._stream is not None:
@@ -243,6 +246,7 @@ class Monitor:
 
     # what comes out
 
+    @plain_defaults()
     def compute(self) -> Leakage:
         """The current state of the measurement."""
         table = torch.empty(0, 0) if self._window is None else self._window.values()

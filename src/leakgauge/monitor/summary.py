@@ -41,8 +41,8 @@ def conclusion(
     The critic and its alarm count only if ``trusted``: their controls are clean.
 
     >>> conclusion(steps=400, choices=16, members=Rate(0.8, 0.72, 0.87), top1=Rate(0.07, 0.04, 0.11), alarm_at=None)
-    'The training leaks: an attacker with the weights and candidate images ranks a member of a batch above another image in 80 % of \
-pairs (AUC 0.80, 95 % CI 0.72 to 0.87; 0.5 is guessing); pictures were not attacked.'
+    'The training leaks: an attacker with the weights and candidate images can tell which were in a batch (right in \
+80 % of pairs, AUC 0.80, 95 % CI 0.72 to 0.87; 0.5 is guessing); pictures were not attacked.'
     """
     if not trusted:
         top1 = alarm_at = None
@@ -57,8 +57,8 @@ pairs (AUC 0.80, 95 % CI 0.72 to 0.87; 0.5 is guessing); pictures were not attac
     leaks: list[str] = []
     if members is not None and members.low > 0.5:
         leaks.append(
-            "an attacker with the weights and candidate images ranks a member of a batch above another image in "
-            f"{_percent(members.value)} of pairs ({_auc(members)})"
+            "an attacker with the weights and candidate images can tell which were in a batch "
+            f"(right in {_percent(members.value)} of pairs, {_auc(members)})"
         )
     if alarm_at is not None:
         now = "" if top1 is None else f"; lately {picked}, {chance}"
@@ -151,7 +151,7 @@ def _layers(leakage: Leakage) -> list[str]:
         return []
     width = max(len(name) for name, _ in ranked)
     return [
-        "layers that tell most (nats by themselves)",
+        "layers that leak most (nats by themselves)",
         *[f"  {name:<{width}} {value:+.3f}" for name, value in ranked],
         "",
     ]

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Loss
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 from leakgauge.monitor.inputs import batch_of, only_tensor
 from leakgauge.monitor.leakage import View
 from leakgauge.monitor.monitor import Log, Monitor, ScalarWriter
@@ -35,6 +37,8 @@ class Scaler(Protocol):
     def get_scale(self) -> float: ...
 
 
+@checked
+@plain_defaults()
 def watch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -74,8 +78,6 @@ def watch(
 
     The monitor never raises into the training unless ``strict``; a problem causes one warning.
     """
-    if not isinstance(model, nn.Module):
-        raise BadInput(f"watch needs the torch.nn.Module being trained, got {type(model).__name__}")
     refuse_unsupported(model, optimizer)
     if batches not in ("forward", "given"):
         raise BadInput(f"batches must be 'forward' or 'given', got {batches!r}")
@@ -136,6 +138,10 @@ class _Hooks:
         self._measuring = False  # the monitor itself is calling the loss
         self._raw: dict[str, Tensor] = {}
         monitor.plan({n: tuple(p.shape) for n, p in parameters.items()}, next(iter(parameters.values())).device)
+
+    def __reduce__(self) -> tuple[Callable[[], _Hooks], tuple[()]]:
+        """A model that is saved or copied takes hooks along that do nothing: neither the monitor nor what it saw travels with it."""
+        return _asleep, ()
 
     def attach(self, criterion: nn.Module | None, *, forward: bool) -> None:
         self._handles.append(self._model.register_forward_hook(self._output))
@@ -279,3 +285,13 @@ class _Hooks:
             return signal
         scale = self._scaler.get_scale()
         return {name: None if g is None else g / scale for name, g in signal.items()}
+
+
+class _NoMonitor:
+    looking = False
+
+
+def _asleep() -> _Hooks:
+    hooks = _Hooks.__new__(_Hooks)
+    vars(hooks).update(_monitor=_NoMonitor(), _dead=True, _measuring=False, _handles=[], _step_handle=None)
+    return hooks

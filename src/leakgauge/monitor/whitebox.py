@@ -20,6 +20,7 @@ from leakgauge.channels.rows import as_rows
 from leakgauge.core import Loss, Targets
 from leakgauge.core.running import output_at
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.measures.membership import (
     Rate,
     auc,
@@ -78,6 +79,7 @@ class Pooled:
         return Rate(value, *auc_interval(value, self.pairs, self.pairs))
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Protection:
     """Differential privacy in the gradient: ``clip`` per sample, ``noise`` (standard deviation) per entry of the released gradient.

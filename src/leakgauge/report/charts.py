@@ -20,8 +20,8 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
+from leakgauge.audit.files import picture_in
 from leakgauge.audit.phrasing import number
-from leakgauge.errors import BadInput
 
 WIDTH, HEIGHT = 400, 264
 LEFT, RIGHT = 50, WIDTH - 14
@@ -67,11 +67,12 @@ def rect(x: float, y: float, width: float, height: float, css: str, *, opacity: 
 
 
 def mark(x: float, y: float, css: str, shape: str = "circle", size: float = 5.2) -> str:
-    """A circle, triangle or diamond of about the same area."""
+    """A circle, triangle, diamond or square of about the same area."""
     if shape == "circle":
         return f'<circle cx="{_at(x)}" cy="{_at(y)}" r="{size:g}" class="{css}"/>'
     path = {
         "triangle": f"M{x:.1f} {y - 1.15 * size:.1f}l{1.15 * size:.1f} {2 * size:.1f}h{-2.3 * size:.1f}z",
+        "square": f"M{x - 0.9 * size:.1f} {y - 0.9 * size:.1f}h{1.8 * size:.1f}v{1.8 * size:.1f}h{-1.8 * size:.1f}z",
         "diamond": f"M{x:.1f} {y - 1.25 * size:.1f}l{1.15 * size:.1f} {1.25 * size:.1f}"
         f"l{-1.15 * size:.1f} {1.25 * size:.1f}l{-1.15 * size:.1f} {-1.25 * size:.1f}z",
     }[shape]
@@ -687,10 +688,8 @@ def pictures(folder: Path, name: str, *, count: int, at_most: int = 4, only_firs
     A strip that is missing, damaged or of another layout does not stop the report: it becomes a placeholder, or stays
     whole. A name that leads out of the run folder is refused: the report must not publish a file it does not own.
     """
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        raise BadInput(f"the picture {name!r} is outside the run folder {folder}; only pictures of the run are shown")
-    if not path.is_file():
+    path = picture_in(folder, name)
+    if path is None:
         return [Picture(problem=f"picture missing: {name}")]
     try:
         with warnings.catch_warnings():

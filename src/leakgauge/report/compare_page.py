@@ -8,6 +8,7 @@ from typing import Any
 from leakgauge.audit.compare import ORDER, CasePair, Comparison, Difference
 from leakgauge.audit.phrasing import metric, moved
 from leakgauge.audit.wording import ending, rule
+from leakgauge.errors import harmless
 from leakgauge.report.templating import environment
 
 _SPREAD = {True: "beyond the spread", False: "within the spread", None: "spread not known"}
@@ -15,17 +16,15 @@ _SPREAD = {True: "beyond the spread", False: "within the spread", None: "spread 
 
 def render(found: Comparison, *, made: datetime | None = None) -> str:
     """One HTML file that needs no network, no script and no other file. ``made`` is the time to print on it (default: now)."""
-    return (
-        environment()
-        .get_template("compare.html.j2")
-        .render(
-            found=found,
-            made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
-            cases=[_case(pair) for pair in found.cases],
-            words=ORDER,
-            tally=[(key, word, count) for key, word in ORDER.items() if (count := found.count(key))],
-        )
+    page = environment().get_template("compare.html.j2")
+    text = page.render(
+        found=found,
+        made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
+        cases=[_case(pair) for pair in found.cases],
+        words=ORDER,
+        tally=[(key, word, count) for key, word in ORDER.items() if (count := found.count(key))],
     )
+    return harmless(text)
 
 
 def _case(pair: CasePair) -> dict[str, Any]:

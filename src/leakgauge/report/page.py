@@ -16,7 +16,7 @@ from leakgauge.audit.questions import split as scan_records
 from leakgauge.audit.questions import training as monitor_records
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.wording import State, statements
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, harmless
 from leakgauge.report.sections import defenses, split, summary, training, updates
 from leakgauge.report.templating import environment, script
 
@@ -60,7 +60,7 @@ def render(folder: Path, *, made: datetime | None = None) -> str:
         raise BadInput(f"the run in {folder} has no records; run `leakgauge audit --out {folder}` first")
     code, digest = script("report.js")
     template = environment().get_template("report.html.j2")
-    return template.render(
+    page = template.render(
         title=f"{_kind(sections)} of {folder.resolve().name}",
         made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
         made_from=[section["made_from"] for section in shown],
@@ -77,6 +77,7 @@ def render(folder: Path, *, made: datetime | None = None) -> str:
         script_digest=digest,
         **sections,
     )
+    return harmless(page)
 
 
 def _kind(sections: Mapping[str, object]) -> str:
@@ -99,7 +100,8 @@ def live_section(run: MonitorRun) -> str:
     known = training_of(run)
     found = Findings(unanswered=(known,)) if isinstance(known, Unanswered) else Findings(training=known)
     statement = next(one for one in statements(found) if one.question == "training")
-    return environment().get_template("training.html.j2").render(training=training.section(run, statement, live=True))
+    section = training.section(run, statement, live=True)
+    return harmless(environment().get_template("training.html.j2").render(training=section))
 
 
 @cache

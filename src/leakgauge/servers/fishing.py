@@ -8,14 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.running import deep_copy
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.families import find_roles
 
 UNLIKELY = 200.0
 """How far the target's logit starts below all others: exp(−200) vanishes beside 1 even in double precision."""
 
 
+@checked
 @dataclass(frozen=True)
 class FishingServer:
     """Wen et al. 2022, class fishing: only images of class ``target`` leave a gradient in the body of the network.
@@ -39,6 +42,7 @@ class FishingServer:
     def reads(self) -> str:
         return "fishing"
 
+    @plain_defaults()
     def __call__(self, victim: Victim, /, *, auxiliary: Tensor | None = None, seed: int = 0) -> Victim:
         model, name = deep_copy(victim.model), find_roles(victim.model).head
         head = None if name is None else model.get_submodule(name)

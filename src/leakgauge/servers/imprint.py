@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.core import Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 from leakgauge.servers.server import brightness, pixels_of
 
 
@@ -48,6 +50,7 @@ class WithBlock(nn.Module):
         return self.model(self.imprint(x))
 
 
+@checked
 @dataclass(frozen=True)
 class ImprintServer:
     """Fowl et al. 2022: puts :class:`ImprintBlock` in front of the model. The attack ``imprint`` reads single images from its gradient.
@@ -77,6 +80,7 @@ class ImprintServer:
     def reads(self) -> str:
         return "imprint"
 
+    @plain_defaults()
     def __call__(self, victim: Victim, /, *, auxiliary: Tensor | None = None, seed: int = 0) -> Victim:
         space = pixels_of(victim)
         weight, offset = brightness(space)

@@ -12,7 +12,10 @@ from torch.func import functional_call
 from leakgauge.channels.dpsgd import require_separate_samples
 from leakgauge.channels.gradient import each_gradient
 from leakgauge.core import Targets, Victim
+from leakgauge.core.defaults import plain_defaults
+from leakgauge.core.running import refuse_samples, refuse_targets
 from leakgauge.errors import Inapplicable
+from leakgauge.errors.checked import checked
 
 PURE = 0.999
 """A row belongs to one sample if that sample has at least this share of the summed norms."""
@@ -41,6 +44,8 @@ class Isolated:
         return tuple(i for i, found in enumerate(self.places) if found)
 
 
+@checked
+@plain_defaults()
 def find_isolated(victim: Victim, x: Tensor, y: Targets) -> Isolated:
     """Samples that dominate a row of the update, or a difference of two neighbouring rows.
 
@@ -52,6 +57,8 @@ def find_isolated(victim: Victim, x: Tensor, y: Targets) -> Isolated:
     If samples act on each other (batch normalisation in train mode), g_j is what reaches a weight through the activations of sample j.
     Memory: the gradients of all samples at once. The true data is used here, because it is the client's own.
     """
+    refuse_samples(x, victim.space.shape, who="find_isolated")
+    refuse_targets(lambda: victim(x), victim.loss, x, y)
     each = (
         _each_by_layer(victim, x, y)
         if _mixes_samples(victim)

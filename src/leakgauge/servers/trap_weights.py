@@ -8,12 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Pixels, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.running import deep_copy
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.families import find_roles
 from leakgauge.servers.server import pixels_of
 
 
+@checked
 @dataclass(frozen=True)
 class TrapWeightServer:
     """Boenisch et al. 2023: keeps the architecture, but chooses the weights of a fully connected first layer so that each unit
@@ -39,6 +42,7 @@ class TrapWeightServer:
     def reads(self) -> str:
         return "linear_rows"
 
+    @plain_defaults()
     def __call__(self, victim: Victim, /, *, auxiliary: Tensor | None = None, seed: int = 0) -> Victim:
         space, name = pixels_of(victim), find_roles(victim.model).first_layer
         model = deep_copy(victim.model)

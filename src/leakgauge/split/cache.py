@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leakgauge.channels import Features
 from leakgauge.core import Defense, Victim, apply_defenses
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, CannotWrite
 from leakgauge.graphs import find_point, trace_of
 from leakgauge.graphs.traced_graph import TracedGraph
 
@@ -111,6 +111,8 @@ def _write(
             ).view(dtype)
             for name, shape in shapes.items()
         }
+        for file in partial.values():
+            _allocate(file)
         _fill(victim, images, kept, defenses, batch, seed)
         del kept  # flushes the mapped file
         for name, file in files.items():
@@ -118,6 +120,17 @@ def _write(
     finally:
         for file in partial.values():
             file.unlink(missing_ok=True)
+
+
+def _allocate(file: Path) -> None:
+    """Takes the room for a mapped file now: writing into a mapping for which the disk has none kills the process."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    with file.open("r+b") as opened:
+        try:
+            os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+        except OSError as trouble:
+            raise CannotWrite(trouble.errno, trouble.strerror, str(file.parent)) from trouble
 
 
 def _open(file: Path, dtype: torch.dtype) -> Tensor:

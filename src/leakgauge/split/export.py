@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -56,7 +55,8 @@ def export_halves(
 
     The files are loaded and run, edge then cloud, ONNX in onnxruntime, on batches of several sizes. If their output differs from the
     model's, no file is left under these names. The files take any batch size if the model could be traced that way, otherwise
-    one sample at a time.
+    one sample at a time. What is sent has one name in all of them: as an output of the edge, as an input of the cloud and in
+    ``split.json``.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
@@ -65,18 +65,20 @@ def export_halves(
         raise Inapplicable(
             f"the halves of {victim.name} have no graph to write, because it could only be cut by module hooks"
         )
+    require_packages(formats)
     pair = halves(victim, cut, tolerance=tolerance)
     sizes = (1, 2, 5) if pair.any_batch else (1,)
     folder.mkdir(parents=True, exist_ok=True)
     programs = _programs(pair, example_of(victim, 3 if pair.any_batch else 1))
+    names = _names(pair, programs)
     errors: dict[str, float] = {}
     written: list[tuple[Path, Path]] = []
     try:
         for kind in formats:
             partial = [folder / f".partial-{half}.{kind}" for half in ("edge", "cloud")]
             written += [(path, folder / path.name.removeprefix(".partial-")) for path in partial]
-            for program, path in zip(programs, partial, strict=True):
-                _WRITE[kind](program, path)
+            for program, path, sends in zip(programs, partial, (True, False), strict=True):
+                _WRITE[kind](program, path, names, sends)
             errors[kind] = _check(victim, [_LOAD[kind](path) for path in partial], sizes)
             if not errors[kind] <= tolerance:
                 raise BadInput(
@@ -89,8 +91,14 @@ def export_halves(
         for path, _ in written:
             path.unlink(missing_ok=True)
     found = ExportedHalves(pair.point.name, tuple(final for _, final in written), errors, sizes, pair.any_batch)
-    _describe(found, pair, folder)
+    _describe(found, pair, names, folder)
     return found
+
+
+def _names(pair: Halves, programs: Sequence[torch.export.ExportedProgram]) -> list[str]:
+    """What the sent tensors are called in both files: as the cut, unless something else is called so."""
+    taken = {node.name for program in programs for node in program.graph.nodes}
+    return [f"{spec.name}_sent" if spec.name in taken else spec.name for spec in pair.point.tensors]
 
 
 def _programs(pair: Halves, x: Tensor) -> tuple[torch.export.ExportedProgram, ...]:
@@ -108,22 +116,30 @@ def _program(half: nn.Module, inputs: tuple[Tensor, ...], any_batch: bool) -> to
         return torch.export.export(half, inputs, dynamic_shapes=shapes if any_batch else None)
 
 
-def _write_pt2(program: torch.export.ExportedProgram, path: Path) -> None:
+def _write_pt2(program: torch.export.ExportedProgram, path: Path, names: Sequence[str], sends: bool) -> None:
+    """Tensors are passed by position here, so ``names`` are not needed."""
     with path.open("wb") as file:
         torch.export.save(program, file)
 
 
-def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
-    for package in ("onnxscript", "onnx"):
+def require_packages(formats: Sequence[str]) -> None:
+    """Names the extra if a package that ``formats`` need is not installed."""
+    for package in ("onnxscript", "onnx", "onnxruntime") if "onnx" in formats else ():
         if find_spec(package) is None:
             raise MissingExtra(package, "split")
+
+
+def _write_onnx(program: torch.export.ExportedProgram, path: Path, names: Sequence[str], sends: bool) -> None:
+    """``names`` are those of the sent tensors: the outputs of the half that ``sends`` them, the inputs of the other."""
     with _quiet():
-        _as_onnx(program).save(path, external_data=False)
+        _as_onnx(program, None if sends else names, names if sends else None).save(path, external_data=False)
 
 
-def _as_onnx(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:
+def _as_onnx(
+    program: torch.export.ExportedProgram, inputs: Sequence[str] | None, outputs: Sequence[str] | None
+) -> torch.onnx.ONNXProgram:
     try:
-        made = torch.onnx.export(program, (), dynamo=True, verbose=False)
+        made = torch.onnx.export(program, (), dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise Inapplicable(
@@ -157,9 +173,10 @@ def _load_pt2(path: Path) -> Run:
 
 
 def _load_onnx(path: Path) -> Run:
-    runtime = _onnxruntime()
+    import onnxruntime
+
     try:
-        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class per error code, without a common base but Exception
         raise Inapplicable(
             f"onnxruntime cannot run this half ({str(error).rpartition(' : ')[2]}); it supports few operations in types other "
@@ -174,15 +191,10 @@ def _load_onnx(path: Path) -> Run:
     return run
 
 
-def _onnxruntime() -> ModuleType:
-    try:
-        import onnxruntime
-    except ModuleNotFoundError as error:
-        raise MissingExtra("onnxruntime", "split") from error
-    return onnxruntime
-
-
-_WRITE: dict[str, Callable[[torch.export.ExportedProgram, Path], None]] = {"pt2": _write_pt2, "onnx": _write_onnx}
+_WRITE: dict[str, Callable[[torch.export.ExportedProgram, Path, Sequence[str], bool], None]] = {
+    "pt2": _write_pt2,
+    "onnx": _write_onnx,
+}
 _LOAD: dict[str, Callable[[Path], Run]] = {"pt2": _load_pt2, "onnx": _load_onnx}
 
 
@@ -204,12 +216,12 @@ def _check(victim: Victim, loaded: Sequence[Run], sizes: Sequence[int]) -> float
     return largest
 
 
-def _describe(found: ExportedHalves, pair: Halves, folder: Path) -> None:
+def _describe(found: ExportedHalves, pair: Halves, names: Sequence[str], folder: Path) -> None:
     """A small file for deployment: what is sent, and what was checked."""
     contents = asdict(found) | {"files": [path.name for path in found.files]}
     contents["tensors"] = [
-        {"name": spec.name, "shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch.")}
-        for spec in pair.point.tensors
+        {"name": name, "shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch.")}
+        for name, spec in zip(names, pair.point.tensors, strict=True)
     ]
     partial = folder / ".partial-split.json"
     partial.write_text(json.dumps(contents, indent=1), encoding="utf-8")

@@ -63,12 +63,15 @@ class WhiteBox:
                 raise Inapplicable("the features hold NaN or infinity")
             learned = cache_features(victim, auxiliary.images, [cut], defenses=defenses, folder=folder, seed=seed)[cut]
             decode = self.start(learned, auxiliary.images, epochs=1, seed=seed)
+            z = z.to(
+                torch.promote_types(z.dtype, torch.float32)
+            )  # 16 bits are too coarse for a search, and have no transform
             start = decode(z.unflatten(1, tuple(learned.shape[1:])).to(learned.device)).to(z)
             edge = trace_of(victim).edge(find_point(trace_of(victim), cut).name)
 
             def sent(images: Tensor) -> Tensor:
                 with fixed_draws(victim):
-                    return _side_by_side(edge(victim.space.encode(images)))
+                    return _side_by_side(edge(victim.space.encode(images.to(victim.dtype)))).to(z)
 
             made = solver(sent, z, start).detach().float().cpu().clamp(0, 1)
             if not bool(torch.isfinite(made).all()):

@@ -11,7 +11,7 @@ from torch import nn
 
 from leakgauge.attacks import r_gap
 from leakgauge.audit import score
-from leakgauge.channels import FedAvg, Gradient, ShuffledFedAvg
+from leakgauge.channels import SGD, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.defenses import Clip, GaussianNoise, WithholdNames
@@ -216,7 +216,7 @@ def test_functions_in_the_forward_pass_are_followed():
 
 @pytest.mark.parametrize(
     "channel",
-    [FedAvg(steps=1, lr=0.1), FedAvg(steps=1, lr=1e-3, momentum=0.9), ShuffledFedAvg(epochs=1, lr=0.1)],
+    [FedAvg(steps=1, lr=0.1), FedAvg(steps=1, lr=1e-3, optimizer=SGD(momentum=0.9)), ShuffledFedAvg(epochs=1, lr=0.1)],
     ids=repr,
 )
 @pytest.mark.parametrize("bias", [True, False])

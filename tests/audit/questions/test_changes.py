@@ -16,7 +16,14 @@ from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput
 from tests.made import record
 
-HARD = Case(mode="train", batch_size=4, local_steps=2, defenses=("prune:0.9",), options={"steps": 7, "tv": 0.2})
+HARD = Case(
+    mode="train",
+    batch_size=4,
+    local_steps=2,
+    defenses=("prune:0.9",),
+    attack="inverting_gradients",
+    options={"steps": 7, "tv": 0.2},
+)
 
 
 def names_of(cases) -> set[str]:
@@ -62,8 +69,8 @@ def test_the_attack_that_can_use_more_is_otherwise_the_same(attack, options, exp
 
 
 @pytest.mark.parametrize("steps", [4, 8])
-def test_fewer_local_steps_are_no_restriction(steps):
-    assert "four local steps" not in names_of(changes(replace(HARD, name="", local_steps=steps)))
+def test_fewer_local_epochs_are_no_restriction(steps):
+    assert "four local epochs" not in names_of(changes(replace(HARD, name="", local_epochs=steps)))
 
 
 def test_noise_comes_to_the_defenses_that_are_there():
@@ -102,15 +109,15 @@ def test_changes_that_change_nothing_for_a_model_are_left_out():
 
 
 def test_changes_go_together_with_the_channel():
-    summed = Case(mode="train", batch_size=4, channel="aggregate:clients=3")
+    summed = Case(mode="train", batch_size=6, channel="aggregate:clients=3")
     names = {c.change.name: c for c in changes(summed)}
     assert names["the plain update of one client"].channel == ""
     assert "batch of 1" not in names  # three clients hold at least three images
-    assert names["four local steps"].build_channel() == Aggregate(3, FedAvg(steps=4, lr=0.01))
+    assert names["four local epochs"].build_channel() == Aggregate(3, FedAvg(steps=4, lr=0.01))
     private = names_of(changes(replace(summed, name="", channel="dpsgd:clip=1,noise=1")))
     assert "the plain update of one client" in private
     assert "batch of 1" in private
-    assert not private & {"four local steps", "running statistics shared"}  # it has neither
+    assert not private & {"four local epochs", "running statistics shared"}  # it has neither
 
 
 def test_an_easy_set_up_has_little_to_relax():
@@ -119,8 +126,8 @@ def test_an_easy_set_up_has_little_to_relax():
 
 
 def test_no_more_images_than_there_are():
-    assert max(c.batch_size for c in ladder(HARD, images=16)) == 16
-    assert max(c.batch_size for c in ladder(HARD, images=15)) == 4
+    assert max(c.batch_size for c in ladder(HARD, images=32)) == 16  # in each of two steps
+    assert max(c.batch_size for c in ladder(HARD, images=31)) == 4
 
 
 def test_other_models_are_relaxations_too():
@@ -134,22 +141,23 @@ def test_flips_are_those_that_leak_more_or_stop_the_leak():
         "eval mode": "feasible",
         "batch of 1": "partial",
         "no defense": None,
-        "four local steps": "infeasible_within_budget",
+        "four local epochs": "infeasible_within_budget",
     }
     run = [record("partial", case=HARD)]
     run += [record(outcomes.get(c.change.name, "partial"), case=c) for c in changes(HARD, models=models)]
     found = explain(run, models=models)
     assert found.base.outcome == "partial"
-    assert [s.change.name for s in found.steps if s.flips] == ["eval mode", "four local steps"]
+    assert [s.change.name for s in found.steps if s.flips] == ["eval mode", "four local epochs"]
     assert "stem" in [s.change.name for s in found.steps]
     lines = explanation(found).splitlines()
     assert "         relaxation no defense: refused (no such role)" in lines
     assert lines[0] == (
-        "partial: cnn in train mode, batch of 4, 2 local step(s), with prune:0.9, known to the adversary: size; deployable; "
+        "partial: cnn in train mode, batch of 4, local steps: 2 on batches of 4 (1 epoch of 8 images), "
+        "learning rate 0.01, SGD, with prune:0.9, known to the adversary: size; deployable; "
         "7 steps, 1 restart(s), 3 s"
     )
     assert "  flips  relaxation eval mode: feasible (4 of 4 images pass every check (deployable))" in lines
-    assert lines[-1] == "changes that flip the verdict: eval mode, four local steps"
+    assert lines[-1] == "changes that flip the verdict: eval mode, four local epochs"
 
 
 def test_a_real_ladder(quick, load, tmp_path):
@@ -158,7 +166,7 @@ def test_a_real_ladder(quick, load, tmp_path):
     tried = {step.change.name for step in found.steps}
     assert tried == {
         "eval mode", "batch of 1", "true labels given", "running statistics shared", "half of the pixels given",
-        "batch four times as large", "four local steps", "Gaussian noise with 10× the gradient's norm",
+        "batch four times as large", "four local epochs", "Gaussian noise with 10× the gradient's norm",
     }  # fmt: skip
     assert found.base.case.mode == "train"
 

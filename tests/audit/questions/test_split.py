@@ -98,7 +98,7 @@ def test_images_without_classes_have_no_accuracy(setup, tmp_path):
     same = Setup(setup.victim, setup.images, torch.zeros_like(setup.labels))
     run, found = scanned(same, tmp_path / "run", Asked(threshold=0.4, epochs=0))
     assert all(record.risk["accuracy"] is None for record in run.known.values())
-    assert any("no classes" in note for note in facts(run, found).notes)
+    assert any("no classes" in note for note in split_notes(facts(run, found)))
     page = write(run.folder).read_text()
     assert "Exact t-SNE of the features of 18 attacked images. Close" in page
 

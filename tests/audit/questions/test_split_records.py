@@ -6,13 +6,14 @@ import math
 
 import pytest
 
+from leakgauge.audit.case import Case
 from leakgauge.audit.questions import split as store
 from leakgauge.audit.questions.split import RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.errors import BadInput
 from leakgauge.split.remedies import Remedy
 
 PLAN = ScanPlan(
-    case={"model": "vgg", "defenses": []},
+    case=Case(model="vgg"),
     cuts=({"name": "a", "shape": [2], "bytes": 8, "edge_flops": 3, "edge_share": 0.5},),
     threshold=0.25,
     epochs=None,
@@ -53,9 +54,8 @@ def test_everything_is_read_back(tmp_path):
 
 def test_a_conclusion_is_read_back(tmp_path):
     remedy = Remedy("a", 0.5, 0.4, 0.1, None, 12)
-    found = Conclusion(
-        "a", None, True, ("a",), (0.5, None), (None, 0.1), None, None, 3, 9, candidate="a", remedy=remedy
-    )
+    found = Conclusion("a", None, True, ("a",), (0.5,), (None,), None, None, 3, 9, candidate="a", remedy=remedy)
+    store.save_plan(tmp_path, PLAN)
     store.save_conclusion(tmp_path, found)
     assert store.read_conclusion(tmp_path) == found
 
@@ -73,13 +73,13 @@ def test_damage_is_told(tmp_path):
     with pytest.raises(BadInput, match="holds no scan"):
         store.read_plan(tmp_path)
     (tmp_path / store.PLAN).write_text("{")
-    with pytest.raises(BadInput, match="damaged"):
+    with pytest.raises(BadInput, match="cannot be read"):
         store.read_plan(tmp_path)
     (tmp_path / store.PLAN).write_text('{"case": {}}')
-    with pytest.raises(BadInput, match="another version"):
+    with pytest.raises(BadInput, match="cannot be read"):
         store.read_plan(tmp_path)
     (tmp_path / store.PLAN).write_text("[]")
-    with pytest.raises(BadInput, match="damaged"):
+    with pytest.raises(BadInput, match="cannot be read"):
         store.read_plan(tmp_path)
     (tmp_path / store.FILE).write_text('{"what": 1}\n')
     with pytest.raises(BadInput, match="line 1"):

@@ -55,7 +55,7 @@ def test_a_foreign_line_is_named(tmp_path, line):
     append(tmp_path, "run", {})
     with (tmp_path / FILE).open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(BadInput, match=r"line 2 of .*monitor\.jsonl is not a line that this version can read"):
+    with pytest.raises(BadInput, match=r"line 2 of .*monitor\.jsonl cannot be read"):
         read(tmp_path)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from leakgauge.audit.questions import training
 from leakgauge.cli.monitor.training import read_paper, train
+from leakgauge.errors import CannotWrite
 from leakgauge.monitor.paper import PaperSchedule
 
 
@@ -53,9 +54,9 @@ def test_a_full_disk_does_not_end_the_training_but_is_told(recording, monkeypatc
     made.attach(model, optimizer, criterion)
 
     def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise CannotWrite(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(training, "append", full)
+    monkeypatch.setattr(type(training.STORE), "append", full)
     rng = torch.Generator().manual_seed(0)
     for _ in range(20):
         optimizer.zero_grad()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
+import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from leakgauge.audit.questions.training import MonitorRun
+from leakgauge.cli.monitor import live
 from leakgauge.cli.monitor.live import LivePage
 from leakgauge.errors import BadInput
 
@@ -85,3 +89,61 @@ def test_the_address_is_free_again_afterwards():
         pass
     with pytest.raises(urllib.error.URLError):
         ask(page.address)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def idle(page, count: int) -> list[socket.socket]:
+    """So many visitors who begin a request and never end it."""
+    found = [socket.create_connection(("127.0.0.1", page.port), timeout=10) for _ in range(count)]
+    for one in found:
+        one.sendall(b"GET / HTTP/1.1\r\nX: ")
+    return found
+
+
+def test_visitors_who_wait_do_not_take_the_descriptors_of_the_training(page, capfd):
+    before = descriptors()
+    visitors = idle(page, 100)
+    refused = [one for one in visitors if _ended(one, within=0.2)]
+    assert len(refused) >= 100 - live.MOST_CONNECTIONS
+    assert descriptors() <= before + 100 + live.MOST_CONNECTIONS  # those of the visitors are ours too
+    for one in visitors:
+        one.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_nobody_is_served_for_long(page, monkeypatch, capfd):
+    monkeypatch.setattr(live, "LONGEST", 0.2)
+    (visitor,) = idle(page, 1)
+    assert _ended(visitor, within=20)
+    visitor.close()
+    with ask(page.address) as answer:  # others are served
+        assert answer.status == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_a_visitor_who_goes_away_is_not_talked_about(page, monkeypatch, capfd):
+    monkeypatch.setattr(live, "live_page", lambda: ("x" * 10**8, ""))
+    for _ in range(3):
+        visitor = socket.create_connection(("127.0.0.1", page.port), timeout=10)
+        visitor.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n\r\n".encode())
+        visitor.recv(10)
+        visitor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ends it at once
+        visitor.close()
+    until = time.monotonic() + 20
+    while page._server._open and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not page._server._open
+    assert capfd.readouterr().err == ""
+
+
+def _ended(visitor: socket.socket, within: float) -> bool:
+    visitor.settimeout(within)
+    try:
+        return visitor.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True

@@ -11,6 +11,7 @@ from torch import nn
 from leakgauge.core import Victim
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.families import find_roles
 from leakgauge.inversion import L2, Adam, Cosine, Descent, Matching, Normal, infer_labels
 
@@ -47,6 +48,7 @@ class PositionEmbedding:
 
 
 @example("vit_a", steps=100, restarts=2)
+@checked
 def april(*, alpha: float = 1.0, lr: float = 0.1, steps: int = 1500, restarts: int = 1) -> Matching:
     """Lu et al. 2022: squared distance of all gradients plus ``alpha`` times the angle of the position embedding's.
 

@@ -19,15 +19,17 @@ from leakgauge.attacks.april.ridge import (
     ridge_from_noise,
     std_from_outside,
 )
-from leakgauge.channels.facts import local_steps
+from leakgauge.channels.facts import local_steps, require_gradients
 from leakgauge.channels.gradient import gradient, gradient_at
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Assumption, Observation, Reconstruction, Signal, Tokens, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.families import Attention, Roles, find_roles
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 
@@ -91,6 +93,7 @@ class AprilClosedForm:
             return ()
         return (Assumption(f"deviation of the noise on each shared entry known ({self.noise:g})", "deployable"),)
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         size = batch_size(seen)
@@ -327,7 +330,8 @@ def require_identity(gradient: Tensor, z: Tensor, products: Tensor) -> None:
 
 
 def require_one_step(seen: Observation) -> None:
-    """Refuse a weight update of several local steps."""
+    """Refuse a weight update of several local steps, or of steps that are no gradients."""
+    require_gradients(seen.channel)
     if local_steps(seen.channel, batch_size(seen)) > 1:
         raise Inapplicable("the identity holds for a single gradient, but several local steps mix several")
 
@@ -338,6 +342,7 @@ def close(a: Tensor, b: Tensor) -> bool:
 
 
 @example("vit_a")
+@checked
 def april_closed_form(
     *, ridge: float | Literal["auto"] | None = None, noise: float | None = None, force: bool = False
 ) -> AprilClosedForm:

@@ -9,8 +9,10 @@ from typing import Literal
 from leakgauge.attacks.april import april
 from leakgauge.attacks.april.closed_form import AprilClosedForm, april_closed_form
 from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 from leakgauge.inversion import Given, Matching
 
 
@@ -26,6 +28,7 @@ class AprilFromClosedForm:
         """The null run has no signal and so no closed form to start from: it starts like ``refine``."""
         return self.refine.blind()
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         begun = self.guess(victim, seen, seed=seed)
@@ -36,6 +39,7 @@ class AprilFromClosedForm:
 
 
 @example("vit", steps=50, restarts=2)
+@checked
 def april_from_closed_form(
     *,
     alpha: float = 1.0,

@@ -17,9 +17,11 @@ from leakgauge.attacks.april.closed_form import (
 )
 from leakgauge.attacks.april.identifiability import identifiability
 from leakgauge.core import Observation, Reconstruction, Signal, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.families import Attention
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 from leakgauge.inversion.text_tables import (
@@ -43,6 +45,7 @@ class AprilText:
 
     labels: LabelRule
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         require_one_sentence(batch_size(seen))
@@ -125,6 +128,7 @@ def _candidates(model: TextModel, signal: Signal) -> tuple[Tensor, str]:
 
 
 @example("text_a")
+@checked
 def april_text() -> AprilText:
     """Lu et al. 2022 on text: the gradient of the positions gives the attention's input, its rows give the tokens.
 

@@ -14,8 +14,10 @@ from leakgauge.attacks.decoder.networks import ByShape, Decoder, Shape
 from leakgauge.attacks.decoder.recipes import OneCycle, Plateau, Recipe
 from leakgauge.attacks.decoder.training import CHUNK, History, as_images, chosen, train_decoder
 from leakgauge.core import Assumption, Channel, Defense, Observation, Pixels, Reconstruction, Victim, share
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import batch_size
 from leakgauge.measures.image import SLACK
 
@@ -74,6 +76,7 @@ class FittedDecoder:
             Assumption("adversary can run the edge half on images of its own", "deployable"),
         )
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         size = batch_size(seen)
@@ -128,6 +131,8 @@ def only_tensor(signal: Mapping[str, Tensor]) -> Tensor:
     return next(iter(signal.values()))
 
 
+@checked
+@plain_defaults()
 def fit_decoder(
     victim: Victim,
     channel: Channel,

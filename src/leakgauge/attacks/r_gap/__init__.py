@@ -13,11 +13,13 @@ from leakgauge.attacks.found_images import valid_range
 from leakgauge.attacks.r_gap.chain import Layer, read_chain
 from leakgauge.attacks.r_gap.head import Start, starts
 from leakgauge.attacks.r_gap.system import Judgement, RankAnalysis, system_of_convolution, system_of_linear
-from leakgauge.channels.facts import local_steps
+from leakgauge.channels.facts import local_steps, require_gradients
 from leakgauge.core import Observation, Reconstruction, Signal, Victim
+from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.engine import Observed
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
 
 
@@ -34,6 +36,7 @@ class RGap:
                 f"unknowns must be at least 1, the largest number of inputs of a layer; got {self.unknowns!r}"
             )
 
+    @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         if batch_size(seen) != 1:
@@ -41,6 +44,7 @@ class RGap:
         steps = local_steps(seen.channel, 1)
         if steps > 1:
             raise Inapplicable(f"R-GAP needs the gradient of one step, but the update sums {steps}")
+        require_gradients(seen.channel)
         signal = Observed.check(seen.signal, victim).signal
         chain = read_chain(victim)
         for layer in chain:
@@ -123,6 +127,7 @@ def _box(victim: Victim) -> Tensor:
 
 
 @example("lenet")
+@checked
 def r_gap(*, unknowns: int = 4096) -> RGap:
     """Zhu and Blaschko 2021: the image of one sample in closed form, through a plain chain of layers backwards from the head.
 

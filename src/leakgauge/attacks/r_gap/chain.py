@@ -188,7 +188,7 @@ def _no_dropout(node: fx.Node) -> bool:
 
 
 def _activation(node: fx.Node, where: str, what: str) -> Activation:
-    settings = _settings(node)
+    settings = _settings(node) if isinstance(node.target, torch._ops.OpOverload) else {}
     if what in ("relu", "sigmoid", "tanh"):
         return Activation(what)
     if what == "leaky_relu" and float(settings["negative_slope"]) > 0:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from leakgauge.audit.case import adds_noise, has_prior
 from leakgauge.audit.findings import Defended, Defenses, Findings, Flip, Update
 from leakgauge.audit.phrasing import number, plural
-from leakgauge.audit.verdict import Outcome
+from leakgauge.audit.verdict import Cause, Outcome
 from leakgauge.audit.wording import cheapest, effort, interval, points, quality, remedy, seen, waiting
+from leakgauge.core import LABELS_GIVEN
 
 TRAINING, SPLIT, DEFENSES = "training", "split", "defenses"
 """Anchors of the report's sections, by question."""
@@ -88,7 +90,8 @@ def defense_did_not_hold(found: Findings) -> Match | None:
 
 def malicious_server_leaks(found: Findings) -> Match | None:
     """Set-ups with a malicious server that leak, the clearest first."""
-    hit = sorted((u for u in _own(found) if u.malicious and u.leaks), key=lambda u: -(u.ssim or 0.0))
+    tried = (*_own(found), *(found.updates.dishonest if found.updates else ()))
+    hit = sorted((u for u in tried if u.malicious and u.leaks), key=lambda u: -(u.ssim or 0.0))
     return Match(_anchors(hit), {"name": hit[0].name, "quality": quality(hit[0])}) if hit else None
 
 
@@ -140,11 +143,17 @@ def _flipped(found: Findings, fits: Callable[[Flip], bool]) -> Match | None:
 def only_upper_bound(found: Findings) -> Match | None:
     """Something leaks with diagnostic help, and nothing without; what eval mode does has its own rule."""
     updates, ordinary = found.updates, _realistic(found)
-    if updates is None or not ordinary or any(u.leaks for u in ordinary):
+    if updates is None or not ordinary or any(u.outcome is not Outcome.INFEASIBLE for u in ordinary):
         return None
-    covered = keep_train_mode(found)
-    hit = [u for u in updates.judged if u.leaks and u.diagnostic and not (covered and u.anchor in covered.evidence)]
-    helps = list(dict.fromkeys(what for u in hit for what in u.diagnostic))
+    covered, known = keep_train_mode(found), labels_read(found)
+
+    def helped(update: Update) -> list[str]:
+        """What the server cannot get by itself; labels that it reads from the update are no help."""
+        return [what for what in update.diagnostic if known is None or what != LABELS_GIVEN]
+
+    honest = [u for u in updates.judged if not u.protocol_broken]
+    hit = [u for u in honest if u.leaks and helped(u) and not (covered and u.anchor in covered.evidence)]
+    helps = list(dict.fromkeys(what for u in hit for what in helped(u)))
     if not hit:
         return None
     return Match(_anchors(hit), {"help": "; ".join(helps), "name": hit[0].name, "quality": quality(hit[0])})
@@ -160,31 +169,32 @@ def only_diagnostic_run(found: Findings) -> Match | None:
 
 def labels_read(found: Findings) -> Match | None:
     """The largest batch size whose labels were read, more of them than guessing explains."""
-    for batch in sorted({u.batch for u in _realistic(found)}, reverse=True):
-        read = {u.first: u for u in _realistic(found) if u.batch == batch and u.labels is not None}.values()
+    for batch in sorted({u.images for u in _realistic(found)}, reverse=True):
+        read = {u.first: u for u in _realistic(found) if u.images == batch and u.labels is not None}.values()
         count = batch * len(read)
         right = round(sum((u.labels or 0.0) * batch for u in read))
         classes = min((u.classes for u in read if u.classes is not None), default=2)
-        if count and right >= LABELS_READ * count and _luck(right, count, 1 / classes) <= LUCK:
+        if count and right >= LABELS_READ * count and _luck(right, batch, len(read), classes) <= LUCK:
             return Match(_anchors(read), {"batch": batch, "right": right, "count": count, "classes": classes})
     return None
 
 
-def _luck(right: int, count: int, chance: float) -> float:
-    """P(X ≥ right) for X binomial with ``count`` draws.
+def _luck(right: int, batch: int, batches: int, classes: int, *, draws: int = 2000) -> float:
+    """How often guessing every class equally often finds as many labels, in any order, of batches that are drawn at random.
 
-    >>> _luck(4, 4, 0.1), _luck(0, 4, 0.1)
-    (0.0001, 1.0)
+    >>> _luck(4, 4, 1, 10) < 0.01, _luck(32, 32, 1, 10) < 0.01, _luck(116, 128, 1, 10) > 0.1
+    (True, True, True)
     """
-    tail = sum(math.comb(count, k) * chance**k * (1 - chance) ** (count - k) for k in range(right, count + 1))
-    return round(tail, 12)
+    drawn = np.random.default_rng(0).multinomial(batch, [1 / classes] * classes, size=(draws, batches))
+    guess = np.bincount(np.arange(batch) % classes, minlength=classes)
+    return float((np.minimum(drawn, guess).sum((1, 2)) >= right).mean())
 
 
 def more_steps(found: Findings) -> Match | None:
     short = [
         u
         for u in _own(found)
-        if u.outcome is not Outcome.FEASIBLE
+        if u.outcome in (Outcome.PARTIAL, Outcome.INFEASIBLE)
         and u.steps is not None
         and u.usual_steps is not None
         and u.steps < u.usual_steps
@@ -198,18 +208,34 @@ def more_steps(found: Findings) -> Match | None:
     return Match(_anchors(short), facts | {"attack": least.attack})
 
 
+def not_enough_effort(found: Findings) -> Match | None:
+    """Set-ups whose negative says nothing, because the search was too short."""
+    short = [u for u in _own(found) if u.verdict is not None and u.verdict.cause is Cause.EFFORT]
+    if not short:
+        return None
+    least = min(short, key=lambda u: u.steps or 0)
+    facts = {
+        "count": plural(len(short), "set-up"),
+        "steps": plural(least.steps or 0, "step"),
+        "enough": least.enough_steps,
+    }
+    return Match(_anchors(short), facts | {"usual": least.usual_steps})
+
+
 def prior_too(found: Findings) -> Match | None:
     """Images that attacks without a learned prior did not find, in an audit without an attack that has one."""
-    held = [u for u in _realistic(found) if u.outcome is Outcome.INFEASIBLE and has_prior(u.attack) is False]
-    if not held or any(has_prior(u.attack) for u in _own(found)):
+    own = [u for u in _own(found) if any(map(has_prior, u.attacks))]
+    searched = [u for u in _realistic(found) if any(has_prior(one) is False for one in u.attacks)]
+    held = [u for u in searched if u.outcome is Outcome.INFEASIBLE]
+    if not held or own:
         return None
     return Match(_anchors(held), {"count": plural(len(held), "undefended set-up"), "attack": held[0].attack})
 
 
 def more_images(found: Findings) -> Match | None:
     judged = [u for u in _own(found) if u.plain]
-    images = {index for u in judged for index in range(u.first, u.first + u.batch)}
-    if not judged or len(images) >= FEWEST_IMAGES or any(u.leaks for u in judged):
+    images = {index for u in judged for index in range(u.first, u.first + min(u.images, FEWEST_IMAGES))}
+    if not_enough_effort(found) or not judged or len(images) >= FEWEST_IMAGES or any(u.leaks for u in judged):
         return None
     allowed = 1 - 0.05 ** (1 / len(images))
     return Match(_anchors(judged), {"images": plural(len(images), "image"), "allowed": f"{100 * allowed:.0f} %"})
@@ -371,7 +397,7 @@ def _none_is_cheap(defenses: Defenses) -> Match | None:
 
 def nothing_to_defend(found: Findings) -> Match | None:
     defenses = found.defenses
-    if defenses is None or defenses.undefended.outcome is not Outcome.INFEASIBLE:
+    if defenses is None or defenses.undefended.outcome is not Outcome.INFEASIBLE or not defenses.rows:
         return None
     base = defenses.undefended
     return Match((base.anchor,), {"before": seen(defenses, base), "count": plural(len(defenses.rows), "defense")})
@@ -428,9 +454,9 @@ def resume(found: Findings) -> Match | None:
 
 def no_proof(found: Findings) -> Match | None:
     """Nothing was reconstructed from updates, neither in a set-up nor in the comparison of defenses."""
-    judged = () if found.updates is None else found.updates.judged
+    judged = [u for u in (found.updates.judged if found.updates else ()) if not u.protocol_broken]
     tried = () if found.defenses is None else (found.defenses.undefended, *found.defenses.rows)
-    if not judged or any(row.leaks for row in tried) or any(u.leaks for u in judged):
+    if not_enough_effort(found) or not judged or any(row.leaks for row in tried) or any(u.leaks for u in judged):
         return None
     spent = sum(u.seconds for u in judged)
     return Match(_anchors(judged), {"count": plural(len(judged), "set-up"), "seconds": f"{spent:.0f} s"})

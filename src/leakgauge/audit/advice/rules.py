@@ -163,6 +163,14 @@ RULES: tuple[Rule, ...] = (
         why="{right} of {count} labels ({classes} classes) were read from plain updates alone.",
     ),
     Rule(
+        name="not_enough_effort",
+        severity="check",
+        condition="A set-up is inconclusive: nothing was reconstructed, after fewer steps than a negative needs.",
+        when=conditions.not_enough_effort,
+        title="Draw no conclusion from {count} yet; give the attack more time (--budget) or steps.",
+        why="Nothing was reconstructed after {steps}. Below {enough} steps that is no evidence; the attack's own number is {usual}.",
+    ),
+    Rule(
         name="controls_failed",
         severity="check",
         condition=f"The lower bound of the null or decoy control is above {CONTROL_LIMIT:g} nats, or the critic under tenfold "
@@ -326,6 +334,8 @@ EXCLUSIVE: tuple[tuple[str, str, str], ...] = (
     ("only_upper_bound", "only_diagnostic_run", "one says that nothing leaks without help, the other that nobody looked"),
     ("only_upper_bound", "no_proof", "something leaks"),
     ("plain_updates_leak", "more_images", "one reconstruction is a proof at any number of images"),
+    ("not_enough_effort", "more_images", "no rate follows from a search that was too short"),
+    ("not_enough_effort", "no_proof", "what was not tried long enough has not held"),
     ("use_defense", "no_cheap_defense", "a cheap defense exists or it does not"),
     ("use_defense", "more_clients", "a cheap defense exists or it does not"),
     ("no_cheap_defense", "more_clients", "one speaks of a client's own update, the other of a sum"),

@@ -7,23 +7,18 @@ asked.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from leakgauge.audit import records
-from leakgauge.audit.case import restored
+from leakgauge.audit import plan, records
 from leakgauge.audit.files import JsonLines
-from leakgauge.audit.plan import FILE as PLAN
 from leakgauge.audit.questions import QUESTIONS, Question, defenses
-from leakgauge.audit.questions.defenses import trial_from
-from leakgauge.errors import BadInput
+from leakgauge.audit.typed import typed
 
 FILE = "questions.jsonl"
-STATUSES = ("answered", "refused", "failed")
 
 
 @dataclass(frozen=True)
@@ -37,14 +32,7 @@ class Answer:
     finished: str = ""
 
 
-def _decode(fields: dict[str, Any]) -> Answer:
-    answer = Answer(**fields)
-    if answer.question not in QUESTIONS or answer.status not in STATUSES:
-        raise ValueError(f"{answer.question} {answer.status}")
-    return answer
-
-
-STORE = JsonLines(FILE, encode=asdict, decode=_decode, missing="{folder} has no {file}")
+STORE = JsonLines(FILE, encode=asdict, decode=partial(typed, Answer), missing="{folder} has no {file}")
 
 
 def append(folder: Path, answer: Answer) -> Answer:
@@ -72,10 +60,8 @@ class Waiting:
 
 def asked(folder: Path) -> tuple[Question, ...] | None:
     """The questions of the plan; None where there is no plan of a whole audit."""
-    request = _plan(folder).get("request")
-    if not isinstance(request, Mapping):
-        return None
-    return tuple(question for question in QUESTIONS if question in (request.get("questions") or ()))
+    found = plan.of_audit(folder)
+    return None if found is None else found.questions
 
 
 def not_reached(folder: Path) -> tuple[Question, ...]:
@@ -86,32 +72,15 @@ def not_reached(folder: Path) -> tuple[Question, ...]:
 
 def waiting(folder: Path) -> tuple[Waiting, ...]:
     """Questions that were begun: how many of the planned set-ups or trials have no record."""
-    plan, open_ = _plan(folder), not_reached(folder)
-    found = []
-    try:
-        if "updates" in open_ and records.exists(folder):
-            planned = {restored(fields).content_key() for fields in (*plan.get("cases", ()), *plan.get("ladder", ()))}
-            done = {record.case.content_key() for record in records.read(folder)}
-            found.append(Waiting("updates", len(planned - done), len(planned)))
-        if "defenses" in open_ and defenses.exists(folder):
-            planned = {trial_from(fields).key() for fields in plan.get("trials", ())}
-            done = {record.key for record in defenses.read(folder)}
-            found.append(Waiting("defenses", len(planned - done), len(planned)))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _damaged(folder) from error
+    planned, open_, found = plan.of_audit(folder), not_reached(folder), []
+    if not isinstance(planned, plan.Plan):
+        return ()
+    if "updates" in open_ and records.exists(folder):
+        cases = {case.content_key() for case in planned.every_case}
+        done = {record.case.content_key() for record in records.read(folder)}
+        found.append(Waiting("updates", len(cases - done), len(cases)))
+    if "defenses" in open_ and defenses.exists(folder):
+        trials = {trial.key() for trial in planned.trials}
+        done = {record.key for record in defenses.read(folder)}
+        found.append(Waiting("defenses", len(trials - done), len(trials)))
     return tuple(one for one in found if one.missing)
-
-
-def _plan(folder: Path) -> Mapping[str, Any]:
-    path = folder / PLAN
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise _damaged(folder) from error
-    return found if isinstance(found, Mapping) else {}
-
-
-def _damaged(folder: Path) -> BadInput:
-    return BadInput(f"{folder / PLAN} is damaged; move it away to see the report without it")

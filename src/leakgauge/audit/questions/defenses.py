@@ -11,20 +11,19 @@ import hashlib
 import json
 import math
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
-from leakgauge.audit.case import Case, accepted_options, protects, restored, with_steps
+from leakgauge.audit.case import Case, accepted_options, present_fields, protects, with_steps
 from leakgauge.audit.evaluate import null_run
-from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text
+from leakgauge.audit.files import JsonLines, infinity_as_text, safe_command
 from leakgauge.audit.migrate import migrated_defense
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions.defense_measures import (
@@ -40,16 +39,17 @@ from leakgauge.audit.questions.defense_measures import (
     told_apart,
     trained,
 )
-from leakgauge.audit.records import FORMAT, Status, assumptions_from
+from leakgauge.audit.records import FORMAT, Status, with_infinity
 from leakgauge.audit.run import attack_case, save_pictures, versions
-from leakgauge.audit.scoring import Scores, scores_from
+from leakgauge.audit.scoring import Scores
 from leakgauge.audit.session import Load, Setup, check_fits
 from leakgauge.audit.timing import FEWEST_STEPS, Cost, cost_of, elapsed
-from leakgauge.audit.verdict import Evidence, Outcome, Verdict, verdict_from
+from leakgauge.audit.typed import typed
+from leakgauge.audit.verdict import Evidence, Outcome, Verdict
 from leakgauge.channels import DPSGD
 from leakgauge.core import Assumption, Blindable, Kind, PerSample, Reconstruction
 from leakgauge.defenses import GaussianNoise
-from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.families import find_roles
 
 FILE = "defenses.jsonl"
@@ -84,14 +84,9 @@ class Trial:
         return replace(self, case=protected(self.case, ()))
 
 
-def trial_from(fields: Mapping[str, Any]) -> Trial:
-    """The trial that was written down as ``asdict(trial)``."""
-    return Trial(**{**fields, "case": restored(dict(fields["case"]))})
-
-
 def may_be_private(case: Case) -> bool:
     """Whether a step of DP-SGD can stand in the place of what the client sends."""
-    return case.local_steps == 1 and (not case.channel or protects(case.channel))
+    return not case.shares_weights() and (not case.channel or protects(case.channel))
 
 
 def protected(case: Case, protections: Sequence[str]) -> Case:
@@ -102,6 +97,50 @@ def protected(case: Case, protections: Sequence[str]) -> Case:
     plain = "" if protects(case.channel) else case.channel
     defenses = tuple(spec for spec in protections if not protects(spec))
     return replace(case, name="", channel=channels[0] if channels else plain, defenses=defenses)
+
+
+class Span(TypedDict):
+    """A value with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ToldApart(TypedDict):
+    """What a decoder read out of the updates."""
+
+    auc: Span
+    tpr: Span
+    candidates: int
+    batch: int
+    releases: int
+    tensors: NotRequired[int]
+    of: NotRequired[int]
+    notes: NotRequired[Sequence[str]]
+    unknown: NotRequired[str]
+
+
+class Accuracy(Span):
+    """What a short training came to; ``unknown`` says why its cost is not known."""
+
+    images: int
+    steps: int
+    batch: int
+    trained_on: int
+    start: str
+    optimizer: str
+    right: str
+    cost: NotRequired[Span | None]
+    privacy: NotRequired[str]
+    unknown: NotRequired[str]
+
+
+class NotMeasured(TypedDict, total=False):
+    """``unknown`` says why; nothing, where the trial did not come that far."""
+
+    cost: Span | None
+    unknown: str
 
 
 @dataclass(frozen=True)
@@ -202,18 +241,12 @@ def to_json(record: DefenseRecord) -> dict[str, Any]:
 
 def from_json(fields: dict[str, Any]) -> DefenseRecord:
     """The record that was written down as these fields, in this format or an older one."""
-    known = infinity_from_text(migrated_defense(fields, FORMAT))
-    verdict = known["verdict"]
-    return DefenseRecord(
-        **{
-            **known,
-            **{name: scores_from(known[name] or {}) for name in SCORED},
-            "trial": trial_from(known["trial"]),
-            "assumptions": assumptions_from(known["assumptions"]),
-            "verdict": None if verdict is None else verdict_from(verdict),
-            **{name: tuple(known[name]) for name in ("defenses", "notes")},
-        }
-    )
+    known = with_infinity(migrated_defense(fields, FORMAT), SCORED)
+    trial = dict(typed(Mapping[str, Any], known.get("trial"), "trial"))
+    record = typed(DefenseRecord, {**known, "trial": {**trial, "case": present_fields(trial.get("case"))}})
+    typed(ToldApart if "auc" in record.leakage else NotMeasured, record.leakage, "leakage")
+    typed(Accuracy if "value" in record.accuracy else NotMeasured, record.accuracy, "accuracy")
+    return replace(record, command=safe_command(record.command))
 
 
 STORE = JsonLines(
@@ -257,7 +290,7 @@ def worth_having(records: Sequence[DefenseRecord]) -> tuple[str, ...]:
 
     None, where the attack fails without defense already: the differences between its failures are chance.
     """
-    if any(not record.defenses and record.outcome is Outcome.INFEASIBLE for record in records):
+    if any(not record.defenses and record.outcome is not None and not record.outcome.leaks for record in records):
         return ()
     what = evidence(records)
     points = [(_or_nan(record.cost), _or_nan(getattr(record, what))) for record in records]
@@ -343,11 +376,15 @@ def run_trials(
     load: Load,
     folder: Path,
     resume: bool = False,
+    skip_pointless: bool = False,
+    until: float = math.inf,
     on_record: Callable[[DefenseRecord], None] | None = None,
 ) -> list[DefenseRecord]:
     """Runs every trial that has no record yet and appends its record as soon as it is done.
 
-    What trials have in common (the null run, the candidates' updates, the training without defense) is made once. A refusal is
+    What trials have in common (the null run, the candidates' updates, the training without defense) is made once. With
+    ``skip_pointless`` no defense is tried where the attack fails without one, and after the time ``until`` (perf_counter) no trial
+    begins. A refusal is
     recorded as a refusal, a crash as an error; ``BadInput`` is the user's and is raised.
     """
     done = {r.key: r for r in read(folder)} if resume and exists(folder) else {}
@@ -356,6 +393,10 @@ def run_trials(
         if trial.key() in done:
             continue
         plain = trial.undefended()
+        if skip_pointless and trial.case.protections() and pointless(done.get(plain.key())):
+            continue
+        if done and time.perf_counter() > until:
+            break
         base = bases.setdefault(plain.key(), Base(plain, load))
         record = _run(trial, base, folder, done.get(plain.key()))
         append(folder, record)
@@ -363,7 +404,12 @@ def run_trials(
         if on_record is not None:
             on_record(record)
     sort(folder, [trial.key() for trial in trials])
-    return [done[trial.key()] for trial in trials]
+    return [done[trial.key()] for trial in trials if trial.key() in done]
+
+
+def pointless(undefended: DefenseRecord | None) -> bool:
+    """Whether no defense can show anything: the attack fails without one."""
+    return undefended is not None and undefended.outcome is not None and not undefended.outcome.leaks
 
 
 class Base:
@@ -394,7 +440,7 @@ class Base:
         return draw_releases(
             self.setup,
             case.build_channel(),
-            batch=case.batch_size,
+            batch=case.images,
             candidates=plain.candidates,
             releases=plain.releases,
             seed=case.seed,
@@ -416,10 +462,10 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
     try:
         found = {**_attack(trial, base, folder), "leakage": _leakage(trial, base)}
         found["accuracy"] = _accuracy(trial, base, undefended)
-    except (BadInput, OSError):  # for the user to fix; without a record the trial can be resumed
+    except (BadInput, CannotWrite):  # for the user to fix; without a record the trial can be resumed
         raise
     except Exception as crash:  # noqa: BLE001 - recorded with its traceback as an error, never as a score
-        found = {"status": "error", "reason": f"{type(crash).__name__}: {crash}", "notes": (traceback.format_exc(),)}
+        found = {"status": "error", "reason": one_line(crash), "notes": (trace_without_values(crash),)}
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     return DefenseRecord(**about, **found, seconds=time.perf_counter() - began, finished=finished)
 
@@ -437,7 +483,7 @@ def _attack(trial: Trial, base: Base, folder: Path) -> dict[str, Any]:
         "baseline": found.baseline,
         "verdict": found.verdict,
         "notes": found.reconstruction.notes,
-        "pictures": save_pictures(trial.case, found, folder),
+        "pictures": save_pictures(trial.case, found.images, folder),
     }
 
 

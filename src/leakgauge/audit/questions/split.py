@@ -6,27 +6,28 @@ The plan (``scan.json``) is written before the first cut, each line (``scan.json
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
 from leakgauge.attacks.decoder import FEW, ByShape, DecoderInverter, Narrowed, Vector
-from leakgauge.audit.case import Case, restored
-from leakgauge.audit.files import JsonLines, finite, save_strip, write_whole
+from leakgauge.audit.case import Case
+from leakgauge.audit.files import JsonLines, finite, json_text, read_json, safe_command, save_strip, write_whole
 from leakgauge.audit.migrate import migrated_conclusion, migrated_scan
 from leakgauge.audit.phrasing import few, plural
 from leakgauge.audit.run import versions
 from leakgauge.audit.session import Setup, check_fits
 from leakgauge.audit.timing import evenly, places_within
+from leakgauge.audit.typed import Misfit, typed
 from leakgauge.core import Pixels
+from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.errors import BadInput
 from leakgauge.graphs import trace_of
 from leakgauge.measures.tsne import tsne
@@ -43,7 +44,17 @@ from leakgauge.split.zone import RECOGNISED, Zone, advance, crossing, expected_c
 
 PLAN, FILE, CONCLUSION = "scan.json", "scan.jsonl", "scan_conclusion.json"
 RIDGE, DECODER = "ridge", "decoder"
-T = TypeVar("T")
+
+
+class PlannedCut(TypedDict):
+    """``place`` is the one that the cut had by depth before others left the plan."""
+
+    name: str
+    shape: Sequence[int]
+    bytes: int
+    edge_flops: int
+    edge_share: float
+    place: NotRequired[int]
 
 
 @dataclass(frozen=True)
@@ -58,8 +69,8 @@ class ScanPlan:
     is recommended; 1, as in records of 0.1, is no limit.
     """
 
-    case: Mapping[str, Any]
-    cuts: tuple[Mapping[str, Any], ...]
+    case: Case
+    cuts: tuple[PlannedCut, ...]
     threshold: float
     epochs: int | None
     budget: float | None
@@ -79,6 +90,7 @@ class ScanPlan:
     named: bool = False
     audited: bool = False
     recognised: float = 1.0
+    data: DataFacts = USUAL
 
 
 @dataclass(frozen=True)
@@ -170,8 +182,10 @@ def save_conclusion(folder: Path, conclusion: Conclusion) -> None:
     write_whole(folder / CONCLUSION, _pretty(conclusion))
 
 
-def _decode(fields: dict[str, Any]) -> CutRecord:
-    return CutRecord(**{**fields, "map": tuple((float(x), float(y)) for x, y in fields.get("map", ()))})
+def _decode(fields: Any) -> CutRecord:
+    record = typed(CutRecord, fields)
+    typed(CutRisk, {"cut": record.cut, **measured(record.risk)}, "risk")
+    return record
 
 
 STORE = JsonLines(FILE, encode=lambda record: finite(asdict(record)), decode=_decode, missing="{folder} has no {file}")
@@ -187,10 +201,7 @@ def read_plan(folder: Path) -> ScanPlan:
         raise BadInput(
             f"{folder} holds no scan: it has no {PLAN}; give the folder that `leakgauge scan --out` wrote into"
         )
-    fields = migrated_scan(_read(folder / PLAN))
-    for name in ("cuts", "labels", "notes"):
-        fields[name] = tuple(fields.get(name, ()))
-    return _made(ScanPlan, fields, folder / PLAN)
+    return read_json(folder / PLAN, _decode_plan, remedy=ANOTHER)
 
 
 def read_conclusion(folder: Path) -> Conclusion | None:
@@ -198,33 +209,37 @@ def read_conclusion(folder: Path) -> Conclusion | None:
     path = folder / CONCLUSION
     if not path.is_file():
         return None
-    fields = migrated_conclusion(_read(path))
-    for name in ("front", "envelope", "by_depth"):
-        fields[name] = tuple(fields.get(name, ()))
-    if fields.get("remedy"):
-        fields["remedy"] = _made(Remedy, fields["remedy"], path)
-    return _made(Conclusion, fields, path)
+    plan = read_plan(folder)
+    return read_json(path, lambda found: _decode_conclusion(found, plan), remedy=ANOTHER)
+
+
+ANOTHER = "move it away, or scan again into another folder"
+
+
+def _decode_plan(found: Any) -> ScanPlan:
+    plan = typed(ScanPlan, migrated_scan(typed(Mapping[str, Any], found)))
+    names = [cut["name"] for cut in plan.cuts]
+    if not names or len(set(names)) < len(names):
+        raise Misfit("cuts should name at least one cut, and none of them twice")
+    return replace(plan, command=safe_command(plan.command))
+
+
+def _decode_conclusion(found: Any, plan: ScanPlan) -> Conclusion:
+    """The conclusion, which speaks of the cuts of the plan."""
+    end = typed(Conclusion, migrated_conclusion(typed(Mapping[str, Any], found)))
+    names = {cut["name"] for cut in plan.cuts}
+    for name in ("envelope", "by_depth"):
+        if len(getattr(end, name)) != len(names):
+            raise Misfit(f"{name} should hold a number for each of the {len(names)} cuts in {PLAN}")
+    named = (end.recommended, end.leaking, end.depth_choice, end.candidate, end.remedy and end.remedy.cut, *end.front)
+    for name in named:
+        if name is not None and name not in names:
+            raise Misfit(f"it speaks of the cut {name!r}, which {PLAN} does not have")
+    return end
 
 
 def _pretty(thing: ScanPlan | Conclusion) -> bytes:
-    return (json.dumps(finite(asdict(thing)), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadInput(f"{path} is damaged; scan again into another folder") from error
-    if not isinstance(found, dict):
-        raise BadInput(f"{path} is damaged; scan again into another folder")
-    return found
-
-
-def _made(kind: type[T], fields: dict[str, Any], path: Path) -> T:
-    try:
-        return kind(**fields)
-    except TypeError as error:
-        raise BadInput(f"{path} is of another version; scan again into another folder") from error
+    return json_text(finite(asdict(thing)))
 
 
 def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) -> Conclusion:
@@ -347,10 +362,10 @@ class Asked:
 def parted(setup: Setup) -> tuple[Images, Images]:
     """The adversary's images and those that are attacked: every fifth of each class, whatever the order of the data.
 
-    Of more than enough to attack, all classes give the same share. Where all labels are equal, as of a folder without
-    classes, there are none: what the model says of such images cannot be right or wrong.
+    Of more than enough to attack, all classes give the same share. Images without classes, or with one class, get no labels here: what
+    the model says of them cannot be right or wrong.
     """
-    images, labels = setup.images, setup.labels
+    images, labels = setup.images, setup.labels if setup.facts.labelled else torch.zeros_like(setup.labels)
     turn = torch.zeros_like(labels)
     for label in labels.unique():
         mine = labels == label
@@ -361,7 +376,8 @@ def parted(setup: Setup) -> tuple[Images, Images]:
     if int((~held).sum()) < FEWEST_AUXILIARY or len(tested) < 2:
         raise BadInput(
             f"a scan needs at least {FEWEST_AUXILIARY} images for the adversary to learn from, and every fifth of a class is kept "
-            f"to be attacked; the data holds {len(labels)} images in {len(labels.unique())} classes; give more with --data"
+            f"to be attacked; the data holds {plural(len(labels), 'image')} in {plural(len(labels.unique()), 'class', 'classes')}; give "
+            "more with --data"
         )
     if len(labels.unique()) == 1:
         return Images(images[~held]), Images(images[tested])
@@ -385,8 +401,6 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
     chosen = _chosen(setup, listed, every, asked)
     missing = sorted(set(range(classes)) - set(auxiliary.labels.tolist())) if auxiliary.labels is not None else []
     notes = [f"{len(missing)} of the model's {classes} classes have no image in the data."] if missing else []
-    if auxiliary.labels is None:
-        notes.append("The images have no classes, so accuracy and measures by class are left out.")
     if len(auxiliary.images) < FEW:
         notes.append(f"Only {len(auxiliary.images)} images to learn from: an adversary with more would do better.")
     left_out = len(listed) - len(chosen)
@@ -400,8 +414,8 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
     first = chosen[0].name  # a defense that does not work at a cut is refused before anything is written
     cache_features(setup.victim, test.images[:1], [first], defenses=case.build_defenses(), seed=case.seed)
     plan = ScanPlan(
-        case=asdict(case),
-        cuts=tuple({**_cost(cut, asked.numbers), "place": place} for place, cut in enumerate(chosen)),
+        case=case,
+        cuts=tuple(_cost(cut, asked.numbers, place) for place, cut in enumerate(chosen)),
         threshold=threshold,
         epochs=asked.epochs,
         budget=asked.budget,
@@ -421,6 +435,7 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
         named=bool(asked.names),
         audited=audited,
         recognised=min(1.0, RECOGNISED + _named_by_class(test)),
+        data=replace(setup.facts, labelled=auxiliary.labels is not None),
     )
     save_plan(folder, plan)
     return plan
@@ -452,13 +467,14 @@ def _chosen(setup: Setup, listed: tuple[Cut, ...], every: tuple[Cut, ...], asked
     return tuple(cut for cut in chosen if cut.name in attacked)
 
 
-def _cost(cut: Cut, numbers: str) -> dict[str, Any]:
+def _cost(cut: Cut, numbers: str, place: int) -> PlannedCut:
     return {
         "name": cut.name,
         "shape": list(cut.tensors[0].shape) if cut.single else [cut.elements],
         "bytes": cut.bytes(numbers),
         "edge_flops": cut.edge_flops,
         "edge_share": cut.edge_share,
+        "place": place,
     }
 
 
@@ -479,7 +495,7 @@ class ScanRun:
         self.known = {record.key: record for record in read(self.folder)}
         self.names = [str(cut["name"]) for cut in self.plan.cuts]
         self.auxiliary, self.test = parted(self.setup)
-        self.case = restored(dict(self.plan.case))
+        self.case = self.plan.case
         self.defenses = self.case.build_defenses()
         if self.whitebox is None:
             limit = WORK if self.plan.budget is None else WHITEBOX_SHARE * self.plan.budget * FLOPS_A_SECOND
@@ -686,7 +702,11 @@ class ScanRun:
 
 def risk_of(record: CutRecord) -> CutRisk:
     """The row that a record was made from; what is None in it had no value."""
-    return CutRisk(**{name: value for name, value in record.risk.items() if value is not None})
+    return CutRisk(**measured(record.risk))
+
+
+def measured(risk: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in risk.items() if value is not None}
 
 
 def placed(features: Tensor) -> tuple[tuple[float, float], ...]:

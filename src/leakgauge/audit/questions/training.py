@@ -12,11 +12,12 @@ import copy
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +25,15 @@ from torch.nn import functional as F
 
 from leakgauge.audit import evidence
 from leakgauge.audit.case import Case
-from leakgauge.audit.files import JsonLines, finite
+from leakgauge.audit.files import JsonLines, finite, safe_command
 from leakgauge.audit.migrate import migrated_training
 from leakgauge.audit.run import versions
 from leakgauge.audit.session import Setup, check_fits
 from leakgauge.audit.timing import Cost
+from leakgauge.audit.typed import Misfit, typed
 from leakgauge.core import Loss
 from leakgauge.core.randomness import private_randomness
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, CannotWrite
 from leakgauge.monitor import Monitor, MonitorWarning, View, watch
 from leakgauge.monitor.monitor import Log, ScalarWriter, as_log
 from leakgauge.monitor.ring import Thinning
@@ -39,7 +41,6 @@ from leakgauge.monitor.ring import Thinning
 FILE = "monitor.jsonl"
 FORMAT = 3
 """Of the file, written into its first line; files of 0.1 have none."""
-KINDS = ("run", "report", "paper", "end")
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,64 @@ class Line:
     content: Mapping[str, Any]
 
 
-def _decode(fields: dict[str, Any]) -> Line:
-    kind = fields.pop("kind")
+class _About(TypedDict, total=False):
+    training: str
+    model: str
+    parameters: int
+    optimizer: str
+    loss: str | None
+    every: int
+    batch: int
+    steps: int
+    view: str
+    seed: int
+    alpha: float
+    choices: int
+    command: str
+    versions: Mapping[str, str]
+    audited: bool
+
+
+class _Report(TypedDict, total=False):
+    step: Required[int]
+    scalars: Required[Mapping[str, float | None]]
+    view: str
+    choices: int
+    alpha: float
+    alarm_at: int | None
+    layers: Mapping[str, float | None] | None
+    notes: Sequence[str]
+    skipped: Mapping[str, int] | None
+
+
+class _Checkpoint(TypedDict, total=False):
+    sub_epoch: Required[int]
+    collected: float | None
+    decoy: float | None
+    null: float | None
+    held_out: float | None
+
+
+class _End(TypedDict, total=False):
+    how: str
+    why: str
+    step: int
+    seconds: float | None
+
+
+MOST_WAITING = 10_000
+"""Lines that are kept while the disk is full; then the oldest are lost."""
+KINDS: Mapping[str, Any] = {"run": _About, "report": _Report, "paper": _Checkpoint, "end": _End}
+"""What a line of each kind holds at least; other fields are kept as they are."""
+
+
+def _decode(found: Any) -> Line:
+    fields = dict(typed(Mapping[str, Any], found))
+    kind = typed(str, fields.pop("kind", None), "kind")
     if kind not in KINDS:
-        raise ValueError(f"kind {kind}")
-    if kind == "run":
-        fields = migrated_training(fields)
-    if kind == "report":
-        fields = {**fields, "step": int(fields["step"]), "scalars": dict(fields["scalars"])}
-    return Line(kind, fields)
+        raise Misfit(f"kind is {kind!r}, but it should be one of {', '.join(KINDS)}")
+    content = typed(KINDS[kind], migrated_training(fields) if kind == "run" else fields)
+    return Line(kind, {**content, "command": safe_command(content["command"])} if content.get("command") else content)
 
 
 STORE = JsonLines(
@@ -127,7 +177,7 @@ class Recording:
         self._run = MonitorRun(about={})
         self._history: Thinning[Mapping[str, Any]] = Thinning()
         self._last: Mapping[str, Any] = {}
-        self._trouble: OSError | None = None
+        self._waiting: deque[Line] = deque(maxlen=MOST_WAITING)
         self._also: Log | None = None
 
     def attach(
@@ -171,14 +221,14 @@ class Recording:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         self.monitor = monitor
-        append(self.folder, "run", about)
+        self._write("run", about)
         self._run = MonitorRun(about=about)
         self._show()
         return monitor
 
     def add_paper(self, checkpoint: Mapping[str, Any]) -> None:
         """One checkpoint of the paper's recipe, which is measured beside the training."""
-        append(self.folder, "paper", checkpoint)
+        self._write("paper", checkpoint)
         self._run = MonitorRun(self._run.about, self._run.reports, (*self._run.paper, checkpoint))
         self._show()
 
@@ -193,11 +243,10 @@ class Recording:
         self.text = self.monitor.report()
         self.monitor.close()
         end = {"how": how, "why": why, "step": self.monitor.step, "seconds": round(time.monotonic() - self._began, 2)}
-        if self._trouble is not None:
-            raise self._trouble
-        append(self.folder, "end", end)
         self._run = MonitorRun(self._run.about, self._run.reports, self._run.paper, end)
         self._show()
+        self._waiting.append(Line("end", end))
+        self._write_waiting()
 
     def _log(self, scalars: dict[str, float], step: int) -> None:
         if self.monitor is not None:  # the newest record is the one these scalars belong to
@@ -209,13 +258,20 @@ class Recording:
     def _take(self, report: Mapping[str, Any]) -> None:
         self._last = report
         self._history.append(report)
-        if self._trouble is None:
-            try:
-                append(self.folder, "report", report)
-            except OSError as trouble:  # a full disk must not end the training; it is reported at the end
-                self._trouble = trouble
+        self._write("report", report)
         self._run = MonitorRun(self._run.about, tuple(self._history), self._run.paper)
         self._show()
+
+    def _write(self, kind: str, line: Mapping[str, Any]) -> None:
+        """Writes the line after those that could not be written before. A full disk must not end the training: they wait."""
+        self._waiting.append(Line(kind, line))
+        with contextlib.suppress(CannotWrite):  # tried again with the next line, and raised at the end
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            STORE.append(self.folder, self._waiting[0])
+            self._waiting.popleft()
 
     def _show(self) -> None:
         for show in self._shows:
@@ -245,7 +301,7 @@ OnStep = Callable[[int, int], None]
 class TrainingPlan:
     """Plain data: which case's model and data are trained, for how long, and how often the monitor looks."""
 
-    case: dict[str, object]
+    case: Case
     steps: int
     every: int
     batch: int
@@ -262,7 +318,7 @@ def plan_training(setup: Setup, case: Case, *, steps: int, command: str = "") ->
             f"the data holds {len(setup.images)}; give more with --data"
         )
     batch = min(BATCH, len(setup.images) // BATCHES)
-    return TrainingPlan(asdict(case), steps, max(1, steps // REPORTS), batch, command)
+    return TrainingPlan(case, steps, max(1, steps // REPORTS), batch, command)
 
 
 def trained(folder: Path) -> bool:
@@ -286,6 +342,7 @@ def train(setup: Setup, plan: TrainingPlan, folder: Path, *, seed: int, on_step:
             "batch": plan.batch,
             "steps": plan.steps,
             "audited": True,
+            "data": asdict(setup.facts),
         },
     )
     recording = Recording(folder, settings)

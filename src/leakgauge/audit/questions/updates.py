@@ -12,10 +12,11 @@ from leakgauge.attacks import ATTACKS
 from leakgauge.audit.case import Case, Change, accepted_options, made_from, uses_of
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Outcome
-from leakgauge.core import NoisyCopy, SharesBuffers, Use, Victim
+from leakgauge.core import NoisyCopy, PerSample, SharesBuffers, Use, Victim
 from leakgauge.errors import BadInput
 from leakgauge.inversion import Guided, Matching
 from leakgauge.inversion.statistics import tracking_layers
+from leakgauge.servers import SERVERS
 
 Alter = Callable[[Case], Case | None]
 """Gives the changed case, or None where the set-up already is so."""
@@ -73,7 +74,7 @@ def _statistics_shared(case: Case) -> Case | None:
 RELAXATIONS: Mapping[str, Alter] = {
     "eval mode": _with(mode="eval"),
     "batch of 1": _with(batch_size=1),
-    "one local step": _with(local_steps=1),
+    "one local step": _with(local_steps=1, local_epochs=1),
     "no defense": _with(defenses=()),
     "the plain update of one client": _with(channel=""),
     "true labels given": _revealed("labels"),
@@ -87,9 +88,9 @@ def _larger_batch(case: Case) -> Case:
     return replace(case, name="", batch_size=4 * case.batch_size)
 
 
-def _four_local_steps(case: Case) -> Case | None:
-    """As many or more already would make it an easier one."""
-    return _with(local_steps=4)(case) if case.local_steps < 4 else None
+def _four_local_epochs(case: Case) -> Case | None:
+    """More steps on the same images: more images are another change. As many or more already would make it an easier one."""
+    return _with(local_epochs=4)(case) if case.local_epochs < 4 else None
 
 
 def _noised(case: Case) -> Case | None:
@@ -101,10 +102,25 @@ def _noised(case: Case) -> Case | None:
 RESTRICTIONS: Mapping[str, Alter] = {
     "train mode": _with(mode="train"),
     "batch four times as large": _larger_batch,
-    "four local steps": _four_local_steps,
+    "four local epochs": _four_local_epochs,
     "Gaussian noise with 10× the gradient's norm": _noised,
 }
 """What would make it harder: tried where the verdict is feasible already."""
+
+
+DISHONEST = Change("a server that does not keep to the protocol", "relaxation")
+"""Not one of the relaxations, which are about an honest server: another threat model, with a line of its own."""
+
+
+def dishonest(case: Case, server: str = "imprint") -> Case | None:
+    """The set-up with a malicious server, which reads the update with its own attack; None where no model is sent or the server is one.
+
+    The gate does not judge it, as no single change. A case that names its server is judged.
+    """
+    if case.server or isinstance(case.build_channel(), PerSample):
+        return None
+    made = made_from(server, SERVERS, kind="server")
+    return replace(case, name="", server=server, attack=made.reads, options={}, change=DISHONEST)
 
 
 def changes(case: Case, *, models: Mapping[str, str] | None = None) -> list[Case]:
@@ -132,7 +148,7 @@ def ladder(
     """The case itself, then all its single changes but those ``without`` that do with the ``images`` that the data holds."""
     kept = [c for c in changes(case, models=models) if c.change is not None and c.change.name not in without]
     every = [case, *kept]
-    return [one for one in every if one is case or one.first + one.batch_size <= images]
+    return [one for one in every if one is case or one.first + one.images <= images]
 
 
 @dataclass(frozen=True)
@@ -183,7 +199,7 @@ def explain(
 def _step(change: Change, record: Record, base: Outcome | None) -> Step:
     flips = False
     if record.outcome is not None and base is not None:
-        difference = record.outcome.severity - base.severity
+        difference = record.outcome.severity - base.severity if record.outcome.conclusive and base.conclusive else 0
         flips = difference > 0 if change.kind == "relaxation" else difference < 0
     return Step(change, record, flips)
 
@@ -235,6 +251,8 @@ def _add(
 ) -> None:
     """A pair counts where the easier one for the adversary leaks more; the other way round it is chance, not a flip."""
     if leaking.outcome is None or holding.outcome is None or makes.outcome is None:
+        return
+    if not (leaking.outcome.conclusive and holding.outcome.conclusive):
         return
     if leaking.outcome.severity > holding.outcome.severity:
         found.setdefault((leaking.key, holding.key), RecordFlip(change, leaking, holding, makes.outcome))

@@ -112,6 +112,7 @@ def monitor(options: MonitorOptions) -> int:
 
 def _train(recording: Recording, train: Callable[[], None]) -> bool:
     """Trains. However that ends, what was measured is kept and shown in a report. Returns whether Ctrl-C ended it."""
+    from leakgauge.audit.questions import training as monitor_records
     from leakgauge.report import page
 
     mistake = None
@@ -122,9 +123,11 @@ def _train(recording: Recording, train: Callable[[], None]) -> bool:
         how, why = "interrupted", "Ctrl-C"
     except LeakgaugeError as error:
         how, why, mistake = "failed", str(error), error
-    recording.finish(how, why)
-    if recording.monitor is not None:
-        page.write(recording.folder)
+    try:
+        recording.finish(how, why)
+    finally:
+        if recording.monitor is not None and monitor_records.exists(recording.folder):
+            page.write(recording.folder)
     if mistake is not None:
         raise mistake
     return how == "interrupted"

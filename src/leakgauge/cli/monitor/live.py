@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +29,8 @@ LAYERS = 6
 PAUSE = 0.2
 """Fewest seconds between two drawings, to leave the processor to the training."""
 HOST = "127.0.0.1"
+MOST_CONNECTIONS, LONGEST = 16, 10.0
+"""Connections at a time, and seconds that one may last."""
 LAST_LOOK = 3.0
 """Seconds that an open page has to fetch the end of the run before the server stops."""
 
@@ -135,12 +140,11 @@ class LivePage:
         self._drawing = threading.Lock()
         handler = type("Handler", (_Handler,), {"page": self})
         try:
-            self._server = ThreadingHTTPServer((HOST, port), handler)
+            self._server = _Server((HOST, port), handler)
         except OSError as trouble:
             raise BadInput(
                 f"port {port} cannot be used ({trouble.strerror}); choose another with --port, or 0 for any free one"
             ) from trouble
-        self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self.address: str = f"http://{HOST}:{self.port}/"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
@@ -184,8 +188,42 @@ class LivePage:
             time.sleep(0.05)
 
 
+class _Server(ThreadingHTTPServer):
+    """Serves few at a time, and none for long: the descriptors and the terminal belong to the training."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._open: dict[Any, float] = {}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._open) >= MOST_CONNECTIONS:
+            self.shutdown_request(request)
+            return
+        self._open[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Ends connections that have lasted too long, whatever they still send."""
+        for request, began in list(self._open.items()):
+            if time.monotonic() - began > LONGEST:
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A visitor who goes away is no error; anything else is one of ours, and is shown."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
     page: LivePage
+    timeout = 5.0
 
     def do_GET(self) -> None:
         if self.headers.get("Host") not in (f"{HOST}:{self.page.port}", f"localhost:{self.page.port}"):

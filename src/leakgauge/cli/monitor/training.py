@@ -20,8 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from leakgauge.audit.questions.training import Recording
 from leakgauge.core import Loss, Signal
 from leakgauge.data.embedded import MEAN, STD, fashion
-from leakgauge.errors import BadInput, LeakgaugeError
-from leakgauge.integrations.user_code import import_file, import_package, one_line
+from leakgauge.errors import BadInput, LeakgaugeError, one_line
+from leakgauge.integrations.user_code import import_file, import_package
 from leakgauge.models.lenet import LeNet
 from leakgauge.monitor import SignBucket
 from leakgauge.monitor.paper import Gap, PaperSchedule, paper_mode

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakgauge.errors.checked import checked
 from leakgauge.measures.mutual_information.estimate import Estimate, Pairs, check_pairs, normal_interval, split_pairs
 from leakgauge.measures.mutual_information.scale import standardise
 
@@ -14,6 +15,7 @@ LARGEST = 1 - 1e-9
 """Largest correlation: 1 would make the information infinite."""
 
 
+@checked
 @dataclass(frozen=True)
 class CCA:
     """Exact for Gaussians, blind to anything nonlinear; not a bound.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from leakgauge.errors.checked import checked
 from leakgauge.measures.mutual_information.critic import CriticFit, Scorer, Scores, fit, scores
 from leakgauge.measures.mutual_information.estimate import Estimate, Pairs, check_pairs, normal_interval, split_pairs
 from leakgauge.measures.mutual_information.scale import standardise
@@ -15,6 +16,7 @@ LOG_VARIANCE = 6.0
 """Largest magnitude of the log-variance: a variance near zero would make everything NaN."""
 
 
+@checked
 @dataclass(frozen=True)
 class CLUB:
     """vCLUB: :func:`club_value` of a Gaussian q(b | a) with mean and variance from a network.

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from leakgauge.errors.checked import checked
 from leakgauge.measures.mutual_information.critic import CriticFit, Reading, Scores, estimate_with_critic
 from leakgauge.measures.mutual_information.estimate import Estimate
 
 
+@checked
 @dataclass(frozen=True)
 class DV:
     """Lower bound :func:`dv_bound`, with a critic trained on that bound and scored on held-out pairs.

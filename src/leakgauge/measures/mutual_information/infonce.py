@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 from leakgauge.measures.mutual_information.critic import CriticFit, Reading, Scores, estimate_with_critic
 from leakgauge.measures.mutual_information.estimate import Estimate, check_pairs, held_out_count
 
 
+@checked
 @dataclass(frozen=True)
 class InfoNCE:
     """Lower bound :func:`infonce_bound`, never above its ``ceiling`` ln K.

@@ -11,6 +11,7 @@ from scipy.special import digamma
 from torch import Tensor
 
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 from leakgauge.measures.mutual_information.estimate import Estimate, check_pairs, normal_interval
 from leakgauge.measures.mutual_information.scale import standardise
 
@@ -18,6 +19,7 @@ JITTER = 1e-10
 """Noise that breaks ties, relative to the standard deviation; Kraskov et al. recommend it for rounded data."""
 
 
+@checked
 @dataclass(frozen=True)
 class KSG:
     """Kraskov et al. 2004, first algorithm, with the maximum norm and ``k`` neighbours.

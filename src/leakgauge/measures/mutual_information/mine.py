@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 from leakgauge.measures.mutual_information.critic import CriticFit, Scores, estimate_with_critic
 from leakgauge.measures.mutual_information.dv import dv_reading, log_mean_exp
 from leakgauge.measures.mutual_information.estimate import Estimate
 
 
+@checked
 @dataclass(frozen=True)
 class MINE:
     """Belghazi et al. 2018: as :class:`DV`, but the denominator of the gradient is a moving average.

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from leakgauge.errors.checked import checked
 from leakgauge.measures.mutual_information.critic import CriticFit, Reading, Scores, estimate_with_critic
 from leakgauge.measures.mutual_information.estimate import Estimate
 
 
+@checked
 @dataclass(frozen=True)
 class NWJ:
     """Lower bound :func:`nwj_bound`: unbiased even in minibatches, but with the largest variance of all."""

@@ -8,11 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
 from leakgauge.measures.mutual_information.critic import CriticFit, Reading, Scores, estimate_with_critic
 from leakgauge.measures.mutual_information.dv import log_mean_exp
 from leakgauge.measures.mutual_information.estimate import Estimate
 
 
+@checked
 @dataclass(frozen=True)
 class SMILE:
     """Song and Ermon 2020: trained on the Jensen-Shannon bound, read by :func:`smile_value` with ``clip`` = τ.

@@ -22,7 +22,12 @@ _AT_MOST = 4
 NONE = "No defense"
 MEASURES = {"ssim": "SSIM", "layout": "Layout", "pieces_lead": "Patches"}
 """How a column and an axis name what the attack sees."""
-SHAPES = {Outcome.FEASIBLE: "triangle", Outcome.PARTIAL: "diamond", Outcome.INFEASIBLE: "circle"}
+SHAPES = {
+    Outcome.FEASIBLE: "triangle",
+    Outcome.PARTIAL: "diamond",
+    Outcome.INCONCLUSIVE: "square",
+    Outcome.INFEASIBLE: "circle",
+}
 """Marks in the chart."""
 
 
@@ -109,7 +114,7 @@ def _mean(scores: Scores | None, name: str) -> float | None:
 
 
 def _picture(folder: Path, name: str, record: DefenseRecord) -> Any:
-    count = record.trial.case.batch_size
+    count = record.trial.case.images
     return pictures(folder, name, count=count, at_most=_AT_MOST, only_first=True)[0]
 
 

@@ -223,15 +223,15 @@ def _facts(plan: ScanPlan, records: Sequence[CutRecord], conclusion: Conclusion 
     spent = sum(float(r.risk.get("seconds") or 0) for r in records)
     jpeg = "" if plan.jpeg_bytes is None else f", {plan.jpeg_bytes:.0f} bytes as JPEG"
     facts = [
-        ("Model", str(case["model"])),
-        ("Data", str(case["data"])),
+        ("Model", case.model),
+        ("Data", case.data),
         ("Images of the adversary", str(plan.auxiliary)),
         ("Images attacked", str(plan.tested)),
         ("One image", f"{plan.raw_bytes} bytes raw{jpeg}"),
-        ("Defenses", ", ".join(case["defenses"]) or "none"),
+        ("Defenses", ", ".join(case.defenses) or "none"),
         ("Required", plan.require or f"FVU of at least {plan.threshold:g}"),
         ("How the model was followed", plan.traced),
-        ("Seed", str(case["seed"])),
+        ("Seed", str(case.seed)),
         ("Time of the attacks", duration(spent)),
     ]
     if conclusion is not None and plan.epochs:

@@ -22,8 +22,14 @@ from leakgauge.audit.wording import (
     OPTIONAL,
     Statement,
     bound_sentence,
+    captured_warnings,
     case_sentence,
     ending,
+    explained,
+    labels_of,
+    local_steps,
+    raced,
+    read_at,
     rule,
 )
 from leakgauge.errors import BadInput
@@ -49,7 +55,7 @@ _STRIPS = (
     ("null", "Null run", "null"),
     ("baseline", "Trivial baseline", ""),  # its score is the best of several guesses, of which one is shown
 )
-_ALWAYS = tuple(Outcome)  # shown in the legend even where no set-up ended so
+_ALWAYS = tuple(one for one in Outcome if one.conclusive)  # shown in the legend even where no set-up ended so
 _MOST_FRAMES = 12
 _AT_MOST = 4  # images side by side: what a phone shows without scrolling
 
@@ -68,6 +74,7 @@ def section(records: Sequence[Record], folder: Path, statement: Statement) -> di
         "cases": cases,
         "replaced": len(records) - len(latest),
         "private": any(case["shows_truth"] for case in cases),
+        "captured": any(record.captured is not None for record in latest),
         "made_from": plural(len(latest), "recorded set-up"),
         "sources": sources,
         "versions": [record.versions for record in latest],
@@ -79,21 +86,25 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
     case = record.case
     done = record.status == "done"
     groups = _groups(record, folder) if done else []
+    scored = done and record.scores is not None
     return {
         "id": f"case-{number}",
         "number": number,
         "name": case.name,
         "record": record,
         "done": done,
+        "scored": scored,
         "outcome": ending(record),
         "rule": "" if record.verdict is None else rule(record.verdict),
         "sentence": case_sentence(record),
         "bound": bound_sentence(record),
+        "warnings": captured_warnings(record),
+        "explained": explained(record) if done else [],
         "model": case.model,
         "mode": case.mode,
         "batch": case.batch_size,
-        "local_steps": case.local_steps,
-        "defenses": list(case.defenses),
+        "local_steps": 1 if record.local is None else record.local.steps,
+        "defenses": list(case.defenses) if record.captured is None else ["not known"],
         "attack": case.attack,
         "psnr": _mean(record.scores, "psnr") if done else "–",
         "ssim": _mean(record.scores, "ssim") if done else "–",
@@ -105,7 +116,8 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "frames": _frames(record, folder) if done else {"shown": [], "total": 0, "count": 1},
         "curve": _curve(number, record) if done else None,
         "bars": _bars(number, record) if done else None,
-        "metrics": _metric_table(record) if done else [],
+        "metrics": _metric_table(record) if scored else [],
+        "labels": labels_of(record),
         "restarts": _restart_table(record) if done else [],
         "source": case_anchor(number),
     }
@@ -117,25 +129,29 @@ def _mean(scores: Scores | None, name: str) -> str:
 
 def _facts(record: Record) -> list[tuple[str, str]]:
     """The set-up as name and value, in the order of a methods section."""
-    case, victim = record.case, record.victim
+    case, victim, captured = record.case, record.victim, record.captured
     model = case.model + (f" ({thousands(victim.parameters)} parameters)" if victim.parameters else "")
-    data = [case.data]
+    data = [case.data] if captured is None else [captured.truth or "not known here"]
     data += [" × ".join(map(str, victim.shape))] if victim.shape else []
-    data += [plural(victim.classes, "class", "classes")] if victim.classes else []
-    data.append(f"from image {case.first}")
-    steps = str(case.local_steps)
-    if case.shares_weights():  # a gradient knows no learning rate
-        steps += f" (learning rate {case.local_lr:g})"
+    if not record.data.labelled:
+        data.append("no classes (labels made up, not scored)")
+    elif victim.classes:
+        data.append(plural(victim.classes, "class", "classes"))
+    data += [f"read {how}"] if (how := read_at(record.data.levels)) else []
+    data += [f"from image {case.first}"] if captured is None else []
     return [
         ("Model", model),
         ("Mode of the model", case.mode),
         ("Data", ", ".join(data)),
         ("Batch size", str(case.batch_size)),
-        ("Local steps", steps),
+        ("Local steps", local_steps(record.local)),
         ("What is shared", record.channel),
+        *([] if captured is None else [("Captured update", f"{captured.update} ({captured.holds})")]),
+        *([] if captured is None else [("Weights before it", captured.weights or f"those of {case.model}")]),
         *([("Server", f"malicious: {case.server}")] if case.server else []),
-        ("Defenses", ", ".join(record.defenses) or "none"),
+        ("Defenses", "not known" if captured is not None else ", ".join(record.defenses) or "none"),
         ("Attack", record.attack),
+        *([("What was tried", raced(record))] if record.raced else []),
         ("Options", ", ".join(f"{k} = {v}" for k, v in case.options.items()) or "defaults"),
         ("Seed", str(case.seed)),
         ("Time", duration(record.seconds)),
@@ -145,13 +161,13 @@ def _facts(record: Record) -> list[tuple[str, str]]:
 
 def _groups(record: Record, folder: Path) -> list[dict[str, Any]]:
     """Pictures in groups of a few images: within a group, original, reconstruction, null run and baseline match."""
-    count = record.case.batch_size
+    count = record.case.images
     columns = []
     for kind, label, source in _STRIPS:
         name = record.pictures.get(kind)
         if name:
             found = pictures(folder, name, count=count, at_most=_AT_MOST)
-        elif kind in ("truth", "reconstruction"):
+        elif kind == "reconstruction" or (kind == "truth" and record.scores is not None):
             found = [Picture(problem="picture missing: none was recorded")]
         else:
             continue
@@ -188,7 +204,7 @@ def _alt(label: str, piece: Picture, scores: Sequence[float | None]) -> str:
 
 def _frames(record: Record, folder: Path) -> dict[str, Any]:
     """The chosen candidate over the steps: at most a handful of frames, always with the first and the last."""
-    count = record.case.batch_size
+    count = record.case.images
     total = len(record.progress)
     chosen = sorted({round(i) for i in np.linspace(0, total - 1, min(total, _MOST_FRAMES)).tolist()}) if total else []
     shown = []
@@ -273,7 +289,7 @@ def _metric_table(record: Record) -> list[dict[str, Any]]:
     rows = []
     for name, (title, direction) in METRICS.items():
         measured = record.scores is not None and record.scores.mean(name) is not None
-        if measured or name not in OPTIONAL:
+        if measured or name not in (OPTIONAL if record.data.labelled else (*OPTIONAL, "labels")):
             cells = [_cell(name, _summary(getattr(record, source), name)) for source, _ in _ROWS]
             rows.append({"name": title + _unit(name), "direction": direction, "cells": cells})
     return rows

@@ -15,7 +15,7 @@ from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
 
-CASE = Case(model="tiny", data="made", options={"tv": 0.01})
+CASE = Case(model="tiny", data="made", attack="inverting_gradients", options={"tv": 0.01})
 HOW = Training(steps=60, batch=32, seed=0)
 
 

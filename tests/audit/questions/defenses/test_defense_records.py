@@ -13,7 +13,7 @@ from leakgauge.audit.questions import defenses as store
 from leakgauge.audit.questions.defenses import DefenseRecord, front, worth_having
 from leakgauge.audit.verdict import Way
 from leakgauge.errors import BadInput
-from tests.made import scores, tried, verdict
+from tests.made import rate, scores, tried, verdict
 
 
 def record(key: str = "a", *, ssim: float | None = 0.5, cost: float | None = 0.1, **changes) -> DefenseRecord:
@@ -22,7 +22,15 @@ def record(key: str = "a", *, ssim: float | None = 0.5, cost: float | None = 0.1
         "key": key,
         "scores": None if ssim is None else scores(ssim, math.inf),
         "accuracy": {"cost": price, "unknown": ""},
-        "leakage": {"auc": {"value": 0.75, "low": 0.5, "high": 1.0}, "notes": ["n"], "unknown": ""},
+        "leakage": {
+            "auc": rate(0.75),
+            "tpr": rate(0.5),
+            "candidates": 64,
+            "batch": 1,
+            "releases": 9,
+            "notes": ["n"],
+            "unknown": "",
+        },
         "notes": ("x",),
     }
     return tried("prune:0.9", changes.pop("outcome", None), **{**known, **changes})

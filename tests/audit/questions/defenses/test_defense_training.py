@@ -14,7 +14,7 @@ from leakgauge.defenses import GaussianNoise, Prune
 from leakgauge.errors import Inapplicable
 from leakgauge.models import ViT
 
-CASE = Case(model="tiny", data="made", options={"tv": 0.01})
+CASE = Case(model="tiny", data="made", attack="inverting_gradients", options={"tv": 0.01})
 HOW = Training(steps=60, batch=32, seed=0)
 
 

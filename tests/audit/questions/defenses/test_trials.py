@@ -10,15 +10,16 @@ import torch
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.questions import defenses
-from leakgauge.audit.questions.defenses import GRID, Trial, plan_trials, run_trials, trial_from
+from leakgauge.audit.questions.defenses import GRID, Trial, plan_trials, run_trials
 from leakgauge.audit.run import run_case
 from leakgauge.audit.session import Setup
+from leakgauge.audit.typed import typed
 from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.models import ViT
 
-CASE = Case(model="tiny", data="made", options={"tv": 0.01})
+CASE = Case(model="tiny", data="made", attack="inverting_gradients", options={"tv": 0.01})
 
 
 def test_the_default_grid_begins_without_defense_and_withholds_what_the_model_has(setup):
@@ -73,7 +74,7 @@ def test_an_attack_without_steps_gets_none(setup):
 
 def test_a_trial_is_plain_data(setup):
     for trial in plan_trials(setup, CASE, steps=7, train_steps=5):
-        again = trial_from(json.loads(json.dumps(asdict(trial))))
+        again = typed(Trial, json.loads(json.dumps(asdict(trial))))
         assert again == trial
         assert again.key() == trial.key()
         assert trial.undefended().case.defenses == ()

@@ -1,0 +1,291 @@
+"""The strongest attack of those that apply: closed forms first, then a race of recipes, and the rest of the effort on the best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from torch import Tensor
+
+from leakgauge.attacks.april.closed_form import april_closed_form
+from leakgauge.attacks.dlg import dlg
+from leakgauge.attacks.feasibility import feasibility
+from leakgauge.attacks.feature_matching import feature_matching
+from leakgauge.attacks.federated_averaging import federated_averaging
+from leakgauge.attacks.generative_prior import generative_prior
+from leakgauge.attacks.inverting_gradients import inverting_gradients
+from leakgauge.attacks.linear import linear
+from leakgauge.attacks.linear_rows import linear_rows
+from leakgauge.attacks.r_gap import r_gap
+from leakgauge.attacks.tag_read_labels import tag_read_labels
+from leakgauge.channels import ShuffledFedAvg
+from leakgauge.channels.facts import single_client
+from leakgauge.core import (
+    Attack,
+    Observation,
+    PerSample,
+    Raced,
+    Reconstruction,
+    Targets,
+    Tokens,
+    Use,
+    Victim,
+    uses,
+)
+from leakgauge.core.examples import example
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion import LBFGS, Given, TotalVariation, infer_labels
+from leakgauge.inversion.labels import ReadLabels, batch_size, read_or_none
+from leakgauge.inversion.matching import too_narrow, widen
+from leakgauge.inversion.mismatch import label_images, layer_mismatch
+from leakgauge.inversion.progress import as_part
+from leakgauge.inversion.terms import Candidate
+
+HEAT, LONGEST_HEAT = 0.05, 150
+"""Share of the steps that each recipe gets in the race, and the most it gets."""
+EXACT = 1e-9
+"""A candidate with a smaller mismatch explains what was sent up to rounding; nothing is left to search."""
+AS_GOOD = 1.25
+"""Candidates whose mismatch is within this factor of the lowest explain the observation as well; two searches differ by as much. Of
+these the smoothest is taken, since a rougher one fits the noise."""
+WEIGHTS = (0.1, 0.01)
+"""Of total variation, from which the race chooses."""
+UNKNOWNS = 1024
+"""Largest system of R-GAP that is solved beforehand: about two seconds. The time grows with the cube."""
+EARLY = 0.25
+"""Share of the remaining steps for a leader that converges early; the best of the others gets the rest."""
+LEAST_RUNS = 5
+"""Searches of a race on updates: four heats and the one that gets the rest."""
+NEAR = 0.02
+"""Step of a search that starts at what a closed form found."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One recipe of the portfolio. ``make`` builds it for a number of replays and of restarts; a closed form takes neither."""
+
+    name: str
+    make: Callable[[int, int], Attack]
+    searches: bool = True
+    joint: bool = False
+    """Looks for the labels together with the image; all others get those that were read once."""
+    early: bool = False
+    """Converges within its first steps, so its lead in a heat does not say who would win."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Result:
+    entrant: Entrant
+    attack: Attack
+    found: Reconstruction
+    mismatch: float | None
+    roughness: float
+    steps: int
+
+    def raced(self, *, chosen: bool) -> Raced:
+        return Raced(self.entrant.name, self.steps, self.mismatch, chosen=chosen)
+
+
+@dataclass(frozen=True)
+class Strongest:
+    """The attack made by :func:`strongest`."""
+
+    steps: int
+    restarts: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("steps", self.steps), ("restarts", self.restarts)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise BadInput(f"an attack needs an integer number of {name} of at least 1, got {value!r}")
+
+    def sample(self) -> tuple[Attack, int]:
+        """One of its searches with as many steps, from which the time of a step can be told, and how many searches there are at least."""
+        return inverting_gradients(steps=self.steps), LEAST_RUNS
+
+    def uses(self) -> frozenset[Use]:
+        """Whatever one of its entrants can use."""
+        every = (uses(one.make(LBFGS.iterations, 1)) for one in SEARCHES)
+        return frozenset[Use]().union(*every)
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        began = time.perf_counter()
+        if isinstance(victim.space, Tokens):
+            raise Inapplicable("the portfolio holds attacks on images; for token ids use an attack on text")
+        batch_size(seen)
+        if too_narrow(victim):
+            victim, (seen,) = widen(victim, [seen])
+        race = _Race(victim, seen, seed, self.steps)
+        if not isinstance(seen.channel, PerSample):  # closed forms read gradients
+            for entrant in CLOSED:
+                race.run(entrant, 1, steps=0)
+        if not race.solved:
+            self._search(race)
+        if not race.results:
+            reasons = dict.fromkeys(one.refused for one in race.refused)
+            raise Inapplicable("; ".join(reasons) or "no attack of the portfolio applies")
+        best = race.best()
+        raced = (*(one.raced(chosen=one is best) for one in race.results), *race.refused)
+        return replace(
+            best.found,
+            seconds=time.perf_counter() - began,
+            notes=(f"the best of {len(race.results)} runs: {best.entrant.name}", *best.found.notes),
+            raced=raced,
+            by=best.attack,
+        )
+
+    def _search(self, race: _Race) -> None:
+        features = isinstance(race.seen.channel, PerSample)
+        kind = [one for one in SEARCHES if ("features" in uses(one.make(LBFGS.iterations, 1))) == features]
+        entrants = [*kind, *_from_closed_forms(race.results)]
+        heat = min(LONGEST_HEAT, round(HEAT * self.steps))
+        if not heat:  # too few steps for a race: they go to the first that applies
+            for entrant in entrants:
+                if not race.spent:
+                    race.run(entrant, self.restarts, steps=self.steps)
+            return
+        for entrant in entrants:
+            race.run(entrant, 1, steps=heat)
+            if race.solved:
+                return
+        searched = [one for one in race.results if one.entrant.searches]
+        if not searched:
+            return
+        best = race.best(searched).entrant
+        others = [one for one in searched if not one.entrant.early]
+        if best.early and others:
+            race.run(best, self.restarts, steps=max(LBFGS.iterations, round(EARLY * (self.steps - race.spent))))
+            best = race.best(others).entrant
+        race.run(best, self.restarts, steps=max(1, self.steps - race.spent))
+
+
+class _Race:
+    """Runs entrants one by one and keeps what each reached, and why others were refused."""
+
+    def __init__(self, victim: Victim, seen: Observation, seed: int, steps: int) -> None:
+        self.victim, self.seen, self.seed, self.steps = victim, seen, seed, steps
+        read = read_or_none(infer_labels(), victim, seen, seed=seed) if seen.labels is None else ReadLabels(None)
+        self.labels: Targets | None = read.labels if seen.labels is None else seen.labels
+        self.label_accuracy = read.accuracy
+        self.results: list[_Result] = []
+        self.refused: list[Raced] = []
+        self.spent = 0
+
+    def run(self, entrant: Entrant, restarts: int, *, steps: int) -> None:
+        try:
+            attack = entrant.make(steps, restarts)
+            if missing := _missing(attack, self.seen):
+                raise Inapplicable(missing)
+            with as_part(self.spent, steps, self.steps):
+                known = self.seen if entrant.joint else replace(self.seen, labels=self.labels)
+                found = attack(self.victim, known, seed=self.seed)
+                if not entrant.joint and found.label_accuracy is None:
+                    found = replace(found, label_accuracy=self.label_accuracy)
+        except Inapplicable as refusal:
+            self.refused.append(Raced(entrant.name, refused=str(refusal)))
+            return
+        found, y = self._labelled(found)
+        value = None if y is None else layer_mismatch(self.victim, self.seen, found.x, y, seed=self.seed)
+        rough = float(TotalVariation()(Candidate(found.x[None], self.victim, None, 1)))
+        self.results.append(_Result(entrant, attack, found, value, rough, steps))
+        self.spent += steps
+
+    def _labelled(self, found: Reconstruction) -> tuple[Reconstruction, Targets | None]:
+        """Closed forms for batches find images without labels; the observation says which label fits which image."""
+        if found.y is not None or self.seen.labels is not None or not isinstance(self.labels, Tensor):
+            return found, self.labels if found.y is None else found.y
+        labels = label_images(self.victim, self.seen, found.x, self.labels.to(found.x.device), seed=self.seed)
+        return replace(found, y=labels), labels
+
+    @property
+    def solved(self) -> bool:
+        return any(one.mismatch is not None and one.mismatch < EXACT for one in self.results)
+
+    def best(self, among: Sequence[_Result] | None = None) -> _Result:
+        """The smoothest of those that explain the observation as well as any. One that cannot be compared comes last."""
+        known = [one for one in among or self.results if one.mismatch is not None]
+        if not known:
+            return (among or self.results)[0]
+        least = min(one.mismatch or 0.0 for one in known)
+        alike = [one for one in known if (one.mismatch or 0.0) <= max(AS_GOOD * least, EXACT)]
+        return min(alike, key=lambda one: one.roughness)
+
+
+def _replays(make: Callable[..., Attack], steps: int, restarts: int) -> Attack:
+    return make(steps=steps, restarts=restarts)
+
+
+def _dlg(steps: int, restarts: int) -> Attack:
+    outer = steps // LBFGS.iterations
+    if not outer:
+        raise Inapplicable(f"one step of L-BFGS replays the channel {LBFGS.iterations} times, but a heat has {steps}")
+    return dlg(steps=outer, restarts=restarts)
+
+
+CLOSED: tuple[Entrant, ...] = (
+    Entrant("linear", lambda _steps, _restarts: linear(), searches=False),
+    Entrant("linear_rows", lambda _steps, _restarts: linear_rows(), searches=False),
+    Entrant("april_closed_form", lambda _steps, _restarts: april_closed_form(), searches=False),
+    Entrant("r_gap", lambda _steps, _restarts: r_gap(unknowns=UNKNOWNS), searches=False),
+)
+SEARCHES: tuple[Entrant, ...] = (
+    *(
+        Entrant(f"inverting_gradients:tv={tv:g}", partial(_replays, partial(inverting_gradients, tv=tv)))
+        for tv in WEIGHTS
+    ),
+    Entrant("tag_read_labels", partial(_replays, tag_read_labels)),
+    Entrant("dlg", _dlg, joint=True, early=True),
+    Entrant("feasibility", partial(_replays, feasibility)),
+    Entrant("generative_prior", partial(_replays, generative_prior)),
+    Entrant("federated_averaging", partial(_replays, federated_averaging)),
+    Entrant("feature_matching", partial(_replays, feature_matching)),
+)
+
+
+def _missing(attack: Attack, seen: Observation) -> str:
+    """What this attack uses that others do not, where there is none of it here; empty where it has all it needs."""
+    used = uses(attack)
+    if "statistics" in used and seen.buffers is None and seen.auxiliary is None and seen.near is None:
+        return "no statistics of the batch are shared, and there are no similar images to estimate them from"
+    if "learned_prior" in used and seen.auxiliary is None:
+        return "the server has no similar images to learn from"
+    if "epochs" in used and not isinstance(single_client(seen.channel), ShuffledFedAvg):
+        return "the client does not train for several epochs in an unknown order"
+    return ""
+
+
+def _from_closed_forms(found: Sequence[_Result]) -> Iterator[Entrant]:
+    """A search that begins at the best that a closed form found, where that does not explain everything."""
+    known = [one for one in found if one.mismatch is not None and not one.entrant.searches]
+    if known:
+        best = min(known, key=lambda one: one.mismatch or 0.0)
+        yield Entrant(f"inverting_gradients from {best.entrant.name}", partial(_near, best.found.x))
+
+
+def _near(x: Tensor, steps: int, restarts: int) -> Attack:
+    return replace(inverting_gradients(tv=WEIGHTS[-1], lr=NEAR, steps=steps, restarts=restarts), start=Given(x))
+
+
+@example("cnn", steps=200)
+@example("mlp", steps=40)
+def strongest(*, steps: int = 2000, restarts: int = 1) -> Strongest:
+    """Everything that applies, and the remaining effort on what the adversary itself finds best. Not from a paper.
+
+    1. Closed forms, which take seconds: :func:`linear`, :func:`linear_rows`, :func:`april_closed_form`, and :func:`r_gap` for small
+       systems. One that explains the observation up to rounding ends the attack.
+    2. A race: every search that has what it uses gets the same small share of the steps. These are :func:`inverting_gradients` with
+       several weights of total variation, :func:`tag_read_labels`, :func:`dlg`, and where there is something to use
+       :func:`feasibility` (shared statistics), :func:`generative_prior` (similar images), :func:`federated_averaging` (unknown
+       orders), a search from what a closed form found; for features :func:`feature_matching`.
+    3. The search that came closest gets all remaining steps, with ``restarts`` restarts. L-BFGS converges early: if it leads, it shares
+       the rest with the best of the others.
+
+    Candidates are compared by :func:`~leakgauge.inversion.mismatch.layer_mismatch`, which the adversary can compute and which does not
+    depend on any objective. Of those that explain the observation as well as the best, the smoothest wins. ``steps`` counts the replays
+    of the channel in all (a step of L-BFGS has 20), so it costs what one search of as many steps costs, beside the closed forms. The
+    result says what raced, what each reached and why others were refused.
+
+    Deviations: none, since no paper describes it.
+    """
+    return Strongest(steps=steps, restarts=restarts)

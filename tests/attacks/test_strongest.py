@@ -1,0 +1,191 @@
+"""The portfolio finds at least what the best of its attacks finds, chooses without the truth and says what it tried."""
+
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge import testing
+from leakgauge.attacks import dlg, inverting_gradients, linear, r_gap, strongest, tag_read_labels
+from leakgauge.attacks.strongest import AS_GOOD, _Race, _Result
+from leakgauge.audit import gate
+from leakgauge.audit.case import Case
+from leakgauge.audit.evaluate import evaluate
+from leakgauge.audit.run import run_case
+from leakgauge.audit.scoring import score
+from leakgauge.audit.session import Setup, one_of_each_class
+from leakgauge.audit.verdict import Outcome
+from leakgauge.channels import Features, Gradient
+from leakgauge.core import Auxiliary, Buffers, Labels, Pixels, Size, Victim, share
+from leakgauge.data import fashion
+from leakgauge.defenses import Withhold
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion import infer_labels, watching
+from leakgauge.inversion.labels import read_or_none
+from leakgauge.inversion.mismatch import label_images, layer_mismatch
+
+
+def smooth() -> nn.Module:
+    """As in the first papers: sigmoids and strides."""
+    layers = [nn.Conv2d(1, 12, 5, 2, 2), nn.Sigmoid(), nn.Conv2d(12, 12, 5, 2, 2), nn.Sigmoid()]
+    return nn.Sequential(*layers, nn.Conv2d(12, 12, 5, 1, 2), nn.Sigmoid(), nn.Flatten(), nn.Linear(588, 10))
+
+
+def usual() -> nn.Module:
+    layers = [
+        nn.Conv2d(1, 12, 5, 1, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(12, 12, 5, 1, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(588, 10))
+
+
+def table() -> nn.Module:
+    """For thirty measured values of a patient."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(30, 64), nn.ReLU(), nn.Linear(64, 2))
+
+
+@cache
+def setup(make) -> Setup:
+    torch.manual_seed(0)
+    if make is table:
+        rng = torch.Generator().manual_seed(0)
+        images, labels = torch.rand(60, 1, 1, 30, generator=rng), torch.arange(60) % 2
+        return Setup(Victim(make(), Pixels((1, 1, 30))), images, labels)
+    images, labels = fashion("test")
+    order = one_of_each_class(labels)[:60]
+    return Setup(Victim(make(), Pixels((1, 28, 28))), images[order], labels[order])
+
+
+@pytest.mark.parametrize(
+    ("make", "steps"), [(smooth, 500), (usual, 500), (table, 500)], ids=["sigmoid", "relu", "table"]
+)
+def test_the_gate_fails_where_a_shipped_attack_inverts_the_model(make, steps, tmp_path):
+    case = Case(model="own", data="own", options={"steps": steps})
+    record = run_case(case, load=lambda case: setup(make), folder=tmp_path)
+    assert record.outcome is Outcome.FEASIBLE
+    assert gate.exit_code([record], gate.limit_of("partial")) == gate.EXIT_CODE
+
+
+@pytest.mark.parametrize(
+    ("make", "single"),
+    [
+        (smooth, tag_read_labels(steps=400)),
+        (usual, dlg(steps=20)),
+        (usual, inverting_gradients(steps=400)),
+        (table, linear()),
+    ],
+    ids=["sigmoid-tag", "relu-dlg", "relu-cosine", "table-linear"],
+)
+def test_it_is_no_weaker_than_a_single_attack(make, single):
+    here, case = setup(make), Case()
+    (x, y), victim = here.private(case), here.victim
+    seen = share(victim, Gradient(), x, y)
+    ours, other = (score(a(victim, seen), x, y, space=victim.space).ssim[0] for a in (strongest(steps=500), single))
+    assert ours >= other - 0.05
+
+
+def test_the_record_says_what_raced_and_what_was_refused():
+    victim, x, y = testing.tiny_case("cnn")
+    found = strongest(steps=400)(victim, share(victim, Gradient(), x, y))
+    ran = {one.name: one for one in found.raced if not one.refused}
+    assert {"inverting_gradients:tv=0.1", "tag_read_labels", "dlg"} <= ran.keys()
+    assert sum(one.chosen for one in found.raced) == 1
+    assert sum(one.steps for one in found.raced) <= 400
+    refused = {one.name: one.refused for one in found.raced if one.refused}
+    assert "Conv2d" in refused["linear"]
+    assert "similar images" in refused["generative_prior"]
+
+
+def test_an_exact_closed_form_ends_the_attack():
+    victim, x, y = testing.tiny_case("mlp")
+    found = strongest(steps=400)(victim, share(victim, Gradient(), x, y))
+    assert not any(one.steps for one in found.raced)
+    assert found.by in (linear(), r_gap(unknowns=1024))
+
+
+def test_what_is_revealed_is_used():
+    victim, x, y = testing.tiny_case("cnn", count=2, mode="train")
+    own = victim.space.encode(testing.tiny_images(60)[0][10:])
+    seen = share(victim, Gradient(), x, y, reveal=(Size(), Buffers(), Auxiliary(own)))
+    ran = {one.name for one in strongest(steps=20)(victim, seen).raced if not one.refused}
+    assert {"feasibility", "generative_prior"} <= ran
+    plain = strongest(steps=20)(victim, share(victim, Gradient(), x, y))
+    assert not {"feasibility", "generative_prior"} & {one.name for one in plain.raced if not one.refused}
+
+
+def test_features_are_matched_as_features():
+    victim, x, y = testing.tiny_case("cnn")
+    found = strongest(steps=60)(victim, share(victim, Features("features.5"), x, y))
+    assert {one.name for one in found.raced if not one.refused} == {"feature_matching"}
+
+
+def test_without_anything_that_applies_it_is_refused_with_the_reasons():
+    victim, x, y = testing.tiny_case("cnn")
+    regression = Victim(victim.model, victim.space, loss=lambda out, y: (out[:, 0] - y.view(len(out))).square().mean())
+    with pytest.raises(Inapplicable, match="reveal the labels"):
+        strongest(steps=20)(regression, share(regression, Gradient(), x, y))
+
+
+def test_the_mismatch_is_zero_at_the_truth_and_counts_every_tensor_alike():
+    victim, x, y = testing.tiny_case("lenet")
+    seen = share(victim, Gradient(), x, y)
+    assert layer_mismatch(victim, seen, x, y) < 1e-12
+    other, _ = testing.tiny_images(3)
+    wrong = victim.space.encode(other[2:])
+    signal = Gradient()(victim, wrong, y)
+    by_hand = [1 - torch.cosine_similarity(signal[n].flatten(), g.flatten(), dim=0) for n, g in seen.signal.items()]
+    assert layer_mismatch(victim, seen, wrong, y) == pytest.approx(float(torch.stack(by_hand).mean()), abs=1e-5)
+    head = share(victim, Gradient(), x, y, defenses=(Withhold(("head",)),))
+    assert layer_mismatch(victim, head, x, y) < 1e-12
+
+
+def test_images_get_the_labels_that_explain_the_update():
+    victim, x, y = testing.tiny_case("mlp", count=3)
+    seen = share(victim, Gradient(), x, y)
+    assert torch.equal(label_images(victim, seen, x, y.flip(0)), y)
+
+
+def test_of_those_that_explain_as_well_the_smoothest_wins():
+    victim, x, y = testing.tiny_case("mlp")
+    race = _Race(victim, share(victim, Gradient(), x, y), 0, 10)
+    rough, smooth_, far = (_Result(None, None, None, mismatch, roughness, 1) for mismatch, roughness in
+                           ((0.10, 3.0), (0.99 * AS_GOOD * 0.10, 1.0), (0.2, 0.1)))  # fmt: skip
+    assert race.best([rough, smooth_, far]) is smooth_
+
+
+def test_the_null_run_is_that_of_the_attack_that_won():
+    victim, x, y = testing.tiny_case("mlp")
+    found = evaluate(strongest(steps=40), victim, Gradient(), x, y)
+    assert found.outcome is Outcome.FEASIBLE
+    assert found.null.psnr == evaluate(linear(), victim, Gradient(), x, y).null.psnr
+
+
+def test_progress_goes_forward_over_all_heats():
+    victim, x, y = testing.tiny_case("cnn")
+    told = []
+    with watching(lambda done, total: told.append((done, total))):
+        strongest(steps=60)(victim, share(victim, Gradient(), x, y))
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert {total for _, total in told} == {60}
+    assert told[-1] == (60, 60)
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": 2.5}, {"restarts": 0}])
+def test_impossible_effort_is_refused(wrong):
+    with pytest.raises(BadInput, match=r"an integer number of (steps|restarts) of at least 1"):
+        strongest(**wrong)
+
+
+def test_it_states_how_many_labels_it_expects_to_be_right():
+    victim, x, y = testing.tiny_case("cnn", count=4)
+    seen = share(victim, Gradient(), x, y)
+    found = strongest(steps=20)(victim, seen)
+    assert found.label_accuracy == read_or_none(infer_labels(), victim, seen, seed=0).accuracy
+    assert found.label_accuracy is not None
+    told = share(victim, Gradient(), x, y, reveal=[Size(), Labels()])
+    assert strongest(steps=20)(victim, told).label_accuracy is None
