@@ -116,6 +116,18 @@ def test_a_model_that_swallows_ctrl_c_is_ended(odd, tmp_path):
     assert _is_gone(child)
 
 
+def test_an_interrupt_inside_eval_of_a_text_is_an_interrupt(odd, tmp_path):
+    """Python marks such an interrupt as unhandled and ends itself by the signal, even after it was handled."""
+    run = odd("Path('pid').write_text('1'); eval('time.sleep(60)')")
+    _wait_for(tmp_path / "pid")
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert err.startswith("leakgauge: interrupted;")
+    assert err.count("\n") == 1
+
+
 def test_a_verdict_keeps_its_exit_code(odd):
     run = odd("print('hello')", "--option", "steps=2", "--fail-over", "infeasible", "-q")
     _, err = run.communicate(timeout=120)

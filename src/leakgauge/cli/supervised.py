@@ -84,10 +84,13 @@ def _followed(child: int, ended: int, complain: Callable[[str], None]) -> int:
     if forced:
         complain("interrupted; the model's code did not let go and was ended, finished work is kept")
         return 130
+    said = _has_said(ended)
+    if said and code == -signal.SIGINT:  # Python ends itself so if the interrupt once passed through eval() of a text, though it was handled
+        return 130
     if code < 0:
         complain(f"the command was ended by {signal.Signals(-code).name} before there was a verdict")
         os.kill(os.getpid(), -code)
-    if not _has_said(ended):
+    if not said:
         complain(f"the model's code ended the process (exit code {code}) before there was a verdict; look for os._exit")
         return 2
     return code
