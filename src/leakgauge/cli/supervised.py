@@ -85,7 +85,7 @@ def _followed(child: int, ended: int, complain: Callable[[str], None]) -> int:
         complain("interrupted; the model's code did not let go and was ended, finished work is kept")
         return 130
     said = _has_said(ended)
-    if said and code == -signal.SIGINT:  # Python ends itself so if the interrupt once passed through eval() of a text, though it was handled
+    if said and code == -signal.SIGINT:  # handled, but it passed through eval() of a text, so Python ended itself
         return 130
     if code < 0:
         complain(f"the command was ended by {signal.Signals(-code).name} before there was a verdict")
