@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from leakgauge import Observation, Pixels, Signal, Victim
 from leakgauge.attacks import inverting_gradients
 from leakgauge.audit import judge, score
-from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.null import null_run
 from leakgauge.audit.files import save_strip
 from leakgauge.audit.scoring import trivial_baseline
 from leakgauge.channels import Gradient

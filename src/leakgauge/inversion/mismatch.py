@@ -2,42 +2,98 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, Targets, Victim
 from leakgauge.core.randomness import private_randomness
+from leakgauge.core.spaces import Space
 
 SWAPS = 64
 """Replays that may be spent on giving labels to the images of a batch."""
 
 
-def layer_mismatch(victim: Victim, seen: Observation, x: Tensor, y: Targets, *, seed: int = 0) -> float:
+def layer_mismatch(
+    victim: Victim, seen: Observation, x: Tensor, y: Targets, *, seed: int = 0, masks: int | None = None
+) -> float:
     """Mean over the shared tensors of 1 − cos between the replayed tensor and the observed one: 0 explains everything.
 
         1 − cos(g, g*) = ½ ‖g / ‖g‖ − g* / ‖g*‖‖²
 
     in float64, since the left side cancels where it matters. Every tensor counts the same: over all of them together the head would
     decide alone, and in a network of sigmoids its gradient fits long before the image does. A tensor that was sent as zeros is left out.
-    The adversary computes this; nothing here knows the truth. Dropout is off, because the client's masks are unknown.
+    The adversary computes this; nothing here knows the truth. Dropout is off, because the client's masks are unknown, unless ``masks`` is
+    the seed that they are drawn from.
     """
-    steady = without_dropout(victim) if victim.mode == "train" else victim
-    with torch.no_grad(), private_randomness(seed, victim.device):
+    with torch.no_grad():
+        return float(_mismatch(victim, seen, x, y, seed=seed, masks=masks))
+
+
+def _mismatch(
+    victim: Victim, seen: Observation, x: Tensor, y: Targets, *, seed: int = 0, masks: int | None = None
+) -> Tensor:
+    steady = without_dropout(victim) if victim.mode == "train" and masks is None else victim
+    with private_randomness(seed if masks is None else masks, victim.device):
         signal = seen.channel(steady, x, y)
     found = [
         _apart(signal[name].double().flatten(), target.to(signal[name].device).double().flatten())
         for name, target in seen.signal.items()
         if bool(target.any())
     ]
-    return sum(found) / len(found) if found else 1.0
+    return torch.stack(found).mean() if found else x.new_ones((), dtype=torch.float64)
 
 
-def _apart(own: Tensor, target: Tensor) -> float:
+def _apart(own: Tensor, target: Tensor) -> Tensor:
     length = own.norm()
     if not bool(length > 0):
-        return 1.0
-    return float(0.5 * (own / length - target / target.norm()).square().sum())
+        return own.new_ones(())
+    return 0.5 * (own / length - target / target.norm()).square().sum()
+
+
+def outside(space: Space, x: Tensor) -> Tensor:
+    """By how much each pixel is outside of its bounds, as a share of the range."""
+    with torch.no_grad():
+        inside = space.project(x)
+        width = space.encode(torch.ones_like(x)) - space.encode(torch.zeros_like(x))
+    return (x - inside) / width
+
+
+ROUND, MOST_REPLAYS = 20, 200
+"""Replays after which a continued search must have halved the mismatch to go on, and the most it may take."""
+
+
+def continue_from(
+    victim: Victim, seen: Observation, x: Tensor, y: Targets, *, goal: float, seed: int = 0
+) -> tuple[Tensor, float]:
+    """The image that L-BFGS on :func:`layer_mismatch` comes to from ``x``, and what it reached.
+
+    What is minimised is the mismatch plus the mean square by which pixels are outside of their bounds, as a share of the range. It ends
+    below ``goal``, or when ``ROUND`` more replays do not halve it. No prior takes part.
+    """
+    moved = x.detach().clone().requires_grad_()
+    best, least = x.detach().clone(), math.inf
+
+    def closure() -> Tensor:
+        nonlocal best, least
+        value = _mismatch(victim, seen, moved, y, seed=seed) + outside(victim.space, moved).square().mean().double()
+        (moved.grad,) = torch.autograd.grad(value, moved)
+        if float(value.detach()) < least:
+            best, least = moved.detach().clone(), float(value.detach())
+        return value.detach()
+
+    solver = torch.optim.LBFGS(
+        [moved], max_iter=ROUND, max_eval=ROUND, tolerance_grad=0, tolerance_change=0, history_size=50,
+        line_search_fn="strong_wolfe",
+    )  # fmt: skip
+    for _ in range(MOST_REPLAYS // ROUND):
+        before = least
+        solver.step(closure)
+        if least <= goal or not least < 0.5 * before:
+            break
+    return best, least
 
 
 def label_images(victim: Victim, seen: Observation, x: Tensor, labels: Tensor, *, seed: int = 0) -> Tensor:
