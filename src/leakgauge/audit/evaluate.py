@@ -12,6 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakgauge.attacks import strongest
+from leakgauge.audit.case import earns_negative
 from leakgauge.audit.cause import Cause, Client, TruthTest, explain
 from leakgauge.audit.control import Control, Controls
 from leakgauge.audit.files import strip
@@ -105,12 +107,12 @@ HEIGHT = 96
 @checked
 @plain_defaults()
 def evaluate(
-    attack: Attack,
     victim: Victim,
     channel: Channel,
     x: Tensor,
     y: Tensor,
     *,
+    attack: Attack | None = None,
     defenses: Sequence[Defense] = (),
     reveal: Sequence[Reveal] = (Size(),),
     seed: int = 0,
@@ -118,19 +120,20 @@ def evaluate(
 ) -> Result:
     """Shares ``x, y`` (model space) through ``channel``, attacks what was sent, and judges what the attack found.
 
-    The attack sees what ``share`` gives it and never the truth. ``reveal`` is what it knows beyond the signal; the verdict lists it.
-    Where it found nothing, its positive control is run too. ``pool`` holds other images, in [0, 1]: with at least twenty, a
-    reconstruction counts only if it is closest to its own original.
+    ``attack`` is :func:`~leakgauge.attacks.strongest` unless another is named. It sees what ``share`` gives it and never the truth. An
+    attack that finds nothing after fewer steps than :func:`earns_negative` asks for is inconclusive; after enough of them, its positive
+    control is run too. ``reveal`` is what it knows beyond the signal; the verdict lists it.
+    ``pool`` holds other images, in [0, 1]: with at least twenty, a reconstruction counts only if it is closest to its own original.
 
     >>> from leakgauge import testing
     >>> from leakgauge.attacks import linear
     >>> from leakgauge.channels import Gradient
     >>> victim, x, y = testing.tiny_case("mlp")
-    >>> print(evaluate(linear(), victim, Gradient(), x, y).outcome.label)
+    >>> print(evaluate(victim, Gradient(), x, y, attack=linear()).outcome.label)
     feasible
     """
     seen = observe(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
-    client = Client(y, channel, own_stream(seed, "client"))
+    attack = strongest() if attack is None else attack
     return assess(
         attack,
         victim,
@@ -139,7 +142,8 @@ def evaluate(
         y,
         seed=seed,
         pool=pool,
-        client=client,
+        enough=earns_negative(attack),
+        client=Client(y, channel, own_stream(seed, "client")),
         control_of=partial(Controls(), x=x[:1], y=y[:1], seed=seed),
     )
 
