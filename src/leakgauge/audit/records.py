@@ -93,8 +93,8 @@ class Record:
     same attack does where it must work; None where that was not tried. ``pictures`` maps truth / reconstruction / null / baseline to a
     PNG strip (images side by side, 1 pixel gap) relative to the run folder. ``stated`` is what the attack said could be recovered before
     it solved anything, ``label_accuracy`` the share of its labels that it expects to be right, in any order, ``raced`` what an attack
-    that tries several others tried. ``finished`` is the time (UTC, ISO 8601) at which the case was done. ``captured`` is None for a simulated
-    client; of a captured update without the truth there are pictures, but neither scores nor a verdict. On disk each score is
+    that tries several others tried. ``finished`` is the time (UTC, ISO 8601) at which the case was done. ``captured`` is None for a
+    simulated client; of a captured update without the truth there are pictures, but neither scores nor a verdict. On disk each score is
     ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case describes.
     """
 

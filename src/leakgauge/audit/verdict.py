@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
-from leakgauge.audit.cause import Cause, TruthTest
+from leakgauge.audit.cause import Cause, Knowledge, TruthTest
 from leakgauge.audit.scoring import ALIKE, Scores
 from leakgauge.core import Assumption, Kind
 
@@ -171,7 +171,8 @@ class Verdict:
     ``kind`` says whether every assumption is one that a real server satisfies. Of ``images`` in the batch, ``reconstructed`` pass every
     check, ``at_reduced_size`` of these only when averaged down. ``glimpsed`` counts the images that beat the null run by the way in
     which they do. ``missed`` is the first check that failed, on the first image that failed one; None where all passed. ``cause`` says why
-    nothing was found, or why that is no evidence; None for what leaks.
+    nothing was found, or why that is no evidence; None for what leaks. ``lacks`` is what the adversary would need to know, where that is
+    the cause.
     """
 
     outcome: Outcome
@@ -182,6 +183,7 @@ class Verdict:
     glimpsed: Mapping[Way, int] = field(default_factory=dict)
     missed: Check | None = None
     cause: Cause | None = None
+    lacks: tuple[Knowledge, ...] = ()
 
     @property
     def evidence(self) -> Evidence:
@@ -246,7 +248,8 @@ def judge(
     if cause not in (None, Cause.INFORMATION, Cause.KNOWLEDGE):
         outcome = Outcome.INCONCLUSIVE
     missed = next((check for check in decisive if check is not None), None)
-    return Verdict(outcome, kind, count, whole, by_size, seen, missed, cause)
+    lacks = test.lacks if test is not None and cause is Cause.KNOWLEDGE else ()
+    return Verdict(outcome, kind, count, whole, by_size, seen, missed, cause, lacks)
 
 
 def _cause(test: TruthTest | None, control: bool | None, *, enough: bool) -> Cause:
