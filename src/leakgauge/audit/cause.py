@@ -21,7 +21,7 @@ from leakgauge.channels.twice import refuse_once_only
 from leakgauge.core import Attack, Channel, Observation, PerSample, Reconstruction, Targets, Victim
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.matching import too_narrow, widen
-from leakgauge.inversion.mismatch import continue_from, layer_mismatch, outside
+from leakgauge.inversion.mismatch import continue_from, layer_mismatch
 
 
 class Cause(StrEnum):
@@ -150,7 +150,7 @@ def explain(
         and _continues(victim, seen)
     ):
         z, continued = continue_from(victim, seen, found.x, _own(found, ours), goal=at_truth + rounding, seed=seed)
-        if _is_image(victim, z) and not (shows is not None and shows(z)):
+        if not (shows is not None and shows(z)):
             reached, best = continued, z
     objective = prefers_truth = None
     if at is not None and isinstance(ours, Tensor):
@@ -272,11 +272,3 @@ def _continues(victim: Victim, seen: Observation) -> bool:
         return False
     return True
 
-
-OUTSIDE = 0.01
-"""Share of the range by which pixels may be outside of it."""
-
-
-def _is_image(victim: Victim, z: Tensor) -> bool:
-    """Whether all pixels are within their bounds."""
-    return bool(outside(victim.space, z).abs().max() <= OUTSIDE)

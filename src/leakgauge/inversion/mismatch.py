@@ -61,6 +61,8 @@ def outside(space: Space, x: Tensor) -> Tensor:
     return (x - inside) / width
 
 
+OUTSIDE = 0.01
+"""Share of the range by which pixels of an image may be outside of it."""
 ROUND, MOST_REPLAYS = 20, 200
 """Replays after which a continued search must have halved the mismatch to go on, and the most it may take."""
 
@@ -68,29 +70,29 @@ ROUND, MOST_REPLAYS = 20, 200
 def continue_from(
     victim: Victim, seen: Observation, x: Tensor, y: Targets, *, goal: float, seed: int = 0
 ) -> tuple[Tensor, float]:
-    """The image that L-BFGS on :func:`layer_mismatch` comes to from ``x``, and what it reached.
+    """The image that L-BFGS on :func:`layer_mismatch` comes to from ``x``, and its mismatch.
 
-    What is minimised is the mismatch plus the mean square by which pixels are outside of their bounds, as a share of the range. It ends
-    below ``goal``, or when ``ROUND`` more replays do not halve it. No prior takes part.
+    The mean square by which pixels are outside of their bounds is added; what is outside by more than ``OUTSIDE`` is no image. It ends at
+    a mismatch of ``goal``, or when ``ROUND`` more replays do not halve it. No prior takes part.
     """
-    moved = x.detach().clone().requires_grad_()
+    moved = x.detach().double().requires_grad_()  # of which the model sees what its own type holds
     best, least = x.detach().clone(), math.inf
 
     def closure() -> Tensor:
         nonlocal best, least
-        value = _mismatch(victim, seen, moved, y, seed=seed) + outside(victim.space, moved).square().mean().double()
-        (moved.grad,) = torch.autograd.grad(value, moved)
-        if float(value.detach()) < least:
-            best, least = moved.detach().clone(), float(value.detach())
-        return value.detach()
+        image = moved.to(x)
+        value, beyond = _mismatch(victim, seen, image, y, seed=seed), outside(victim.space, image)
+        total = value + beyond.square().mean().double()
+        (moved.grad,) = torch.autograd.grad(total, moved)
+        if float(value.detach()) < least and bool(beyond.abs().max() <= OUTSIDE):
+            best, least = image.detach().clone(), float(value.detach())
+        return total.detach()
 
-    solver = torch.optim.LBFGS(
-        [moved], max_iter=ROUND, max_eval=ROUND, tolerance_grad=0, tolerance_change=0, history_size=50,
-        line_search_fn="strong_wolfe",
-    )  # fmt: skip
     for _ in range(MOST_REPLAYS // ROUND):
         before = least
-        solver.step(closure)
+        torch.optim.LBFGS(
+            [moved], max_iter=ROUND, max_eval=ROUND, tolerance_grad=0, tolerance_change=0, line_search_fn="strong_wolfe"
+        ).step(closure)
         if least <= goal or not least < 0.5 * before:
             break
     return best, least
