@@ -95,7 +95,9 @@ def test_a_mismatch_continues_down_to_rounding_within_the_bounds() -> None:
     assert reached < 1e-11 < layer_mismatch(victim, seen, start, y)
     assert layer_mismatch(victim, seen, z, y) <= reached
     assert float(outside(victim.space, z).abs().max()) < 1e-4
-    assert outside(Pixels((1, 1, 2), mean=(0.5,), std=(0.5,)), torch.tensor([[[[-2.0, 1.0]]]])).tolist() == [[[[-0.5, 0.0]]]]
+    assert outside(Pixels((1, 1, 2), mean=(0.5,), std=(0.5,)), torch.tensor([[[[-2.0, 1.0]]]])).tolist() == [
+        [[[-0.5, 0.0]]]
+    ]
 
 
 def test_the_objective_at_a_candidate_is_what_the_search_reports() -> None:
@@ -112,7 +114,9 @@ class Dropping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, 32), nn.Sigmoid(), nn.Dropout(0.5), nn.Linear(32, 10))
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(SIDE * SIDE, 32), nn.Sigmoid(), nn.Dropout(0.5), nn.Linear(32, 10)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)

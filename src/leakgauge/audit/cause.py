@@ -271,4 +271,3 @@ def _continues(victim: Victim, seen: Observation) -> bool:
     except Inapplicable:
         return False
     return True
-

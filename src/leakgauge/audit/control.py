@@ -9,6 +9,7 @@ import copy
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,9 @@ from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import FromSpace, Given, Guided, Matching, NearTruth
 
+Extent = Literal["full", "plain", "none"]
+"""Which controls are run: with starts near the truth, without them, or none."""
+EXTENTS: tuple[Extent, ...] = ("full", "plain", "none")
 GIVEN = (0.9, 0.7, 0.5, 0.3, 0.1)
 """Shares of the pixels that controlled starts hold."""
 
@@ -79,13 +83,17 @@ class Control:
 class Controls:
     """Runs the control of an architecture, an attack and an effort when it is first needed, and keeps it."""
 
-    def __init__(self, known: Iterable[Control] = ()) -> None:
+    def __init__(self, known: Iterable[Control] = (), *, starts: bool = True) -> None:
         self.known = {one.key: one for one in known}
+        self.starts = starts
 
     def __call__(
         self, attack: Attack, victim: Victim, seen: Observation, x: Tensor, y: Tensor, *, starts: bool, seed: int = 0
     ) -> Control:
-        """The control for ``attack`` on the architecture of ``victim``, on the one image ``x``. ``starts``: run those too."""
+        """The control for ``attack`` on the architecture of ``victim``, on the one image ``x``. ``starts``: run those too, unless the
+        budget has no time for them.
+        """
+        starts = starts and self.starts
         attack = _unaided(attack)
         key = key_of(attack, victim, seen, x, seed)
         found = self.known.get(key)

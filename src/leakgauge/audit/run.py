@@ -35,7 +35,7 @@ from torch import Tensor
 import leakgauge
 from leakgauge.audit import evidence, records
 from leakgauge.audit.case import Case, tries_enough
-from leakgauge.audit.control import Controls
+from leakgauge.audit.control import Controls, Extent
 from leakgauge.audit.evaluate import ControlOf, Result, assess, assumed
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
@@ -78,7 +78,7 @@ def run_all(
     resume: bool = False,
     map: CaseMap = here,
     on_record: OnRecord | None = None,
-    controls: bool = True,
+    controls: Extent = "full",
 ) -> list[Record]:
     """Runs every case that has no record yet, or whose record is of a crash or withdrawn, and appends its record as soon as it is done.
 
@@ -89,7 +89,8 @@ def run_all(
     done = {record.key: record for record in records.read(folder)} if resume and records.exists(folder) else {}
     todo = [case for case in cases if case.key() not in done or done[case.key()].broken]
     known = (record.control for record in done.values() if record.control is not None)
-    for record in map(_Runner(load, folder, Controls(known) if controls else None), todo):
+    ask = None if controls == "none" else Controls(known, starts=controls == "full")
+    for record in map(_Runner(load, folder, ask), todo):
         records.append(folder, record)
         done[record.key] = record
         if on_record is not None:

@@ -12,7 +12,7 @@ from leakgauge.audit.findings import (
 from leakgauge.audit.phrasing import duration, number, plural
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.questions.defenses import DefenseRecord
-from leakgauge.audit.wording.causes import why
+from leakgauge.audit.wording.causes import by_cause, why
 from leakgauge.audit.wording.statement import Statement, Tone, by_kind
 from leakgauge.audit.wording.terms import SEEN
 
@@ -45,6 +45,10 @@ def on_defenses(defenses: Defenses) -> Statement:
         tone, badge = ("good", "Defense found") if best else ("bad", "No cheap defense")
         tone, badge = ("partly", "Cost unknown") if defenses.cost_unknown else (tone, badge)
         said = [f"{len(held)} of {plural(len(rows), 'defense')} made the attack infeasible{where}."]
+        open_ = [row for row in rows if row.outcome is not None and not row.outcome.conclusive]
+        if open_:
+            reasons = by_cause([row.verdict for row in open_ if row.verdict is not None])
+            said.append(f"{len(open_)} {'is' if len(open_) == 1 else 'are'} inconclusive: {reasons}.")
         said += [broken] if (broken := broken_elsewhere(defenses)) else []
         said += [f"The cheapest effective defense is {best.name}, for {points(best)}."] if best else []
         if defenses.none_is_cheap:
