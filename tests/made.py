@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from leakgauge.audit.case import Case
+from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import Defended, Update
 from leakgauge.audit.questions.defenses import DefenseRecord, Trial
 from leakgauge.audit.records import Record, VictimFacts
 from leakgauge.audit.scoring import Scores
-from leakgauge.audit.cause import Cause
 from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
 from leakgauge.core import Assumption
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.made import scores
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
@@ -20,6 +19,7 @@ from leakgauge.core import Pixels, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.defenses import GaussianNoise
 from leakgauge.inversion.mismatch import continue_from, layer_mismatch, outside
+from tests.made import scores
 
 SIDE, SEEN = 12, 6
 

@@ -21,7 +21,7 @@ from leakgauge.channels.twice import refuse_once_only
 from leakgauge.core import Attack, Channel, Observation, PerSample, Reconstruction, Targets, Victim
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.matching import too_narrow, widen
-from leakgauge.inversion.mismatch import continue_from, layer_mismatch
+from leakgauge.inversion.mismatch import OUTSIDE, continue_from, layer_mismatch, outside
 
 
 class Cause(StrEnum):
@@ -113,6 +113,7 @@ def explain(
     *,
     nothing: Reconstruction | None = None,
     shows: Callable[[Tensor], bool] | None = None,
+    thorough: bool = True,
     seed: int = 0,
 ) -> TruthTest:
     """Why ``attack``, which found ``found``, did not find the truth ``x`` of the ``client``.
@@ -126,7 +127,7 @@ def explain(
     The attack's own objective, which has priors too, must agree that the truth is no better; otherwise the search failed. A search that
     came close is continued first (``continue_from``), because no finite search meets rounding by itself; what it comes to counts
     only if it is an image that does not show the truth (``shows`` tells). ε is what rounding the truth to its number type does to m,
-    times ``ROUNDINGS``. ``nothing`` is the null run.
+    times ``ROUNDINGS``. ``nothing`` is the null run. Without ``thorough`` no search is continued.
     """
     if too_narrow(victim):
         victim, (seen,) = widen(victim, [seen])
@@ -136,20 +137,22 @@ def explain(
     at_truth, informed = true.known(ours), true.informed()
     rounding = ROUNDINGS * _rounding(victim, seen, x, ours, at_truth, seed)
 
-    def mismatch(one: Reconstruction) -> float:
-        return layer_mismatch(victim, seen, victim.to_input(one.x), _own(one, ours), seed=seed)
+    def mismatch(one: Reconstruction, x: Tensor) -> float:
+        return layer_mismatch(victim, seen, victim.to_input(x), _own(one, ours), seed=seed)
 
     at = _objective(attack, victim, seen, seed)
-    reached = at_found = mismatch(found)
-    at_null = None if nothing is None else mismatch(nothing)
-    best, continued = found.x, None
+    at_found = mismatch(found, found.x)
+    at_null = None if nothing is None else mismatch(nothing, nothing.x)
+    best, continued = _as_image(victim, found.x), None
+    reached = at_found if best is found.x else mismatch(found, best)
     if (
-        at_found > at_truth + rounding
+        thorough
+        and reached > at_truth + rounding
         and at_null is not None
-        and at_found <= CLOSE * at_null
+        and reached <= CLOSE * at_null
         and _continues(victim, seen)
     ):
-        z, continued = continue_from(victim, seen, found.x, _own(found, ours), goal=at_truth + rounding, seed=seed)
+        z, continued = continue_from(victim, seen, best, _own(found, ours), goal=at_truth + rounding, seed=seed)
         if not (shows is not None and shows(z)):
             reached, best = continued, z
     objective = prefers_truth = None
@@ -259,6 +262,11 @@ def _objective(
         return attack.objective_at(victim, seen, x, y, seed=seed)
 
     return at
+
+
+def _as_image(victim: Victim, x: Tensor) -> Tensor:
+    """``x`` itself if it is an image; where pixels are out of their bounds, the nearest image."""
+    return x if bool(outside(victim.space, x).abs().max() <= OUTSIDE) else victim.space.project(x)
 
 
 def _continues(victim: Victim, seen: Observation) -> bool:

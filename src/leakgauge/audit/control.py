@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import ALIKE, pair_images, score_images_in_order, trivial_baseline
-from leakgauge.audit.verdict import GLIMPSED, Outcome, judge
+from leakgauge.audit.verdict import GLIMPSED, RECONSTRUCTED, Outcome, judge
 from leakgauge.channels import Gradient
 from leakgauge.core import (
     Attack,
@@ -31,7 +31,7 @@ from leakgauge.core import (
     Victim,
     share,
 )
-from leakgauge.core.randomness import private_randomness
+from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import FromSpace, Given, Guided, Matching, NearTruth
 
@@ -80,6 +80,12 @@ class Control:
         return reached
 
 
+MUST_REACH = tuple(
+    check for check in RECONSTRUCTED if check.above in ("zero", "null") and check.metric in ("ssim", "psnr")
+)
+"""What a control must reach: the frozen checks of a reconstruction. Whether a crude picture does as well depends on the image."""
+
+
 class Controls:
     """Runs the control of an architecture, an attack and an effort when it is first needed, and keeps it."""
 
@@ -115,16 +121,20 @@ def key_of(attack: Attack, victim: Victim, seen: Observation, x: Tensor, seed: i
 
 def control(attack: Attack, victim: Victim, seen: Observation, x: Tensor, y: Tensor, *, seed: int = 0) -> Control:
     """Runs ``attack`` on one image ``x`` with label ``y`` at fresh weights."""
-    easy = replace(victim, model=fresh(victim.model, seed=seed, device=victim.device), mode="eval")
+    easy = replace(
+        victim, model=fresh(victim.model, seed=own_stream(seed, "control"), device=victim.device), mode="eval"
+    )
     try:
         known = share(easy, _channel(seen), x, y, reveal=_known(seen), seed=seed)
         found = attack(easy, known, seed=seed)
+        if found.x.shape != x.shape:
+            raise Inapplicable(f"it returns {len(found.x)} images for one")
         nothing = null_run(attack, easy, known, seed=seed)
     except Inapplicable as refusal:
         return Control("", repr(attack), passed=False, refused=str(refusal))
     truths = victim.space.decode(x).cpu()
     own, blind = (pair_images(victim.space.decode(one.x), truths).scores for one in (found, nothing))
-    verdict = judge(own, blind, trivial_baseline(truths))
+    verdict = judge(own, blind, trivial_baseline(truths), to_reconstruct=MUST_REACH)
     passed = verdict.outcome is Outcome.FEASIBLE
     return Control("", repr(attack), passed, own.mean("ssim"), blind.mean("ssim"))
 

@@ -538,11 +538,10 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
     every = Plan(request, cases=tuple(own), ladder=tuple(changes)).every_case
     total = sum((cost(case) for case in every), Cost())
     enough = max((enough_steps(case) for case in every), default=0)
-    controls = next(
-        extent
-        for extent in EXTENTS
-        if extent == "none" or (total + _control_cost(draft, every, extent)).seconds(enough) <= SLACK * seconds
-    )
+    controls: Extent = "none"
+    for extent in reversed(EXTENTS):  # the last that fits
+        if (total + _control_cost(draft, every, extent)).seconds(enough) <= SLACK * seconds:
+            controls = extent
     total += _control_cost(draft, every, controls)
     if controls != "full":
         more = (_control_cost(draft, every, "full" if controls == "plain" else "plain")).seconds(enough)
