@@ -136,9 +136,9 @@ def run_script(
         except SystemExit as left:
             if left.code not in (None, 0):
                 raise BadInput(f"{script} ended with exit code {left.code}") from left
-        except LeakgaugeError:
+        except (LeakgaugeError, KeyboardInterrupt):
             raise
-        except Exception as error:  # the user's own code may raise anything
+        except BaseException as error:  # the user's own code may raise anything
             raise BadInput(f"{script} raised {one_line(error)}{_place(error, script)}") from error
     if not finder.stepped:
         raise BadInput(f"{script} ended without a step of a torch optimizer, so nothing was measured")
@@ -224,7 +224,7 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
         sys.path[:] = path
 
 
-def _place(error: Exception, script: Path) -> str:
+def _place(error: BaseException, script: Path) -> str:
     """The last line of the script itself that was running."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(script)]
     return f" in line {frames[-1].lineno}" if frames else ""
