@@ -213,6 +213,15 @@ def test_a_file_that_the_model_misses_is_not_a_full_disk(leakgauge, tmp_path, ph
     assert "/no/such/vocabulary" in said.err
 
 
+def test_a_model_file_that_changes_the_working_directory(leakgauge, tmp_path, model, photos):
+    (tmp_path / "elsewhere").mkdir()
+    with (tmp_path / model).open("a") as file:
+        file.write("__import__('os').chdir('elsewhere')\n")
+    assert leakgauge("attack", f"{model}:make", "--data", photos, *FAST, "--out", "run", "-q").code == 0
+    assert len(records.read(tmp_path / "run")) == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_names_that_are_no_text(leakgauge, tmp_path, photos):
     name = os.fsdecode(b"\xff\xfedir")
     (tmp_path / photos).rename(tmp_path / name)

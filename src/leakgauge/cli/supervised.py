@@ -1,13 +1,14 @@
 """Runs a command in a child process, so an end that is not its own is noticed whatever ended it.
 
-No process can report its own ``os._exit(0)``, a crash of the interpreter or the kernel's out-of-memory killer. The child sends its exit
-code through a pipe when its command comes to its own end. If it does not, the parent complains, and the exit code is not 0. The child is
-forked before anything heavy is imported, so the parent stays small.
+No process can report its own ``os._exit(0)``, a crash of the interpreter or the kernel's out-of-memory killer. The child leaves its exit
+code in memory that both share when its command comes to its own end. If it does not, the parent complains, and the exit code is not 0.
+The child is forked before anything heavy is imported, so the parent stays small.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import sys
@@ -49,24 +50,22 @@ def wording(words: list[str]) -> Wording | None:
 
 def run_supervised(command: Callable[[], NoReturn], say: Wording, *, complain: Callable[[str], None]) -> NoReturn:
     """``command()`` in a child process; exits as it does, or with 2 if it ended without its own exit."""
-    parent, (ended, says) = os.getpid(), os.pipe()
+    parent, shared = os.getpid(), mmap.mmap(-1, 2)  # not a pipe: a script may close every descriptor that it finds
     # a job of a shell in the background ignores SIGINT, and nohup SIGHUP
     handled = {number for number in PASSED_ON if signal.getsignal(number) != signal.SIG_IGN} | {signal.SIGCHLD}
     signal.signal(signal.SIGCHLD, lambda number, frame: None)  # one that is ignored could not be waited for
     signal.pthread_sigmask(signal.SIG_BLOCK, handled)
     child = os.fork()
     if child == 0:
-        os.close(ended)
         _as_child(parent, handled)
         me = os.getpid()
         try:
             command()
         except SystemExit as left:
             if os.getpid() == me:  # not a copy that the user's code made
-                os.write(says, bytes([left.code if isinstance(left.code, int) else 1]))
+                shared[:] = bytes([True, left.code if isinstance(left.code, int) else 1])
             raise
-    os.close(says)
-    sys.exit(_followed(child, ended, handled, say, complain))
+    sys.exit(_followed(child, shared, handled, say, complain))
 
 
 def _as_child(parent: int, handled: Iterable[int]) -> None:
@@ -89,7 +88,9 @@ def _as_child(parent: int, handled: Iterable[int]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
 
 
-def _followed(child: int, ended: int, handled: Iterable[int], say: Wording, complain: Callable[[str], None]) -> int:
+def _followed(
+    child: int, shared: mmap.mmap, handled: Iterable[int], say: Wording, complain: Callable[[str], None]
+) -> int:
     """The exit code of the child, to which signals are passed on. A signal that ended it ends this process too."""
     interrupts, forced, status = 0, False, None
     while status is None:
@@ -105,7 +106,7 @@ def _followed(child: int, ended: int, handled: Iterable[int], say: Wording, comp
     if forced:
         complain(f"interrupted; {say.code} did not let go and was ended, finished work is kept")
         return 130
-    code, said = os.waitstatus_to_exitcode(status), _said(ended)
+    code, said = os.waitstatus_to_exitcode(status), shared[1] if shared[0] else None
     if said:  # stands even where an exit handler of the user's code ends the process otherwise
         return said
     if code < 0:
@@ -131,12 +132,3 @@ def _next_signal(handled: Iterable[int]) -> tuple[int, bool]:
         info = signal.sigwaitinfo(handled)
         return info.si_signo, info.si_code == FROM_THE_KERNEL
     return signal.sigwait(handled), False
-
-
-def _said(ended: int) -> int | None:
-    """The exit code of the child's own end, if it came to that."""
-    os.set_blocking(ended, False)  # a process that the user's code started may hold the other end
-    try:
-        return next(iter(os.read(ended, 1)), None)
-    except BlockingIOError:
-        return None
