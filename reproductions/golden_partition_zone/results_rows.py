@@ -17,7 +17,8 @@ def all_rows(folder: Path = RESULTS.parent) -> list[Row]:
     """Every row once: of two runs of a part, those with more decoder epochs, as soon as that run has all the part's cases.
 
     A case is what a table or a curve compares: labels, block and decoder. Parts are taken over whole, so that no comparison mixes
-    epochs; seeds that were run with fewer epochs alone are then left out. Rows of the paper's own recipe get a part of their own.
+    epochs; seeds that were run with fewer epochs alone are then left out. What a longer run has of a part that it has not finished is
+    in the part ``NAME-100``, and rows of the paper's own recipe in ``NAME-plateau``.
     """
     short, longer, plateau = (_read(folder / f"{name}.jsonl") for name in ("run", LONGER, PLATEAU))
     cases = {part: {_case(row) for row in short if row.get("part") == part} for part in _parts(longer)}
@@ -25,8 +26,9 @@ def all_rows(folder: Path = RESULTS.parent) -> list[Row]:
     networks = {row["unit"]: row for row in longer if row["unit"].startswith("target/")}
     kept = [networks.pop(row["unit"], row) for row in short if row.get("part") not in whole]
     logged = [row for row in longer if row.get("part") == "training-images"]
+    begun = [row | {"part": f"{row['part']}-100"} for row in longer if row.get("part") in cases.keys() - whole]
     renamed = [row | {"part": f"{row['part']}-plateau"} for row in plateau if "part" in row]
-    return [*kept, *networks.values(), *(row for row in longer if row.get("part") in whole), *logged, *renamed]
+    return [*kept, *networks.values(), *(row for row in longer if row.get("part") in whole), *logged, *begun, *renamed]
 
 
 def _read(path: Path) -> list[Row]:
@@ -68,9 +70,10 @@ def at_hundred_epochs(rows: list[Row], network: str, block: int) -> float | None
 
     It is in the curve where that has 100 epochs; else for VGG19 in the part ``zone``, for IR-152 in ``ir152-epochs``.
     """
-    wanted = {"part": f"{network}-curve", "labels": "one-hot", "block": block, "decoder": PAPERS_DECODER, "epochs": 100}
-    if in_curve := chosen(rows, "test_mse_paper", **wanted):
-        return in_curve[0]
+    wanted = {"labels": "one-hot", "block": block, "decoder": PAPERS_DECODER, "epochs": 100}
+    for part in (f"{network}-curve", f"{network}-curve-100"):
+        if in_curve := chosen(rows, "test_mse_paper", part=part, **wanted):
+            return in_curve[0]
     keys = {
         "vgg19": f"zone/decoder/features.{block - 1}/100/None",
         "ir152": f"ir152-epochs/cifar10/one-hot/0/{block}/{PAPERS_DECODER}",

@@ -13,7 +13,7 @@ from reproductions.common.scripts import run_scripts
 
 PARTS = (
     "freeze_thresholds", "freeze_layout", "control", "control_longer", "train_mode", "accuracy", "starts", "stems",
-    "shared_statistics", "small", "large", "detection", "confusion",
+    "shared_statistics", "small", "large", "detection",
 )  # fmt: skip
 
 if __name__ == "__main__":
