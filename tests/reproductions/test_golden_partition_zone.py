@@ -2,6 +2,8 @@
 
 import importlib
 import io
+import json
+import math
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -13,8 +15,10 @@ from PIL import Image
 
 from leakgauge.attacks import fit_on
 from leakgauge.attacks.decoder import Deconvolution
-from reproductions.common.networks import IR152, SplitViT
+from reproductions.common import page
+from reproductions.common.networks import IR152, VGG19, SplitViT
 from reproductions.common.runner import Options, Part, Rows, read, run_part
+from reproductions.golden_partition_zone import claims, entropy, make_tables, results_rows, tables
 
 CPU = torch.device("cpu")
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
@@ -276,6 +280,47 @@ def test_a_part_without_its_data_or_time_says_so(scripts, tmp_path, capsys):
     rows = run_part(Part("run", scripts["run"].run), scripts["run"].options_of([*out, "--quick", "--within", "-1"]))
     assert not rows.rows
     assert "no time for predictions" in capsys.readouterr().out
+
+
+def test_the_page_is_made_from_the_rows():
+    assert page.write(make_tables.PAGE, make_tables.sections(), ["--check"]) == 0
+
+
+def test_the_verdicts():
+    """Verdicts that a reader relies on: a change here is a change of what we say about the paper."""
+    said = [claim.word for claim in claims.claims(results_rows.all_rows())]
+    counts = {word: said.count(word) for word in said}
+    assert counts == {"reproduces": 23, "not reached in our budget": 3, "not tested here": 6, "undecided": 9}
+
+
+def test_longer_runs_take_over_whole_parts(tmp_path):
+    """A part at 100 epochs replaces its 30-epoch rows once it has all their cases; until then it is beside them."""
+    short = read(results_rows.RESULTS)
+    (tmp_path / "run.jsonl").write_bytes(results_rows.RESULTS.read_bytes())
+    longer = [row | {"epochs": 100} for row in short if row.get("part") in ("attention", "ir152-curve")]
+    began = [row for row in longer if row["part"] == "attention" or row["labels"] == "one-hot"]
+    for rows, names in ((began, {"ir152-curve-100"}), (longer, set())):
+        path = tmp_path / f"{results_rows.LONGER}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        found = results_rows.all_rows(tmp_path)
+        epochs = {
+            part: results_rows.epochs_of(found, part, None) for part in ("attention", "ir152-curve", "vgg19-curve")
+        }
+        assert epochs == {"attention": 100, "ir152-curve": 30 if names else 100, "vgg19-curve": 30}
+        assert {row["part"] for row in found if row.get("part", "").endswith("-100")} == names
+        assert results_rows.at_hundred_epochs(found, "ir152", 49) == pytest.approx(0.0544, abs=1e-4)
+        assert len(claims.claims(found)) == len(claims.claims(short))
+    plateau = [row for row in short if row.get("part") == "vgg19-curve" and row["labels"] == "one-hot"]
+    (tmp_path / f"{results_rows.PLATEAU}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plateau))
+    found = results_rows.all_rows(tmp_path)
+    assert "Trained by the paper's recipe" in claims.own_vgg(found)
+    assert "not measured" not in tables.table("curve", found)
+
+
+def test_the_subtracted_term_by_hand():
+    """D/2·ln(2πe R_c²/D) + ln K for D = 8192, R_c²/D = 0.05, ten classes."""
+    assert entropy.subtracted(0.05, 8192) == pytest.approx(4096 * math.log(2 * math.pi * math.e * 0.05) + math.log(10))
+    assert entropy.dimensions(VGG19, [13, 52]) == {13: 128 * 32 * 32, 52: 512 * 4 * 4}
 
 
 def test_the_committed_comparison_of_decoders_is_complete(scripts):

@@ -3,6 +3,7 @@
 import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,11 @@ def test_the_plain_power_is_the_cosine_over_all_parameters():
     plain = control.replace(attack, objective=Cosine())
     ours, theirs = (one.many(victim, seen) for one in (attack, plain))
     assert [a.loss for a in ours] == pytest.approx([b.loss for b in theirs], abs=1e-6)
+
+
+def test_steps_that_fit_do_not_count_the_start_for_every_step():
+    options = Options(quick=False, device=torch.device("cpu"), out=Path(), until=time.time() + 100)
+    assert control.steps_within(options, lambda steps: 5 + 0.01 * steps) == pytest.approx(8500, rel=0.01)
 
 
 def test_blocks_move_together():
