@@ -47,20 +47,6 @@ def test_parts_share_no_image(scripts, whole):
     assert torch.equal(made.test.images, again.test.images)
 
 
-def test_equal_counts_for_any_number_of_classes(scripts, whole):
-    splits = scripts["splits"].split("x", whole, shares=(0.6, 0.2, 0.2))
-    for classes in (2, 3):
-        few = scripts["splits"].of_classes(splits, classes, total=12)
-        assert few.train.labels.bincount().tolist() == [12 // classes] * classes
-        assert few.classes == classes
-
-
-def test_bytes_survive_the_way_to_the_device(scripts, whole):
-    floats = whole.images.float() / 255
-    assert torch.equal(scripts["splits"].enlarged(floats, torch.device("cpu")), whole.images)
-    assert scripts["splits"].enlarged(floats[:2, :, :32, :32], torch.device("cpu")).shape == (2, 3, 64, 64)
-
-
 def test_augmentation_only_mirrors_and_rolls(scripts):
     image = torch.arange(64 * 64).view(1, 1, 64, 64).remainder(251).to(torch.uint8)
     batch = image.expand(40, -1, -1, -1).contiguous()
@@ -193,23 +179,6 @@ def test_the_papers_rate_falls_at_a_plateau(scripts):
     assert rates == pytest.approx([3e-4] * 4 + [3e-5] * 2)
 
 
-def test_rates_rise_and_fall(scripts):
-    recipe = scripts["targets"].Recipe(10, 1.0, 0.0, rising=0.1)
-    assert [recipe.rate_at(x) for x in (0.0, 0.1, 0.55, 1.0)] == pytest.approx([0.05, 1.0, 0.5, 0.0])
-
-
-def test_nobody_enters_while_another_is_inside(scripts, tmp_path):
-    locked = scripts["targets"].locked
-
-    def give_up():
-        raise Stop
-
-    with locked(tmp_path / "x.lock"), pytest.raises(Stop), locked(tmp_path / "x.lock", give_up):
-        pass
-    with locked(tmp_path / "x.lock", give_up):
-        pass
-
-
 def test_the_zone_by_three_ways(scripts, tmp_path):
     """On a curve that is known: the search names the same cut, and its time is that of the decoders it trained."""
     zone_part, study = scripts["zone_part"], scripts["study"]
@@ -241,19 +210,6 @@ def test_the_zone_by_three_ways(scripts, tmp_path):
     assert row["at_best"] == {"epochs": 100 + before, "seconds": 110 + before, "ratio": 2010 / (110 + before)}
     assert row["find_zone"]["ratio"] == pytest.approx(2010 / (row["find_zone"]["epochs"] + 10))
     assert row["find_zone"]["ratio"] > 10 > row["bisection"]["ratio"]
-
-
-def test_a_part_runs_and_is_not_measured_twice(scripts, monkeypatch, tmp_path):
-    small = partial(IR152, units=(1, 1), widths=(4, 8), embedding=8)
-    monkeypatch.setitem(scripts["targets"].NETWORKS, "ir152", small)
-    options = scripts["run"].options_of(["predictions", "--quick", "--out", str(tmp_path)])
-    rows = run_part(Part("run", scripts["run"].run), options).done
-    assert {row["decoder"] for row in rows.values() if "decoder" in row} == {"Normal", "LS+", "LS-", "Log", "Power"}
-    assert sum(unit.startswith("target/") for unit in rows) == 3
-    assert all(row["fvu"] > 0 for row in rows.values() if "fvu" in row)
-    before = (tmp_path / "run.jsonl").read_text()
-    run_part(Part("run", scripts["run"].run), options)
-    assert (tmp_path / "run.jsonl").read_text() == before
 
 
 def test_own_data_from_an_npz_at_full_length(scripts, monkeypatch, tmp_path):
@@ -321,10 +277,3 @@ def test_the_subtracted_term_by_hand():
     """D/2·ln(2πe R_c²/D) + ln K for D = 8192, R_c²/D = 0.05, ten classes."""
     assert entropy.subtracted(0.05, 8192) == pytest.approx(4096 * math.log(2 * math.pi * math.e * 0.05) + math.log(10))
     assert entropy.dimensions(VGG19, [13, 52]) == {13: 128 * 32 * 32, 52: 512 * 4 * 4}
-
-
-def test_the_committed_comparison_of_decoders_is_complete(scripts):
-    rows = read(FOLDER / "results" / "decoders_quick.jsonl")
-    quick = scripts["decoders_quick"]
-    assert {(row["cut"], row["decoder"]) for row in rows} == {(c, d) for c in quick.CUTS for d in quick.DECODERS}
-    assert {row["public_images"] for row in rows} == {1500}
