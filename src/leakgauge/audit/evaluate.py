@@ -220,10 +220,22 @@ def assess(
 
     client = Client(y, seen.channel, None) if client is None and y is not None else client
     test = control = None
+    negative = not judged(own.scores).outcome.leaks
     if client is not None and len(found.x) == len(x):
-        test = explain(attack, victim, seen, found, x, client, nothing=nothing, shows=shows, thorough=enough, seed=seed)
+        test = explain(
+            attack,
+            victim,
+            seen,
+            found,
+            x,
+            client,
+            nothing=nothing,
+            shows=shows,
+            thorough=enough and negative,
+            seed=seed,
+        )
     verdict = judged(own.scores, test=test, control=leaks_undefended)
-    if control_of is not None and test is not None and enough and not verdict.outcome.leaks:
+    if control_of is not None and test is not None and enough and negative:
         control = control_of(attack, victim, seen, starts=test.cause is Cause.SEARCH)
         verdict = judged(own.scores, test=test, control=control.passed)
     return Result(
