@@ -217,7 +217,7 @@ def run_summary(
     lines += [plain(first.text), ""] if first else []
     lines += [*_gate(records, limit), ""]
     rows = [_row(record) for record in records]
-    head = ("set-up", "verdict", "why", "SSIM", "PSNR", "null PSNR")
+    head = ("set-up", "verdict", "SSIM", "PSNR", "null PSNR", "why")
     lines += [*_table(head, rows[:ROWS]), ""] if rows else []
     lines += [f"- **{plain(v.asked)}** {plain(v.badge)}: {plain(v.text)}" for v in answered[1:]]
     lines += [""] if answered[1:] else []
@@ -288,7 +288,7 @@ def _gate(records: Sequence[Record], limit: Outcome | None) -> list[str]:
 
 def _row(record: Record) -> tuple[str, ...]:
     figures = (_figure(record.scores, "ssim"), _figure(record.scores, "psnr"), _figure(record.null, "psnr"))
-    return code(record.case.name), _word(record), plain("" if record.verdict is None else why(record.verdict)), *figures
+    return code(record.case.name), _word(record), *figures, plain("" if record.verdict is None else why(record.verdict))
 
 
 def _word(record: Record) -> str:
