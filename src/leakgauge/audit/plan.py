@@ -495,6 +495,10 @@ def _limited(case: Case, steps: int) -> Case:
     return case if "steps" in case.options else with_steps(case, steps)
 
 
+CONTROL_SHARE = 0.35
+"""Of the time of updates, for controls with starts near the truth; where these would take more, they are left out."""
+
+
 def _control_cost(draft: _Draft, cases: Sequence[Case], extent: Extent) -> Cost:
     """Of the controls of these cases: for each model one search for a single image, and one from each start near the truth."""
     runs = {"full": 1 + len(GIVEN), "plain": 1, "none": 0}[extent]
@@ -540,10 +544,12 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
     enough = max((enough_steps(case) for case in every), default=0)
     controls: Extent = "none"
     for extent in reversed(EXTENTS):  # the last that fits
-        if (total + _control_cost(draft, every, extent)).seconds(enough) <= SLACK * seconds:
+        own_cost = _control_cost(draft, every, extent)
+        modest = extent != "full" or own_cost.step <= CONTROL_SHARE * (total + own_cost).step
+        if modest and (total + own_cost).seconds(enough) <= SLACK * seconds:
             controls = extent
     total += _control_cost(draft, every, controls)
-    if controls != "full":
+    if controls != "full" and least([first]) <= SLACK * seconds:
         more = (_control_cost(draft, every, "full" if controls == "plain" else "plain")).seconds(enough)
         what = "starts near the truth were" if controls == "plain" else "the positive control of the attack was"
         so = "" if controls == "plain" else ", so no negative is evidence"
