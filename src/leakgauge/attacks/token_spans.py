@@ -31,6 +31,16 @@ ROOMY = 0.25
 """In a decoder the first layer with this share of its directions outside the span is taken; otherwise the one with the most."""
 SAME = 1e-4
 """Inputs that differ by less than this share of their length are the same."""
+CROWD = 1.25
+"""Tokens of the adversary's own batch for each direction that a gradient could have."""
+NEARLY = 0.9
+"""Such a batch fills at least this share of the possible directions, unless the vocabulary is too small to fill them."""
+LEFT = 4.0
+"""What the found sentences leave of the gradient may be this many times as large as white noise."""
+CHUNK = 512
+"""Rows of ids that are read at once."""
+ADAPTERS = ("lora_A", "lora_B")
+"""What ``peft`` calls the two factors of a low-rank adapter."""
 DEEPEST = 3
 """How many layers that read the context are looked at, from the first on."""
 
@@ -39,17 +49,18 @@ DEEPEST = 3
 class SpanLimit:
     """What one layer's gradient can tell, known before any candidate is tried.
 
-    ``level`` "tokens": the layer reads each token by itself; "sentences": it reads the context. The layers together have ``rows`` outputs
-    (adapters: the sum of their ranks) and read inputs of ``width``; ``rank`` directions of their gradient are above rounding or
-    noise. The batch has ``places``. ``by_place``: a token has another input at each place, so all tokens count; otherwise, on the level
-    of tokens, distinct tokens do. ``adapters``: only adapters are shared. ``first_step``: their second factor is zero, so the
-    first has no gradient, and only what the first makes of the input is seen.
+    ``level`` "tokens": the layer reads each token by itself; "sentences": it reads the context. The layers that read the same input, of
+    ``width``, have ``rows`` outputs together (adapters: the sum of their ranks). Their gradient has at most ``attainable`` directions, as a
+    larger batch of the adversary's own shows; ``rank`` of them are above rounding or noise in this update. The batch has ``places``.
+    ``by_place``: a token has another input at each place. ``adapters``: only adapters are shared. ``first_step``: their second
+    factor is zero, so the first has no gradient, and only what the first makes of the input is seen.
     """
 
     level: Literal["tokens", "sentences"]
     layer: str
     width: int
     rows: int
+    attainable: int
     rank: int
     places: int
     by_place: bool
@@ -58,8 +69,8 @@ class SpanLimit:
 
     @property
     def most(self) -> int:
-        """Inputs that can be told: fewer than the width, for one direction must be left, and at most one for each row."""
-        return min(self.width - 1, self.rows)
+        """Inputs that can be told: fewer than the width, for one direction must be left, and no more than the gradient has directions."""
+        return min(self.width - 1, self.attainable)
 
     @property
     def counts(self) -> Literal["distinct tokens", "tokens"]:
@@ -68,8 +79,8 @@ class SpanLimit:
 
     @property
     def fits(self) -> bool:
-        """Whether the batch has fewer inputs than that, as far as its gradient shows."""
-        return self.rank < min(self.width, self.rows)
+        """Whether the batch has fewer inputs than its gradient could show."""
+        return self.rank < min(self.width, self.attainable)
 
     @property
     def certain(self) -> bool:
@@ -95,10 +106,10 @@ class Spans:
     sentences: Level | None
     silent: tuple[int, ...]
     """Places that get no gradient of their own in this model, such as the last of a model that predicts the next token."""
-
-    @property
-    def limits(self) -> tuple[SpanLimit, ...]:
-        return tuple(level.limit for level in (*self.tokens, *((self.sentences,) if self.sentences else ())))
+    coarse: bool
+    """Whether noise or low precision moved the gradient by more than rounding does."""
+    limits: tuple[SpanLimit, ...]
+    """Of these levels; if none can tell sentences, also the widest of those that could with a smaller batch."""
 
 
 def span_limits(victim: Victim, seen: Observation, *, seed: int = 0) -> tuple[SpanLimit, ...]:
@@ -121,14 +132,19 @@ class TokenSpans:
         spans = _spans(victim, seen, signal, seed=seed)
         space = victim.space
         assert isinstance(space, Tokens)
-        guess = any(level.span.coarse for level in spans.tokens)
-        sets = token_sets(spans, _candidates(victim, signal, size), size, guess=guess)
+        among, filler = _candidates(victim, signal, size), self._filler(victim)
+        sets = token_sets(spans, among, size, guess=False)
+        found = self._sentences(spans, sets, size, guess=False, seed=seed)
+        answer = _answer(spans, sets, found, size, guess=False, filler=filler)
+        guess = not answer.whole and spans.coarse
+        if guess:
+            sets = token_sets(spans, among, size, guess=True)
+            found = self._sentences(spans, sets, size, guess=True, seed=seed)
+            answer = _answer(spans, sets, found, size, guess=True, filler=filler)
         if not any(len(one) for one in sets):
             raise Inapplicable(
                 "no token is in the span of the first layer's gradient: it holds more tokens than it has directions, or was pruned"
             )
-        found = self._sentences(spans, sets, size, guess=guess, seed=seed)
-        answer = _answer(spans, sets, found, size, guess=guess, filler=self._filler(victim))
         return Reconstruction.single(
             victim.to_input(answer.ids),
             labels_or_none(self.labels, victim, seen, seed=seed),
@@ -144,7 +160,6 @@ class TokenSpans:
         level = spans.sentences
         if level is None:
             return Found()
-        guess = guess or level.span.coarse
         if spans.reader.causal:
             return by_place(spans.reader, level.reading, level.span, sets, size, guess=guess)
         return by_descent(spans.reader, level.reading, level.span, sets, size, tries=self.tries, seed=seed)
@@ -169,12 +184,12 @@ def _spans(victim: Victim, seen: Observation, signal: Signal, *, seed: int) -> S
     require_gradients(seen.channel)
     require_no_decay(seen.channel)
     reader = text_reader(victim, list(signal), seed=seed)
-    ids = own_ids_of(victim, seed=seed)
-    with private_randomness(seed, victim.device):
-        with torch.no_grad():
-            unlikely = victim(ids).argmin(-1)  # so the gradient does not vanish
-        own = Gradient()(victim, ids, unlikely)
-    alone = [_level(reader, reading, victim, seen, signal) for reading in reader.readings if reading.alone]
+    single = [reading for reading in reader.readings if reading.alone]
+    context = [reading for reading in reader.readings if not reading.alone][:DEEPEST]
+    ids, own = _own_gradient(victim, 1, seed=seed)
+    most = max((min(reading.width, reading.rows) for reading in (*single, *context)), default=0)
+    _, crowd = _own_gradient(victim, math.ceil(CROWD * most / ids.shape[1]), seed=seed)
+    alone = [_level(reading, victim, seen, signal, crowd) for reading in single]
     levels = [level for level in alone if level is not None]
     if not levels:
         raise Inapplicable(
@@ -184,16 +199,20 @@ def _spans(victim: Victim, seen: Observation, signal: Signal, *, seed: int) -> S
     if not fitting:
         raise Inapplicable(_too_many(max((level.limit for level in levels), key=lambda limit: limit.most)))
     heard = [_heard(reader, level.reading, own, ids) for level in fitting]
-    passing = torch.stack(heard).all(0)
+    passing = max(heard, key=lambda one: int(one.sum()))  # q of a decoder has no gradient at the first place, v has
+    fitting = [level for level, one in zip(fitting, heard, strict=True) if bool((one | ~passing).all())]
     if int(passing.sum()) * 2 < len(passing):
         raise Inapplicable(
             f"the gradient of {fitting[0].reading.module} mixes the places of a sentence: of {len(passing)} tokens of the adversary's "
             f"own only {int(passing.sum())} are in its span, because too few places of the model's output are used"
         )
-    chosen = None
-    for reading in [reading for reading in reader.readings if not reading.alone][:DEEPEST]:
-        level = _level(reader, reading, victim, seen, signal)
-        if level is None or not level.limit.fits:
+    chosen, full = None, None
+    for reading in context:
+        level = _level(reading, victim, seen, signal, crowd)
+        if level is None:
+            continue
+        if not level.limit.fits:
+            full = level.limit if full is None or level.limit.most > full.most else full
             continue
         if bool((_heard(reader, reading, own, ids) | ~passing).all()):
             if chosen is None or level.span.free > chosen.span.free:
@@ -201,16 +220,22 @@ def _spans(victim: Victim, seen: Observation, signal: Signal, *, seed: int) -> S
             if reader.causal and chosen.span.free >= ROOMY * chosen.span.width:
                 break
     silent = tuple((~passing).nonzero().flatten().tolist())
-    return Spans(reader, tuple(fitting), chosen, silent)
+    said = [chosen.limit] if chosen is not None else [full] if full is not None else []
+    coarse = any(level.span.coarse for level in (*fitting, *((chosen,) if chosen is not None else ())))
+    return Spans(reader, tuple(fitting), chosen, silent, coarse, (*(level.limit for level in fitting), *said))
 
 
-def own_ids_of(victim: Victim, *, seed: int) -> Tensor:
-    """One sentence of the adversary's own."""
+def _own_gradient(victim: Victim, count: int, *, seed: int) -> tuple[Tensor, Signal]:
+    """Sentences of the adversary's own, and their gradient."""
     assert isinstance(victim.space, Tokens)
-    return victim.to_input(own_ids(victim.space, 1, seed=seed))
+    ids = victim.to_input(own_ids(victim.space, count, seed=seed))
+    with private_randomness(seed, victim.device):
+        with torch.no_grad():
+            unlikely = victim(ids).argmin(-1)  # so the gradient does not vanish
+        return ids, Gradient()(victim, ids, unlikely)
 
 
-def _level(reader: TextReader, reading: Reading, victim: Victim, seen: Observation, signal: Signal) -> Level | None:
+def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, crowd: Signal) -> Level | None:
     """None if all gradients of the layers are zero."""
     places = batch_size(seen) * victim.space.shape[0]
     shared = [one for one in reading.readers if bool(signal[one.parameter].any())]
@@ -218,12 +243,16 @@ def _level(reader: TextReader, reading: Reading, victim: Victim, seen: Observati
     span = row_span([one.gradient(signal) for one in shared], inputs=places, floors=floors)
     if span is None:
         return None
+    largest = row_span([one.gradient(crowd) for one in shared], inputs=max(span.rows, span.width))
+    bound = min(span.rows, span.width)
+    attainable = bound if largest is None or largest.rank < NEARLY * bound else largest.rank
     inner = [_is_adapter(one.module) for one in reading.readers]
     limit = SpanLimit(
         level="tokens" if reading.alone else "sentences",
         layer=reading.module,
         width=span.width,
         rows=span.rows,
+        attainable=attainable,
         rank=span.rank,
         places=places,
         by_place=reading.by_place,
@@ -239,9 +268,6 @@ def _update_rounding(victim: Victim, seen: Observation, name: str) -> float:
         return 0.0
     weight = victim.parameters()[name]
     return torch.finfo(weight.dtype).eps * float(weight.double().norm()) / math.sqrt(weight.numel())
-
-
-ADAPTERS = ("lora_A", "lora_B")
 
 
 def _is_adapter(module: str) -> bool:
@@ -266,10 +292,10 @@ def _heard(reader: TextReader, reading: Reading, own: Signal, ids: Tensor) -> Te
 
 
 def _too_many(limit: SpanLimit) -> str:
-    what = "ranks of the adapters" if limit.adapters and limit.rows <= limit.width else "directions"
+    what = "ranks of the adapters" if limit.adapters and limit.rows < limit.width else "directions"
     return (
-        f"the gradient of {limit.layer} fills all {min(limit.rows, limit.width)} {what}: the batch has more {limit.counts} "
-        f"than the {limit.most} that can be told, or there is noise"
+        f"the gradient of {limit.layer} fills all {min(limit.width, limit.attainable)} {what}: the batch has as many {limit.counts} "
+        "or more, or there is noise"
     )
 
 
@@ -291,24 +317,21 @@ def _candidates(victim: Victim, signal: Signal, size: int) -> Tensor:
 def token_sets(spans: Spans, among: Tensor, size: int, *, guess: bool) -> list[Tensor]:
     """For each place the ids out of ``among`` that may be there: what the layers would read is in the span of every level of tokens.
 
-    With ``guess`` those that are nearest: as many as there are sentences at each place, or as many as the gradient has directions.
+    With ``guess`` also those that are nearest: as many as there are sentences at each place, or as many as the gradient has directions.
     """
     reader = spans.reader
     length = reader.victim.space.shape[0]
     by_place = any(level.reading.by_place for level in spans.tokens)
     ids = among[:, None].expand(-1, length) if by_place else _rows_of(among, length)
+    near = torch.ones(ids.shape, dtype=torch.bool, device=among.device)
+    for level in spans.tokens:
+        near &= _in_chunks(reader, level, ids, level.span.holds)
+    near = near if by_place else near.flatten()[: len(among), None]
     if guess:
-        distance = torch.zeros(ids.shape, dtype=torch.float64, device=among.device)
-        for level in spans.tokens:
-            distance += _in_chunks(reader, level, ids, level.span.distance)
+        distance = torch.stack([_in_chunks(reader, level, ids, level.span.distance) for level in spans.tokens]).sum(0)
         distance = distance if by_place else distance.flatten()[: len(among), None]
         most = size if by_place else min(level.span.rank for level in spans.tokens)
-        near = torch.zeros_like(distance, dtype=torch.bool).scatter(0, distance.argsort(0)[: max(1, most)], value=True)
-    else:
-        near = torch.ones(ids.shape, dtype=torch.bool, device=among.device)
-        for level in spans.tokens:
-            near &= _in_chunks(reader, level, ids, level.span.holds)
-        near = near if by_place else near.flatten()[: len(among), None]
+        near = near.scatter(0, distance.argsort(0)[: max(1, most)], value=True)
     found = [among[near[:, at]] for at in range(near.shape[1])]
     return found if by_place else found * length
 
@@ -317,10 +340,6 @@ def _in_chunks(reader: TextReader, level: Level, ids: Tensor, test: Callable[[Te
     """The test of what the level's layers read, for each of ``ids`` (n, length)."""
     parts = (reader.read(part, level.reading) for part in ids.split(CHUNK))
     return torch.cat([test(part.flatten(0, 1)).view(part.shape[:2]) for part in parts])
-
-
-CHUNK = 512
-"""Rows of ids that are read at once."""
 
 
 def _rows_of(ids: Tensor, length: int) -> Tensor:
@@ -390,7 +409,7 @@ def _new(vectors: Tensor, covered: Tensor) -> int:
 
 def _without_order(spans: Spans, sets: Sequence[Tensor], size: int, *, guess: bool, filler: int) -> Answer:
     """The tokens of each place, in any combination; one sentence of one candidate each is known."""
-    rows = [_column_by_column(sets, k, filler) for k in range(size)]
+    rows = [_laid_out(sets, k, size, filler) for k in range(size)]
     sure = False
     if size == 1 and not guess and not spans.silent and all(len(one) == 1 for one in sets):
         level = next(level for level in spans.tokens if level.reading.by_place or len(sets) == 1)
@@ -403,23 +422,22 @@ def explains(span: RowSpan, vectors: Tensor) -> bool:
     """Whether nothing is left of the gradient outside the span of ``vectors`` (n, width) but rounding or noise."""
     _, s, v = torch.linalg.svd(vectors / vectors.norm(dim=1, keepdim=True), full_matrices=False)
     basis = v[s > span.rounding * math.sqrt(vectors.numel()) * s[0]].T
-    scaled = (span.values[:, None] * span.basis.T)
+    scaled = span.values[:, None] * span.basis.T
     left = scaled - (scaled @ basis) @ basis.T
     largest = float(torch.linalg.matrix_norm(left, 2))
     return largest <= LEFT * (math.sqrt(span.rows) + math.sqrt(span.width))
-
-
-LEFT = 4.0
-"""What remains may be this many times as large as white noise."""
 
 
 def _padded(ids: Tensor, length: int, filler: int) -> Tensor:
     return torch.cat([ids, ids.new_full((length - len(ids),), filler)])
 
 
-def _column_by_column(sets: Sequence[Tensor], k: int, filler: int) -> Tensor:
-    """The k-th token of each place, over again if a place has fewer."""
-    return torch.stack([one[k % len(one)] if len(one) else sets[0].new_tensor(filler) for one in sets])
+def _laid_out(sets: Sequence[Tensor], k: int, size: int, filler: int) -> Tensor:
+    """Sentence k: a candidate of each place, others at each place if all places have the same, so that as many as possible occur."""
+    chosen = [
+        one[(k + at * size) % len(one)] if len(one) else sets[0].new_tensor(filler) for at, one in enumerate(sets)
+    ]
+    return torch.stack(chosen)
 
 
 def stated(limits: Sequence[SpanLimit]) -> tuple[tuple[str, str], ...]:
@@ -445,6 +463,7 @@ def _notes(
         notes.append("the gradient is noisy or of low precision: the nearest sentences, a best guess")
     if not answer.sentences:
         notes.append("no sentence was put together: only the tokens of each place are known")
+        notes.extend(_too_many(limit) for limit in spans.limits if not limit.fits)
     elif answer.whole:
         notes.append("the sentences explain every direction of the gradient")
     elif not guess:
@@ -467,8 +486,8 @@ def token_spans(*, padding: int | None = None, tries: int = 8) -> TokenSpans:
 
     The first attention reads each token by itself: every id of the vocabulary is tested, at every place if positions are learned. Layers
     after it read the context: sentences are put together so that what such a layer would read is in the span too. A decoder's
-    beginnings are tested one by one, place by place; an encoder's sentences are found by descent (``tries`` starts for each). Whole batches,
-    frozen embeddings, tied output layers, learned and rotary positions, and adapters are all covered, for a gradient or one local step.
+    beginnings are tested one by one, place by place; an encoder's sentences are found by descent (``tries`` starts for each). This covers
+    batches, frozen embeddings, tied output layers, learned and rotary positions, and adapters, for a gradient or one local step.
     ``padding`` is the id that fills short sentences, if the embedding does not name it.
 
     How far a vector may be outside the span follows from the rounding of the gradient (:mod:`leakgauge.inversion.row_spans`); noise and low
@@ -478,6 +497,6 @@ def token_spans(*, padding: int | None = None, tries: int = 8) -> TokenSpans:
     Deviations: the paper sets its tolerances by hand, tests the second attention where here the first layer that reads the context and has
     directions left is taken, and searches encoders exhaustively with pruning.
 
-    Ref: DAGER (Petrov et al. 2024), Theorem 3.1 and section 4 — span checks of tokens and sequences
+    Ref: DAGER (Petrov et al. 2024), abstract — low rank of attention gradients, span checks of tokens and sequences
     """
     return TokenSpans(labels=infer_labels(), padding=padding, tries=tries)

@@ -126,7 +126,11 @@ def _takes_shorter(victim: Victim, ids: Tensor, whole: Mapping[str, Tensor], rea
     module = readings[0].module
     try:
         cut = inputs_of(victim, ids[:, :-1], [module])[module]
-    except (RuntimeError, ValueError, IndexError):  # a model of a fixed length, whose own code may say so in any of these
+    except (
+        RuntimeError,
+        ValueError,
+        IndexError,
+    ):  # a model of a fixed length, whose own code may say so in any of these
         return False
     return _same(cut, whole[module][:, :-1])
 

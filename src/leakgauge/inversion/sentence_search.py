@@ -48,9 +48,7 @@ def by_place(
     starts = torch.zeros(1, 0, dtype=torch.long, device=span.basis.device)
     so_far = span.values.new_zeros(1)
     for at, candidates in enumerate(sets):
-        tried = torch.cat(
-            [starts.repeat_interleave(len(candidates), 0), candidates.repeat(len(starts))[:, None]], 1
-        )
+        tried = torch.cat([starts.repeat_interleave(len(candidates), 0), candidates.repeat(len(starts))[:, None]], 1)
         found.tested += len(tried)
         vectors = reader.read(tried, reading, last=True) if len(tried) else span.basis[:0]
         near = span.distance(vectors)
