@@ -56,10 +56,10 @@ class Adapted(nn.Module):
     def __init__(self, base: nn.Linear, rank: int, *, first: bool) -> None:
         super().__init__()
         self.base_layer = base
-        self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, rank, bias=False)})
-        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, base.out_features, bias=False)})
-        nn.init.normal_(self.lora_A["default"].weight, std=base.in_features**-0.5)
-        nn.init.normal_(self.lora_B["default"].weight, std=0.0 if first else 0.02)
+        down, up = nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
+        nn.init.normal_(down.weight, std=base.in_features**-0.5)
+        nn.init.normal_(up.weight, std=0.0 if first else 0.02)
+        self.lora_A, self.lora_B = nn.ModuleDict({"default": down}), nn.ModuleDict({"default": up})
 
     def forward(self, z: Tensor) -> Tensor:
         return self.base_layer(z) + self.lora_B["default"](self.lora_A["default"](z))
@@ -70,9 +70,9 @@ def victim_of(kind: str, width: int, *, seed: int, rank: int = 0, first: bool = 
     if rank:
         model.requires_grad_(False)
         torch.manual_seed(seed)
-        for layer in model.model.model.layers:
-            for name in ("q_proj", "v_proj"):
-                setattr(layer.self_attn, name, Adapted(getattr(layer.self_attn, name), rank, first=first))
+        for name, module in list(model.named_modules()):
+            if isinstance(module, nn.Linear) and name.endswith(("q_proj", "v_proj")):
+                model.set_submodule(name, Adapted(module, rank, first=first))
     return Victim(model, space)
 
 
