@@ -549,7 +549,7 @@ class ScanRun:
         left_out = [name for place, name in enumerate(self.names) if place not in kept]
         note = (
             f"{len(left_out)} of {count} cuts were not attacked for lack of time: {few(left_out)}; a longer budget or --cut "
-            "attacks them. Until then nothing is known about them."
+            "attacks them. Each leaks at least what the attacked cuts after it leak; more is not known."
         )
         self.plan = replace(
             self.plan, cuts=tuple(self.plan.cuts[place] for place in kept), notes=(*self.plan.notes, note)
