@@ -358,6 +358,13 @@ class Asked:
     names: tuple[str, ...] = ()
     every: bool = False
 
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 0:
+            raise BadInput(f"the number of epochs must be at least 0, got {self.epochs}")
+        if self.epochs is not None and self.budget is not None:
+            raise BadInput("give either --epochs or --attack-budget, which decides the number of epochs")
+        _threshold(self)
+
 
 def parted(setup: Setup) -> tuple[Images, Images]:
     """The adversary's images and those that are attacked: every fifth of each class, whatever the order of the data.
@@ -391,10 +398,6 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
     classes = check_fits(setup)
     auxiliary, test = parted(setup)
     threshold = _threshold(asked)
-    if asked.epochs is not None and asked.epochs < 0:
-        raise BadInput(f"the number of epochs must be at least 0, got {asked.epochs}")
-    if asked.epochs is not None and asked.budget is not None:
-        raise BadInput("give either --epochs or --attack-budget, which decides the number of epochs")
     grey_or_colour = test.images.shape[1] in (1, 3)
     every = cuts(setup.victim, images=test.images if grey_or_colour else None, multi_tensor=True)
     listed = tuple(cut for cut in every if cut.single)
