@@ -128,7 +128,9 @@ def test_features_are_matched_as_features():
 def test_without_anything_that_applies_it_is_refused_with_the_reasons():
     victim, x, y = testing.tiny_case("cnn")
     regression = Victim(victim.model, victim.space, loss=lambda out, y: (out[:, 0] - y.view(len(out))).square().mean())
-    with pytest.raises(Inapplicable, match=r"^labels cannot be optimised .*reveal the labels$"):  # not a list of every attack
+    with pytest.raises(
+        Inapplicable, match=r"^labels cannot be optimised .*reveal the labels$"
+    ):  # not a list of every attack
         strongest(steps=20)(regression, share(regression, Gradient(), x, y))
 
 
@@ -138,7 +140,9 @@ def test_several_labels_per_image_must_be_revealed(loss):
     several = Victim(victim.model, victim.space, loss=loss)
     y = (torch.arange(8).view(2, 4) % 3 == 0).float()
     for attack in (strongest(steps=20), inverting_gradients(steps=2)):
-        with pytest.raises(Inapplicable, match="several labels under this loss, which no rule reads; reveal the labels"):
+        with pytest.raises(
+            Inapplicable, match="several labels under this loss, which no rule reads; reveal the labels"
+        ):
             attack(several, share(several, Gradient(), x, y))
     seen = share(several, Gradient(), x, y, reveal=(Size(), Labels()))
     assert strongest(steps=20)(several, seen).x.shape == x.shape
