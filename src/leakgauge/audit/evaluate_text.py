@@ -80,7 +80,7 @@ def evaluate_text(
     found = attack(victim, seen, seed=seed)
     labels = y if y.dim() == 1 else None
     guesses = {name: _scored(ids, x, padding) for name, ids in own_guesses(victim, len(x), public, seed=seed).items()}
-    with suppress(Inapplicable):  # the null run's ids are drawn at random and repeat less than text does, so it may be refused
+    with suppress(Inapplicable):  # its ids are drawn at random and repeat less than text does
         guesses["null run"] = score_text(null_run(attack, victim, seen, seed=seed), x, None, padding=padding)
     null = strongest_null(*guesses.values())
     scores, known = score_text(found, x, labels, padding=padding), assumed(attack, seen)
