@@ -79,7 +79,10 @@ KEY = ("part", "steps", "model", "batch", "defense", "number", "attack")
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Mean SSIM of each cell: ours, the best single recipe by the truth, and each of them."""
     names = list(attacks(1))
-    lines = [f"| model | batch | defense | {' | '.join(names)} | of the best |", "|---|---|---|" + "---|" * (len(names) + 1)]
+    lines = [
+        f"| model | batch | defense | {' | '.join(names)} | of the best |",
+        "|---|---|---|" + "---|" * (len(names) + 1),
+    ]
     held = 0
     cells = list(dict.fromkeys((row["model"], row["batch"], row["defense"]) for row in rows))
     for cell in cells:
@@ -90,7 +93,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         held += share_ >= 1 - BELOW
         shown = [f"{mean[name]:.3f}" if name in mean else "–" for name in names]
         lines.append(f"| {' | '.join(map(str, (*cell, *shown)))} | {share_:.2f} |")
-    return "\n".join([*lines, "", f"Within {BELOW:.0%} of the best single recipe, or above it: {held} of {len(cells)} cells."])
+    return "\n".join(
+        [*lines, "", f"Within {BELOW:.0%} of the best single recipe, or above it: {held} of {len(cells)} cells."]
+    )
 
 
 def read_rows(path: Path | None) -> list[dict[str, Any]]:
@@ -107,7 +112,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(attacks(1)), default=list(attacks(1)), help="attacks")
     parser.add_argument("--models", nargs="+", choices=list(PRETRAINED), default=list(PRETRAINED))
     parser.add_argument("--sizes", nargs="+", type=int, default=[1, 4])
-    parser.add_argument("--out", type=Path, help="append one JSON line per attack; those that are in it are not run again")
+    parser.add_argument(
+        "--out", type=Path, help="append one JSON line per attack; those that are in it are not run again"
+    )
     parser.add_argument("--from", dest="source", type=Path, help="print the table of an earlier --out file and stop")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -600,7 +600,9 @@ def _cost(case: Case, *, load: Load) -> Cost:
         return Cost()
     attack = case.build_attack()
     runs = attack.sample()[1] if isinstance(attack, Sampled) else 1
-    return Cost(found.fixed + (runs - 1) * found.step, found.step)  # the batch is shared once; each search judges its last image
+    return Cost(
+        found.fixed + (runs - 1) * found.step, found.step
+    )  # the batch is shared once; each search judges its last image
 
 
 READING = 10
