@@ -178,13 +178,15 @@ class Oracle:
     @classmethod
     def fit(cls, victim: Victim, x: Tensor, y: Tensor, size: int, *, batches: int = 1000, seed: int = 0) -> Oracle:
         """What n + B·∂b = B·p̄ is on average, and by kernel ridge regression how it changes; the penalty is the best of seven on the
-        last quarter of the batches."""
+        last quarter of the batches, which are of other images."""
         rng = torch.Generator().manual_seed(seed)
-        drawn = [torch.randint(len(y), (size,), generator=rng) for _ in range(batches)]
+        kept, first = 3 * batches // 4, 3 * len(y) // 4
+        drawn = [torch.randint(first, (size,), generator=rng) for _ in range(kept)]
+        drawn += [torch.randint(first, len(y), (size,), generator=rng) for _ in range(batches - kept)]
         inputs = torch.stack([_whole_head(victim, share(victim, Gradient(), x[rows], y[rows])) for rows in drawn])
         counts = torch.stack([torch.bincount(y[rows], minlength=CLASSES).double() for rows in drawn])
         counts += size * inputs[:, -CLASSES:]
-        mean, usual, kept = inputs.mean(0), counts.mean(0), 3 * batches // 4
+        mean, usual = inputs.mean(0), counts.mean(0)
         inputs = inputs - mean
         kernel, wanted = inputs @ inputs.T, counts - usual
         unit, tried = float(kernel.diagonal().mean()), list[tuple[float, float]]()
