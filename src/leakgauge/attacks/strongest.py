@@ -38,7 +38,6 @@ from leakgauge.core import (
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import LBFGS, Adam, CosineDecay, Descent, Given, Matching, TotalVariation, infer_labels
-from leakgauge.inversion.labels import ReadLabels, batch_size, read_or_none
 from leakgauge.inversion.labels import ReadLabels, as_targets, batch_size, read_or_none
 from leakgauge.inversion.matching import too_narrow, widen
 from leakgauge.inversion.mismatch import label_images, layer_mismatch
