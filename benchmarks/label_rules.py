@@ -1,6 +1,6 @@
 """How many labels each rule reads from the gradient of the head: trained and untrained networks, batches of 1 to 128.
 
-    python -m benchmarks.label_rules [--out FILE] [--families NAME ...] [--quick] [--tune]
+    python -m benchmarks.label_rules [--out FILE] [--families NAME ...] [--sizes B ...] [--quick] [--tune]
     python -m benchmarks.label_rules --from FILE
 
 Networks of five families are trained on 2000 embedded Fashion-MNIST images with Adam (0, 2 and 6 epochs). The client's batches come
@@ -10,7 +10,7 @@ learning rate of 0.02 or 0.1. Networks with batch
 normalisation run in train mode, as clients do. The score is the share of the label multiset that is right: Σ_c min(n̂_c, n_c)/B.
 
 Rules: ``oracle`` is no rule but what the head's gradient can be made to say: a ridge regression from all of ∂W and ∂b to the counts,
-fitted for each network on 1000 batches of other images with their true labels, which no server has (gradients of batches of 32 drawn at
+fitted for each network on 400 batches of other images with their true labels, which no server has (gradients of batches of 32 drawn at
 random only). ``even`` guesses every class equally often; ``bias counts`` is Wainakh et al.'s; ``plain`` is n = B/K − B·∂b; ``expected`` is
 :class:`ExpectedCounts` without public images, ``expected+`` with 250 of them (not the client's, without labels). ``states`` and
 ``states+`` are the shares that these two expect of themselves.
@@ -176,7 +176,7 @@ class Oracle:
     usual: Tensor
 
     @classmethod
-    def fit(cls, victim: Victim, x: Tensor, y: Tensor, size: int, *, batches: int = 1000, seed: int = 0) -> Oracle:
+    def fit(cls, victim: Victim, x: Tensor, y: Tensor, size: int, *, batches: int = 400, seed: int = 0) -> Oracle:
         """What n + B·∂b = B·p̄ is on average, and by kernel ridge regression how it changes; the penalty is the best of seven on the
         last quarter of the batches, which are of other images."""
         rng = torch.Generator().manual_seed(seed)
@@ -309,6 +309,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one small network, batches of 8 and 32")
     parser.add_argument("--tune", action="store_true", help="the networks and images that constants are chosen on")
+    parser.add_argument("--sizes", nargs="+", type=int, choices=list(DRAWS), default=list(DRAWS), help="of batches")
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument(
         "--out", type=Path, help="append one JSON line per batch; networks that are in it are not run again"
@@ -322,11 +323,12 @@ def main() -> None:
     rows = [] if options.out is None else read_rows(options.out)
     done = {(row["family"], row["epochs"]) for row in rows}
     part = TUNED if options.tune else REPORTED
+    draws = {8: 2, 32: 2} if options.quick else {size: DRAWS[size] for size in options.sizes}
     for family in options.families[:1] if options.quick else options.families:
         for epochs in list(part.seeds)[:2] if options.quick else part.seeds:
             if (family, epochs) in done:
                 continue
-            new = list(rows_of(family, epochs, part, draws={8: 2, 32: 2} if options.quick else DRAWS))
+            new = list(rows_of(family, epochs, part, draws=draws))
             rows += new
             if options.out is not None:
                 with options.out.open("a", encoding="utf-8") as stream:
