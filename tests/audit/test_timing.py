@@ -98,7 +98,7 @@ def test_a_small_set_up_is_not_estimated_at_the_cost_of_a_large_one(quick):
 def test_the_cost_of_several_searches_is_told_from_one(quick, load, monkeypatch):
     Clock(0.3, 0.01).on(monkeypatch)
     (found,) = costs([quick(attack="strongest", options={})], load=load)
-    assert (found.fixed, found.step) == pytest.approx((0.3 + 4 * 0.01, 0.01))
+    assert (found.fixed, found.step) == pytest.approx((0.3 + 3 * 0.01, 0.01))
 
 
 def test_no_cost_where_the_attack_refuses_or_takes_no_steps(quick, load, monkeypatch):
