@@ -527,6 +527,8 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
         else:
             notes.append(f"{case.short_name()} was left out: it takes at least {duration(least([case]))}")
     own = [case for case in own if case in kept]
+    if short:  # it may take all the time there is, and more
+        own = [*(case for case in own if case is not first), first]
     every = Plan(request, cases=tuple(own), ladder=tuple(changes)).every_case
     total = sum((cost(case) for case in every), Cost())
     enough = max((enough_steps(case) for case in every), default=0)
