@@ -39,7 +39,7 @@ from leakgauge.audit.questions.training import TrainingPlan, plan_training, tria
 from leakgauge.audit.questions.updates import dishonest, ladder, pointless
 from leakgauge.audit.scoring import pair_images
 from leakgauge.audit.session import Load, Setup, check_fits, modes_differ, set_up
-from leakgauge.audit.timing import Cost, cost_of, elapsed
+from leakgauge.audit.timing import MEASURABLE, Cost, cost_of_steps, elapsed
 from leakgauge.audit.typed import Misfit, typed
 from leakgauge.core import Sampled
 from leakgauge.errors import BadInput, Inapplicable
@@ -53,7 +53,7 @@ ORDER: tuple[Question, ...] = ("split", "training", "defenses", "updates")
 """The order of planning: what can take any number of iterations comes last and gets the rest, at least what a verdict needs."""
 PLANNING = 0.1
 """Share of the budget for finding out what things cost; set-ups that were not tried by then are estimated from those that were."""
-REHEARSAL = 0.5 * PLANNING
+REHEARSAL = 0.3 * PLANNING
 """Share of the budget for setting up each case once, to find mistakes early; what is late meets them in its run."""
 PASSES = 24
 """Forward passes over all images that the shortest scan of cuts costs: three cuts by regression, least squares and decoders."""
@@ -357,9 +357,14 @@ def make_plan(
 
 
 def rehearse(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> None:
-    """Sets every case up and shares its batch, so the user learns what to fix before anything runs. None is begun after ``until``."""
+    """Sets every case up and shares its batch, so the user learns what to fix before anything runs.
+
+    None is begun that would end after ``until`` if it took as long as the longest so far.
+    """
+    longest, began = 0.0, time.perf_counter()
     for case in cases:
-        if time.perf_counter() > until:
+        longest, began = max(longest, time.perf_counter() - began), time.perf_counter()
+        if began + longest > until:
             return
         setup = set_up(case, load)
         check_fits(setup)
@@ -515,7 +520,8 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
 
     All get the same number of steps, so two that differ in one thing can be compared, but never fewer than a negative needs to count.
     Where there is no time for that, single changes go first, then the set-ups that cost most. The one that counts is always
-    attacked, with the steps there are. Controls come last: starts near the truth are dropped first, then the control itself.
+    attacked, with the steps there are; if these are too few for a verdict, cheaper set-ups that can have one get up to half of the time.
+    Controls come last: starts near the truth are dropped first, then the control itself.
     """
     request, notes = draft.request, list[str]()
 
@@ -532,13 +538,17 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
         notes.append(f"single changes of the set-up were left out: they take at least {duration(more)} more")
         changes = []
     first = next((case for case in own if case.content_key() == request.main.content_key()), own[0])
+    short = least([first]) > SLACK * seconds
+    room = least([first]) + JUDGED * seconds if short else SLACK * seconds
     kept = [first]
     for case in sorted((case for case in own if case is not first), key=lambda case: least([case])):
-        if "steps" not in accepted_options(case) or least([*kept, case]) <= SLACK * seconds:
+        if "steps" not in accepted_options(case) or least([*kept, case]) <= room:
             kept.append(case)
         else:
             notes.append(f"{case.short_name()} was left out: it takes at least {duration(least([case]))}")
     own = [case for case in own if case in kept]
+    if short:  # it may take all the time there is, and more
+        own = [*(case for case in own if case is not first), first]
     every = Plan(request, cases=tuple(own), ladder=tuple(changes)).every_case
     total = sum((cost(case) for case in every), Cost())
     enough = max((enough_steps(case) for case in every), default=0)
@@ -549,21 +559,26 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
         if modest and (total + own_cost).seconds(enough) <= SLACK * seconds:
             controls = extent
     total += _control_cost(draft, every, controls)
-    if controls != "full" and least([first]) <= SLACK * seconds:
+    if controls != "full" and not short:
         more = (_control_cost(draft, every, "full" if controls == "plain" else "plain")).seconds(enough)
         what = "starts near the truth were" if controls == "plain" else "the positive control of the attack was"
         so = "" if controls == "plain" else ", so no negative is evidence"
         notes.append(f"{what} left out{so}: at least {duration(more)} more")
-    if least([first]) > SLACK * seconds:
-        steps = total.affordable(seconds, fewest=1)
+    if short:
+        steps = cost(first).affordable(seconds - least([case for case in every if case is not first]), fewest=1)
         notes.append(
             f"there is time for {plural(steps, 'step')} on {first.short_name()}, and a negative counts only after {enough} "
             f"({duration(least([first]))}): give more time"
         )
     else:
         steps = total.affordable(seconds, fewest=max(enough, 1))
-    timed = [tuple(with_steps(case, steps) for case in some) for some in (own, changes)]
+    given = {case.content_key(): enough_steps(case) if short and case is not first else steps for case in every}
+    timed = [tuple(with_steps(case, given[case.content_key()]) for case in some) for some in (own, changes)]
     return timed[0], timed[1], tuple(notes), controls
+
+
+JUDGED = 0.5
+"""Share of the time for set-ups that can be judged, where the one that counts cannot."""
 
 
 def costs(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> list[Cost]:
@@ -579,11 +594,13 @@ def costs(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> list
         if alike in known:
             continue
         if "steps" not in accepted_options(case):  # a closed form takes little beside its scores
-            known[alike] = Cost(scoring(case.batch_size) + SHARING * _sharing(case, load))
+            late = tried and time.perf_counter() > until
+            sharing = _estimated(case, tried, known).step if late else _sharing(case, load)
+            known[alike] = Cost(scoring(case.batch_size) + SHARING * sharing)
         elif tried and time.perf_counter() > until:
             known[alike] = _estimated(case, tried, known)
         else:
-            found = _cost(case, load=load, warm=bool(tried))
+            found = _cost(case, load=load)
             besides = scoring(case.batch_size) + READING * found.step
             known[alike] = found + Cost(besides) if found.step else found
             tried.append(case)
@@ -591,16 +608,26 @@ def costs(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> list
 
 
 def _estimated(case: Case, tried: Sequence[Case], known: Mapping[str, Cost]) -> Cost:
-    """From the tried case that is most like it, by the images that go through the model in one replay."""
+    """From the tried case that is most like it, by the images that go through the model in one replay.
+
+    Fewer local steps take as much less time, being taken one after the other; smaller batches do not, and are assumed to save the square
+    root only.
+    """
     near = max(
         tried, key=lambda one: (one.model == case.model, one.mode == case.mode, -abs(_images(one) - _images(case)))
     )
-    ratio = max(1.0, _images(case) / _images(near))
-    return Cost(known[_alike(near)].fixed, known[_alike(near)].step * ratio)
+    found, batches = known[_alike(near)], case.batch_size / near.batch_size
+    ratio = _replayed(case) / _replayed(near) * (batches if batches > 1 else math.sqrt(batches))
+    return Cost(found.fixed * min(1.0, ratio), found.step * ratio)
 
 
 def _images(case: Case) -> int:
-    return case.batch_size * case.local_steps
+    return case.batch_size * _replayed(case)
+
+
+def _replayed(case: Case) -> int:
+    """Local steps of one replay."""
+    return case.local_steps * case.local_epochs
 
 
 def _alike(case: Case) -> str:
@@ -615,27 +642,19 @@ def attack_once(case: Case, load: Load) -> None:
     single(setup.victim, replace(setup.observation(case), labels=labels), seed=case.seed)
 
 
-def _warm_up(case: Case, load: Load) -> None:
-    """The first run of a process looks slower than a longer one; the smallest batch will do."""
-    small = replace(case, name="", batch_size=case.batch_sizes().start, local_steps=1)
-    if small.fits():
-        with suppress(Inapplicable):  # batch normalisation may need more than one image
-            attack_once(with_steps(small, 1), load)
-
-
-def _cost(case: Case, *, load: Load, warm: bool) -> Cost:
+def _cost(case: Case, *, load: Load) -> Cost:
     """Of the attack alone: null run and scores take little beside it. Nothing where it is refused or fails; the run meets that again."""
     try:
-        if not warm:
-            _warm_up(case, load)
-        found = cost_of(lambda steps: attack_once(with_steps(case, steps), load), warm=True)
+        found = cost_of_steps(lambda steps: attack_once(with_steps(case, steps), load))
     except BadInput:
         raise
     except Exception:  # noqa: BLE001 - a refusal or a crash: the run meets it again and records it
         return Cost()
     attack = case.build_attack()
     runs = attack.sample()[1] if isinstance(attack, Sampled) else 1
-    return Cost(runs * found.fixed, found.step)
+    return Cost(
+        found.fixed + (runs - 1) * found.step, found.step
+    )  # the batch is shared once; each search judges its last image
 
 
 READING = 40
@@ -652,11 +671,19 @@ def _sharing(case: Case, load: Load) -> float:
     return time.perf_counter() - began
 
 
+SCORED = 24
+"""Other images with which the time of scoring is measured; with fewer some scores are not computed."""
+
+
 def _scoring(case: Case, load: Load) -> float:
-    """Seconds of scoring a reconstruction and a null run; it matters for large images."""
+    """Seconds of scoring a reconstruction and a null run. Where that takes long, from one image and a few others."""
     setup = load(case)
-    truths = setup.images[case.first : case.first + case.batch_size]
-    return 2 * elapsed(lambda: pair_images(truths, truths, pool=setup.pool(case)))
+    truths, others = setup.images[case.first : case.first + case.batch_size], setup.pool(case)
+    one, some = truths[:1], None if others is None else others[:SCORED]
+    short = min(elapsed(lambda: pair_images(one, one, pool=some)) for _ in range(2))  # the first of a process warms up
+    if some is None or others is None or short < MEASURABLE:
+        return 2 * elapsed(lambda: pair_images(truths, truths, pool=others))
+    return 2 * short * len(truths) * (len(truths) + len(others)) / (1 + len(some))
 
 
 def again(case: Case, question: Question, option: str, value: int | None) -> str:
