@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from leakgauge.attacks import fit_generator, generative_prior, inverting_gradients
-from leakgauge.attacks.generator import whitened_components
+from leakgauge.priors.generator import whitened_components
 from leakgauge.audit import Case, embedded, score
 from leakgauge.audit.evaluate import null_run
 from leakgauge.channels import Gradient

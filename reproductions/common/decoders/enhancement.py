@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.decoder import Decoder, Deconvolution, Shape
-from leakgauge.attacks.decoder.networks import Calibrated, feature_map
+from leakgauge.priors.decoders.networks import Calibrated, feature_map
 from leakgauge.errors import BadInput
 
 Join = Literal["input", "residual", "concat"]

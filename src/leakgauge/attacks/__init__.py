@@ -21,7 +21,7 @@ from leakgauge.attacks.feature_matching import feature_matching as feature_match
 from leakgauge.attacks.federated_averaging import federated_averaging as federated_averaging
 from leakgauge.attacks.fishing import fishing as fishing
 from leakgauge.attacks.generative_prior import generative_prior as generative_prior
-from leakgauge.attacks.generator import fit_generator as fit_generator
+from leakgauge.priors.generator import fit_generator as fit_generator
 from leakgauge.attacks.gradinversion import gradinversion as gradinversion
 from leakgauge.attacks.idlg import idlg as idlg
 from leakgauge.attacks.imprint import imprint as imprint

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from leakgauge.attacks.decoder import FEWEST
-from leakgauge.attacks.generator import Generator, fit_generator
+from leakgauge.priors.decoders import FEWEST
+from leakgauge.priors.generator import Generator, fit_generator
 from leakgauge.core import Observation, Pixels, Reconstruction, Use, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example

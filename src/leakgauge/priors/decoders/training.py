@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoder.networks import Calibrated
-from leakgauge.attacks.decoder.recipes import Recipe
+from leakgauge.priors.decoders.networks import Calibrated
+from leakgauge.priors.decoders.recipes import Recipe
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import RecordedStep
 from leakgauge.errors import BadInput, Inapplicable
