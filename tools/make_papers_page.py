@@ -20,6 +20,14 @@ PACKAGE = "leakgauge"
 PAGE = Path("docs/papers.md")
 
 PAPERS: dict[str, str] = {
+    "Alkhouri et al. 2025": "Alkhouri, Liang, Huang, Dao, Qu, Ravishankar, Wang: *SITCOM: Step-wise Triple-Consistent Diffusion Sampling for Inverse Problems*. ICML 2025, arXiv:2410.04479",
+    "Donoho and Johnstone 1994": "Donoho, Johnstone: *Ideal Spatial Adaptation by Wavelet Shrinkage*. Biometrika 81, 1994",
+    "Ho et al. 2020": "Ho, Jain, Abbeel: *Denoising Diffusion Probabilistic Models*. NeurIPS 2020, arXiv:2006.11239",
+    "Huang et al. 2024": "Huang, Meng, Chen, Zheng, Yang, Yi, Wang: *Gradient-Guided Conditional Diffusion Models for Private Image Reconstruction: Analyzing Adversarial Impacts of Differential Privacy and Denoising*. 2024, arXiv:2411.03053",
+    "Salimans and Ho 2022": "Salimans, Ho: *Progressive Distillation for Fast Sampling of Diffusion Models*. ICLR 2022, arXiv:2202.00512",
+    "Schwethelm et al. 2024": "Schwethelm, Kaiser, Knolle, Lockfisch, Rueckert, Ziller: *Visual Privacy Auditing with Diffusion Models*. TMLR 2025, arXiv:2403.07588",
+    "Song et al. 2021": "Song, Meng, Ermon: *Denoising Diffusion Implicit Models*. ICLR 2021, arXiv:2010.02502",
+    "Yang et al. 2024": "Yang, Ding, Cai, Yu, Wang, Shi: *Guidance with Spherical Gaussian Constraint for Conditional Diffusion*. ICML 2024, arXiv:2402.03201",
     "Abadi et al. 2016": "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: *Deep Learning with Differential Privacy*. CCS 2016, arXiv:1607.00133",
     "Andrew et al. 2021": "Andrew, Thakkar, McMahan, Ramaswamy: *Differentially Private Learning with Adaptive Clipping*. NeurIPS 2021, arXiv:1905.03871",
     "Andrew et al. 2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: *One-shot Empirical Privacy Estimation for Federated Learning*. ICLR 2024, arXiv:2302.03098",

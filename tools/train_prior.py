@@ -1,6 +1,6 @@
 """Trains the embedded diffusion prior on Fashion-MNIST's training images and writes it as ``priors/weights/fashion.safetensors``.
 
-    python tools/train_prior.py FOLDER_OF_FASHION_MNIST_IDX_FILES [--steps 8000] [--cache FOLDER]
+    python tools/train_prior.py FOLDER_OF_FASHION_MNIST_IDX_FILES [--steps 6000] [--cache FOLDER]
 
 FOLDER holds the idx files (in Debian the package dataset-fashion-mnist puts them into /usr/share/datasets/fashion-mnist). The 4,000
 embedded images, which the package attacks, are left out, and so is every image equal to one of them. One thread, bfloat16, fixed seed;
@@ -22,7 +22,7 @@ from leakgauge.inversion import watching
 from leakgauge.priors.fit import fit_diffusion
 
 OUT = Path(__file__).parents[1] / "src/leakgauge/priors/weights"
-WIDTH, BATCH, LR = 40, 128, 2e-3
+WIDTH, BATCH, LR = 32, 64, 2e-3
 
 
 def without(images: Tensor, excluded: Tensor) -> Tensor:
@@ -34,7 +34,8 @@ def without(images: Tensor, excluded: Tensor) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fashion_mnist", type=Path, help="folder with the idx files of Fashion-MNIST")
-    parser.add_argument("--steps", type=int, default=8000)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--stop", type=int, help="take the averaged weights after this many of the steps")
     parser.add_argument("--cache", type=Path, help="where checkpoints go")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -59,6 +60,7 @@ def main() -> None:
             batch=BATCH,
             lr=LR,
             bf16=True,
+            stop=given.stop,
             cache=given.cache,
             seed=0,
         )

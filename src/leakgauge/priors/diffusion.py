@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -12,9 +13,11 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
+from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
+from leakgauge.inversion.sampling import levels, share_of_image
 from leakgauge.priors.unet import UNet
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -22,11 +25,6 @@ LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 FORMAT = "leakgauge diffusion prior 1"
 EMBEDDED = ("fashion",)
 """Priors that ship with the package."""
-
-
-def signal_level(level: Tensor) -> Tensor:
-    """√(1 − level²): the share of the image in a noisy image of variance one."""
-    return (1 - level.square()).clamp_min(0).sqrt()
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,12 @@ class Diffusion:
 
     def __call__(self, x: Tensor, level: Tensor, label: Tensor | None = None, /) -> Tensor:
         """The expected image E[x | x_a] for noisy images x (N, C, H, W), levels (N,) and, if known, classes (N,)."""
-        if label is None or not self.classes:
-            label = torch.full((len(x),), self.classes, device=x.device)
+        unknown = torch.full((len(x),), self.classes, device=x.device)
+        label = unknown if label is None else torch.where(label < self.classes, label, unknown)
         wide, level = x.float(), level.float()
         v = self.network(wide, level, label)
         a = level[:, None, None, None]
-        return (signal_level(a) * wide - a * v).to(x.dtype)
+        return (share_of_image(a) * wide - a * v).to(x.dtype)
 
     def digest(self) -> str:
         found = hashlib.sha256()
@@ -102,9 +100,8 @@ class Diffusion:
         """The same prior on ``device``; itself where it is there already."""
         if next(self.network.parameters()).device == device:
             return self
-        moved = UNet(self.shape, width=self.network.width, classes=self.classes)
-        moved.load_state_dict(self.network.state_dict())
-        return Diffusion(_frozen(moved.to(device)), self.trained)
+        state = self.network.state_dict()
+        return Diffusion(frozen(state, self.shape, self.network.width, self.classes, device), self.trained)
 
     def save(self, file: Path, *, half: bool = False) -> None:
         """Writes weights and facts as one safetensors file; with ``half`` in half precision."""
@@ -138,53 +135,49 @@ def load_diffusion(source: str | Path) -> Diffusion:
         raise BadInput(f"{file} is not a prior: {broken}") from None
     if facts.get("format") != FORMAT:
         raise BadInput(f"{file} is not a diffusion prior of this version")
-    network = UNet(tuple(facts["shape"]), width=facts["width"], classes=facts["classes"])
-    network.load_state_dict(state)
+    channels, height, width = facts["shape"]
+    network = frozen(state, (channels, height, width), facts["width"], facts["classes"], torch.device("cpu"))
     trained = {**facts["trained"], "unexplained": tuple(facts["trained"]["unexplained"])}
-    return Diffusion(_frozen(network), Training(**trained))
+    return Diffusion(network, Training(**trained))
 
 
-def _frozen(network: UNet) -> UNet:
-    return network.float().eval().requires_grad_(False)
-
-
-def angles(steps: int, *, start: float = 1.0) -> list[float]:
-    """``steps`` + 1 noise levels from ``start`` down to 0, evenly spaced in the angle whose sine is the level.
-
-    >>> [round(a, 2) for a in angles(3)]
-    [1.0, 0.87, 0.5, 0.0]
-    """
-    top = torch.asin(torch.tensor(start, dtype=torch.float64))
-    return [float(torch.sin(top * (steps - i) / steps)) for i in range(steps + 1)]
+def frozen(
+    state: Mapping[str, Tensor], shape: tuple[int, int, int], width: int, classes: int, device: torch.device
+) -> UNet:
+    """The network with these weights, for use only."""
+    with private_randomness(0, torch.device("cpu")):  # drawn and replaced
+        network = UNet(shape, width=width, classes=classes)
+    network.load_state_dict(state)
+    return network.to(device).eval().requires_grad_(False)
 
 
 def sample(prior: Diffusion, count: int, *, steps: int = 50, labels: Tensor | None = None, seed: int = 0) -> Tensor:
     """``count`` images in [0, 1] that the prior makes without any guidance.
 
-    Ref: Song et al. 2021 (DDIM), Eq. (12) — deterministic sampling, σ = 0
+    Ref: Song et al. 2021, Eq. (12) — deterministic sampling, σ = 0
     """
     device = next(prior.network.parameters()).device
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(count, *prior.shape, generator=rng).to(device)
-    return denoise(prior, x, levels=angles(steps), labels=labels).add(1).div(2)
+    return denoise(prior, x, path=levels(steps), labels=labels).add(1).div(2)
 
 
 @torch.no_grad()
-def denoise(prior: Diffusion, x: Tensor, *, levels: Sequence[float], labels: Tensor | None = None) -> Tensor:
-    """Images in [−1, 1] from noisy ones at the first of ``levels``, through all of them down to the last."""
+def denoise(prior: Diffusion, x: Tensor, *, path: Sequence[float], labels: Tensor | None = None) -> Tensor:
+    """Images in [−1, 1] from noisy ones at the first level of ``path``, through all of them down to the last."""
     made = x
-    for now, after in zip(levels, levels[1:], strict=False):
+    for now, after in itertools.pairwise(path):
         a, b = x.new_tensor(now), x.new_tensor(after)
         made = prior(x, a.expand(len(x)), labels).clamp(-1, 1)
-        noise = (x - signal_level(a) * made) / a
-        x = signal_level(b) * made + b * noise
+        noise = (x - share_of_image(a) * made) / a
+        x = share_of_image(b) * made + b * noise
     return made
 
 
 def noisy(x: Tensor, level: Tensor, noise: Tensor) -> Tensor:
     """x_a for images x (N, ...) in [−1, 1] and levels a (N,)."""
     a = level.view(-1, *[1] * (x.dim() - 1))
-    return signal_level(a) * x + a * noise
+    return share_of_image(a) * x + a * noise
 
 
 def velocity(x: Tensor, level: Tensor, noise: Tensor) -> Tensor:
@@ -193,8 +186,4 @@ def velocity(x: Tensor, level: Tensor, noise: Tensor) -> Tensor:
     Ref: Salimans and Ho 2022, Appendix D — v-prediction
     """
     a = level.view(-1, *[1] * (x.dim() - 1))
-    return signal_level(a) * noise - a * x
-
-
-def parameters_of(network: nn.Module) -> int:
-    return sum(value.numel() for value in network.parameters())
+    return share_of_image(a) * noise - a * x

@@ -18,11 +18,10 @@ from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.measures.image import check_images
-from leakgauge.priors.diffusion import LEVELS, Diffusion, Training, _frozen, load_diffusion, noisy, sample, velocity
+from leakgauge.priors.decoders import FEWEST
+from leakgauge.priors.diffusion import LEVELS, Diffusion, Training, frozen, load_diffusion, noisy, sample, velocity
 from leakgauge.priors.unet import UNet
 
-FEWEST = 64
-"""Public images below which a diffusion prior is not trained."""
 LARGEST, SMALLEST = 64, 8
 """Sides of an image that the network is made for."""
 HELD_OUT, MOST_HELD_OUT = 0.05, 1000
@@ -62,12 +61,14 @@ def fit_diffusion(
     images: Tensor,
     *,
     labels: Tensor | None = None,
+    classes: int | None = None,
     width: int = 32,
-    steps: int = 4000,
-    batch: int = 128,
+    steps: int = 1000,
+    batch: int = 64,
     lr: float = 2e-3,
     ema: float = 0.999,
     bf16: bool | None = None,
+    stop: int | None = None,
     cache: Path | None = None,
     seed: int = 0,
 ) -> Diffusion:
@@ -75,36 +76,46 @@ def fit_diffusion(
 
         v̂ = argmin E ‖v̂(x_a, a, label) − v‖²,    a = sin(u·π/2),  u uniform in [0, 1]
 
-    ``labels`` (N,), if given, are their classes; the prior can then be asked for one class. ``width`` sets the size of the network
+    ``labels`` (N,), if given, are their classes, of ``classes`` in all; the prior can then be asked for one class. ``width`` sets the size of the network
     (:class:`UNet`). A twentieth of the images is held out to measure what the prior cannot make. On a GPU it trains in bfloat16 (``bf16``,
-    elsewhere only if asked for) and compiled. With ``cache``, a folder, the result is kept there under the hash of images and settings
-    and read back by the next call; a training that was interrupted is resumed where it stopped. ``steps``, ``batch``, ``lr`` and ``ema``
-    are those of :class:`Schedule`.
+    elsewhere only if asked for) and compiled. The last few priors of a process are kept in memory. With ``cache``, a folder,
+    each is also kept there under the hash of images and settings and read back by the next call, and a training that was interrupted
+    is resumed where it stopped. ``steps``, ``batch``, ``lr`` and ``ema``
+    are those of :class:`Schedule`; with ``stop`` the weights of an earlier step of that schedule are taken.
 
     Ref: Ho et al. 2020, Algorithm 1 — training by denoising
     Ref: Salimans and Ho 2022, Appendix D — v-prediction
     """
     images = check_images(images).float()
     _check(images, labels, steps, batch)
-    classes = 0 if labels is None else int(labels.max()) + 1
+    known = 0 if labels is None else max(classes or 0, int(labels.max()) + 1)
     plan = Schedule(steps, batch, lr, ema)
     fast = images.is_cuda if bf16 is None else bf16
-    key = _key(images, labels, {"width": width, **vars(plan), "seed": seed, "bf16": fast})
-    kept = None if cache is None else cache / f"diffusion-{key[:24]}.safetensors"
+    last = steps if stop is None else min(stop, steps)
+    training = _key(images, labels, {"width": width, "classes": known, **vars(plan), "seed": seed, "bf16": fast})
+    key = f"{training[:24]}-{last}"
+    kept = None if cache is None else cache / f"diffusion-{key}.safetensors"
+    if key in _RECENT:
+        return _RECENT[key].to(images.device)
     if kept is not None and kept.is_file():
-        return load_diffusion(kept).to(images.device)
+        return _remember(key, load_diffusion(kept)).to(images.device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    aside = min(MOST_HELD_OUT, max(8, round(HELD_OUT * len(images))))
+    aside = min(MOST_HELD_OUT, max(4, round(HELD_OUT * len(images))))
     learn, check = order[aside:], order[:aside]
     with private_randomness(seed, images.device):
-        network = UNet(_shape(images), width=width, classes=classes).to(images.device)
-    run = _Run(network, plan, seed, bf16=fast, file=None if kept is None else kept.with_suffix(".partial"), key=key)
+        network = UNet(_shape(images), width=width, classes=known).to(images.device)
+    run = _Run(
+        network,
+        plan,
+        seed,
+        bf16=fast,
+        file=None if cache is None else cache / f"diffusion-{training[:24]}.partial",
+        key=training,
+    )
     with torch.enable_grad():
-        run.train(images[learn.to(images.device)], None if labels is None else labels.to(images.device)[learn])
-    weights = UNet(_shape(images), width=width, classes=classes).to(images.device)
-    weights.load_state_dict(run.average)
-    unchecked = Training(len(learn), len(check), steps, batch, seed, key, (), math.nan)
-    made = Diffusion(_frozen(weights), unchecked)
+        run.train(images[learn.to(images.device)], None if labels is None else labels.to(images.device)[learn], last)
+    unchecked = Training(len(learn), len(check), last, batch, seed, key, (), math.nan)
+    made = Diffusion(frozen(run.average, _shape(images), width, known, images.device), unchecked)
     held = None if labels is None else labels.to(images.device)[check]
     found = Diffusion(
         made.network, _measured(made, images[learn.to(images.device)], images[check.to(images.device)], held, seed)
@@ -113,9 +124,22 @@ def fit_diffusion(
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_suffix(f".{os.getpid()}")
         found.save(partial)
-        os.replace(partial, kept)
-        kept.with_suffix(".partial").unlink(missing_ok=True)
-    return found
+        partial.replace(kept)
+        if last == steps:
+            (kept.parent / f"diffusion-{training[:24]}.partial").unlink(missing_ok=True)
+    return _remember(key, found)
+
+
+_RECENT: dict[str, Diffusion] = {}
+RECENT = 4
+"""Priors that a process keeps in memory: an attack and its null run ask for the same one."""
+
+
+def _remember(key: str, prior: Diffusion) -> Diffusion:
+    while len(_RECENT) >= RECENT:
+        _RECENT.pop(next(iter(_RECENT)))
+    _RECENT[key] = prior
+    return prior
 
 
 def _check(images: Tensor, labels: Tensor | None, steps: int, batch: int) -> None:
@@ -162,18 +186,18 @@ class _Run:
             self._forward = torch.compile(network)  # pyright: ignore[reportAttributeAccessIssue]
         self._resume()
 
-    def train(self, images: Tensor, labels: Tensor | None) -> None:
+    def train(self, images: Tensor, labels: Tensor | None, last: int) -> None:
         self.network.train()
-        while self.done < self.plan.steps:
+        while self.done < last:
             loss = self._step(images, labels)
             self.done += 1
-            if self.done % EVERY == 0 or self.done == self.plan.steps:
+            if self.done % EVERY == 0 or self.done == last:
                 if not math.isfinite(float(loss)):
                     raise Inapplicable(
                         f"the prior diverged at step {self.done}; a lower rate than {self.plan.lr} may hold it"
                     )
                 self._save()
-            progress.report(self.done, self.plan.steps)
+            progress.report(self.done, last)
 
     def _step(self, images: Tensor, labels: Tensor | None) -> Tensor:
         rng = torch.Generator().manual_seed((self.stream + self.done) % 2**63)
@@ -213,7 +237,7 @@ class _Run:
         state = {name: value.detach().contiguous().cpu() for name, value in state.items()}
         beside = self.file.with_suffix(f".{os.getpid()}")
         save_file(state, beside, metadata={"done": str(self.done), "key": self.key})
-        os.replace(beside, self.file)
+        beside.replace(self.file)
 
     def _resume(self) -> None:
         if self.file is None or not self.file.is_file():
@@ -255,16 +279,15 @@ def _measured(prior: Diffusion, learned: Tensor, held_out: Tensor, labels: Tenso
     return replace(prior.trained, unexplained=tuple(unexplained), copies=distances[0] / max(distances[1], 1e-12))
 
 
+PIECE = 20_000
+"""Training images compared with at a time."""
+
+
 def nearest(images: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
     """Root mean square distance of each image (N, ...) to the nearest ``among`` (M, ...), and which one that is."""
     flat, others = images.flatten(1), among.flatten(1).to(images)
-    best = torch.cdist(flat, others).min(1) if len(others) <= 20_000 else _in_pieces(flat, others)
-    return best[0] / flat.shape[1] ** 0.5, best[1]
-
-
-def _in_pieces(flat: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    found = [torch.cdist(flat, piece).min(1) for piece in others.split(20_000)]
+    found = [torch.cdist(flat, piece).min(1) for piece in others.split(PIECE)]
     values = torch.stack([one.values for one in found])
-    which = torch.stack([one.indices + 20_000 * i for i, one in enumerate(found)])
+    which = torch.stack([one.indices + PIECE * i for i, one in enumerate(found)])
     least = values.argmin(0, keepdim=True)
-    return values.gather(0, least)[0], which.gather(0, least)[0]
+    return values.gather(0, least)[0] / flat.shape[1] ** 0.5, which.gather(0, least)[0]

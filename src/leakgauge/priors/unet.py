@@ -48,7 +48,6 @@ class UNet(nn.Module):
         self.out = nn.Conv2d(width, image[0] * PATCH**2, 3, padding=1)
         nn.init.zeros_(self.label.weight)
         nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor, level: Tensor, label: Tensor) -> Tensor:
         height, width = x.shape[-2:]
