@@ -61,7 +61,9 @@ def measured(name: str, *, images: int, steps: int, restarts: int) -> list[dict[
         found[NULL] = null_run(made["diffusion"], victim, seen, seed=0)
         for attack, one in found.items():
             quality = score(one, x, y, space=victim.space)
-            rows.setdefault(attack, []).extend((p, s, one.loss) for p, s in zip(quality.psnr, quality.ssim, strict=True))
+            rows.setdefault(attack, []).extend(
+                (p, s, one.loss) for p, s in zip(quality.psnr, quality.ssim, strict=True)
+            )
     return [
         {
             "case": name, "attack": attack, "images": len(each), "steps": steps, "restarts": restarts,

@@ -10,6 +10,7 @@ from functools import partial
 from torch import Tensor
 
 from leakgauge.attacks.april.closed_form import april_closed_form
+from leakgauge.attacks.diffusion import diffusion
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.feasibility import feasibility
 from leakgauge.attacks.feature_matching import feature_matching
@@ -238,6 +239,7 @@ SEARCHES: tuple[Entrant, ...] = (
     Entrant("dlg", _dlg, joint=True, early=True),
     Entrant("feasibility", partial(_replays, feasibility)),
     Entrant("generative_prior", partial(_replays, generative_prior)),
+    Entrant("diffusion", partial(_replays, partial(diffusion, training=300))),
     Entrant("federated_averaging", partial(_replays, federated_averaging)),
     Entrant("feature_matching", partial(_replays, feature_matching)),
 )
@@ -276,8 +278,8 @@ def strongest(*, steps: int = 2000, restarts: int = 1) -> Strongest:
        systems. One that explains the observation up to rounding ends the attack.
     2. A race: every search that has what it uses gets the same small share of the steps. These are :func:`inverting_gradients` with
        several weights of total variation, :func:`tag_read_labels`, :func:`dlg`, and where there is something to use
-       :func:`feasibility` (shared statistics), :func:`generative_prior` (similar images), :func:`federated_averaging` (unknown
-       orders), a search from what a closed form found; for features :func:`feature_matching`.
+       :func:`feasibility` (shared statistics), :func:`generative_prior` and :func:`diffusion` (similar images),
+       :func:`federated_averaging` (unknown orders), a search from what a closed form found; for features :func:`feature_matching`.
     3. The search that came closest gets all remaining steps, with ``restarts`` restarts. L-BFGS converges early: if it leads, it shares
        the rest with the best of the others.
 
