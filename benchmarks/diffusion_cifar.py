@@ -3,10 +3,10 @@
 python -m benchmarks.diffusion_cifar --data DIR --out FILE [--depth 20] [--mode eval] [--batch 1] [--noise 0.5]     for a GPU
 python -m benchmarks.diffusion_cifar --quick                 a minute on one core, no data needed: crops of the embedded photographs
 
-DIR holds cifar10_train_a.zip, cifar10_train_b.zip, cifar10_test.zip and weights/cifar10_resnet20.safetensors (and 56). The prior learns from the 50,000
-training images; ``--classes 5`` leaves it only those of the first five classes, another distribution than the attacked images'. These are
-drawn from the test images by the seed; 1,000 others are the pool of re-identification. Labels are read from the gradient. Rows have
-SSIM, PSNR, the objective found, ranks by correlation and (where its weights are found) by LPIPS, and seconds.
+DIR holds cifar10_train_a.zip, cifar10_train_b.zip, cifar10_test.zip and weights/cifar10_resnet20.safetensors (and 56). The prior learns
+from the 50,000 training images; ``--classes 5`` leaves it only those of the first five classes, another distribution than that of the
+attacked images. These are drawn from the test images by the seed; 1,000 others are the pool of re-identification. Labels are read from
+the gradient. Rows have SSIM, PSNR, the objective found, ranks by correlation and (where its weights are found) by LPIPS, and seconds.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ def case(model: str = "vit", first: int = 0, **options):
 
 def test_with_the_embedded_prior_it_finds_the_image_of_a_trained_vit():
     victim, seen, x, y = case(first=30)
-    attack = diffusion(prior="fashion", rounds=10, moves=8, restarts=2)
+    attack = diffusion(prior="fashion", steps=60, moves=6, restarts=1)
     alike = {
         name: score(one, x, y, space=victim.space).ssim[0]
         for name, one in {
             "ours": attack(victim, seen, seed=0),
-            "smooth": inverting_gradients(steps=80)(victim, seen, seed=0),
+            "smooth": inverting_gradients(steps=60)(victim, seen, seed=0),
             "null": null_run(attack, victim, seen, seed=0),
         }.items()
     }
@@ -98,7 +98,7 @@ def test_the_classes_of_public_images_are_those_that_the_victim_gives_them(monke
 
 
 @pytest.mark.parametrize(
-    "options", [{"prior": "nowhere"}, {"width": 0}, {"training": 1.5}, {"rounds": 0}, {"reach": -1.0}]
+    "options", [{"prior": "nowhere"}, {"width": 0}, {"training": 1.5}, {"steps": 0}, {"reach": -1.0}]
 )
 def test_options_that_cannot_be_are_refused(options):
     with pytest.raises(BadInput):
@@ -109,7 +109,7 @@ def test_options_that_cannot_be_are_refused(options):
 def test_the_noise_of_an_image_is_measured(deviation):
     images = fashion("test")[0][:16] * 2 - 1
     noise = deviation * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
-    assert noise_deviation(images + noise).mean() == pytest.approx(deviation, rel=0.15)
+    assert noise_deviation(images + noise).mean() == pytest.approx(deviation, rel=0.2)  # texture counts as noise
     assert noise_deviation(images).mean() < 0.05
 
 

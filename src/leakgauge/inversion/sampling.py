@@ -303,7 +303,7 @@ def from_space(x: Tensor, space: Space) -> Tensor:
 
 @dataclass(frozen=True)
 class Annealing:
-    """At each of ``rounds`` noise levels, ``moves`` steps of descent on what the denoiser is given; then the image gets less noise, and again.
+    """At each of ``rounds`` noise levels, ``moves`` steps of descent on what the denoiser is given; then the image gets less noise.
 
         ``moves`` times  x ← x − reach · a · m,    m = momentum of ∇ₓ objective(x̂₀(x)) / rms(∇ₓ),    then  x' = √ᾱ' x̂₀(x) + a' ε
 
