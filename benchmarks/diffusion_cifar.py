@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = slice(first, first + given.batch)
         seen = share(victim, Gradient(), x[rows], y[rows], defenses=defenses, reveal=reveal, secret=first)
         batches.append((seen, x[rows], y[rows]))
-    sized = {"steps": given.steps, "restarts": given.restarts}
+    sized: dict[str, Any] = {"steps": given.steps, "restarts": given.restarts}
     ours = with_prior(diffusion(**sized), file)
     attacks: dict[str, Attack] = {
         "inverting_gradients": inverting_gradients(tv=0.01, **sized),

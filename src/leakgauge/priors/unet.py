@@ -31,21 +31,23 @@ class UNet(nn.Module):
         super().__init__()
         if width < GROUPS or width % GROUPS:
             raise BadInput(f"the width of a diffusion prior must be a multiple of {GROUPS}, got {width!r}")
-        self.image, self.width, self.classes = image, width, classes
+        self.image: tuple[int, int, int] = image
+        self.width: int = width
+        self.classes: int = classes
         wide, known = 2 * width, 4 * width
-        self.level = nn.Sequential(nn.Linear(2 * FREQUENCIES, known), nn.SiLU(), nn.Linear(known, known))
-        self.label = nn.Embedding(classes + 1, known)
-        self.stem = nn.Conv2d(image[0] * PATCH**2, width, 3, padding=1)
-        self.down = _Block(width, width, known)
-        self.shrink = nn.Conv2d(width, width, 3, stride=2, padding=1)
-        self.deep = _Block(width, wide, known)
-        self.attend = _Attention(wide)
-        self.middle = _Block(wide, wide, known)
-        self.rise = _Block(2 * wide, wide, known)
-        self.enlarge = nn.Conv2d(wide, width, 3, padding=1)
-        self.up = _Block(2 * width, width, known)
-        self.norm = nn.GroupNorm(GROUPS, width)
-        self.out = nn.Conv2d(width, image[0] * PATCH**2, 3, padding=1)
+        self.level: nn.Module = nn.Sequential(nn.Linear(2 * FREQUENCIES, known), nn.SiLU(), nn.Linear(known, known))
+        self.label: nn.Embedding = nn.Embedding(classes + 1, known)
+        self.stem: nn.Module = nn.Conv2d(image[0] * PATCH**2, width, 3, padding=1)
+        self.down: nn.Module = _Block(width, width, known)
+        self.shrink: nn.Module = nn.Conv2d(width, width, 3, stride=2, padding=1)
+        self.deep: nn.Module = _Block(width, wide, known)
+        self.attend: nn.Module = _Attention(wide)
+        self.middle: nn.Module = _Block(wide, wide, known)
+        self.rise: nn.Module = _Block(2 * wide, wide, known)
+        self.enlarge: nn.Module = nn.Conv2d(wide, width, 3, padding=1)
+        self.up: nn.Module = _Block(2 * width, width, known)
+        self.norm: nn.Module = nn.GroupNorm(GROUPS, width)
+        self.out: nn.Conv2d = nn.Conv2d(width, image[0] * PATCH**2, 3, padding=1)
         nn.init.zeros_(self.label.weight)
         nn.init.zeros_(self.out.weight)
 
