@@ -47,7 +47,7 @@ def attacks(steps: int, restarts: int) -> Mapping[str, WithDiffusion]:
     }
 
 
-def measured(name: str, *, images: int, steps: int, restarts: int) -> list[dict[str, object]]:
+def measured(name: str, *, images: int, steps: int, restarts: int, only: str = "") -> list[dict[str, object]]:
     """One row for each attack on this case."""
     model, batch, defenses = CASES[name]
     setup = embedded(Case(model=model, batch_size=batch))
@@ -56,9 +56,10 @@ def measured(name: str, *, images: int, steps: int, restarts: int) -> list[dict[
     for first in range(0, images * batch, batch):
         x, y = encode(setup.images[first : first + batch]), setup.labels[first : first + batch]
         seen = share(victim, Gradient(), x, y, defenses=defenses, reveal=(Size(),), secret=first)
-        made = attacks(steps, restarts)
+        made = {name: one for name, one in attacks(steps, restarts).items() if only in ("", name)}
         found = {attack: one(victim, seen, seed=0) for attack, one in made.items()}
-        found[NULL] = null_run(made["diffusion"], victim, seen, seed=0)
+        if "diffusion" in made:
+            found[NULL] = null_run(made["diffusion"], victim, seen, seed=0)
         for attack, one in found.items():
             quality = score(one, x, y, space=victim.space)
             rows.setdefault(attack, []).extend(
@@ -95,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--images", type=int, default=4, help="observations of each case")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--restarts", type=int, default=4)
+    parser.add_argument("--only", default="", help="only this attack (and the prior alone, beside diffusion)")
     parser.add_argument("--cases", default="", help="only those whose name has this in it")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--show", type=Path, nargs="+")
@@ -115,7 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         names = ["vgg"] if given.quick else chosen
         size = {"images": 1, "steps": 20, "restarts": 1} if given.quick else vars(given)
         for name in names:
-            rows += measured(name, images=size["images"], steps=size["steps"], restarts=size["restarts"])
+            rows += measured(
+                name, images=size["images"], steps=size["steps"], restarts=size["restarts"], only=given.only
+            )
             _write(given.out, (facts, *rows))
         print(table(rows))
     _write(given.out, (facts, *rows))
