@@ -68,6 +68,8 @@ MUTANTS = (
     Mutant("batch statistics: Bessel's factor turned", "inversion/statistics.py", "((n - 1) / n)", "(n / (n - 1))", "TestStatistics"),
     Mutant("batch statistics: average of one too many", "inversion/statistics.py", "return tracked / (", "return 1 / (", "TestStatistics"),
     Mutant("matching: the worst is kept", "inversion/search.py", "better = losses < self", "better = losses > self", "TestMatching"),
+    Mutant("rouge: no factor 2", "measures/text.py", "return 2 * shared / (mine + theirs)", "return shared / (mine + theirs)", "TestText"),
+    Mutant("spans: values not squared", "inversion/row_spans.py", "rank].square()).sum(1)", "rank]).sum(1)", "TestText"),
 )  # fmt: skip
 
 
