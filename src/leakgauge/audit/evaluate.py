@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakgauge.audit.bounds import Bound, Unbounded, bound_of
 from leakgauge.audit.files import strip
 from leakgauge.audit.scoring import Paired, Perceptual, Scores, pair_images, score_images_in_order, trivial_baseline
 from leakgauge.audit.verdict import Outcome, Verdict, judge
@@ -49,7 +50,7 @@ class Result:
     ``scores`` are of the attack, ``null`` of the same attack without the signal (``nothing``), ``baseline`` of a crude picture of the
     truth, ``start`` of what was revealed to start from. ``restarts`` maps a metric to its mean over the batch for each restart.
     ``images`` maps truth / reconstruction / null / baseline to images in [0, 1], all in the order of the truth; ``order`` says which
-    image of ``reconstruction`` is which of these.
+    image of ``reconstruction`` is which of these. ``bound`` is what no attack can exceed, or why there is no such bound.
     """
 
     verdict: Verdict
@@ -65,6 +66,7 @@ class Result:
     restarts: Mapping[str, Sequence[float]] = field(default_factory=dict)
     images: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
+    bound: Bound | Unbounded = Unbounded.UNKNOWN
 
     @property
     def outcome(self) -> Outcome:
@@ -116,7 +118,7 @@ def evaluate(
     feasible
     """
     seen = observe(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
-    return assess(attack, victim, seen, x, y, seed=seed, pool=pool)
+    return assess(attack, victim, seen, x, y, seed=seed, pool=pool, defenses=defenses)
 
 
 def observe(
@@ -157,9 +159,11 @@ def assess(
     pool: Tensor | None = None,
     nothing: Reconstruction | None = None,
     enough: bool = True,
+    defenses: Sequence[Defense] | None = None,
 ) -> Result:
     """Attacks an observation of ``x, y`` and judges; labels are not scored if ``y`` is None. ``nothing`` is the null run, where it is
-    known already; ``enough`` is whether a negative would count.
+    known already; ``enough`` is whether a negative would count. ``defenses`` are those that changed what was seen, None if that is not
+    known.
     """
     if isinstance(victim.space, Tokens):
         raise BadInput("token ids are no image; compare them with score_text")
@@ -194,6 +198,7 @@ def assess(
             "baseline": baseline.blur(truths),
         },
         order=own.order,
+        bound=bound_of(victim, seen, defenses, x, pool=pool),
     )
 
 

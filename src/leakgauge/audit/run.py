@@ -33,6 +33,7 @@ from torch import Tensor
 
 import leakgauge
 from leakgauge.audit import evidence, records
+from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Case, tries_enough
 from leakgauge.audit.evaluate import Result, assess, assumed, null_run
 from leakgauge.audit.evidence import commit, now
@@ -156,6 +157,8 @@ def _judged(
         restarts=result.restarts,
         intervals=_intervals(result.restarts),
         verdict=result.verdict,
+        bound=result.bound if isinstance(result.bound, Bound) else None,
+        unbounded=None if isinstance(result.bound, Bound) else result.bound,
         pictures=save_pictures(case, result.images, folder),
         **_said_by_attack(case, victim, result.reconstruction, folder, order=result.order),
     )
@@ -215,8 +218,10 @@ def _facts_of(victim: Victim, *, classes: int) -> VictimFacts:
 def attack_case(case: Case, setup: Setup, *, nothing: Reconstruction | None = None) -> Result:
     """Attacks the case and judges; ``nothing`` is its null run where that is known."""
     (x, y), seen, pool = setup.truth(case), setup.observation(case), setup.pool(case)
-    attack, enough = case.build_attack(), tries_enough(case)
-    return assess(attack, setup.victim, seen, x, y, seed=case.seed, pool=pool, nothing=nothing, enough=enough)
+    attack, enough, defenses = case.build_attack(), tries_enough(case), case.build_defenses()
+    return assess(
+        attack, setup.victim, seen, x, y, seed=case.seed, pool=pool, nothing=nothing, enough=enough, defenses=defenses
+    )
 
 
 def save_pictures(case: Case, images: Mapping[str, Tensor], folder: Path) -> dict[str, str]:

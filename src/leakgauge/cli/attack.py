@@ -144,6 +144,7 @@ def shown_progress(screen: Console, name: str) -> Iterator[None]:
 
 
 def _attack(options: AttackOptions, case: Case) -> int:
+    from leakgauge.audit.bracket import brackets
     from leakgauge.audit.run import run_all
     from leakgauge.audit.session import Session, keep_evidence
     from leakgauge.audit.wording import labels_of
@@ -157,7 +158,7 @@ def _attack(options: AttackOptions, case: Case) -> int:
         keep_evidence(options.folder, [case], load)
     path = page.write(options.folder)
     screen.print(verdict_table(found))
-    for said in filter(None, map(labels_of, found)):
+    for said in filter(None, (*map(labels_of, found), *brackets(found))):
         screen.print(said, soft_wrap=True)
     screen.print(f"report: {shown(path)}", soft_wrap=True)
     return options.judge(found, folder=options.folder)

@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit import records as store
+from leakgauge.audit.bracket import bracket_rows, bracket_sentence, hidden_unit, scratch_sentence
 from leakgauge.audit.phrasing import MISSING, duration, memory, metric, plural, thousands
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
@@ -98,6 +99,10 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "rule": "" if record.verdict is None else rule(record.verdict),
         "sentence": case_sentence(record),
         "bound": bound_sentence(record),
+        "bracket": bracket_sentence(record),
+        "bracket_rows": bracket_rows(record),
+        "hidden_unit": "" if record.bound is None else hidden_unit(record.bound),
+        "scratch": scratch_sentence(record),
         "warnings": captured_warnings(record),
         "explained": explained(record) if done else [],
         "model": case.model,
