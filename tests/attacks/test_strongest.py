@@ -160,9 +160,9 @@ def test_of_those_that_explain_as_well_the_smoothest_wins():
 
 def test_the_null_run_is_that_of_the_attack_that_won():
     victim, x, y = testing.tiny_case("mlp")
-    found = evaluate(strongest(steps=40), victim, Gradient(), x, y)
+    found = evaluate(victim, Gradient(), x, y, attack=strongest(steps=40))
     assert found.outcome is Outcome.FEASIBLE
-    assert found.null.psnr == evaluate(linear(), victim, Gradient(), x, y).null.psnr
+    assert found.null.psnr == evaluate(victim, Gradient(), x, y, attack=linear()).null.psnr
 
 
 def test_progress_goes_forward_over_all_heats():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -9,19 +10,21 @@ import torch
 
 import leakgauge
 from leakgauge import BadInput, Inapplicable, Labels, NoisyCopy, Size, testing
-from leakgauge.attacks import feasibility, inverting_gradients, linear
+from leakgauge.attacks import ATTACKS, dlg, feasibility, inverting_gradients, linear
 from leakgauge.audit import evaluate as module
 from leakgauge.audit import run_case, scoring
+from leakgauge.audit.case import Case, earns_negative, enough_steps, tries_enough, with_steps
 from leakgauge.audit.evaluate import Result, evaluate
 from leakgauge.audit.verdict import Cause, Outcome
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.defenses import GaussianNoise
+from leakgauge.inversion import Cosine, Descent, Matching
 
 
 @pytest.fixture(scope="module")
 def solved() -> Result:
     victim, x, y = testing.tiny_case("mlp")
-    return evaluate(linear(), victim, Gradient(), x, y)
+    return evaluate(victim, Gradient(), x, y, attack=linear())
 
 
 def test_a_leaking_update_is_feasible(solved):
@@ -34,7 +37,7 @@ def test_a_leaking_update_is_feasible(solved):
 
 def test_noise_that_drowns_the_gradient_is_infeasible():
     victim, x, y = testing.tiny_case("mlp")
-    found = evaluate(linear(), victim, Gradient(), x, y, defenses=[GaussianNoise(relative=10.0)])
+    found = evaluate(victim, Gradient(), x, y, attack=linear(), defenses=[GaussianNoise(relative=10.0)])
     assert found.outcome is Outcome.INFEASIBLE
 
 
@@ -43,13 +46,11 @@ def test_it_is_what_a_case_does(quick, load, tmp_path):
     setup = load(case)
     x, y = setup.private(case)
     found = evaluate(
-        case.build_attack(), setup.victim, Gradient(), x, y, defenses=case.build_defenses(), seed=4, pool=setup.pool(case)
+        setup.victim, Gradient(), x, y,
+        attack=case.build_attack(), defenses=case.build_defenses(), seed=4, pool=setup.pool(case),
     )  # fmt: skip
     record = run_case(case, load=load, folder=tmp_path)
-    short = replace(
-        found.verdict, outcome=Outcome.INCONCLUSIVE, cause=Cause.EFFORT
-    )  # a case knows how many steps are usual
-    assert (short, found.scores, found.null, found.baseline) == (
+    assert (found.verdict, found.scores, found.null, found.baseline) == (
         record.verdict, record.scores, record.null, record.baseline,
     )  # fmt: skip
     assert found.restarts == record.restarts
@@ -58,14 +59,46 @@ def test_it_is_what_a_case_does(quick, load, tmp_path):
     assert found.scores.mean("ssim") in found.restarts["ssim"]
 
 
+def test_a_negative_after_too_few_steps_is_inconclusive():
+    victim, x, y = testing.tiny_case("cnn")
+    drowned = [GaussianNoise(relative=100.0)]
+    short = evaluate(victim, Gradient(), x, y, attack=inverting_gradients(steps=5), defenses=drowned)
+    assert (short.outcome, short.verdict.cause) == (Outcome.INCONCLUSIVE, Cause.EFFORT)
+    assert str(short).startswith("Inconclusive. ")
+    long = evaluate(victim, Gradient(), x, y, attack=dlg(steps=30), defenses=drowned)  # a tenth of its own 300
+    assert long.outcome is Outcome.INFEASIBLE
+
+
+def test_everything_that_applies_is_tried_unless_an_attack_is_named():
+    victim, x, y = testing.tiny_case("mlp")
+    found = evaluate(victim, Gradient(), x, y)
+    assert found.outcome is Outcome.FEASIBLE
+    assert [one.name for one in found.reconstruction.raced if one.chosen] == ["linear"]
+
+
+SEARCHING = [name for name, make in ATTACKS.items() if "steps" in inspect.signature(make).parameters]
+
+
+@pytest.mark.parametrize("name", SEARCHING)
+@pytest.mark.parametrize("missing", [0, 1])
+def test_python_and_cases_ask_for_the_same_effort(name, missing):
+    case = with_steps(Case(attack=name), enough_steps(Case(attack=name)) - missing)
+    assert earns_negative(case.build_attack()) is tries_enough(case) is (not missing)
+
+
+def test_a_recipe_of_the_users_own_has_no_usual_effort():
+    assert earns_negative(Matching(Cosine(), solver=Descent(steps=1), name="mine"))
+    assert earns_negative(linear())
+
+
 def test_pairing_is_solved_once_for_each_picture(monkeypatch):
     calls = []
     real = scoring.pair
     monkeypatch.setattr(scoring, "pair", lambda *images: calls.append(1) or real(*images))
     victim, x, y = testing.tiny_case("cnn", count=2)
-    evaluate(inverting_gradients(steps=2), victim, Gradient(), x, y)
+    evaluate(victim, Gradient(), x, y, attack=inverting_gradients(steps=2))
     assert len(calls) == 2  # the reconstruction and the null run
-    evaluate(inverting_gradients(steps=2, restarts=3), victim, Gradient(), x, y)
+    evaluate(victim, Gradient(), x, y, attack=inverting_gradients(steps=2, restarts=3))
     assert len(calls) == 2 + 2 + 2  # and the restarts that were not chosen
 
 
@@ -76,7 +109,7 @@ def test_images_are_in_the_order_of_the_truth():
         def __call__(self, victim, seen, /, *, seed=0):
             return leakgauge.Reconstruction.single(x.flip(0), y.flip(0), made_by="Backwards()", began=0.0)
 
-    found = evaluate(Backwards(), victim, Gradient(), x, y)
+    found = evaluate(victim, Gradient(), x, y, attack=Backwards())
     assert found.order.tolist() == [2, 1, 0]
     assert torch.equal(found.images["reconstruction"], found.images["truth"])
     assert found.scores.mean("labels") == 1
@@ -84,11 +117,11 @@ def test_images_are_in_the_order_of_the_truth():
 
 def test_what_is_revealed_is_assumed_and_scored():
     victim, x, y = testing.tiny_case("cnn")
-    found = evaluate(feasibility(steps=2), victim, Gradient(), x, y, reveal=[Size(), Labels(), NoisyCopy(0.2)])
+    found = evaluate(victim, Gradient(), x, y, attack=feasibility(steps=2), reveal=[Size(), Labels(), NoisyCopy(0.2)])
     assert found.verdict.kind == "diagnostic"
     assert len(found.assumptions) == 4  # and eval mode
     assert found.start is not None
-    assert evaluate(inverting_gradients(steps=2), victim, Gradient(), x, y).start is None
+    assert evaluate(victim, Gradient(), x, y, attack=inverting_gradients(steps=2)).start is None
 
 
 def test_it_prints_a_verdict(solved):
@@ -113,12 +146,12 @@ def test_notebooks_show_pictures(solved):
 def test_what_cannot_be_judged_is_refused():
     victim, x, y = testing.tiny_case("text")
     with pytest.raises(BadInput, match="compare them with score_text"):
-        evaluate(linear(), victim, Gradient(), x, y)
+        evaluate(victim, Gradient(), x, y, attack=linear())
     victim, x, y = testing.tiny_case("cnn")
     with pytest.raises(Inapplicable, match="its training diverged"):
-        evaluate(inverting_gradients(steps=1), victim, FedAvg(steps=4, lr=1e30), x, y)
+        evaluate(victim, FedAvg(steps=4, lr=1e30), x, y, attack=inverting_gradients(steps=1))
     with pytest.raises(Inapplicable, match=r"under GaussianNoise\(.*\) is not finite in float32"):
-        evaluate(inverting_gradients(steps=1), victim, Gradient(), x, y, defenses=[GaussianNoise(std=1e39)])
+        evaluate(victim, Gradient(), x, y, attack=inverting_gradients(steps=1), defenses=[GaussianNoise(std=1e39)])
 
 
 def test_it_is_part_of_the_vocabulary():

@@ -26,6 +26,9 @@ class FishingAttack:
 
     of: Matching
 
+    def effort(self) -> tuple[str, int]:
+        return self.of.effort()
+
     def blind(self) -> FishingAttack:
         """The same without the signal; it still knows how many images there are."""
         return replace(self, of=self.of.blind())

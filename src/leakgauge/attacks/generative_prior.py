@@ -47,6 +47,10 @@ class GenerativePrior:
     def uses(self) -> frozenset[Use]:
         return frozenset({"learned_prior"})
 
+    def effort(self) -> tuple[str, int]:
+        last = 0 if self.pixels is None else self.pixels.steps
+        return self.matching.name, self.descent.steps + last
+
     def blind(self) -> GenerativePrior:
         """The same generator without the signal: its images for latents near 0."""
         return replace(self, signal=False)

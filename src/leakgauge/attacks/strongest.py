@@ -104,6 +104,9 @@ class Strongest:
         """One of its searches with as many steps, from which the time of a step can be told, and how many searches there are at least."""
         return inverting_gradients(steps=self.steps), LEAST_RUNS
 
+    def effort(self) -> tuple[str, int]:
+        return "strongest", self.steps
+
     def uses(self) -> frozenset[Use]:
         """Whatever one of its entrants can use."""
         every = (uses(one.make(LBFGS.iterations, 1)) for one in SEARCHES)

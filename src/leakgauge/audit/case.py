@@ -36,6 +36,7 @@ from leakgauge.core import (
     PerSample,
     Protects,
     Reveal,
+    Searches,
     Size,
     Use,
     uses,
@@ -467,6 +468,21 @@ def tries_enough(case: Case) -> bool:
     """Whether a negative of the case would count."""
     steps = case.options.get("steps")
     return not isinstance(steps, int) or steps >= enough_steps(case)
+
+
+def earns_negative(attack: Attack) -> bool:
+    """Whether a negative of ``attack`` would count: as :func:`tries_enough`, for an attack made in Python.
+
+    A recipe that is not registered has no usual number of steps to compare with.
+
+    >>> from leakgauge.attacks import inverting_gradients
+    >>> earns_negative(inverting_gradients(steps=479)), earns_negative(inverting_gradients(steps=480))
+    (False, True)
+    """
+    if not isinstance(attack, Searches):
+        return True
+    name, steps = attack.effort()
+    return steps >= enough_steps(Case(attack=name)) if name in ATTACKS else True
 
 
 def with_steps(case: Case, steps: int) -> Case:

@@ -11,7 +11,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakgauge.attacks import strongest
 from leakgauge.audit.bounds import Bound, Unbounded, bound_of
+from leakgauge.audit.case import earns_negative
 from leakgauge.audit.files import strip
 from leakgauge.audit.scoring import Paired, Perceptual, Scores, pair_images, score_images_in_order, trivial_baseline
 from leakgauge.audit.verdict import Outcome, Verdict, judge
@@ -94,12 +96,12 @@ HEIGHT = 96
 @checked
 @plain_defaults()
 def evaluate(
-    attack: Attack,
     victim: Victim,
     channel: Channel,
     x: Tensor,
     y: Tensor,
     *,
+    attack: Attack | None = None,
     defenses: Sequence[Defense] = (),
     reveal: Sequence[Reveal] = (Size(),),
     seed: int = 0,
@@ -107,18 +109,22 @@ def evaluate(
 ) -> Result:
     """Shares ``x, y`` (model space) through ``channel``, attacks what was sent, and judges what the attack found.
 
-    The attack sees what ``share`` gives it and never the truth. ``reveal`` is what it knows beyond the signal; the verdict lists it.
+    ``attack`` is :func:`~leakgauge.attacks.strongest` unless another is named. It sees what ``share`` gives it and never the truth. An
+    attack that finds nothing after fewer steps than :func:`earns_negative` asks for is inconclusive. ``reveal`` is what it knows beyond
+    the signal; the verdict lists it.
     ``pool`` holds other images, in [0, 1]: with at least twenty, a reconstruction counts only if it is closest to its own original.
 
     >>> from leakgauge import testing
     >>> from leakgauge.attacks import linear
     >>> from leakgauge.channels import Gradient
     >>> victim, x, y = testing.tiny_case("mlp")
-    >>> print(evaluate(linear(), victim, Gradient(), x, y).outcome.label)
+    >>> print(evaluate(victim, Gradient(), x, y, attack=linear()).outcome.label)
     feasible
     """
     seen = observe(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
-    return assess(attack, victim, seen, x, y, seed=seed, pool=pool, defenses=defenses)
+    attack = strongest() if attack is None else attack
+    enough = earns_negative(attack)
+    return assess(attack, victim, seen, x, y, seed=seed, pool=pool, enough=enough, defenses=defenses)
 
 
 def observe(

@@ -538,6 +538,15 @@ class Sampled(Protocol):
         ...
 
 
+@runtime_checkable
+class Searches(Protocol):
+    """An attack that searches for a number of steps; fewer than usual make its negatives worthless."""
+
+    def effort(self) -> tuple[str, int]:
+        """The name of its recipe and the steps it takes."""
+        ...
+
+
 def uses(attack: Attack) -> frozenset[Use]:
     """What the attack uses that others do not."""
     return attack.uses() if isinstance(attack, Informed) else frozenset()

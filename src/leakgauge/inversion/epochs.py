@@ -53,6 +53,9 @@ class OverEpochs:
         own: frozenset[Use] = frozenset({"epochs"})
         return self.matching.uses() | own
 
+    def effort(self) -> tuple[str, int]:
+        return self.matching.effort()
+
     def blind(self) -> Matching:
         return self.matching.blind()
 

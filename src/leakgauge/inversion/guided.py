@@ -37,6 +37,9 @@ class Guided:
         statistics: frozenset[Use] = frozenset({"statistics"})
         return self.matching.uses() | statistics
 
+    def effort(self) -> tuple[str, int]:
+        return self.matching.effort()
+
     def blind(self) -> Matching:
         """The plain priors from the same start: no signal, and no statistics, because they come from the signal."""
         return self.matching.blind()

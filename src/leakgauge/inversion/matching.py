@@ -152,6 +152,9 @@ class Matching:
         features: set[Use] = {"features"} if isinstance(self.labels, CloudPrediction) else set()
         return frozenset(copy | features)
 
+    def effort(self) -> tuple[str, int]:
+        return self.name, self.solver.steps
+
     def blind(self) -> Matching:
         """The same attack without the signal: its priors alone, from the same starts (the null run).
 

@@ -24,6 +24,9 @@ class AprilFromClosedForm:
     refine: Matching
     spread: float
 
+    def effort(self) -> tuple[str, int]:
+        return self.refine.effort()
+
     def blind(self) -> Matching:
         """The null run has no signal and so no closed form to start from: it starts like ``refine``."""
         return self.refine.blind()
