@@ -145,7 +145,7 @@ def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--parts", nargs="+", default=["membership", "candidates", "imprint"])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/bounds_cpu.jsonl"))
     options = parser.parse_args()

@@ -95,9 +95,9 @@ def test_a_batch_of_guesses_names_at_most_one_candidate_each() -> None:
 
 def test_an_evaluation_holds_its_bound_or_the_reason() -> None:
     victim, x, y = testing.tiny_case("mlp")
-    plain = evaluate(linear(), victim, Gradient(), x, y)
+    plain = evaluate(victim, Gradient(), x, y, attack=linear())
     assert plain.bound is Unbounded.NO_NOISE
-    noisy = evaluate(linear(), victim, DPSGD(noise=2.0), x, y)
+    noisy = evaluate(victim, DPSGD(noise=2.0), x, y, attack=linear())
     assert isinstance(noisy.bound, Bound)
     assert noisy.bound.noise == 2.0
 
