@@ -1,4 +1,4 @@
-"""Why Table 1's ranking does not reproduce: what is matched and how the label is found, each by itself.
+"""What decides the order of Table 1: what is matched and how the label is found, each by itself.
 
     python -m reproductions.april.why_table1 --data FOLDER
 

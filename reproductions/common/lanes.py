@@ -8,12 +8,14 @@ processes take turns, which costs about half: then at most ``--together`` lanes 
 
 Rows that are committed are not made again. What comes back under ``--out``: ``rows.tar.gz`` (numbers and logs; packed again every
 minute), ``pictures.tar.gz``, and ``weights.tar.00`` … (pieces of one archive, to be joined with cat). All three unpack in
-``reproductions/``. ``--state`` is a folder where an earlier call's archives were unpacked, for its weights and pictures.
+``reproductions/``. Weights that do not fit are named with their hash in ``logs/weights.log``. ``--state`` is a folder where an earlier
+call's archives were unpacked, for its weights and pictures.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import subprocess
@@ -28,7 +30,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WORK = Path(tempfile.gettempdir()) / "reproduction_lanes"
-PIECE = 15 * 2**20
+PIECE, ALL = 15 * 2**20, 60 * 2**20
+"""Bytes of one file that comes back, and of all of them."""
 PACK_EVERY, GRACE, START = 60.0, 12.0, 15.0
 """Seconds between two packings, for the last one, and that Python takes to start."""
 
@@ -95,6 +98,11 @@ def batch_of_16(form: str, kinds: Sequence[str], *, longer: float) -> Lane:
 
 
 HUNDRED = ("--decoder-epochs", "100", "--seeds", "1")
+ONE_HOT = ("--labels", "one-hot")
+IR152_TABLES = (  # IR-152 with one-hot labels: one lane trains the network, the other waits for it
+    lane(golden(540, "ir152-curve", "enhancements", *HUNDRED, *ONE_HOT)),
+    lane(golden(490, "predictions", "attention", *HUNDRED, *ONE_HOT)),
+)
 RUN: dict[str, tuple[Lane, ...]] = {
     "tokens": (
         lane(tokens(247, "lenet"), tokens(109, "batch_sizes_lenet")),
@@ -130,52 +138,59 @@ RUN: dict[str, tuple[Lane, ...]] = {
 """Plans that have been run; their rows are committed."""
 
 NEXT: dict[str, tuple[Lane, ...]] = {
-    "next-1": (  # what is missing of Fig. 4 and of APRIL; few lanes, as MaxViT-T had no time beside six
-        lane(starts(540, "maxvit_t")),
-        lane(april(330, "table1_settings", "--data-set", "cifar10")),
-        lane(april(420, "positions")),
-    ),
-    "next-2": (  # the trained control by a longer search, Swin-T's two stems with equal epochs
+    "next-1": (  # the trained control, which every negative about trained networks waits for; APRIL's last setting
         lane(feasibility(520, "control_longer", "--form", "post")),
         lane(feasibility(520, "control_longer", "--form", "pre")),
+        lane(april(330, "table1_settings", "--data-set", "cifar10")),
+    ),
+    "next-2": IR152_TABLES,  # the golden zone with the paper's 100 epochs
+    "next-3": (*IR152_TABLES, lane(golden(360, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau"))),  # resumes next-2
+    "next-4": (  # what is missing of Fig. 4 and of fixed positions
+        lane(starts(540, "maxvit_t")),
+        lane(april(420, "positions")),
+    ),
+    "next-5": (  # IR-152 with smoothed labels, LS− by a slower recipe
+        lane(golden(400, "ir152-curve", "predictions", *HUNDRED, "--labels", "LS-")),
+        lane(golden(270, "ir152-curve", "predictions", *HUNDRED, "--labels", "LS+")),
+    ),
+    "next-6": (  # Swin-T's two stems with equal epochs
         lane(feasibility(450, "stems", "--stem", "adapted")),
         lane(feasibility(450, "stems", "--stem", "imagenet")),
     ),
-    "next-3": (  # trained networks for Fig. 4
+    "next-7": (  # trained networks for Fig. 4
         lane(feasibility(150, "accuracy", "--case", "convnext_t"), starts(380, "convnext_t", "--trained")),
         lane(feasibility(60, "accuracy", "--case", "vit_b"), starts(400, "vit_b", "--trained")),
         lane(feasibility(180, "accuracy", "--case", "swin_t"), starts(350, "swin_t", "--trained")),
     ),
-    **{  # Fig. 2, searches six times as long: shared statistics, the proxy, naive ones
-        f"next-{4 + i}": tuple(batch_of_16(form, KINDS[i : i + 1], longer=6.0) for form in ("pre", "post"))
+    "next-8": (  # VGG19 with 100 epochs, and a second training with LS+
+        lane(golden(230, "vgg19-curve", *HUNDRED, *ONE_HOT), golden(230, "vgg19-curve", *HUNDRED, "--labels", "LS+")),
+        lane(golden(230, "vgg19-smoothing", "--decoder-epochs", "100", "--seeds", "2")),
+    ),
+    **{  # Fig. 2, longer searches: shared statistics, the proxy, naive ones
+        f"next-{9 + i}": tuple(batch_of_16(form, KINDS[i : i + 1], longer=5.5) for form in ("pre", "post"))
         for i in range(3)
     },
-    "next-7": (  # the golden zone with the paper's 100 epochs: two calls on one machine, the second resumes
-        lane(golden(1000, "ir152-curve", *HUNDRED)),
-        lane(golden(850, "enhancements", "predictions", "attention", *HUNDRED)),
-        lane(golden(520, "vgg19-curve", *HUNDRED, "--plateau")),
-        lane(golden(300, "vgg19-curve", *HUNDRED)),
-    ),
-    "next-8": (  # second seeds for the rows of LS+
-        lane(golden(560, "ir152-smoothing", *HUNDRED)),
-        lane(golden(400, "vgg19-smoothing", "--decoder-epochs", "100", "--seeds", "2")),
-    ),
+    "next-12": (lane(golden(500, "ir152-smoothing", *HUNDRED)),),  # second trainings of IR-152, LS+ and one-hot
 }
-"""Plans that wait for a GPU; their seconds are estimates."""
+"""Plans that wait for a GPU; their seconds are estimates from committed rows, for lanes that have the GPU to themselves."""
 
 PLANS = RUN | NEXT
 
+CUT, WHOLE = (
+    ("cifar10_train.zip", "cifar10_test.zip"),
+    ("cifar10_train_a.zip", "cifar10_train_b.zip", "cifar10_test.zip"),
+)
 NEEDS = {
-    "next-1": ("cifar10_test.zip", "mnist.npz"),
-    **dict.fromkeys([f"next-{i}" for i in range(2, 7)], ("cifar10_train.zip", "cifar10_test.zip")),
-    **dict.fromkeys(("next-7", "next-8"), ("cifar10_train_a.zip", "cifar10_train_b.zip", "cifar10_test.zip")),
+    "next-4": ("cifar10_test.zip", "mnist.npz", "packages/timm"),
+    **dict.fromkeys([f"next-{i}" for i in (1, 6, 7, 9, 10, 11)], CUT),
+    **dict.fromkeys([f"next-{i}" for i in (2, 3, 5, 8, 12)], WHOLE),
 }
-"""Files that a plan reads from its folder of data."""
+"""What a plan reads from its folder of data; ``packages`` is on the path of its scripts."""
 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", choices=sorted(PLANS))
+    parser.add_argument("plan", choices=list(PLANS))
     parser.add_argument("--data", type=Path, help="folder with the data; quick runs need none")
     parser.add_argument("--out", type=Path, default=Path("lanes"), help="folder for the archives")
     parser.add_argument("--state", type=Path, help="results of an earlier call, unpacked")
@@ -222,6 +237,7 @@ def main(given: Sequence[str] | None = None) -> None:
         sharing.end()
     pack_rows(options.work, options.out)
     pack(options.work, options.out)
+    pack_rows(options.work, options.out)
     print(f"done after {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -233,7 +249,7 @@ def listed(plan: Sequence[Lane]) -> list[str]:
 
 def absent(plan: str, data: Path) -> list[str]:
     """Files of the plan that are not there: a lane without its data would fail after the machine has started."""
-    return [name for name in NEEDS.get(plan, ()) if not (data / name).is_file()]
+    return [name for name in NEEDS.get(plan, ()) if not (data / name).exists()]
 
 
 def begin(work: Path, committed: Path | None, state: Path | None) -> None:
@@ -249,6 +265,7 @@ def begin(work: Path, committed: Path | None, state: Path | None) -> None:
 
 def _environment(data: Path | None) -> dict[str, str]:
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    paths += [] if data is None else [str(data.resolve() / "packages")]
     found = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYTHONUNBUFFERED": "1",
@@ -334,10 +351,23 @@ def pack_rows(work: Path, out: Path) -> None:
 
 
 def pack(work: Path, out: Path) -> None:
-    """Pictures in one archive; weights in one that is cut into pieces, as a single file may be too large to travel."""
+    """Pictures in one archive; weights, the smallest first, in one that is cut into pieces, as large files may not travel."""
     _packed(sorted(work.glob("*/results/pictures/*/[!.]*.npy")), work, out / "pictures.tar.gz", "w:gz")
     whole = work / "weights.tar"
-    _packed(sorted(work.glob("*/results/weights/**/*.safetensors")), work, whole, "w")
+    room = ALL - sum(path.stat().st_size for path in out.glob("*.tar.gz"))
+    kept: list[Path] = []
+    for path in sorted(work.glob("*/results/weights/**/*.safetensors"), key=lambda path: path.stat().st_size):
+        room -= path.stat().st_size + 2048
+        if room > 0:
+            kept.append(path)
+            continue
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        said = f"{path.relative_to(work)}: {path.stat().st_size / 2**20:.0f} MiB do not fit, sha256 {digest}"
+        print(said, flush=True)
+        (work / "logs").mkdir(exist_ok=True)
+        with (work / "logs" / "weights.log").open("a", encoding="utf-8") as log:
+            log.write(said + "\n")
+    _packed(kept, work, whole, "w")
     if whole.is_file():
         with whole.open("rb") as file:
             number = 0

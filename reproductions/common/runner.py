@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -260,6 +261,15 @@ def save_weights(path: Path, model: nn.Module, *, half: bool = False) -> Path:
     save_file(stored, path.with_suffix(".part"))
     path.with_suffix(".part").replace(path)
     return path
+
+
+def digest(model: nn.Module) -> str:
+    """SHA-256 of the weights, for rows of networks that are too large to be kept."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def read(path: Path) -> list[Row]:

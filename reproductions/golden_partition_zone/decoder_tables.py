@@ -28,6 +28,8 @@ def predictions(study: Study) -> None:
                 ("Log", "one-hot", Logarithm()), ("Power", "one-hot", Power())]  # fmt: skip
     width = 4 if study.quick else 64
     for name, labels, transform in settings:
+        if labels not in study.labels:
+            continue
         attempt = study.papers(name, PredictionVector(transform, Vector(width=width)))
         key = f"predictions/{labels}"
         if not study.open_ones([(key, attempt)]):

@@ -1,4 +1,4 @@
-"""Draws the figures of the README from ``run.jsonl`` and the reconstructions that were kept.
+"""Draws the figures of the README from the results and the reconstructions that were kept.
 
     python -m reproductions.golden_partition_zone.figures
 
@@ -15,9 +15,17 @@ from statistics import mean
 import numpy as np
 
 from reproductions.common.drawing import Line, Panel, grid, svg
-from reproductions.common.runner import Row, read, read_pictures
+from reproductions.common.runner import Row, read_pictures
 from reproductions.golden_partition_zone.published import IR152_MSE, VGG19_MSE
-from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, RESULTS, STRONGER, by_block, matching
+from reproductions.golden_partition_zone.results_rows import (
+    LONGER,
+    PAPERS_DECODER,
+    RESULTS,
+    STRONGER,
+    all_rows,
+    by_block,
+    matching,
+)
 
 ERROR, PSNR, FVU, RADIUS = "test_mse_paper", "test_psnr_batches", "fvu", "radius_per_dimension"
 WORDS = {ERROR: "squared error, as in the paper", PSNR: "PSNR of batches, dB", FVU: "FVU", RADIUS: "R_c² per dimension"}
@@ -145,6 +153,7 @@ def curves(rows: list[Row]) -> dict[str, Figure]:
                 paper_line("LS+", vgg, labels="LS+"),
                 Series("one-hot, residual decoder", strong),
                 Series("one-hot, 100 epochs", {"part": HUNDRED}),
+                paper_line("one-hot, the paper's recipe", f"{vgg}-plateau", labels="one-hot"),
             ),
             published=VGG19_MSE,
         ),
@@ -153,6 +162,7 @@ def curves(rows: list[Row]) -> dict[str, Figure]:
                 *(paper_line(labels, "ir152-curve", labels=labels) for labels in ("one-hot", "LS+", "LS-")),
                 Series("one-hot, residual decoder", {**strong, "part": "ir152-curve"}),
                 paper_line("one-hot, 100 epochs", "ir152-epochs"),
+                paper_line("one-hot, 100 epochs at all blocks", "ir152-curve-100", labels="one-hot"),
             ),
             published=IR152_MSE,
         ),
@@ -280,6 +290,14 @@ def strip(path: Path, series: tuple[Series, ...], rows: list[Row], pictures: Pic
     return bool(lines)
 
 
+def kept_pictures(rows: list[Row], folder: Path) -> Pictures:
+    """Reconstructions by unit, of the run that the unit's row is of."""
+    longer = {row["unit"] for row in rows if row.get("epochs") == 100}
+    found = read_pictures(folder, LONGER)
+    kept = {name: images for name, images in found.items() if name in longer or name.startswith("truth/")}
+    return read_pictures(folder, "run") | kept
+
+
 def draw(rows: list[Row], pictures: Pictures, folder: Path) -> list[Path]:
     """Every figure that has something to show; returns what was written."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -297,4 +315,5 @@ def draw(rows: list[Row], pictures: Pictures, folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    print(*draw(read(RESULTS), read_pictures(RESULTS.parent, "run"), RESULTS.parent), sep="\n")
+    everything = all_rows()
+    print(*draw(everything, kept_pictures(everything, RESULTS.parent), RESULTS.parent), sep="\n")

@@ -1,4 +1,4 @@
-"""Writes README.md from results/run.jsonl.
+"""Writes README.md from the results.
 
 python -m reproductions.golden_partition_zone.make_tables [--check]   (with --check nothing is written; exit code 1 if it is not up to date)
 """
@@ -9,17 +9,16 @@ import sys
 from pathlib import Path
 
 from reproductions.common import page
-from reproductions.common.runner import read
 from reproductions.golden_partition_zone.claims import claims
-from reproductions.golden_partition_zone.results_rows import RESULTS
+from reproductions.golden_partition_zone.results_rows import all_rows
 from reproductions.golden_partition_zone.tables import TABLES, gates_section, table
 
 PAGE = Path(__file__).parent / "README.md"
 
 
 def sections() -> dict[str, str]:
-    rows = read(RESULTS)
-    assert not any(row.get("quick") for row in rows), "run.jsonl holds a quick run"
+    rows = all_rows()
+    assert not any(row.get("quick") for row in rows), "the results hold a quick run"
     made = {"claims": page.claims_table(claims(rows)), "gates": gates_section(rows)}
     return {**made, **{name: table(name, rows) for name in TABLES}}
 

@@ -60,6 +60,8 @@ def vgg19_smoothing(study: Study) -> None:
 def _vgg19(study: Study, trainings: list[tuple[str, int]]) -> None:
     splits = study.cifar()
     for labels, seed in trainings:
+        if labels not in study.labels:
+            continue
         watch = _radius_watch(study, splits, labels, seed, block=52) if seed == 0 else None
         _curve(study, "vgg19-curve", "vgg19", CURVE, splits, labels, seed, watch=watch)
 
@@ -97,7 +99,7 @@ def _radius_watch(study: Study, splits: Splits, labels: str, seed: int, *, block
 def ir152_curve(study: Study) -> None:
     """Fig. 4: one-hot, LS+ and LS−."""
     splits = study.cifar()
-    for labels in LABELS:
+    for labels in study.labels:
         _curve(study, "ir152-curve", "ir152", ir152.BLOCKS, splits, labels, 0)
 
 

@@ -22,7 +22,7 @@ from reproductions.common import runner
 from reproductions.common.runner import NoTimeLeft, Part, Rows, run_part
 from reproductions.golden_partition_zone import decoder_tables, parts, zone_part
 from reproductions.golden_partition_zone.study import Files, Study
-from reproductions.golden_partition_zone.targets import BATCH, Shelf
+from reproductions.golden_partition_zone.targets import BATCH, LABELS, Shelf
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -51,6 +51,7 @@ class Options(runner.Options):
     decoder_epochs: int = 30
     batch: int = BATCH
     plateau: bool = False
+    labels: tuple[str, ...] = tuple(LABELS)
 
     @property
     def name(self) -> str:
@@ -69,6 +70,9 @@ def options_of(arguments: list[str] | None) -> Options:
     parser.add_argument(
         "--plateau", action="store_true", help="targets by the paper's recipe: Adam 3e-4, less at a plateau"
     )
+    parser.add_argument(
+        "--labels", nargs="+", choices=list(LABELS), default=list(LABELS), help="networks with these alone"
+    )
     given = parser.parse_args(arguments)
     if unknown := [part for part in given.parts if part not in PARTS]:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
@@ -80,6 +84,7 @@ def options_of(arguments: list[str] | None) -> Options:
         decoder_epochs=given.decoder_epochs,
         batch=given.batch,
         plateau=given.plateau,
+        labels=tuple(given.labels),
     )
 
 
@@ -95,6 +100,7 @@ def study_of(options: Options, rows: Rows) -> Study:
         seeds=1 if quick else options.seeds,
         decoder_epochs=1 if quick else options.decoder_epochs,
         quick=quick,
+        labels=options.labels,
         deadline=options.until,
     )
 
@@ -115,7 +121,7 @@ def run(options: Options, rows: Rows) -> None:
                 print(f"== {name}: complete after {time.monotonic() - began:.0f} s", flush=True)
         except NoTimeLeft:
             rows.wait(name)
-    if set(options.parts) != set(PARTS):
+    if set(options.parts) != set(PARTS) or set(options.labels) != set(LABELS):
         rows.wait("the other parts")
 
 

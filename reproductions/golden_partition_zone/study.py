@@ -13,10 +13,10 @@ from leakgauge.attacks.decoder import Decoder, Deconvolution
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.progress import watching
 from reproductions.common.decoders import Residual
-from reproductions.common.runner import NoTimeLeft, Row, Rows
+from reproductions.common.runner import NoTimeLeft, Row, Rows, digest
 from reproductions.golden_partition_zone.leaks import Attempt, Leak, attacked
 from reproductions.golden_partition_zone.splits import Part, Splits, embedded, load, split
-from reproductions.golden_partition_zone.targets import Shelf, Target, Watch
+from reproductions.golden_partition_zone.targets import LABELS, Shelf, Target, Watch
 
 CIFAR_AUXILIARY = 10_000
 """Images of CIFAR-10 that the adversary owns."""
@@ -44,7 +44,7 @@ class Files:
 
 @dataclass
 class Study:
-    """Data, trained networks, results and settings."""
+    """Data, trained networks, results and settings; networks with other ``labels`` are left out."""
 
     files: Files
     shelf: Shelf
@@ -53,6 +53,7 @@ class Study:
     seeds: int = 3
     decoder_epochs: int = 30
     quick: bool = False
+    labels: tuple[str, ...] = tuple(LABELS)
     deadline: float = float("inf")
     coloured: Splits | None = None
 
@@ -90,7 +91,8 @@ class Study:
         key = f"target/{network}/{splits.name}/{labels}/{seed}"
         if key not in self.rows.done:
             about = {"network": network, "data": splits.name, "labels": labels, "seed": seed, "epochs": target.epochs}
-            self.rows.add(key, {**about, "accuracy": target.accuracy, "seconds": round(target.seconds, 1)})
+            about |= {"accuracy": target.accuracy, "weights_sha256": digest(target.model)}
+            self.rows.add(key, {**about, "seconds": round(target.seconds, 1)})
             print(f"{key}: {target.accuracy:.2%} in {target.seconds:.0f} s", flush=True)
         return target
 

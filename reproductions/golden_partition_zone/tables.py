@@ -1,6 +1,6 @@
-"""What the paper prints beside what ``run.py`` measured, as markdown: Tables 2 to 5 and the two numbers of section 4.2.
+"""What the paper prints beside what ``run.py`` measured, as markdown: Tables 3 to 5, the numbers of section 4.2, Eqs. (3) to (5).
 
-    python -m reproductions.golden_partition_zone.tables [RESULTS.jsonl]
+    python -m reproductions.golden_partition_zone.tables
 
 Errors are in the paper's unit, summed over channels. Several seeds are shown as mean and range. A line without a measurement
 says so; nothing is filled in.
@@ -8,17 +8,16 @@ says so; nothing is filled in.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from statistics import mean
 
 from reproductions.common import gates, page
-from reproductions.common.runner import Row, read
+from reproductions.common.runner import Row
+from reproductions.golden_partition_zone import entropy
 from reproductions.golden_partition_zone.published import ATTENTION, ENHANCEMENTS, PREDICTIONS, VGG19_MSE, Error
-from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, RESULTS, chosen, matching
+from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, all_rows, chosen, matching
 
-HEAD = ("| what | paper | ours | difference | own images: paper | ours |", "|---|---|---|---|---|---|")
+HEAD = ("| what | paper | ours | difference | own images: paper | ours | epochs (paper: 100) |", "|---" * 7 + "|")
 
 
 def error_line(what: str, paper: Error | float, rows: list[Row], **wanted: object) -> str:
@@ -27,21 +26,25 @@ def error_line(what: str, paper: Error | float, rows: list[Row], **wanted: objec
     own = [row for row in matching(rows, **wanted) if "test_mse_paper" in row]
     if not own:
         refused = [row["refused"] for row in matching(rows, **wanted) if "refused" in row]
-        return f"| {what} | {expected:.4g} | {refused[0] if refused else 'not measured'} | | | |"
+        return f"| {what} | {expected:.4g} | {refused[0] if refused else 'not measured'} | | | | |"
     ours = [row["test_mse_paper"] for row in own]
     spread = f" ({min(ours):.4g} to {max(ours):.4g})" if len(ours) > 1 else ""
     known = ["", ""]
     if isinstance(paper, Error):
         known = [f"{paper.auxiliary:.4g}", f"{mean(row['auxiliary_mse_paper'] for row in own):.4g}"]
     cells = [what, f"{expected:.4g}", f"{mean(ours):.4g}{spread}", f"{mean(ours) / expected - 1:+.0%}", *known]
+    cells.append(", ".join(sorted({str(row["epochs"]) for row in own})))
     return f"| {' | '.join(cells)} |"
 
 
 def curve_lines(rows: list[Row]) -> Iterator[str]:
     """Section 4.2: the two blocks of VGG19 whose error the text prints."""
+    about = {"labels": "one-hot", "decoder": PAPERS_DECODER}
     for block, paper in VGG19_MSE.items():
-        about = {"part": "vgg19-curve", "labels": "one-hot", "block": block, "decoder": PAPERS_DECODER}
-        yield (error_line(f"VGG19 block {block}", paper, rows, **about))
+        yield error_line(f"VGG19 block {block}", paper, rows, part="vgg19-curve", block=block, **about)
+    for block, paper in VGG19_MSE.items():
+        what = f"VGG19 by the paper's recipe, block {block}"
+        yield error_line(what, paper, rows, part="vgg19-curve-plateau", block=block, **about)
 
 
 def prediction_lines(rows: list[Row]) -> Iterator[str]:
@@ -81,6 +84,22 @@ def class_lines(rows: list[Row]) -> Iterator[str]:
         yield f"| {block} | {' | '.join(cells)} |"
 
 
+def entropy_lines(rows: list[Row]) -> Iterator[str]:
+    """Eqs. (3) to (5): what is subtracted from H(x) at every block, beside the measured FVU."""
+    for one in entropy.curves(rows):
+        for at in one.blocks:
+            cells = [
+                one.name,
+                str(at.block),
+                f"{at.dimensions:,}",
+                f"{at.radius:.3g}",
+                f"{at.nats:,.0f}",
+                f"{at.fvu:.3f}",
+            ]
+            yield f"| {' | '.join(cells)} |"
+
+
+ENTROPY_HEAD = ("| network, labels | block | D | R_c²/D | D/2·ln(2πe R_c²/D) + ln K, nats | FVU |", "|---" * 6 + "|")
 ZONE_HEAD = (
     "| threshold | every cut, 100 epochs | find_zone | bisection by depth | at best |",
     "|---|---|---|---|---|",
@@ -91,6 +110,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[list[Row]], Iterator[str]], C
     "table3": (HEAD, prediction_lines, lambda row: row.get("part") == "predictions"),
     "table4": (HEAD, lambda rows: decoder_lines(rows, "enhancements", ENHANCEMENTS), lambda row: row.get("part") == "enhancements"),
     "table5": (HEAD, lambda rows: decoder_lines(rows, "attention", ATTENTION), lambda row: row.get("part") == "attention"),
+    "entropy": (ENTROPY_HEAD, entropy_lines, lambda row: row.get("part") in entropy.NETWORKS),
     "zone": (ZONE_HEAD, zone_lines, lambda row: row["unit"].startswith("zone/compared/")),
     "classes": ((), class_lines, lambda row: row.get("part") == "classes" and "fvu" in row),
 }  # fmt: skip
@@ -103,7 +123,7 @@ def table(name: str, rows: list[Row]) -> str:
 
 
 def main() -> None:
-    rows = read(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)
+    rows = all_rows()
     for name in TABLES:
         print(f"{name}\n\n{table(name, rows)}\n")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from leakgauge.errors import Inapplicable
 from reproductions.common.drawing import Line, Panel, svg
-from reproductions.common.runner import Pictures, Row, Rows
+from reproductions.common.runner import Pictures, Row, Rows, save_weights
 from reproductions.practical_feasibility import setting
-from reproductions.practical_feasibility.networks import Network, save_weights, weights_file
+from reproductions.practical_feasibility.networks import Network, weights_file
 from reproductions.practical_feasibility.setting import Images, Options, Plan
 from reproductions.practical_feasibility.training import ATTENTION, CONVNEXT, RESIDUAL, SWIN, Recipe, trained
 
@@ -72,7 +72,7 @@ def measure(
         model, space, (train.x, train.y), (test.x, test.y), recipe=recipes, seconds=options.scale * seconds, device=options.device,
         epochs=given_epochs(net, ledger), most_epochs=1 if options.quick else MOST_EPOCHS, seed=options.seed,
     )  # fmt: skip
-    save_weights(model, options.weights, net)
+    save_weights(weights_file(options.weights, net), model, half=True)
     if ledger.has(key):
         return
     ledger.add(

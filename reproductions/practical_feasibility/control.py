@@ -9,15 +9,16 @@ with the best mean PSNR wins: an adversary can do the same with images of its ow
 first test image of eight classes, with more steps and restarts, and only those scores count. Among restarts the lowest objective is
 kept, as an adversary would; the best by PSNR is noted beside it.
 
-Searches may run in stages, each from where the last one ended: on coarse blocks of pixels first (``blocks``), or on a softened
-network first (``smooth``). Replays use TF32; the winner of a search and its mismatch are computed in float32.
+Searches may run in stages, each from where the last one ended: on coarse blocks of pixels first (``blocks``), on a softened
+network first (``smooth``), or with more total variation first (``falling``). Replays
+use TF32; the winner of a search and its mismatch are computed in float32.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,6 +43,8 @@ CIFAR: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.243
 RESULTS = Path(__file__).parent / "results"
 CASES = ("post untrained", "pre untrained", "post trained", "pre trained")
 IMAGES, TUNED_ON, CLASSES = 8, 4, 10
+Images = tuple[Tensor, Tensor]
+"""Pictures and their labels."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,8 @@ class BlockNoise:
 class Setting:
     """``power`` as in :class:`GroupedCosine` ("layers" for single tensors).
 
-    ``blocks`` are the sizes of the squares of the first stages, ``smooth`` the softplus sharpnesses of the next; the last stage moves
-    single pixels on the true network. Stages share the steps equally.
+    ``blocks`` are the sizes of the squares of the first stages, ``smooth`` the softplus sharpnesses of the next, ``falling`` the total
+    variation of those after them; the last stage moves single pixels on the true network with ``tv``. Stages share the steps equally.
     """
 
     power: float | str = 1.0
@@ -107,6 +110,7 @@ class Setting:
     decay: str = "step"
     blocks: tuple[int, ...] = ()
     smooth: tuple[float, ...] = ()
+    falling: tuple[float, ...] = ()
 
     @property
     def key(self) -> str:
@@ -119,6 +123,7 @@ class Setting:
         ]
         words += [f"blocks={'/'.join(map(str, self.blocks))}"] if self.blocks else []
         words += [f"smooth={'/'.join(f'{s:g}' for s in self.smooth)}"] if self.smooth else []
+        words += [f"falling={'/'.join(f'{tv:g}' for tv in self.falling)}"] if self.falling else []
         return " ".join(words)
 
     def attack(self, steps: int, restarts: int, *, block: int = 1) -> Matching:
@@ -197,13 +202,15 @@ def attacked(
     victim: Victim, seen: Sequence[Observation], setting: Setting, *, steps: int, restarts: int, seed: int
 ) -> list[Tensor]:
     """Candidates (restarts, 1, C, H, W) of every observation, best first."""
-    stages = [(block, None) for block in setting.blocks] + [(1, sharp) for sharp in setting.smooth] + [(1, None)]
+    stages: list[tuple[int, float | None, float]] = [(block, None, setting.tv) for block in setting.blocks]
+    stages += [(1, sharp, setting.tv) for sharp in setting.smooth]
+    stages += [(1, None, tv) for tv in (*setting.falling, setting.tv)]
     each_stage = max(1, steps // len(stages))
     start: Start = BlockNoise(setting.blocks[0]) if setting.blocks else FromSpace()
     found: list[Reconstruction] = []
-    for number, (block, sharp) in enumerate(stages):
+    for number, (block, sharp, tv) in enumerate(stages):
         model = victim.model if sharp is None else smoothed(victim.model, sharp)
-        attack = replace(setting, lr=setting.lr * LATER**number).attack(each_stage, restarts, block=block)
+        attack = replace(setting, lr=setting.lr * LATER**number, tv=tv).attack(each_stage, restarts, block=block)
         of = Victim(model, victim.space, mode=victim.mode)
         found = replace(attack, start=start).many(of, seen, seed=seed)
         start = Continued({id(one): each.candidates.detach().cpu() for one, each in zip(seen, found, strict=True)})
@@ -222,7 +229,7 @@ def mismatch(victim: Victim, seen: Observation, x: Tensor, y: Tensor) -> float:
 
 def measure(
     victim: Victim,
-    images: tuple[Tensor, Tensor],
+    images: Images,
     setting: Setting,
     *,
     steps: int,
@@ -353,9 +360,7 @@ def chosen(results: Rows, case: str, place: int) -> Setting:
     return next(setting for setting in settings_for(case) if setting.key == key)
 
 
-def trials(
-    options: Options, results: Rows, victims: dict[str, Victim], images: tuple[Tensor, Tensor], *, until: float
-) -> None:
+def trials(options: Options, results: Rows, victims: dict[str, Victim], images: Images, *, until: float) -> None:
     """One setting on all cases, then the next: a stop leaves no case without trials."""
     count = 3 if options.quick else max(len(UNTRAINED), len(TRAINED))
     for number in range(count):
@@ -375,17 +380,29 @@ def trials(
 def affordable(
     options: Options,
     victim: Victim,
-    images: tuple[Tensor, Tensor],
+    images: Images,
     setting: Setting,
     *,
     restarts: int,
     batch: int = 1,
 ) -> int:
-    """Steps that fit into the time left, after a short run to see how long one takes."""
+    """Steps that fit into the time left."""
     if options.quick or options.left() == float("inf"):
         return 10**6
-    row, _ = measure(victim, images, setting, steps=100, restarts=restarts, seed=options.seed, batch=batch)
-    return int(0.9 * options.left() / (row["seconds"] / 100))
+
+    def timed(steps: int) -> float:
+        row, _ = measure(victim, images, setting, steps=steps, restarts=restarts, seed=options.seed, batch=batch)
+        return row["seconds"]
+
+    return steps_within(options, timed)
+
+
+def steps_within(options: Options, timed: Callable[[int], float]) -> int:
+    """Steps that take nine tenths of the time left, after two short runs: one shows what a step takes, both what the start does."""
+    few, more = 60, 180
+    short, longer = timed(few), timed(more)
+    each = max((longer - short) / (more - few), longer / (10 * more))
+    return int((0.9 * options.left() - max(0.0, longer - more * each)) / each)
 
 
 if __name__ == "__main__":

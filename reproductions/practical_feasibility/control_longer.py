@@ -1,9 +1,10 @@
-"""The positive control after training again, with a search three times as long: it missed the bar by two decibels.
+"""The positive control after training again, with other total variation and a search several times as long: it missed the bar by 2 dB.
 
     python -m reproductions.practical_feasibility.control_longer [--form pre] --data FOLDER --out FOLDER
 
-The same networks and images as in ``control.py``. Its searches were still getting better when they ended (14.5 dB after 1,000 steps, 18 dB
-after 5,000), and restarts did not matter. The settings are the winner of its trials and the same with less total variation.
+The same networks and images as in ``control.py``, where more steps and more total variation each brought decibels (14.5 dB after 1,000
+steps, 18 after 5,000; 12.4, 13.4, 14.0 dB with 0.01, 0.03, 0.1) and restarts did not. So settings with more of it, and with weights that
+fall from stage to stage, are tried on the other four images; the best gets all the time that is left, with one restart.
 """
 
 from __future__ import annotations
@@ -13,31 +14,50 @@ from reproductions.common.runner import Options, Part, Rows, run_part
 from reproductions.practical_feasibility import control
 from reproductions.practical_feasibility.control import RESULTS, Setting
 
-SETTINGS = (Setting(power=0.5, tv=1e-1), Setting(power=0.5, tv=3e-2))
-STEPS, RESTARTS = 15_000, 2
+SETTINGS = (
+    Setting(power=0.5, tv=1e-1),
+    Setting(power=0.5, tv=3e-1),
+    Setting(power=0.5, tv=3e-2, falling=(3e-1, 1e-1)),
+    Setting(power=0.5, tv=1e-1, falling=(1.0, 3e-1)),
+    Setting(power=0.5, tv=1e-1, decay="cosine"),
+)
+TRIAL, STEPS, LEAST = 2500, 24_000, 5_000
+"""Steps of a trial and of the search that counts: at most as many as Geiping et al. take, at least as many as before."""
 FORMS = ("post", "pre")
 
 
 def run(options: Options, results: Rows, *, forms: tuple[str, ...] = FORMS) -> None:
     images = control.targets(options, 0, 2 if options.quick else control.IMAGES)
+    others = control.targets(options, 1, 1 if options.quick else control.TUNED_ON)
     results.keep("truth", images[0])
     for form in forms:
-        victim = control.victim_of(f"{form} trained", options, results)
-        for setting in SETTINGS:
-            unit = f"{form} {setting.key}"
-            if results.has(unit):
-                continue
-            wanted = 4 if options.quick else STEPS
-            steps = min(wanted, control.affordable(options, victim, images, setting, restarts=RESTARTS))
-            if steps < wanted / 2:
-                results.wait(unit)
-                continue
-            row, kept = control.measure(victim, images, setting, steps=steps, restarts=RESTARTS, seed=options.seed)
-            checks = [gates.control(row["psnr"]), gates.converged(max(row["mismatch"]), 0.0)]
-            results.add(unit, {"form": form, **row, "gates": [check.row() for check in checks]}, pictures={unit: kept})
-    units = [f"{form} {setting.key}" for form in FORMS for setting in SETTINGS]
-    if any(not results.has(unit) for unit in units):
+        attack(form, images, others, options, results)
+    if any(not results.has(f"final {form}") for form in FORMS):
         results.wait("the other form")
+
+
+def attack(form: str, images: control.Images, others: control.Images, options: Options, results: Rows) -> None:
+    if results.has(f"final {form}"):
+        return
+    victim = control.victim_of(f"{form} trained", options, results)
+    case = {"case": f"{form} trained"}
+    for setting in SETTINGS:
+        unit = f"trial {form} {setting.key}"
+        if not results.has(unit):
+            steps = 4 if options.quick else TRIAL
+            row, _ = control.measure(victim, others, setting, steps=steps, restarts=1, seed=options.seed)
+            results.add(unit, {"kind": "trial", **case, **row})
+    tried = {setting: results.done[f"trial {form} {setting.key}"]["mean_psnr"] for setting in SETTINGS}
+    chosen = max(tried, key=tried.__getitem__)
+    wanted, least = (6, 6) if options.quick else (STEPS, LEAST)
+    steps = min(wanted, control.affordable(options, victim, images, chosen, restarts=1))
+    if steps < least:
+        results.wait(f"final {form}")
+        return
+    row, kept = control.measure(victim, images, chosen, steps=steps, restarts=1, seed=options.seed)
+    checks = [gates.control(row["psnr"]), gates.converged(max(row["mismatch"]), 0.0)]
+    made = {"kind": "final", **case, **row, "gates": [check.row() for check in checks]}
+    results.add(f"final {form}", made, pictures={f"final {form}": kept})
 
 
 def main() -> None:

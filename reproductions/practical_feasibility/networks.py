@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from leakgauge.core import Pixels
@@ -129,15 +129,6 @@ _MAKERS = {
 
 def weights_file(folder: Path, net: Network) -> Path:
     return folder / f"{net.key}_{net.side}.safetensors"
-
-
-def save_weights(model: nn.Module, folder: Path, net: Network) -> None:
-    """Trained weights, for the attacks of later parts."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stored = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
-    part = weights_file(folder, net).with_suffix(".part")
-    save_file(stored, part)
-    part.replace(weights_file(folder, net))
 
 
 def fill(model: nn.Module, folder: Path, net: Network) -> bool:

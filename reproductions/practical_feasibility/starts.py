@@ -148,8 +148,11 @@ def attack(name: str, options: Options, results: Rows) -> None:
     tried = {s: results.done[u]["best"] for s in SETTINGS if results.has(u := f"trial {unit} {s.key}")}
     chosen = max(tried, key=lambda one: sum(map(sum, tried[one])))
     shares = (0.0, 0.5, 1.0) if options.quick else SHARES
-    row, _ = searched(victim, images, chosen, shares, steps=3 if options.quick else 100, seed=options.seed)
-    steps = 4 if options.quick else int(min(FINAL, 0.85 * options.left() / (row["seconds"] / 100)))
+
+    def timed(steps: int) -> float:
+        return searched(victim, images, chosen, shares, steps=steps, seed=options.seed)[0]["seconds"]
+
+    steps = 4 if options.quick else min(FINAL, control.steps_within(options, timed))
     if steps < FINAL / 4 and not options.quick:
         results.wait(f"final {unit}")
         return

@@ -82,8 +82,11 @@ def attack(
             results.add(unit, {"kind": "trial", "stem": stem, **row})
     tried = {s: results.done[u]["best"] for s in SETTINGS if results.has(u := f"trial {stem} {s.key}")}
     chosen = max(tried, key=lambda one: sum(map(sum, tried[one])))
-    row, _ = searched(victim, images, chosen, SHARES, steps=3 if options.quick else 100, seed=options.seed)
-    steps = 4 if options.quick else int(min(FINAL, 0.85 * options.left() / (row["seconds"] / 100)))
+
+    def timed(steps: int) -> float:
+        return searched(victim, images, chosen, SHARES, steps=steps, seed=options.seed)[0]["seconds"]
+
+    steps = 4 if options.quick else min(FINAL, control.steps_within(options, timed))
     if steps < FINAL / 2 and not options.quick:
         results.wait(f"final {stem}")
         return

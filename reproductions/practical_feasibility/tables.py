@@ -16,7 +16,7 @@ from reproductions.common import page
 from reproductions.common.drawing import Line, Panel, grid, svg
 from reproductions.common.runner import Pictures, Row, measured_on, read, read_pictures
 from reproductions.practical_feasibility import confusion, shared_statistics
-from reproductions.practical_feasibility.claims import claims, finals, gate_rows, mean
+from reproductions.practical_feasibility.claims import claims, finals, gate_rows, longer_finals, longest_batches, mean
 from reproductions.practical_feasibility.setting import RESULTS
 
 PAGE = Path(__file__).parent / "README.md"
@@ -36,18 +36,20 @@ def control() -> str:
         "mean",
         "SSIM",
     ]
+    rows += read(RESULTS / "control_longer.jsonl") if (RESULTS / "control_longer.jsonl").is_file() else []
+    both = [*finals(RESULTS).items(), *((f"{case}, again", row) for case, row in longer_finals(RESULTS).items())]
     lines = [
         [
             case,
             row["setting"],
-            str(sum(r.get("kind") == "trial" and r["case"] == case for r in rows)),
+            str(sum(r.get("kind") == "trial" and r["case"] == row["case"] for r in rows)),
             str(row["steps"]),
             str(row["restarts"]),
             ", ".join(f"{value:.1f}" for value in row["psnr"]),
             f"**{row['mean_psnr']:.1f}**",
             f"{mean(row['ssim']):.2f}",
         ]
-        for case, row in finals(RESULTS).items()
+        for case, row in both
     ]
     return "\n\n".join(
         [
@@ -106,7 +108,9 @@ def attacked(row: Row) -> str:
 
 def of_part(name: str) -> str:
     path = RESULTS / f"{name}.jsonl"
-    cases = [row for row in read(path) if row["unit"] != "image"]
+    cases = (
+        list(longest_batches(RESULTS).values()) if name == SHARED else [r for r in read(path) if r["unit"] != "image"]
+    )
     table = import_module(f"reproductions.practical_feasibility.{name.removesuffix('_longer')}").table(cases)
     figures = [RESULTS / f"{name}.{ending}" for ending in ("svg", "png") if (RESULTS / f"{name}.{ending}").is_file()]
     return "\n\n".join([measured_on(path), table, *(f"![{name}](results/{path.name})" for path in figures)])
@@ -125,9 +129,15 @@ def sections() -> dict[str, str]:
 
 def draw() -> None:
     """Figures of what was measured last. Pictures are not committed: a figure whose pictures are not here stays as it is."""
-    kept = {name: read_pictures(RESULTS, name) for name in ("control", "train_mode", "starts", SHARED)}
+    kept = {name: read_pictures(RESULTS, name) for name in ("control", "train_mode", "starts")}
+    kept[SHARED] = {
+        k: v
+        for path in sorted(RESULTS.glob(f"{SHARED}*.jsonl"), key=_size)
+        for k, v in read_pictures(RESULTS, path.stem).items()
+    }
     won = {case: f"final {case} {row['setting']}" for case, row in finals(RESULTS).items()}
-    _lines("control", kept["control"], won)
+    again = {f"{case}, again": f"final {case.split()[0]}" for case in longer_finals(RESULTS)}
+    _lines("control", kept["control"] | read_pictures(RESULTS, "control_longer"), won | again)
     rows = [row for row in read(RESULTS / "train_mode.jsonl") if "psnr" in row]
     _lines("train_mode", kept["train_mode"], {f"{row['case']}, batch {row['batch']}": row["unit"] for row in rows})
     _lines(SHARED, kept[SHARED], {case: case for case in shared_statistics.CASES}, side=48)
@@ -148,6 +158,11 @@ def draw() -> None:
             )
         )
     svg(RESULTS / "starts.svg", panels, title="SSIM by the share of noise in the start")
+
+
+def _size(path: Path) -> tuple[int, str]:
+    """Longer runs have longer names, and come later."""
+    return len(path.stem), path.stem
 
 
 def _lines(name: str, pictures: Pictures, wanted: Mapping[str, str], *, side: int = 64) -> None:

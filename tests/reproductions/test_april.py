@@ -14,8 +14,6 @@ from PIL import Image
 
 from reproductions.april import (
     architecture_a,
-    attention_variants,
-    batches,
     claims,
     make_tables,
     positions,
@@ -145,10 +143,6 @@ def test_a_figure_whose_pictures_are_not_here_stays_as_it_is(study_of, rows, tmp
     assert [path.name for path in tmp_path.iterdir()] == [f"{rows}.svg"]
 
 
-def test_classes_take_turns():
-    assert study.taking_turns(torch.tensor([1, 1, 0, 2, 0])).tolist() == [2, 0, 3, 4, 1]
-
-
 def test_the_papers_model_and_counts():
     """Table 2 of the paper, and its 6,533,002 parameters without one encoder's attention."""
     images = study.Images("zeros", torch.zeros(1, 1, 28, 28), torch.zeros(1).long())
@@ -169,15 +163,3 @@ def test_training_learns_and_leaves_frozen_parameters_alone():
     assert min(reached) > 0.95
     flags = training._moving(torch.ones(2, 3, 4), "pos_embed", [(), ("pos_embed",)])
     assert flags.flatten().tolist() == [1.0, 0.0]
-
-
-def test_labels_are_compared_as_bags():
-    assert batches.labels_read(torch.tensor([1, 1, 2]), torch.tensor([2, 1, 3])) == pytest.approx(2 / 3)
-
-
-def test_unscaled_attention_is_sharper_and_has_the_same_parameters():
-    images = study.Images("zeros", torch.rand(1, 1, 28, 28), torch.zeros(1).long())
-    plain, sharp = (study.small_model(images, architecture="A", quick=True, seed=0) for _ in range(2))
-    attention_variants.with_attention(attention_variants.Unscaled)(sharp)
-    assert sum(p.numel() for p in sharp.parameters()) == sum(p.numel() for p in plain.parameters())
-    assert not torch.allclose(plain(images.x), sharp(images.x))

@@ -1,5 +1,6 @@
 """What the reproductions share: gates that catch what they must, the five words, rows that survive a stop, and lanes."""
 
+import hashlib
 import runpy
 import sys
 import tarfile
@@ -11,10 +12,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from reproductions.common import cut, gates, lanes, runner
+from reproductions.april import run as april
+from reproductions.common import cut, gates, lanes, runner, scripts
 from reproductions.common.runner import Rows, read
 from reproductions.common.sheets import sheets
 from reproductions.common.verdicts import Evidence, Word, judged
+from reproductions.practical_feasibility import run as feasibility
 
 CPU = torch.device("cpu")
 
@@ -252,9 +255,37 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
 def test_a_plan_without_its_data_does_not_begin(tmp_path):
     assert set(lanes.NEEDS) == set(lanes.NEXT)
     (tmp_path / "mnist.npz").write_text("")
-    with pytest.raises(SystemExit, match=r"has no cifar10_test.zip, which next-1 needs"):
-        lanes.main(["next-1", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match=r"has no cifar10_test.zip, packages/timm, which next-4 needs"):
+        lanes.main(["next-4", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_do_not_fit_are_named_with_their_hash(tmp_path, monkeypatch):
+    monkeypatch.setattr(lanes, "ALL", 8000)
+    work, out = tmp_path / "work", tmp_path / "out"
+    folder = work / "fake" / "results" / "weights"
+    folder.mkdir(parents=True)
+    out.mkdir()
+    for name, size in (("small", 100), ("large", 9000)):
+        (folder / f"{name}.safetensors").write_bytes(bytes(size))
+    lanes.pack(work, out)
+    with tarfile.open(out / "weights.tar.00") as archive:
+        assert archive.getnames() == ["fake/results/weights/small.safetensors"]
+    said = (work / "logs" / "weights.log").read_text()
+    assert "large.safetensors" in said
+    assert hashlib.sha256(bytes(9000)).hexdigest() in said
+
+
+def test_a_study_runs_its_scripts_in_order_and_refuses_others(monkeypatch, capsys):
+    ran = []
+    monkeypatch.setattr(scripts.runpy, "run_module", lambda name, run_name: ran.append((name, sys.argv[1:])))
+    scripts.run_scripts("reproductions.april", april.PARTS, ["width", "table1", "--quick"])
+    assert ran == [(f"reproductions.april.{name}", ["--quick"]) for name in ("table1", "width")]
+    with pytest.raises(SystemExit, match="2"):
+        scripts.run_scripts("reproductions.april", april.PARTS, ["nothing"])
+    for study, folder in ((april, "april"), (feasibility, "practical_feasibility")):
+        scripts.run_scripts(f"reproductions.{folder}", study.PARTS, ["--list"])
+    assert "Table 1" in capsys.readouterr().out
 
 
 def test_archives_are_cut_to_their_first_images(tmp_path):

@@ -2,6 +2,8 @@
 
 import importlib
 import io
+import json
+import math
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -13,8 +15,10 @@ from PIL import Image
 
 from leakgauge.attacks import fit_on
 from leakgauge.attacks.decoder import Deconvolution
-from reproductions.common.networks import IR152, SplitViT
+from reproductions.common import page
+from reproductions.common.networks import IR152, VGG19, SplitViT
 from reproductions.common.runner import Options, Part, Rows, read, run_part
+from reproductions.golden_partition_zone import claims, entropy, make_tables, results_rows, tables
 
 CPU = torch.device("cpu")
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
@@ -41,20 +45,6 @@ def test_parts_share_no_image(scripts, whole):
     assert made.classes == 3
     again = scripts["splits"].split("x", whole, shares=(0.5, 0.3, 0.2))
     assert torch.equal(made.test.images, again.test.images)
-
-
-def test_equal_counts_for_any_number_of_classes(scripts, whole):
-    splits = scripts["splits"].split("x", whole, shares=(0.6, 0.2, 0.2))
-    for classes in (2, 3):
-        few = scripts["splits"].of_classes(splits, classes, total=12)
-        assert few.train.labels.bincount().tolist() == [12 // classes] * classes
-        assert few.classes == classes
-
-
-def test_bytes_survive_the_way_to_the_device(scripts, whole):
-    floats = whole.images.float() / 255
-    assert torch.equal(scripts["splits"].enlarged(floats, torch.device("cpu")), whole.images)
-    assert scripts["splits"].enlarged(floats[:2, :, :32, :32], torch.device("cpu")).shape == (2, 3, 64, 64)
 
 
 def test_augmentation_only_mirrors_and_rolls(scripts):
@@ -189,23 +179,6 @@ def test_the_papers_rate_falls_at_a_plateau(scripts):
     assert rates == pytest.approx([3e-4] * 4 + [3e-5] * 2)
 
 
-def test_rates_rise_and_fall(scripts):
-    recipe = scripts["targets"].Recipe(10, 1.0, 0.0, rising=0.1)
-    assert [recipe.rate_at(x) for x in (0.0, 0.1, 0.55, 1.0)] == pytest.approx([0.05, 1.0, 0.5, 0.0])
-
-
-def test_nobody_enters_while_another_is_inside(scripts, tmp_path):
-    locked = scripts["targets"].locked
-
-    def give_up():
-        raise Stop
-
-    with locked(tmp_path / "x.lock"), pytest.raises(Stop), locked(tmp_path / "x.lock", give_up):
-        pass
-    with locked(tmp_path / "x.lock", give_up):
-        pass
-
-
 def test_the_zone_by_three_ways(scripts, tmp_path):
     """On a curve that is known: the search names the same cut, and its time is that of the decoders it trained."""
     zone_part, study = scripts["zone_part"], scripts["study"]
@@ -239,19 +212,6 @@ def test_the_zone_by_three_ways(scripts, tmp_path):
     assert row["find_zone"]["ratio"] > 10 > row["bisection"]["ratio"]
 
 
-def test_a_part_runs_and_is_not_measured_twice(scripts, monkeypatch, tmp_path):
-    small = partial(IR152, units=(1, 1), widths=(4, 8), embedding=8)
-    monkeypatch.setitem(scripts["targets"].NETWORKS, "ir152", small)
-    options = scripts["run"].options_of(["predictions", "--quick", "--out", str(tmp_path)])
-    rows = run_part(Part("run", scripts["run"].run), options).done
-    assert {row["decoder"] for row in rows.values() if "decoder" in row} == {"Normal", "LS+", "LS-", "Log", "Power"}
-    assert sum(unit.startswith("target/") for unit in rows) == 3
-    assert all(row["fvu"] > 0 for row in rows.values() if "fvu" in row)
-    before = (tmp_path / "run.jsonl").read_text()
-    run_part(Part("run", scripts["run"].run), options)
-    assert (tmp_path / "run.jsonl").read_text() == before
-
-
 def test_own_data_from_an_npz_at_full_length(scripts, monkeypatch, tmp_path):
     """Everything but the size of the network and the number of epochs is as in the real study."""
     rng = np.random.default_rng(0)
@@ -278,8 +238,42 @@ def test_a_part_without_its_data_or_time_says_so(scripts, tmp_path, capsys):
     assert "no time for predictions" in capsys.readouterr().out
 
 
-def test_the_committed_comparison_of_decoders_is_complete(scripts):
-    rows = read(FOLDER / "results" / "decoders_quick.jsonl")
-    quick = scripts["decoders_quick"]
-    assert {(row["cut"], row["decoder"]) for row in rows} == {(c, d) for c in quick.CUTS for d in quick.DECODERS}
-    assert {row["public_images"] for row in rows} == {1500}
+def test_the_page_is_made_from_the_rows():
+    assert page.write(make_tables.PAGE, make_tables.sections(), ["--check"]) == 0
+
+
+def test_the_verdicts():
+    """Verdicts that a reader relies on: a change here is a change of what we say about the paper."""
+    said = [claim.word for claim in claims.claims(results_rows.all_rows())]
+    counts = {word: said.count(word) for word in said}
+    assert counts == {"reproduces": 23, "not reached in our budget": 3, "not tested here": 6, "undecided": 9}
+
+
+def test_longer_runs_take_over_whole_parts(tmp_path):
+    """A part at 100 epochs replaces its 30-epoch rows once it has all their cases; until then it is beside them."""
+    short = read(results_rows.RESULTS)
+    (tmp_path / "run.jsonl").write_bytes(results_rows.RESULTS.read_bytes())
+    longer = [row | {"epochs": 100} for row in short if row.get("part") in ("attention", "ir152-curve")]
+    began = [row for row in longer if row["part"] == "attention" or row["labels"] == "one-hot"]
+    for rows, names in ((began, {"ir152-curve-100"}), (longer, set())):
+        path = tmp_path / f"{results_rows.LONGER}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        found = results_rows.all_rows(tmp_path)
+        epochs = {
+            part: results_rows.epochs_of(found, part, None) for part in ("attention", "ir152-curve", "vgg19-curve")
+        }
+        assert epochs == {"attention": 100, "ir152-curve": 30 if names else 100, "vgg19-curve": 30}
+        assert {row["part"] for row in found if row.get("part", "").endswith("-100")} == names
+        assert results_rows.at_hundred_epochs(found, "ir152", 49) == pytest.approx(0.0544, abs=1e-4)
+        assert len(claims.claims(found)) == len(claims.claims(short))
+    plateau = [row for row in short if row.get("part") == "vgg19-curve" and row["labels"] == "one-hot"]
+    (tmp_path / f"{results_rows.PLATEAU}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plateau))
+    found = results_rows.all_rows(tmp_path)
+    assert "Trained by the paper's recipe" in claims.own_vgg(found)
+    assert "not measured" not in tables.table("curve", found)
+
+
+def test_the_subtracted_term_by_hand():
+    """D/2·ln(2πe R_c²/D) + ln K for D = 8192, R_c²/D = 0.05, ten classes."""
+    assert entropy.subtracted(0.05, 8192) == pytest.approx(4096 * math.log(2 * math.pi * math.e * 0.05) + math.log(10))
+    assert entropy.dimensions(VGG19, [13, 52]) == {13: 128 * 32 * 32, 52: 512 * 4 * 4}

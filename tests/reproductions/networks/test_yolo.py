@@ -8,7 +8,7 @@ import torch
 from leakgauge.attacks import feasibility
 from leakgauge.channels import Gradient
 from leakgauge.core import Buffers, Labels, Pixels, Size, Victim, share
-from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors import BadInput
 from reproductions.common.networks.detection_loss import (
     DetectionLoss,
     boxes_from,
@@ -34,17 +34,6 @@ def images(count=1, side=64, seed=0) -> torch.Tensor:
 def test_the_published_number_of_parameters():
     """YOLOv8-nano counts 3,157,200 with 80 classes, of which 16 are the constants of the expected distance."""
     assert sum(p.numel() for p in YOLO().parameters()) == 3_157_200 - BINS
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_one_column_for_each_cell(variant):
-    out = YOLO(classes=3, width=4, variant=variant)(images(2))
-    assert out.shape == (2, 4 * BINS + 3, 8 * 8 + 4 * 4 + 2 * 2)
-
-
-def test_an_unknown_variant_is_refused():
-    with pytest.raises(BadInput, match="variant"):
-        YOLO(variant="tiny")  # type: ignore[arg-type]
 
 
 def plain_ciou(a, b) -> float:
@@ -85,14 +74,6 @@ def test_a_distance_between_bins_asks_both():
     total = 3.0 + 1.0 + (BINS - 2)
     expected = -(0.75 * math.log(3.0 / total) + 0.25 * math.log(1.0 / total))
     assert float(uneven) == pytest.approx(expected, rel=1e-5)
-
-
-def test_targets_need_their_three_names():
-    boxes, classes, image, real = listed(targets((1, 1)), torch.device("cpu"))
-    assert torch.equal(boxes, targets()["boxes"])
-    assert (classes.tolist(), image.tolist(), real.tolist()) == ([1, 2], [1, 1], [1, 1])
-    with pytest.raises(BadInput, match="image is missing"):
-        listed({"boxes": boxes, "classes": classes}, torch.device("cpu"))
 
 
 def test_an_empty_image_leaves_the_classes_alone():
@@ -153,20 +134,6 @@ def test_places_are_given_as_the_docstring_says():
     assert torch.equal(image[owner][taken], torch.arange(3)[:, None].expand_as(owner)[taken])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_one_image_can_be_learned(variant):
-    model, loss, x = YOLO(classes=3, width=4, variant=variant), DetectionLoss(64), images()
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    values = []
-    for _ in range(25):
-        value = loss(model(x), targets())
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-        values.append(value.item())
-    assert values[-1] < 0.5 * values[0]
-
-
 def test_second_derivatives_are_those_of_differences():
     """Of the loss on its own, in float64; the assignment stays what it is for such small steps."""
     loss = DetectionLoss(32)
@@ -216,13 +183,6 @@ def test_the_fast_replay_is_the_reference():
     whole = dict.fromkeys(observed.signal, 1.0)
     exact = Reference(bound, Gradient(), observed)(x, y)
     assert torch.allclose(chosen.replay(x, y).dot(whole), exact.dot(whole), rtol=1e-3)
-
-
-def test_boxes_that_were_not_given_are_not_made_up():
-    victim = Victim(YOLO(classes=3, width=4), Pixels((3, 64, 64)), loss=DetectionLoss(64))
-    seen = share(victim, Gradient(), images(), targets(), reveal=[Size()])
-    with pytest.raises(Inapplicable, match="no linear head"):
-        feasibility(steps=1)(victim, seen)
 
 
 def test_images_that_are_not_square():

@@ -1,0 +1,40 @@
+"""Runs the scripts of a study by name, one after another, in the order in which the study lists them.
+
+    python -m reproductions.april.run table1 width --quick --out FOLDER
+    python -m reproductions.april.run --list
+
+Without a name all of them run. Options are passed on as they are, so an option of one script needs that script named alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+from collections.abc import Sequence
+from itertools import takewhile
+
+
+def run_scripts(package: str, scripts: Sequence[str], given: Sequence[str] | None = None) -> None:
+    arguments = list(sys.argv[1:] if given is None else given)
+    named = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    options = arguments[len(named) :]
+    if unknown := [name for name in named if name not in scripts]:
+        print(f"no part {', '.join(unknown)}; there are {', '.join(scripts)}", file=sys.stderr)
+        raise SystemExit(2)
+    wanted = [name for name in scripts if not named or name in named]
+    if "--list" in options:
+        print("\n".join(f"{name:20} {_about(f'{package}.{name}')}" for name in wanted))
+        return
+    before = sys.argv
+    try:
+        for name in wanted:
+            sys.argv = [name, *options]
+            runpy.run_module(f"{package}.{name}", run_name="__main__")
+    finally:
+        sys.argv = before
+
+
+def _about(module: str) -> str:
+    """The first line of its description."""
+    return (importlib.import_module(module).__doc__ or "").strip().splitlines()[0]
