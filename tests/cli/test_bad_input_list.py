@@ -144,6 +144,143 @@ def test_models_that_are_odd_and_work(command, model, leakgauge, desk):
     assert found.err == ""
 
 
+MONITOR = {
+    "--every": ["0", "-1", "x", "1.5", "", "1e3"],
+    "--view": ["", "seen", "RAW", "raw,clipped"],
+    "--steps": ["0", "-1", "x", "1.5", ""],
+    "--seed": ["-1", "x", ""],
+    "--port": ["-1", "65536", "x", ""],
+    "--out": ["", "odd_models.py", "odd_models.py/run"],
+    "--loss": ["", "cross_entropy"],
+    "--nothing": ["1"],
+}
+"""Values that ``leakgauge monitor`` refuses before it trains, by option."""
+SCRIPTS = {
+    "": "ended without a step of a torch optimizer", "x = 1": "ended without a step of a torch optimizer",
+    "   x = 1": "raised IndentationError", "def f(:": "raised SyntaxError", "x = '\x00'": "null bytes",
+    "import sys; sys.exit(3)": "ended with exit code 3", "import sys; sys.exit('bye')": "ended with SystemExit: bye",
+    "import sys; sys.exit(True)": "ended with exit code 1", "import sys; sys.exit(-1)": "ended with exit code -1",
+    "import sys; sys.exit(torch.ones(3))": "ended with SystemExit: …", "import sys; sys.exit()": "without a step",
+    "raise GeneratorExit": "raised GeneratorExit in line", "raise BaseException('x')": "raised BaseException: x in line",
+    "raise MemoryError": "raised MemoryError in line", "def f(): f()\nf()": "raised RecursionError",
+    "raise ValueError(f'bad {torch.rand(3)}')": "raised ValueError: bad … in line", "raise ValueError('\x1b[2J[red]')": "\\x1b[2J[red]",
+    "class E(Exception):\n    def __str__(self): raise ValueError\nraise E": "raised E: (its message cannot be shown: ValueError)",
+    "class E(Exception):\n    def __str__(self): return 3\nraise E": "raised E: (its message cannot be shown: TypeError)",
+    "open('nowhere')": "raised FileNotFoundError", "import nowhere_at_all": "raised ModuleNotFoundError",
+    "criterion(model(x), y + 9).backward()": "raised IndexError", "criterion(model(x[:, :2]), y).backward()": "raised RuntimeError",
+    "model.weight.grad = torch.ones_like(model.weight); optimizer.step()": "no single module that the script called",
+    "model(x); torch.optim.SGD([torch.zeros(1, requires_grad=True)]).step()": "no single module that the script called",
+    "model(x); torch.optim.LBFGS(model.parameters()).step(lambda: criterion(model(x), y))": "LBFGS evaluates many gradients",
+    "model(x); optimizer.step(); torch.optim.Adam(model.parameters()).step()": "several optimizers (Adam, SGD)",
+    "nn.DataParallel(model); torch.compile(model, backend='eager')(x)": "torch.compile traces through the monitor's hooks",
+    "import warnings; warnings.simplefilter('error'); model(x); optimizer.step(); warnings.warn('late')": "raised UserWarning: late",
+}  # fmt: skip
+"""What a training script does after its start, and what ``leakgauge monitor`` says."""
+TRAINS = """
+import torch
+from torch import nn
+
+model, criterion = nn.Linear(6, 3), nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = torch.randn(8, 6), torch.arange(8) % 3
+"""
+MONITORED = [(option, value) for option, values in MONITOR.items() for value in values]
+
+
+@pytest.mark.parametrize(("option", "value"), MONITORED, ids=[f"{option} {value!r}" for option, value in MONITORED])
+def test_options_of_the_monitor(option, value, leakgauge, desk):
+    watch = ("--watch",) if option == "--port" else ()
+    assert len(leakgauge("monitor", "--steps", 2, *watch, option, value).sentence) > 20
+
+
+@pytest.mark.parametrize(
+    "loss", ["nothing", "math:tau", "nowhere.py:x", ":", "os:nothing", "odd_models.py:SPACE", "odd_models.py:"]
+)
+def test_losses_of_a_script(loss, leakgauge, desk):
+    (desk / "train.py").write_text(TRAINS)
+    assert len(leakgauge("monitor", "--loss", loss, "train.py").sentence) > 20
+
+
+@pytest.mark.parametrize(("script", "said"), SCRIPTS.items(), ids=[repr(script[:40]) for script in SCRIPTS])
+def test_scripts(script, said, leakgauge, desk):
+    (desk / "train.py").write_text(script if script.startswith(" ") else TRAINS + script)
+    assert said in leakgauge("monitor", "--out", "run", "train.py").sentence
+
+
+PLAN = """
+import sys
+import torch
+from torch import nn
+from leakgauge import Pixels
+from leakgauge.audit import Case
+
+{constant}
+
+def victim():
+    return {victim}
+
+def data():
+    return {data}
+
+def cases():
+    {cases}
+"""
+GOOD = {
+    "constant": "ONLY = ('updates',)", "victim": "nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), Pixels((3, 4, 4))",
+    "data": "torch.rand(6, 3, 4, 4), torch.arange(6) % 3", "cases": "return [Case(options={'steps': 1})]",
+}  # fmt: skip
+FIELDS = [
+    "options=5", "options=None", "options=[1]", "options='steps=2'", "options={1: 2}", "options={'steps': 'x'}", "options={'steps': 0}",
+    "options={'nothing': 1}", "options={'steps': float('nan')}", "batch_size=1.5", "batch_size='2'", "batch_size=None", "batch_size=-1",
+    "batch_size=10**30", "batch_size=True", "batch_size=99", "attack=None", "attack=''", "attack='nobody'", "mode='x'", "mode=None",
+    "defenses='prune:0.5'", "defenses=('nobody',)", "defenses=(3,)", "defenses=None", "reveal='labels'", "reveal=(1,)",
+    "reveal=('nobody',)",
+    "seed=-1", "seed=1.5", "seed=10**40", "first=-1", "first=99", "first='x'", "name=3", "channel='nobody'", "channel=None",
+    "server='nobody'", "server=3", "local_steps=0", "local_lr=float('nan')", "device='tpu'", "device=3", "nothing=1", "model='vgg'",
+    "optimizer='x'", "local_epochs=0",
+]  # fmt: skip
+"""Arguments of ``Case`` in a plan file."""
+PLANS = {
+    "constant": [
+        "BUDGET = 5", "BUDGET = 'soon'", "BUDGET = ''", "ONLY = 3", "ONLY = ('x',)", "ONLY = (3,)", "ONLY = ('',)",
+        "SKIP = ('updates', 'training', 'split', 'defenses')", "FAIL_OVER = 3", "FAIL_OVER = ''", "FAIL_OVER = True",
+        "FAILOVER = 'partial'",
+        "fail_over = 'partial'", "budget = '5m'", "import nowhere_at_all", "sys.exit(0)", "raise GeneratorExit", "def x(:", "x = '\x00'",
+    ],
+    "victim": [
+        "None", "1, 2, 3", "Pixels((3, 4, 4)), nn.Linear(48, 3)", "nn.Linear, Pixels((3, 4, 4))", "nn.Flatten(), (3, 4, 4)", "sys.exit(0)",
+        "{}['x']", "(yield 3)",
+    ],
+    "data": [
+        "None", "torch.rand(6, 3, 4, 4)", "1, 2, 3", "torch.full((6, 3, 4, 4), torch.nan), torch.arange(6)", "'nowhere'", "''",
+        "torch.rand(6, 3, 4, 4) * 300, torch.arange(6) % 3", "torch.rand(6, 3, 4, 4), torch.arange(6) + 7", "sys.exit(0)",
+        "torch.rand(6, 3, 4, 4), torch.arange(6) - 7", "torch.rand(6, 3, 4, 4), torch.rand(6)", "torch.rand(6, 3, 4, 4), torch.eye(6)",
+        "torch.rand(6, 3, 5, 5), torch.arange(6) % 3", "torch.rand(0, 3, 4, 4), torch.arange(0)", "['a'], ['b']", "[[1], [1, 2]], [0, 1]",
+        "torch.rand(6, 3, 4, 4, dtype=torch.complex64), torch.arange(6) % 3", "torch.rand(6, 3, 4, 4, device='meta'), torch.arange(6) % 3",
+        "torch.rand(6, 48), torch.arange(6) % 3", "torch.rand(6, 3, 4, 4), torch.arange(4) % 3",
+    ],
+    "cases": [
+        *(f"return [Case({words})]" for words in FIELDS), "pass", "return 'Case()'", "return {'a': Case()}", "return [Case]", "return []",
+        "yield Case(); 1 / 0", "while True: yield Case()", "sys.exit()", "raise GeneratorExit", "return cases", "return 3",
+    ],
+}  # fmt: skip
+"""What is wrong in a plan file, by the part of it that is replaced."""
+PLANNED = [(part, text) for part, texts in PLANS.items() for text in texts]
+
+
+@pytest.mark.parametrize(("part", "text"), PLANNED, ids=[f"{part}: {text[:50]!r}" for part, text in PLANNED])
+def test_plan_files(part, text, leakgauge, desk):
+    (desk / "audit.py").write_text(PLAN.format(**GOOD | {part: text}))
+    assert len(leakgauge("audit", "audit.py", "--out", "run").sentence) > 20
+    assert not (desk / "run").exists()
+
+
+def test_the_plan_file_is_good_otherwise(leakgauge, desk):
+    (desk / "audit.py").write_text(PLAN.format(**GOOD))
+    assert leakgauge("audit", "audit.py", "--out", "run", "-q").code == 0
+
+
 def test_the_list_is_long():
-    tried = len(PAIRS) + len(MODELS) + len(COMMANDS) * (len(EVERYWHERE) + len(UPDATES)) + 3 * len(WORKING)
-    assert tried > 350
+    models = len(COMMANDS) * (len(EVERYWHERE) + len(UPDATES)) + 3 * len(WORKING)
+    tried = len(PAIRS) + len(MODELS) + models + len(MONITORED) + len(SCRIPTS) + len(PLANNED)
+    assert tried > 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -129,6 +130,47 @@ def test_one_writer_per_folder(leakgauge, tmp_path):
     assert leakgauge("attack", "cnn", *FAST, "--out", "run").code == 0
 
 
+def test_a_lock_that_its_owner_just_removed_is_no_lock(tmp_path, monkeypatch):
+    """Between opening the file and locking it, its owner may remove it, and a third process may hold a new one."""
+    real, others = fcntl.flock, list[int]()
+
+    def late(descriptor, how):
+        monkeypatch.setattr(fcntl, "flock", real)
+        (tmp_path / "run" / LOCK).unlink()
+        others.append(os.open(tmp_path / "run" / LOCK, os.O_RDWR | os.O_CREAT))
+        real(others[0], fcntl.LOCK_EX)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(BadInput, match="is being written by"), sole_writer(tmp_path / "run"):
+        raise AssertionError("two writers")
+    os.close(others[0])
+
+
+def test_a_second_audit_leaves_the_files_of_the_first_alone(leakgauge, tmp_path):
+    """The first has not planned yet, so nothing but its lock shows that it is there."""
+    words = ("audit", "cnn", "--only", "updates", "--mode", "eval", "--batch-size", 1, *FAST, "--out", "run")
+    with sole_writer(tmp_path / "run"):
+        (tmp_path / "run" / "asked.json").write_text("of the first")
+        assert "is being written by process" in leakgauge(*words).sentence
+        assert "is being written by process" in leakgauge(*words, "--resume").sentence
+        assert (tmp_path / "run" / "asked.json").read_text() == "of the first"
+
+
+def test_a_record_is_not_withdrawn_while_its_run_goes_on(leakgauge, tmp_path):
+    assert leakgauge("attack", "cnn", *FAST, "--out", "run").code == 0
+    words = ("withdraw", "run", "1", "--author", "Ada", "--reason", "wrong weights")
+    with sole_writer(tmp_path / "run"):
+        assert "is being written by process" in leakgauge(*words).sentence
+    file = tmp_path / "run" / "records.jsonl"
+    record = json.loads(file.read_text())
+    record["case"]["name"] = "\x1b[2Jname"
+    file.write_text(json.dumps(record) + "\n")
+    said = leakgauge(*words)
+    assert said.code == 0, said.err
+    assert "withdrawn: \\x1b[2Jname" in said.out
+
+
 def test_a_run_that_was_put_aside_by_a_killed_process_comes_back(leakgauge, tmp_path):
     assert leakgauge("attack", "cnn", *FAST).code == 0
     folder = tmp_path / "leakgauge-runs" / "attack"
@@ -211,6 +253,15 @@ def test_a_file_that_the_model_misses_is_not_a_full_disk(leakgauge, tmp_path, ph
     assert said.code != 0
     assert "space" not in said.err
     assert "/no/such/vocabulary" in said.err
+
+
+def test_a_model_file_that_changes_the_working_directory(leakgauge, tmp_path, model, photos):
+    (tmp_path / "elsewhere").mkdir()
+    with (tmp_path / model).open("a") as file:
+        file.write("__import__('os').chdir('elsewhere')\n")
+    assert leakgauge("attack", f"{model}:make", "--data", photos, *FAST, "--out", "run", "-q").code == 0
+    assert len(records.read(tmp_path / "run")) == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_names_that_are_no_text(leakgauge, tmp_path, photos):

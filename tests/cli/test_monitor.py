@@ -77,6 +77,18 @@ def test_a_script_of_ones_own(leakgauge, script, tmp_path):
     assert [report["step"] for report in found.reports] == [15, 30, 45, 60]
 
 
+def test_a_script_that_changes_the_working_directory(leakgauge, script, tmp_path):
+    """As Hydra does: the run folder is where the command line said."""
+    (tmp_path / "elsewhere").mkdir()
+    said = leakgauge(
+        "monitor", "--every", 15, "--out", "run", script("__import__('os').chdir('elsewhere') if step == 0 else None")
+    )
+    assert said.code == 0, said.err
+    assert [report["step"] for report in training.read(tmp_path / "run").reports] == [15, 30, 45, 60]
+    assert (tmp_path / "run/report.html").is_file()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_what_follows_the_script_is_its_own(leakgauge, tmp_path, script):
     script()
     text = (tmp_path / "train.py").read_text()

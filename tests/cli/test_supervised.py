@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
+
+from leakgauge.audit.questions import training
 
 MODEL = """
 import os, signal, sys, time
@@ -73,6 +78,110 @@ def test_an_end_without_a_verdict_is_never_a_pass(odd, what, command, code, said
     assert done.returncode == code
     assert said in err
     assert err.count("\n") == 1
+
+
+SCRIPT = """
+import atexit, os, signal, sys, time
+from pathlib import Path
+import torch
+from torch import nn
+{before}
+model, criterion = nn.Linear(6, 3), nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range({steps}):
+    optimizer.zero_grad()
+    criterion(model(torch.randn(8, 6)), torch.randint(0, 3, (8,))).backward()
+    optimizer.step()
+    {after}
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Starts ``leakgauge monitor`` on a training that does something odd."""
+
+    def start(before="", after="pass", *, steps=30):
+        (tmp_path / "train.py").write_text(SCRIPT.format(before=before, after=after, steps=steps))
+        return subprocess.Popen(
+            [sys.executable, "-m", "leakgauge", "monitor", "--out", "run", "--every", "5", "-q", "train.py"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+KEPT = "before the monitor could finish; what was measured is kept, and leakgauge report FOLDER shows it"
+
+
+@pytest.mark.parametrize(
+    ("after", "code", "said"),
+    [
+        ("if step == 20: os._exit(0)", 2, f"the script ended the process (exit code 0) {KEPT}; look for os._exit"),
+        ("if step == 20: signal.raise_signal(9)", -9, f"the command was ended by SIGKILL {KEPT}"),
+    ],
+)
+def test_a_script_that_ends_the_monitor_is_noticed_and_loses_nothing(script, leakgauge, tmp_path, after, code, said):
+    done = script(after=after)
+    _, err = done.communicate(timeout=120)
+    assert (done.returncode, err) == (code, f"leakgauge: {said}\n")
+    assert [report["step"] for report in training.read(tmp_path / "run").reports][:4] == [5, 10, 15, 20]
+    assert leakgauge("report", "run").code == 0
+
+
+def test_an_exit_handler_of_a_script_does_not_change_the_end(script):
+    done = script(before="atexit.register(os._exit, 0)", after="if step == 20: sys.exit(7)")
+    _, err = done.communicate(timeout=120)
+    assert (done.returncode, err) == (2, "leakgauge: train.py ended with exit code 7\n")
+
+
+def test_a_copy_of_the_process_does_not_speak_for_it(script):
+    """A forked worker that leaves by ``sys.exit`` goes through the same end as the command itself."""
+    done = script(after="if step == 20 and (os.fork() == 0 or time.sleep(3) or os._exit(0)): sys.exit(0)")
+    _, err = done.communicate(timeout=120)
+    assert done.returncode == 2
+    assert f"the script ended the process (exit code 0) {KEPT}" in err
+
+
+def test_signals_of_a_scheduler_reach_the_script(script, tmp_path):
+    ready = "signal.signal(signal.SIGUSR1, lambda *_: Path('saved').touch()); Path('pid').write_text('1')"
+    run = script(before=ready, after="time.sleep(0.1)\n    if Path('saved').exists(): break", steps=1000)
+    _wait_for(tmp_path / "pid")
+    run.send_signal(signal.SIGUSR1)
+    _, err = run.communicate(timeout=120)
+    assert (run.returncode, err) == (0, "")
+
+
+def test_ctrl_c_at_a_terminal_reaches_a_script_once(script, tmp_path):
+    """A script that stops at the first Ctrl-C, and gives up at the second, gets one; the live page is served meanwhile."""
+    ready = "heard = []; signal.signal(signal.SIGINT, lambda *_: heard.append(1)); Path('pid').write_text('1')"
+    after = "time.sleep(0.1)\n    if heard: time.sleep(1); Path('heard').write_text(str(len(heard))); break"
+    (tmp_path / "train.py").write_text(SCRIPT.format(before=ready, after=after, steps=1000))
+    words = ["-m", "leakgauge", "monitor", "--out", "run", "--watch", "--port", "0", "train.py"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, *words])
+    try:
+        _wait_for(tmp_path / "pid")
+        page = _read_until(terminal, r"http://127\.0\.0\.1:\d+/")
+        assert urllib.request.urlopen(page, timeout=10).status == 200
+        os.write(terminal, b"\x03")
+        _read_until(terminal, "report: run/report.html")
+    finally:
+        os.close(terminal)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (tmp_path / "heard").read_text() == "1"
+
+
+def _read_until(terminal, pattern):
+    text = ""
+    while not (found := re.search(pattern, text)):
+        text += os.read(terminal, 4096).decode()
+    return found[0]
 
 
 def _wait_for(path):

@@ -98,24 +98,34 @@ def sole_writer(folder: Path) -> Iterator[None]:
     make_private(folder)
     path = folder / LOCK
     refuse_link(path)
+    descriptor = _locked(path)
+    while descriptor is None:  # its owner removed it just then
+        descriptor = _locked(path)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} since {datetime.now(UTC):%d %B %Y, %H:%M} UTC\n".encode())
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(path: Path) -> int | None:
+    """The lock file, opened and locked. None if it was removed in between: then somebody else may have locked a new one."""
     with _reported(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, OURS)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as held:
-            owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
-            raise BadInput(
-                f"{folder} is being written by {owner}; wait until it ends, or choose another --out"
-            ) from held
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} since {datetime.now(UTC):%d %B %Y, %H:%M} UTC\n".encode())
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+    except BlockingIOError as held:
+        owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
         os.close(descriptor)
+        raise BadInput(
+            f"{path.parent} is being written by {owner}; wait until it ends, or choose another --out"
+        ) from held
+    os.close(descriptor)
+    return None
 
 
 def line_of(content: Mapping[str, Any]) -> str:

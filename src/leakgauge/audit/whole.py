@@ -15,7 +15,7 @@ from typing import Protocol
 
 from leakgauge.audit import evidence, records
 from leakgauge.audit.case import Case, accepted_options, with_steps
-from leakgauge.audit.files import DRAFTS, PICTURES, sole_writer, write_whole
+from leakgauge.audit.files import DRAFTS, PICTURES, write_whole
 from leakgauge.audit.phrasing import duration, few, plural
 from leakgauge.audit.plan import FILE, FINISH, Plan, Request, make_plan, save
 from leakgauge.audit.questions import Question, answers, defenses, split, training
@@ -98,15 +98,11 @@ def conduct(
     watcher: Watcher | None = None,
     map: CaseMap | None = None,
 ) -> tuple[Plan, dict[Question, Answer]]:
-    """Plans what is asked, unless that is a plan already, and does what is not done yet. ``began`` starts the clock of a budget."""
+    """Plans what is asked, unless that is a plan already, and does what is not done yet. ``began`` starts the clock of a budget.
+
+    The caller is the only writer of the folder (:func:`leakgauge.audit.files.sole_writer`).
+    """
     watcher = Unwatched() if watcher is None else watcher
-    with sole_writer(folder):
-        return _conduct(asked, folder=folder, load=load, began=began, watcher=watcher, map=map)
-
-
-def _conduct(
-    asked: Plan | Request, *, folder: Path, load: Load, began: float, watcher: Watcher, map: CaseMap | None
-) -> tuple[Plan, dict[Question, Answer]]:
     for left in (*folder.glob(DRAFTS), *folder.glob(f"{PICTURES}/{DRAFTS}")):
         left.unlink(missing_ok=True)  # a killed process left it half-written; it never counted
     if isinstance(asked, Plan):

@@ -24,7 +24,7 @@ from leakgauge.cli.monitor import monitor
 from leakgauge.cli.options import Options
 from leakgauge.cli.report import report
 from leakgauge.cli.scan import scan
-from leakgauge.cli.supervised import is_needed, run_supervised
+from leakgauge.cli.supervised import run_supervised, wording
 from leakgauge.cli.terminal import complain
 from leakgauge.cli.withdraw import withdraw
 from leakgauge.errors import BadInput, CannotWrite, LeakgaugeError, harmless, one_line, trace_without_values
@@ -167,9 +167,10 @@ for _panel, _functions in COMMANDS.items():
 
 
 def program() -> NoReturn:
-    """The program ``leakgauge``: :func:`main`, in a child process where the exit code is a verdict."""
-    if is_needed(sys.argv[1:]):
-        run_supervised(main, complain=complain)
+    """The program ``leakgauge``: :func:`main`, in a child process if the command runs a user's code."""
+    say = wording(sys.argv[1:])
+    if say is not None:
+        run_supervised(main, say, complain=complain)
     main()
 
 

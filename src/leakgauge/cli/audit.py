@@ -65,7 +65,7 @@ def audit(options: AuditOptions) -> int:
     from leakgauge.audit import plan as plans
     from leakgauge.audit import whole
     from leakgauge.audit.session import Session
-    from leakgauge.cli.run_folder import make_folder, refuse_changes, refuse_unnamed_code, remember, remove_empty
+    from leakgauge.cli.run_folder import held, refuse_changes, refuse_unnamed_code, remember
     from leakgauge.cli.screen import AuditView
     from leakgauge.integrations import plan_file
     from leakgauge.integrations.setups import find
@@ -81,34 +81,33 @@ def audit(options: AuditOptions) -> int:
         if not (options.only or options.skip):
             options = replace(options, only=written.only, skip=written.skip)
     spread, load = _map(options), Session(find)
-    if options.resume:
-        if written is not None:
-            asked.pop("model", None)  # a plan file says which verdicts pass
-        refuse_changes(folder, asked, kind="audit")
-        found = plans.read(folder)
-        named: dict[str, Any] = {"model": options.model, "data": options.data, "command": "audit"}
-        refuse_unnamed_code(folder, plans.cases_of(found), **named)
-    else:
-        found = request_of(options, written, load=load, command=command)
-    if "updates" not in found.questions and options.judges:
-        raise BadInput(
-            "--fail-over, --json, --junit and --markdown judge the cases of the question updates, which is skipped"
-        )
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
-    if not options.resume:
-        make_folder(folder)
-        whole.refuse_second(folder)
-        remember(folder, asked)
-    screen = Console(quiet=options.quiet)
-    try:
-        with AuditView(screen, found.questions) as view:
-            ready, ended = whole.conduct(found, folder=folder, load=load, began=began, watcher=view, map=spread)
-    except Exception:
-        if not (folder / plans.FILE).exists():  # nothing was planned, so nothing is left
-            (folder / ASKED).unlink(missing_ok=True)
-            remove_empty(made)
-        raise
-    return _conclude(options, ready, ended, screen)
+    request = None if options.resume else request_of(options, written, load=load, command=command)
+    with held(folder):
+        if request is None:
+            if written is not None:
+                asked.pop("model", None)  # a plan file says which verdicts pass
+            refuse_changes(folder, asked, kind="audit")
+            found = plans.read(folder)
+            named: dict[str, Any] = {"model": options.model, "data": options.data, "command": "audit"}
+            refuse_unnamed_code(folder, plans.cases_of(found), **named)
+        else:
+            whole.refuse_second(folder)
+            found = request
+        if "updates" not in found.questions and options.judges:
+            raise BadInput(
+                "--fail-over, --json, --junit and --markdown judge the cases of the question updates, which is skipped"
+            )
+        if request is not None:
+            remember(folder, asked)
+        screen = Console(quiet=options.quiet)
+        try:
+            with AuditView(screen, found.questions) as view:
+                ready, ended = whole.conduct(found, folder=folder, load=load, began=began, watcher=view, map=spread)
+        except Exception:
+            if not (folder / plans.FILE).exists():  # nothing was planned, so nothing is left
+                (folder / ASKED).unlink(missing_ok=True)
+            raise
+        return _conclude(options, ready, ended, screen)
 
 
 def request_of(options: AuditOptions, written: PlanFile | None, *, load: Load, command: str) -> Request:

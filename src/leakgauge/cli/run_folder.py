@@ -43,22 +43,24 @@ def claimed(
     One of ``marks`` (default: the first name) shows that an old run is there; it is refused, or replaced with ``replace_old``.
     If the block fails before the new run wrote a file, the old run is put back and empty new folders are removed.
     """
+    with held(folder):
+        _bring_back(folder, marks or names[:1])
+        with _replaced(folder, names, replace_old=replace_old, refusal=refusal, marks=marks):
+            yield
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Inside, ``folder`` exists and nobody else writes into it. Folders that were made for nothing are removed afterwards."""
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     make_folder(folder)
     try:
         with sole_writer(folder):
-            _bring_back(folder, marks or names[:1])
-            with _replaced(folder, names, replace_old=replace_old, refusal=refusal, marks=marks):
-                yield
+            yield
     finally:
-        remove_empty(made)
-
-
-def remove_empty(folders: Iterable[Path]) -> None:
-    """Removes those of the folders, inner ones first, that hold nothing."""
-    for place in folders:
-        if place.is_dir() and not any(place.iterdir()):
-            place.rmdir()
+        for place in made:
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
 
 
 def _bring_back(folder: Path, marks: Sequence[str]) -> None:
@@ -164,4 +166,4 @@ def refuse_unnamed_code(
             )
 
 
-__all__ = ["claimed", "make_folder", "refuse_changes", "refuse_unnamed_code", "remember", "remove_empty"]
+__all__ = ["claimed", "held", "make_folder", "refuse_changes", "refuse_unnamed_code", "remember"]

@@ -62,12 +62,11 @@ def scan(options: ScanOptions) -> int:
     Without MODEL: the embedded vgg. The adversary learns from four fifths of the data; the rest is attacked.
     """
     from leakgauge.audit import evidence
-    from leakgauge.audit.files import sole_writer
     from leakgauge.audit.questions import split as store
     from leakgauge.audit.questions.split import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
     from leakgauge.audit.session import Session, keep_evidence
     from leakgauge.audit.timing import seconds_of
-    from leakgauge.cli.run_folder import claimed, refuse_changes, refuse_unnamed_code, remember
+    from leakgauge.cli.run_folder import claimed, held, refuse_changes, refuse_unnamed_code, remember
     from leakgauge.integrations.setups import find
     from leakgauge.models.pretrained import PRETRAINED
     from leakgauge.report import page
@@ -76,11 +75,11 @@ def scan(options: ScanOptions) -> int:
     if options.export is not None:
         refuse_export(options.export)
     if options.resume:
-        refuse_changes(folder, options.asked(), kind="scan")
-        plan = store.read_plan(folder)
-        refuse_unnamed_code(folder, [plan.case], model=options.model, data=options.data, command="scan")
-        case, load = plan.case, Session(find)
-        with sole_writer(folder):
+        with held(folder):
+            refuse_changes(folder, options.asked(), kind="scan")
+            plan = store.read_plan(folder)
+            refuse_unnamed_code(folder, [plan.case], model=options.model, data=options.data, command="scan")
+            case, load = plan.case, Session(find)
             keep_evidence(folder, [case], load)
             return _run(ScanRun(load(case), plan, folder), options)
     case = options.case(default="vgg", defenses=options.defense)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import typer
 
 from leakgauge.cli.options import Quiet, arg, opt
-from leakgauge.errors import BadInput
+from leakgauge.errors import BadInput, harmless
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ def withdraw(options: WithdrawOptions) -> int:
     The record itself stays in the folder. `leakgauge audit --resume` runs the case again.
     """
     from leakgauge.audit import evidence, records
+    from leakgauge.audit.files import sole_writer
     from leakgauge.report import page
 
     every = records.latest(records.read(options.run))
@@ -39,9 +40,10 @@ def withdraw(options: WithdrawOptions) -> int:
         raise BadInput(
             f"{options.run} has no set-up {options.record!r}; give its number in the report (1 to {len(every)}) or the key of its record"
         )
-    evidence.withdraw(options.run, found.key, author=options.author, reason=options.reason)
-    path = page.write(options.run)
+    with sole_writer(options.run):
+        evidence.withdraw(options.run, found.key, author=options.author, reason=options.reason)
+        path = page.write(options.run)
     if not options.quiet:
-        typer.echo(f"withdrawn: {found.case.name}")
-        typer.echo(f"report: {path}")
+        typer.echo(harmless(f"withdrawn: {found.case.name}"))
+        typer.echo(harmless(f"report: {path}"))
     return 0

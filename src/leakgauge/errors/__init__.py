@@ -67,9 +67,16 @@ def one_line(error: BaseException) -> str:
     >>> one_line(RuntimeError("shapes [2, 3] and\\n[4, 5]"))
     'RuntimeError: shapes [2, 3] and [4, 5]'
     """
-    message = " ".join(VALUES.sub("…", str(error)).split())
+    message = " ".join(VALUES.sub("…", _message(error)).split())
     message = message if len(message) <= LONGEST else f"{message[:LONGEST]}…"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as trouble:  # noqa: BLE001 - the error of a user's own class
+        return f"(its message cannot be shown: {type(trouble).__name__})"
 
 
 def trace_without_values(error: BaseException) -> str:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from leakgauge.audit import plan, records, whole
 from leakgauge.audit.advice import Advice, advise, to_do_as_text
 from leakgauge.audit.case import Case
-from leakgauge.audit.files import make_private, write_whole
+from leakgauge.audit.files import sole_writer, write_whole
 from leakgauge.audit.findings import Findings, read_findings
 from leakgauge.audit.plan import Effort
 from leakgauge.audit.questions import QUESTIONS, Question
@@ -204,13 +204,13 @@ def run_audit(
         budget=seconds_of(budget) if budget is not None and effort.leaves_open(wanted) else None,
     )
     folder = Path(tempfile.mkdtemp(prefix="leakgauge-") if out is None else out)
-    make_private(folder)
-    if not overwrite:
-        whole.refuse_second(folder)
-    ready, _ = whole.conduct(request, folder=folder, load=load, began=began, watcher=watcher)
-    whole.explained(folder, ready)
-    run = Run(folder)
-    run.report()
+    with sole_writer(folder):
+        if not overwrite:
+            whole.refuse_second(folder)
+        ready, _ = whole.conduct(request, folder=folder, load=load, began=began, watcher=watcher)
+        whole.explained(folder, ready)
+        run = Run(folder)
+        run.report()
     return run
 
 

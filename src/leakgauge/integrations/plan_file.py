@@ -14,6 +14,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ VICTIM, DATA, CASES = "victim", "data", "cases"
 CONSTANTS = ("BUDGET", "ONLY", "SKIP", "FAIL_OVER")
 TOO_CLOSE = 0.8
 """Names this similar to an optional one are taken for a slip of the pen: a misspelt gate must not pass in silence."""
+MOST_CASES = 10_000
 EMBEDDED = ("fashion", "photographs")
 
 
@@ -70,7 +72,7 @@ def read(path: str, *, seed: int = 0) -> PlanFile:
         names = vars(module)
         own = [n for n, v in names.items() if inspect.isfunction(v) and v.__module__ == module.__name__]
         _no_slips(path, own, [CASES], known=(VICTIM, DATA, CASES))
-        _no_slips(path, [n for n in names if n.isupper()], CONSTANTS, known=CONSTANTS)
+        _no_slips(path, [n for n in names if n.isupper() or n.upper() in CONSTANTS], CONSTANTS, known=CONSTANTS)
         if VICTIM not in names:
             raise BadInput(
                 f"{path} has no {VICTIM}(), which a plan file needs; for a model that another function makes write "
@@ -170,6 +172,8 @@ def _like_an_array(value: object) -> bool:
 
 
 def as_array(value: Any, where: str) -> np.ndarray:
+    if isinstance(value, Tensor) and value.is_meta:
+        raise BadInput(f"{where} returns a tensor on the meta device, which holds no values; return images and labels")
     if isinstance(value, Tensor):
         return plain(value).cpu().numpy()  # NumPy has neither bfloat16 nor sparse arrays
     try:
@@ -179,12 +183,11 @@ def as_array(value: Any, where: str) -> np.ndarray:
 
 
 def _cases(make: Callable[..., Any], path: str) -> tuple[Case, ...]:
-    made, where = called(make, CASES, path), place(make, CASES, path)
-    if isinstance(made, Case):
-        made = (made,)
-    if isinstance(made, str | Mapping) or not isinstance(made, Iterable):
-        raise BadInput(f"{where} must return a list of Case, got {type(made).__name__}")
-    found = list(made)
+    found, where = called(lambda: _listed(make()), CASES, path), place(make, CASES, path)
+    if not isinstance(found, list):
+        raise BadInput(f"{where} must return a list of Case, got {type(found).__name__}")
+    if len(found) > MOST_CASES:
+        raise BadInput(f"{where} returns more than {MOST_CASES:,} cases; an audit of so many would never end")
     for number, case in enumerate(found, start=1):
         if not isinstance(case, Case):
             raise BadInput(f"{where} must return a list of Case, its number {number} is a {type(case).__name__}")
@@ -195,6 +198,17 @@ def _cases(make: Callable[..., Any], path: str) -> tuple[Case, ...]:
     if not found:
         raise BadInput(f"{where} returned no case; return at least one, or leave {CASES}() out for the usual ones")
     return tuple(replace(case, defenses=tuple(case.defenses), reveal=tuple(case.reveal)) for case in found)
+
+
+def _listed(made: object) -> object:
+    """A list of what can be gone through, which is itself the user's code (a generator), and may have no end; anything else as it is."""
+    if isinstance(made, Case):
+        return [made]
+    return (
+        list(islice(made, MOST_CASES + 1))
+        if isinstance(made, Iterable) and not isinstance(made, str | Mapping)
+        else made
+    )
 
 
 def _check(case: Case, where: str) -> None:
@@ -222,7 +236,8 @@ def _words(names: Mapping[str, Any], name: str, path: str) -> tuple[str, ...]:
 
 
 def _no_slips(path: str, names: Iterable[str], optional: Sequence[str], *, known: Collection[str]) -> None:
+    meant = {one.lower(): one for one in optional}
     for name in names:
-        close = difflib.get_close_matches(name, optional, n=1, cutoff=TOO_CLOSE) if name not in known else []
-        if close and close[0] not in names:
-            raise BadInput(f"{path} has {name}, which means nothing here; did you mean {close[0]}?")
+        close = difflib.get_close_matches(name.lower(), meant, n=1, cutoff=TOO_CLOSE) if name not in known else []
+        if close and meant[close[0]] not in names:
+            raise BadInput(f"{path} has {name}, which means nothing here; did you mean {meant[close[0]]}?")

@@ -8,7 +8,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
@@ -72,7 +72,7 @@ def import_file(source: str) -> Iterator[ModuleType]:
     if found is None or found.loader is None:
         raise BadInput(f"Python cannot import {source}")
     module = importlib.util.module_from_spec(found)
-    with _searching(path.parent), _forgetting(path.parent), _same_defaults():
+    with _searching(path.parent), _forgetting(path.parent), _same_surroundings():
         sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
         try:
             _executed(found.loader, module)
@@ -99,7 +99,7 @@ def _executed(loader: Loader, module: ModuleType) -> None:
 @contextmanager
 def import_package(source: str) -> Iterator[ModuleType]:
     """An importable module by its dotted name; the working directory is searched too, as ``python -m`` does."""
-    with _searching(Path.cwd()), _same_defaults():
+    with _searching(Path.cwd()), _same_surroundings():
         try:
             module = importlib.import_module(source)
         except ModuleNotFoundError as error:
@@ -112,11 +112,12 @@ def import_package(source: str) -> Iterator[ModuleType]:
 
 
 @contextmanager
-def _same_defaults() -> Iterator[None]:
-    """Afterwards torch's default device and type are the old ones, whatever the block sets."""
+def _same_surroundings() -> Iterator[None]:
+    """Afterwards the working directory and torch's default device and type are the old ones, whatever the block sets."""
     device, kind = torch.get_default_device(), torch.get_default_dtype()
     try:
-        yield
+        with chdir(Path.cwd()):
+            yield
     finally:
         if torch.get_default_device() != device:
             torch.set_default_device(device if device.type != "cpu" else None)

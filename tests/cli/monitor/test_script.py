@@ -144,6 +144,7 @@ def test_compiled_models_are_refused_before_they_are_compiled(write, recording, 
         ("import sys\nsys.exit()", "ended without a step of a torch optimizer, so nothing was measured"),
         ("x = 1", "ended without a step of a torch optimizer, so nothing was measured"),
         ("def f(:", "raised SyntaxError"),
+        ("raise GeneratorExit", "raised GeneratorExit in line 1"),
     ],
 )
 def test_mistakes_are_one_sentence(recording, tmp_path, text, sentence):

@@ -168,7 +168,7 @@ class Recording:
     """One monitored training. The file holds every report; those who show it get a thinned history of fixed length."""
 
     def __init__(self, folder: Path, settings: Settings, *, shows: tuple[Show, ...] = ()) -> None:
-        self.folder: Path = folder
+        self.folder: Path = folder.absolute()  # the training may change the working directory
         self.monitor: Monitor | None = None
         self.text: str = ""
         """The monitor's own summary, at the end."""

@@ -134,11 +134,13 @@ def run_script(
         except Refused as refusal:
             raise BadInput(str(refusal)) from None
         except SystemExit as left:
-            if left.code not in (None, 0):
-                raise BadInput(f"{script} ended with exit code {left.code}") from left
-        except LeakgaugeError:
+            if isinstance(left.code, int) and left.code:
+                raise BadInput(f"{script} ended with exit code {int(left.code)}") from left
+            if not isinstance(left.code, int | None):  # Python prints it and ends with 1
+                raise BadInput(f"{script} ended with {one_line(left)}") from left
+        except (LeakgaugeError, KeyboardInterrupt):
             raise
-        except Exception as error:  # the user's own code may raise anything
+        except BaseException as error:  # the user's own code may raise anything
             raise BadInput(f"{script} raised {one_line(error)}{_place(error, script)}") from error
     if not finder.stepped:
         raise BadInput(f"{script} ended without a step of a torch optimizer, so nothing was measured")
@@ -213,18 +215,19 @@ class _Finder:
 
 @contextlib.contextmanager
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Inside, ``sys.argv`` and the search path are as ``python script.py`` sets them."""
+    """Inside, ``sys.argv`` and the search path are as ``python script.py`` sets them. The working directory may change."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
-        yield
+        with contextlib.chdir(Path.cwd()):
+            yield
     finally:
         sys.argv = argv
         sys.path[:] = path
 
 
-def _place(error: Exception, script: Path) -> str:
+def _place(error: BaseException, script: Path) -> str:
     """The last line of the script itself that was running."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(script)]
     return f" in line {frames[-1].lineno}" if frames else ""
