@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -186,7 +186,9 @@ def assess(
     own, blind = paired(found), paired(nothing)
     trivial, known = trivial_baseline(truths, lpips=lpips), assumed(attack, seen)
     return Result(
-        verdict=judge(own.scores, blind.scores, trivial, known, enough=enough),
+        verdict=replace(
+            judge(own.scores, blind.scores, trivial, known, enough=enough), certified=sum(certified_samples(found))
+        ),
         scores=own.scores,
         null=blind.scores,
         baseline=trivial,
@@ -206,6 +208,11 @@ def assess(
         order=own.order,
         bound=bound_of(victim, seen, defenses, x, pool=pool),
     )
+
+
+def certified_samples(found: Reconstruction) -> tuple[bool, ...]:
+    """Which samples of the result the attack certified, in its own order; none where it has no certificate."""
+    return () if found.certified is None else tuple(bool(one) for one in found.certified)
 
 
 def _by_restart(

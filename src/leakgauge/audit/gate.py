@@ -83,6 +83,7 @@ def summary(records: Sequence[Record], limit: Outcome | None, findings: Findings
                 "bound": None if r.bound is None else asdict(r.bound),
                 "unbounded": r.unbounded,
                 "bracket": bracket_sentence(r),
+                "certified": list(r.certified),
                 "layout": _mean(r, "layout"),
                 "pieces_lead": _mean(r, "pieces_lead"),
                 "seconds": round(r.seconds, 3),

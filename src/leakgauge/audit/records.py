@@ -93,7 +93,8 @@ class Record:
     anything, ``label_accuracy`` the share of its labels that it expects to be right, in any order, ``raced`` what an attack that tries
     several others tried. ``finished`` is the time (UTC, ISO 8601) at which the case was done. ``captured`` is None for a simulated
     client; of a captured update without the truth there are pictures, but neither scores nor a verdict. ``bound`` is what no attack can
-    exceed; if there is none, ``unbounded`` says why, where that is known. On disk each score is
+    exceed; if there is none, ``unbounded`` says why, where that is known. ``certified`` says of each image, in the order of the pictures,
+    whether the attack certified it exact without the truth; it is empty where the attack has no certificates. On disk each score is
     ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case describes.
     """
 
@@ -130,6 +131,7 @@ class Record:
     question: Question = "updates"
     bound: Bound | None = None
     unbounded: Unbounded | None = None
+    certified: tuple[bool, ...] = ()
     format: int = FORMAT
 
     def __post_init__(self) -> None:

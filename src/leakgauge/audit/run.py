@@ -35,12 +35,13 @@ import leakgauge
 from leakgauge.audit import evidence, records
 from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Case, tries_enough
-from leakgauge.audit.evaluate import Result, assess, assumed, null_run
+from leakgauge.audit.evaluate import Result, assess, assumed, certified_samples, null_run
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
 from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
+from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, Reconstruction, Trace, Victim
 from leakgauge.data.facts import USUAL, DataFacts
@@ -172,10 +173,15 @@ def _said_by_attack(
         "notes": found.notes,
         "stated": found.stated,
         "label_accuracy": found.label_accuracy,
+        "certified": _in_order(certified_samples(found), order),
         "raced": found.raced,
         "curve": _curve(found.trace),
         "progress": _progress(case, victim, found.trace, folder, order=order),
     }
+
+
+def _in_order(certified: Sequence[bool], order: Tensor | None) -> tuple[bool, ...]:
+    return tuple(certified) if order is None or not certified else tuple(certified[i] for i in order.tolist())
 
 
 def _without_result(case: Case, error: Exception, **known: Any) -> Record:
@@ -286,8 +292,8 @@ def attack_captured(
     """Attacks a captured observation and writes its record, its pictures and the images (``reconstruction.npz``, in [0, 1]).
 
     ``truth`` are images in [0, 1] and labels, known to the client alone: they are compared with what the attack found, and the attack
-    never sees them. Without them there is no verdict, because a verdict compares with the truth. A client's dropout masks are its own,
-    so a mismatch is measured without dropout, the mean of the masks.
+    never sees them. Without them the verdict rests on what the attack certified, and there is none without a certificate. A client's
+    dropout masks are its own, so a mismatch is measured without dropout, the mean of the masks.
     """
     began, facts = time.perf_counter(), _facts_of(victim, classes=0)
     try:
@@ -333,6 +339,7 @@ def _attack_captured(
             began=began,
             victim=facts,
             assumptions=assumed(attack, seen),
+            verdict=judge_certified(certified_samples(found), assumed(attack, seen)),
             pictures=save_pictures(case, shown, folder),
             **_said_by_attack(case, victim, found, folder),
         )

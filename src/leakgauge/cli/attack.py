@@ -147,7 +147,7 @@ def _attack(options: AttackOptions, case: Case) -> int:
     from leakgauge.audit.bracket import brackets
     from leakgauge.audit.run import run_all
     from leakgauge.audit.session import Session, keep_evidence
-    from leakgauge.audit.wording import labels_of
+    from leakgauge.audit.wording import certificates, labels_of
     from leakgauge.cli.screen import verdict_table
     from leakgauge.integrations.setups import find
     from leakgauge.report import page
@@ -158,15 +158,15 @@ def _attack(options: AttackOptions, case: Case) -> int:
         keep_evidence(options.folder, [case], load)
     path = page.write(options.folder)
     screen.print(verdict_table(found))
-    for said in filter(None, (*map(labels_of, found), *brackets(found))):
+    for said in filter(None, (*map(labels_of, found), *map(certificates, found), *brackets(found))):
         screen.print(said, soft_wrap=True)
     screen.print(f"report: {shown(path)}", soft_wrap=True)
     return options.judge(found, folder=options.folder)
 
 
 def _attack_update(options: AttackOptions, case: Case) -> int:
-    """Attacks a captured update; without the truth there are pictures and the mismatch, but no verdict."""
-    from leakgauge.audit.wording import captured_warnings, case_sentence, explained
+    """Attacks a captured update; without the truth there are pictures, the mismatch, and a verdict only where images are certified."""
+    from leakgauge.audit.wording import captured_warnings, case_sentence, certificates, explained
     from leakgauge.cli.screen import verdict_table
     from leakgauge.integrations.captured import attack_file
     from leakgauge.report import page
@@ -190,7 +190,7 @@ def _attack_update(options: AttackOptions, case: Case) -> int:
         screen.print(verdict_table([found]))
     else:
         lines.append(case_sentence(found))
-    lines += [*captured_warnings(found), f"report: {path}"]
+    lines += [*filter(None, (certificates(found),)), *captured_warnings(found), f"report: {path}"]
     for line in lines:
         screen.print(shown(line), soft_wrap=True)
     return options.judge([found], folder=options.folder)

@@ -25,6 +25,7 @@ from leakgauge.audit.wording import (
     bound_sentence,
     captured_warnings,
     case_sentence,
+    certificates,
     ending,
     explained,
     labels_of,
@@ -123,6 +124,7 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "bars": _bars(number, record) if done else None,
         "metrics": _metric_table(record) if scored else [],
         "labels": labels_of(record),
+        "certificates": certificates(record) if done else "",
         "restarts": _restart_table(record) if done else [],
         "source": case_anchor(number),
     }
