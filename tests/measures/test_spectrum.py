@@ -50,10 +50,20 @@ def test_a_channel_that_says_nothing() -> None:
     assert linear.above(1e-12) == 0
 
 
+def test_the_gram_matrix_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = torch.Generator().manual_seed(0)
+    matrix, x = torch.randn(9, 6, generator=rng, dtype=torch.float64), torch.rand(6, generator=rng)
+    whole = spectrum(lambda x: (matrix @ x).square(), x)
+    monkeypatch.setattr("leakgauge.measures.spectrum.MOST_ENTRIES", 1)
+    gram = spectrum(lambda x: (matrix @ x).square(), x)
+    assert torch.allclose(gram.values, whole.values, rtol=1e-6)
+    assert torch.allclose(gram.lost(0.1), whole.lost(0.1), atol=1e-6)
+
+
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     found = spectrum(lambda x: x.flatten(), torch.zeros(2))
     with pytest.raises(BadInput, match="positive noise"):
         found.variances(0.0)
-    monkeypatch.setattr("leakgauge.measures.spectrum.MOST_ENTRIES", 3)
+    monkeypatch.setattr("leakgauge.measures.spectrum.MOST_PRODUCTS", 3)
     with pytest.raises(BadInput, match="too large"):
         spectrum(lambda x: x.flatten(), torch.zeros(2))

@@ -49,10 +49,13 @@ class ImprintAttack:
             channel = seen.channel
             if size != 1 or not isinstance(channel, DPSGD):
                 raise Inapplicable("reading with the norm of the image needs an update of one image under DP-SGD")
-            x = image_under_noise(weight, bias, clip=channel.clip, norm=self.norm)
-            either = torch.stack([x, -x]).view(2, *victim.space.shape).to(victim.dtype)
-            valid = victim.space.project(either)
-            read = valid[(either - valid).flatten(1).norm(dim=1).argmin()][None]
+            x, last = image_under_noise(weight, bias, clip=channel.clip, norm=self.norm)
+            block = victim.model.get_submodule(name)
+            assert isinstance(block, ImprintBlock)
+            cut, measured = -block.measure.bias.double(), block.measure.weight[0].double() @ x.to(weight.device)
+            bright = cut[last : last + 2].mean()  # the image is between the last row that holds it and the next
+            x = x if (measured - bright).abs() <= (measured + bright).abs() else -x
+            read = victim.space.project(x.view(1, *victim.space.shape).to(victim.device, victim.dtype))
             return Reconstruction.single(read, None, made_by=repr(self), began=began)
         found, strength = images_in_bins(weight, bias)
         best = strength.abs().argsort(descending=True, stable=True)[:size]
@@ -82,12 +85,13 @@ def images_in_bins(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return own[held] / alone[held, None], alone[held]
 
 
-def image_under_noise(weight: Tensor, bias: Tensor, *, clip: float, norm: float) -> Tensor:
-    """The one image x (d,) behind rows that hold C/(√K·‖[x, 1]‖) · [x, 1] up to the cut and nothing above it, all of them noisy.
+def image_under_noise(weight: Tensor, bias: Tensor, *, clip: float, norm: float) -> tuple[Tensor, int]:
+    """The one image x (d,), up to its sign, and the last row that holds it: all noisy, rows hold C/(√K·‖[x, 1]‖) · [x, 1] up to the cut
+    and nothing above it.
 
     K, the rows up to the cut, is where ‖Σ_{k ≤ K} row_k‖² / K is largest, and their mean divided by the factor is the least-squares
     estimate of x: with noise σC on each entry its error is σ‖[x, 1]‖, that of :func:`~leakgauge.measures.first_layer.from_scratch_mse`.
-    ``clip`` = C is what the whole gradient was clipped to; ``norm`` = ‖x‖, which the noise hides, must be known. The sign is open.
+    ``clip`` = C is what the whole gradient was clipped to; ``norm`` = ‖x‖, which the noise hides, must be known.
 
     Ref: Riess et al. 2024 — reconstruction from scratch with the norm of the image known
     """
@@ -95,7 +99,7 @@ def image_under_noise(weight: Tensor, bias: Tensor, *, clip: float, norm: float)
     counts = torch.arange(1, len(sums) + 1, dtype=torch.float64, device=sums.device)
     last = int((sums.square().sum(1) / counts).argmax())
     rows = float(counts[last])
-    return sums[last, :-1] / rows * (rows**0.5 * (norm**2 + 1) ** 0.5 / clip)
+    return sums[last, :-1] / rows * (rows**0.5 * (norm**2 + 1) ** 0.5 / clip), last
 
 
 @example("cnn", server=ImprintServer())

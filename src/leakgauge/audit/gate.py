@@ -84,6 +84,7 @@ def summary(records: Sequence[Record], limit: Outcome | None, findings: Findings
                 "unbounded": r.unbounded,
                 "bracket": bracket_sentence(r),
                 "certified": list(r.certified),
+                "identifiable": None if r.identifiable is None else asdict(r.identifiable),
                 "layout": _mean(r, "layout"),
                 "pieces_lead": _mean(r, "pieces_lead"),
                 "seconds": round(r.seconds, 3),

@@ -25,7 +25,7 @@ from leakgauge.core import (
 from leakgauge.core.randomness import private_randomness
 from leakgauge.defenses import Clip, Prune, Withhold
 from leakgauge.errors import Inapplicable
-from leakgauge.measures.spectrum import MOST_ENTRIES, Spectrum, spectrum
+from leakgauge.measures.spectrum import MOST_PRODUCTS, Spectrum, spectrum
 
 MOST_DIRECTIONS = 4096
 """Values of the private images together, for which the derivative is taken one by one."""
@@ -76,9 +76,9 @@ def identify(
 
     kept = apply_defenses(exact, known, _detached(sent(images)), plain, rng=torch.Generator().manual_seed(seed))
     size = sum(value.numel() for value in kept.values())
-    if size * x.numel() > MOST_ENTRIES:
+    if size * x.numel() > MOST_PRODUCTS:
         raise Inapplicable(
-            f"{x.numel()} values by {size} shared numbers are too many to measure (at most {MOST_ENTRIES} products)"
+            f"{x.numel()} values by {size} shared numbers are too many to measure (at most {MOST_PRODUCTS} products)"
         )
     whole, whole_kept = (_norm(one) for one in (_detached(sent(images)), kept))
     factor = whole_kept / whole if any(isinstance(one, Clip) for one in plain) and whole else 1.0

@@ -38,6 +38,7 @@ from leakgauge.audit.case import Case, tries_enough
 from leakgauge.audit.evaluate import Result, assess, assumed, certified_samples, null_run
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
+from leakgauge.audit.identifiability import identify
 from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
@@ -77,15 +78,17 @@ def run_all(
     resume: bool = False,
     map: CaseMap = here,
     on_record: OnRecord | None = None,
+    directions: bool = False,
 ) -> list[Record]:
     """Runs every case that has no record yet, or whose record is of a crash or withdrawn, and appends its record as soon as it is done.
 
     ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
-    order of the cases at the end, so the file does not depend on who was faster. A killed run loses what was under way.
+    order of the cases at the end, so the file does not depend on who was faster. A killed run loses what was under way. With
+    ``directions`` records say which directions of the images are determined, which takes a derivative for each value of an image.
     """
     done = {record.key: record for record in records.read(folder)} if resume and records.exists(folder) else {}
     todo = [case for case in cases if case.key() not in done or done[case.key()].broken]
-    for record in map(_Runner(load, folder), todo):
+    for record in map(_Runner(load, folder, directions), todo):
         records.append(folder, record)
         done[record.key] = record
         if on_record is not None:
@@ -112,15 +115,16 @@ class Until:
 class _Runner:
     load: Load
     folder: Path
+    directions: bool = False
 
     def __call__(self, case: Case) -> Record:
-        return run_case(case, load=self.load, folder=self.folder)
+        return run_case(case, load=self.load, folder=self.folder, directions=self.directions)
 
     def failed(self, case: Case, reason: str) -> Record:
         return _record(case, "error", reason, began=time.perf_counter())
 
 
-def run_case(case: Case, *, load: Load, folder: Path) -> Record:
+def run_case(case: Case, *, load: Load, folder: Path, directions: bool = False) -> Record:
     """Attacks one case, its null run and the trivial baseline, and judges. ``BadInput`` is the user's and is raised."""
     began, victim, data = time.perf_counter(), VictimFacts(), USUAL
     try:
@@ -128,9 +132,24 @@ def run_case(case: Case, *, load: Load, folder: Path) -> Record:
         data = setup.facts
         victim = _described(setup, check_fits(setup))
         attacked = attack_case(case, setup)
-        return _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
+        judged = _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
+        return _with_directions(judged, setup, folder) if directions else judged
     except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
         return _without_result(case, error, began=began, victim=victim, data=data)
+
+
+def _with_directions(record: Record, setup: Setup, folder: Path) -> Record:
+    """The record with what is identifiable in it, and pictures of what is left and what is lost; a note where that cannot be measured."""
+    case = record.case
+    x, y = setup.private(case)
+    try:
+        facts, left, lost = identify(
+            setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), seed=case.seed
+        )
+    except Inapplicable as refusal:
+        return replace(record, notes=(*record.notes, f"directions were not measured: {refusal}"))
+    pictures = save_pictures(case, {"kept": left.float().cpu(), "lost": lost.float().cpu()}, folder)
+    return replace(record, identifiable=facts, pictures={**record.pictures, **pictures})
 
 
 def _judged(

@@ -285,6 +285,24 @@ def labels_of(record: Record) -> str:
     return labels_sentence(record.case.images, record.label_accuracy, right)
 
 
+def identifiable(record: Record) -> str:
+    """How much of the images is determined near the truth; empty where that was not measured.
+
+    >>> from types import SimpleNamespace
+    >>> from leakgauge.audit.identifiability import Identifiable
+    >>> identifiable(SimpleNamespace(identifiable=Identifiable(784, 512, 1e-8, "rounding", 31.42, 2.0, 0.0)))
+    'Near the true images, what is shared determines 512 of 784 directions above rounding; the local limit is a PSNR of 31.4 dB.'
+    """
+    found = record.identifiable
+    if found is None:
+        return ""
+    level = "rounding" if found.source == "rounding" else "the defense's noise"
+    return (
+        f"Near the true images, what is shared determines {found.above} of {plural(found.directions, 'direction')} above {level}; the "
+        f"local limit is a PSNR of {number(found.psnr, 1)} dB."
+    )
+
+
 @dataclass(frozen=True)
 class Ending:
     """How a set-up ended: a key for style sheets, a badge and what it means."""

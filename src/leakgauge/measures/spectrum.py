@@ -13,6 +13,9 @@ from leakgauge.errors import BadInput
 
 MOST_ENTRIES = 2**25
 """Numbers that the derivative may hold (256 MiB)."""
+MOST_PRODUCTS = 2**31
+"""Numbers that are computed of it in all: some minutes of one core."""
+EPSILON = torch.finfo(torch.float64).eps
 CHUNK = 2**22
 """Numbers that one batch of products may hold (32 MiB)."""
 SPREAD = 1 / math.sqrt(12)
@@ -63,36 +66,32 @@ class Spectrum:
 def spectrum(f: Callable[[Tensor], Tensor], x: Tensor) -> Spectrum:
     """The spectrum of ``f`` (x of any shape → (m,)) at ``x``, in float64.
 
-    Jᵀu is linear in u, so one graph of it gives J e_i for batches of unit vectors e_i, by reverse derivatives alone.
+    Jᵀu is linear in u, so one graph of it gives J e_i for batches of unit vectors e_i, by reverse derivatives alone. If J is too large to
+    be held, its Gram matrix JᵀJ is decomposed instead, which resolves singular values to about √ε of the largest only.
     """
-    jacobian, value = _columns(f, x.detach().double())
-    n = x.numel()
-    _, values, directions = torch.linalg.svd(jacobian.T, full_matrices=n > jacobian.shape[1])
-    padded = torch.zeros(n, dtype=torch.float64, device=values.device)
-    padded[: len(values)] = values
-    resolution = torch.finfo(torch.float64).eps * max(jacobian.shape) * float(padded[0])
-    return Spectrum(padded, directions, float(value.square().mean().sqrt()), resolution)
-
-
-def _columns(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-    """J e_i for every entry of x, (n, m), and f(x)."""
-    x = x.requires_grad_()
+    x = x.detach().double().requires_grad_()
     with torch.enable_grad():
         value = f(x)
         n, m = x.numel(), value.numel()
-        if n * m > MOST_ENTRIES:
-            raise BadInput(
-                f"a spectrum of {n} values by {m} shared numbers is too large (at most {MOST_ENTRIES} entries)"
-            )
-        if not value.requires_grad:
-            return torch.zeros(n, m, dtype=torch.float64), value.detach()
+        if n * m > MOST_PRODUCTS:
+            raise BadInput(f"a spectrum of {n} values by {m} numbers is too large (at most {MOST_PRODUCTS} products)")
         u = torch.zeros_like(value, requires_grad=True)
-        (pulled,) = torch.autograd.grad(value, x, u, create_graph=True)
-    if not pulled.requires_grad:
-        return torch.zeros(n, m, dtype=torch.float64), value.detach()
-    rows = []
-    for batch in torch.eye(n, dtype=torch.float64, device=x.device).split(max(1, CHUNK // m)):
+        (pulled,) = torch.autograd.grad(value, x, u, create_graph=True) if value.requires_grad else (None,)
+    scale = float(value.detach().square().mean().sqrt())
+    if pulled is None or not pulled.requires_grad:
+        return Spectrum(x.new_zeros(n).detach(), torch.eye(n, dtype=x.dtype, device=x.device), scale, 0.0)
+    whole, rows = n * m <= MOST_ENTRIES, list[Tensor]()
+    for batch in torch.eye(n, dtype=x.dtype, device=x.device).split(max(1, CHUNK // m)):
         given = batch.view(len(batch), *x.shape)
-        (pushed,) = torch.autograd.grad(pulled, u, given, is_grads_batched=True, retain_graph=True)
-        rows.append(pushed)
-    return torch.cat(rows), value.detach()
+        (row,) = torch.autograd.grad(pulled, u, given, is_grads_batched=True, retain_graph=True)
+        if not whole:
+            (row,) = torch.autograd.grad(value, x, row, is_grads_batched=True, retain_graph=True)
+        rows.append(row.flatten(1))
+    found = torch.cat(rows)
+    if whole:
+        _, values, directions = torch.linalg.svd(found.T, full_matrices=n > m)
+        padded = torch.cat([values, values.new_zeros(n - len(values))])
+        return Spectrum(padded, directions, scale, EPSILON * max(n, m) * float(padded[0]))
+    squares, vectors = torch.linalg.eigh((found + found.T) / 2)
+    values = squares.flip(0).clamp_min(0).sqrt()
+    return Spectrum(values, vectors.T.flip(0), scale, math.sqrt(EPSILON * n) * float(values[0]))

@@ -28,6 +28,7 @@ from leakgauge.audit.wording import (
     certificates,
     ending,
     explained,
+    identifiable,
     labels_of,
     local_steps,
     raced,
@@ -124,6 +125,8 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "bars": _bars(number, record) if done else None,
         "metrics": _metric_table(record) if scored else [],
         "labels": labels_of(record),
+        "identifiable": identifiable(record) if done else "",
+        "directions": _directions(record, folder) if done else [],
         "certificates": certificates(record) if done else "",
         "restarts": _restart_table(record) if done else [],
         "source": case_anchor(number),
@@ -200,6 +203,19 @@ def _groups(record: Record, folder: Path) -> list[dict[str, Any]]:
         first = strips[0]["picture"]
         groups.append({"strips": strips, "first": first.first + 1, "last": first.first + first.count})
     return groups
+
+
+_DIRECTIONS = (("kept", "What is determined"), ("lost", "What is lost (white)"))
+
+
+def _directions(record: Record, folder: Path) -> list[dict[str, Any]]:
+    """Pictures of the directions that are determined and of the pixels that are lost: the first few images of the batch."""
+    strips = []
+    for kind, label in _DIRECTIONS:
+        if record.identifiable is not None and (name := record.pictures.get(kind)):
+            first = pictures(folder, name, count=record.case.images, at_most=_AT_MOST)[0]
+            strips.append({"kind": kind, "label": label, "picture": first, "alt": _alt(label, first, ()), "scores": []})
+    return [{"strips": strips, "first": 1, "last": min(_AT_MOST, record.case.images)}] if strips else []
 
 
 def _alt(label: str, piece: Picture, scores: Sequence[float | None]) -> str:
