@@ -142,6 +142,7 @@ def test_a_vacuous_bound_is_called_one() -> None:
     said = bracket_sentence(record(bound=weak, verdict=verdict("feasible")))
     assert "too small for a bound that rules anything out" in said
     assert "exceed" not in said
+    assert bracket_rows(record(bound=weak)) == []
 
 
 @pytest.mark.parametrize("noise", [0.005, 0.05])

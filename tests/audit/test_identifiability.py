@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from leakgauge import testing
 from leakgauge.attacks import april_closed_form, r_gap
+from leakgauge.audit.case import Case
 from leakgauge.audit.identifiability import Identifiable, identify
+from leakgauge.audit.records import read
+from leakgauge.audit.run import run_all
+from leakgauge.audit.session import Setup
+from leakgauge.audit.wording import identifiable
 from leakgauge.channels import DPSGD, Features, FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.defenses import Clip, GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.models import ViT
+from leakgauge.report.page import render
 
 SIDE = 8
 CONVOLUTIONS = [  # channels, kernel, stride, padding, input channels
@@ -106,6 +115,24 @@ def test_what_defenses_leave() -> None:
     assert pruned.above < whole.above
     with pytest.raises(Inapplicable, match="no useful derivative"):
         identify(victim, Gradient(), x, y, defenses=(Quantize(2),))
+
+
+def test_a_record_holds_the_directions_and_the_page_shows_them(tmp_path: Path) -> None:
+    victim, x, _ = testing.tiny_case("cnn", count=3)
+    images = victim.space.decode(x)
+    case = Case(model="mine", attack="inverting_gradients", options={"steps": 1}, in_memory=True)
+    (made,) = run_all([case], load=lambda _: Setup(victim, images, torch.arange(3)), folder=tmp_path, directions=True)
+    assert made.identifiable is not None
+    assert made.identifiable.directions == 144
+    assert {"kept", "lost"} <= set(made.pictures)
+    assert read(tmp_path) == [made]
+    assert identifiable(made) in render(tmp_path)
+    coarse = replace(case, name="", defenses=("quantize:2",))
+    (other,) = run_all(
+        [coarse], load=lambda _: Setup(victim, images, torch.arange(3)), folder=tmp_path, directions=True
+    )
+    assert other.identifiable is None
+    assert "directions were not measured" in other.notes[-1]
 
 
 def test_too_many_directions_are_refused() -> None:

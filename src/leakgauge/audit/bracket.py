@@ -97,9 +97,9 @@ class BracketRow:
 
 
 def bracket_rows(record: Record) -> list[BracketRow]:
-    """The bracket as rows of a table; none without a bound."""
+    """The bracket as rows of a table; none without a bound that rules anything out."""
     bound, verdict = record.bound, record.verdict
-    if record.status != "done" or bound is None or verdict is None:
+    if record.status != "done" or bound is None or verdict is None or bound.vacuous:
         return []
     rows: list[BracketRow] = []
     if bound.reconstruction is not None and bound.prior is not None:
@@ -129,7 +129,7 @@ def scratch_sentence(record: Record) -> str:
     best, own = number(record.bound.scratch_psnr, 1), metric("psnr", record.scores.mean("psnr"))
     return (
         f"Without knowledge about images, the best reading of a first layer has a PSNR of {best} dB at this noise (this attack: {own} dB). "
-        "An attack with a prior can do better; the rates above bound it too."
+        "An attack with a prior can do better."
     )
 
 
