@@ -81,6 +81,8 @@ PAPERS: dict[str, str] = {
     "Liu et al. 2025": "Liu, Su and others: *Muon is Scalable for LLM Training*. 2025, arXiv:2502.16982",
     "Loshchilov and Hutter 2019": "Loshchilov, Hutter: *Decoupled Weight Decay Regularization*. ICLR 2019, arXiv:1711.05101",
     "McMahan et al. 2017": "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: *Communication-Efficient Learning of Deep Networks from Decentralized Data*. AISTATS 2017, arXiv:1602.05629",
+    "DAGER (Petrov et al. 2024)": "Petrov, Dimitrov, Baader, Müller, Vechev: *DAGER: Exact Gradient Inversion for Large Language Models*. NeurIPS 2024, arXiv:2405.15586",
+    "Lin 2004": "Lin: *ROUGE: A Package for Automatic Evaluation of Summaries*. Workshop Text Summarization Branches Out, ACL 2004",
     "Melis et al. 2019": "Melis, Song, De Cristofaro, Shmatikov: *Exploiting Unintended Feature Leakage in Collaborative Learning*. IEEE Symposium on Security and Privacy 2019, arXiv:1805.04049",
     "Meng et al. 2025": "Meng, Huang, Chen, Shi, Huang, Hou: *Real-Time Privacy Risk Measurement with Privacy Tokens for Gradient Leakage*. 2025, arXiv:2502.02913",
     "Mironov 2017": "Mironov: *Rényi Differential Privacy*. CSF 2017, arXiv:1702.07476",

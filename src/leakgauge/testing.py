@@ -65,6 +65,7 @@ TINY_TEXT: dict[str, Callable[[], nn.Module]] = {
     "text_a": lambda: TextTransformer(
         vocab=VOCAB, length=WORDS, classes=4, width=24, depth=2, heads=2, residual=False, position_std=1.0
     ),
+    "text_deep": lambda: TextTransformer(vocab=VOCAB, length=WORDS, classes=4, width=32, depth=3, heads=4),
 }
 """The same for text: sentences of 8 tokens out of 60."""
 

@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from leakgauge import testing
 from leakgauge.attacks import dlg, inverting_gradients, linear, r_gap, strongest, tag_read_labels
@@ -127,8 +128,31 @@ def test_features_are_matched_as_features():
 def test_without_anything_that_applies_it_is_refused_with_the_reasons():
     victim, x, y = testing.tiny_case("cnn")
     regression = Victim(victim.model, victim.space, loss=lambda out, y: (out[:, 0] - y.view(len(out))).square().mean())
-    with pytest.raises(Inapplicable, match="reveal the labels"):
+    with pytest.raises(
+        Inapplicable, match=r"^labels cannot be optimised .*reveal the labels$"
+    ):  # not a list of every attack
         strongest(steps=20)(regression, share(regression, Gradient(), x, y))
+
+
+@pytest.mark.parametrize("loss", [F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss()])
+def test_several_labels_per_image_must_be_revealed(loss):
+    victim, x, _ = testing.tiny_case("cnn", count=2)
+    several = Victim(victim.model, victim.space, loss=loss)
+    y = (torch.arange(8).view(2, 4) % 3 == 0).float()
+    for attack in (strongest(steps=20), inverting_gradients(steps=2)):
+        with pytest.raises(
+            Inapplicable, match="several labels under this loss, which no rule reads; reveal the labels"
+        ):
+            attack(several, share(several, Gradient(), x, y))
+    seen = share(several, Gradient(), x, y, reveal=(Size(), Labels()))
+    assert strongest(steps=20)(several, seen).x.shape == x.shape
+
+
+def test_a_loss_that_takes_probabilities_only_is_raced():
+    victim, x, y = testing.tiny_case("cnn", count=2)
+    soft = Victim(victim.model, victim.space, loss=lambda out, p: -(p * out.log_softmax(-1)).sum(-1).mean())
+    found = strongest(steps=60)(soft, share(soft, Gradient(), x, F.one_hot(y, 4).float()))
+    assert all(one.mismatch is not None for one in found.raced if not one.refused)
 
 
 def test_the_mismatch_is_zero_at_the_truth_and_counts_every_tensor_alike():

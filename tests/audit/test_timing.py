@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leakgauge.audit import plan, timing
 from leakgauge.audit.case import with_steps
-from leakgauge.audit.plan import costs, rehearse
+from leakgauge.audit.plan import _alike, _estimated, costs, rehearse
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import Cost, evenly, expected, places_within, seconds_of
 from leakgauge.core import Pixels
@@ -70,6 +70,16 @@ def test_after_its_time_planning_estimates_from_what_it_tried(quick, load, monke
     assert costs([quick()], load=load)  # the first is tried whatever the time
     assert clock.runs == 2 * ran
     assert (four.fixed, four.step) == pytest.approx((one.fixed, 4 * one.step))
+
+
+def test_a_small_set_up_is_not_estimated_at_the_cost_of_a_large_one(quick):
+    """One image against five local steps on 32: a fifth for the steps, and at least the square root for the batch."""
+    large, small = quick(batch_size=32, local_steps=5), quick()
+    found = _estimated(small, [large], {_alike(large): Cost(10.0, 4.0)})
+    assert found.step == pytest.approx(4.0 / 5 / 32**0.5)
+    assert found.fixed < 1
+    found = _estimated(large, [small], {_alike(small): Cost(1.0, 0.1)})
+    assert found == Cost(1.0, 0.1 * 160)
 
 
 def test_the_cost_of_several_searches_is_told_from_one(quick, load, monkeypatch):

@@ -209,6 +209,20 @@ def test_no_set_up_gets_fewer_steps_than_a_negative_needs(ask, plenty, tmp_path,
     assert both.notes == ()
 
 
+def test_a_cheap_set_up_is_judged_where_the_one_that_counts_cannot_be(ask, plenty, tmp_path, trials, quick):
+    """Of 48 s a verdict on one image takes 20.5 s; one on four images would take 80.5 s, and gets what is left."""
+    small, large = quick(attack="strongest", options={}), quick(attack="strongest", options={}, batch_size=4)
+    request = replace(ask("updates", effort=Effort(), budget=50.0), main=large, cases=(large, small))
+    plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
+    assert [case.options["steps"] for case in plan.cases] == [67, 200]  # (48 - 20.5 - 0.5) / 0.4 = 67.5
+    assert [note.partition(" on ")[0] for note in plan.notes] == ["there is time for 67 steps"]
+    assert sum(plan.estimates.values()) <= 48.0
+    plan = make_plan(replace(request, budget=30.0), load=plenty, folder=tmp_path, began=0.0)
+    assert [case.batch_size for case in plan.cases] == [
+        4
+    ]  # a verdict on one image would take more than half of the time
+
+
 def test_what_a_verdict_needs_comes_before_training_and_defenses(ask, plenty, tmp_path, trials, quick):
     own = quick(attack="strongest", options={}, batch_size=4)
     request = replace(ask("updates", "training", "defenses", effort=Effort(), budget=90.0), main=own, cases=(own,))

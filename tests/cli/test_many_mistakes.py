@@ -297,6 +297,7 @@ MISTAKES = {
         (["--threshold", "nan"], "the threshold is an FVU between 0"),
         (["--epochs", "-2"], "epochs must be at least 0, got -2"),
         (["--epochs", "2", "--attack-budget", "5m"], "give either --epochs or --attack-budget"),
+        (["my_model.py:mkae", "--epochs", "2", "--attack-budget", "5m"], "give either --epochs"),  # before anything is loaded
         (["--numbers", "fp64"], "numbers must be sent as one of fp32, fp16, int8, got 'fp64'"),
         (["--defense", "withhold:head"], "mask channels instead"),
         (["--device", "gpu"], "the device must be cpu or cuda, got 'gpu'"),

@@ -106,26 +106,53 @@ def test_signed_values_and_floats(tmp_path):
     assert read(tmp_path / "g.tif", window="0:7")[0].flatten().tolist() == [0, 0.5]
 
 
-def sixteen_bit_colour(path, top):
-    """A PNG of 16 bits per colour, which Pillow reads and does not write."""
+def sixteen_bit_colour(path, values, *, kind=2):
+    """A PNG of 16 bits per value, (H, W, C), which Pillow reads and does not write; ``kind`` is the colour type of its header."""
     import zlib
 
-    rows = b"".join(b"\0" + struct.pack(">6H", 0, 0, 0, top, top, top) for _ in range(2))
+    height, width, _ = values.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
 
-    def chunk(kind, content):
-        return struct.pack(">L", len(content)) + kind + content + struct.pack(">L", zlib.crc32(kind + content))
+    def chunk(name, content):
+        return struct.pack(">L", len(content)) + name + content + struct.pack(">L", zlib.crc32(name + content))
 
-    head = struct.pack(">LLBBBBB", 2, 2, 16, 2, 0, 0, 0)
+    head = struct.pack(">LLBBBBB", width, height, 16, kind, 0, 0, 0)
     path.write_bytes(
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     )
 
 
-def test_colours_of_sixteen_bits(tmp_path):
-    sixteen_bit_colour(tmp_path / "a.png", 65535)
+def colours(top, channels=3):
+    values = np.random.default_rng(0).integers(0, top + 1, (5, 7, channels))
+    values[0, 0] = top
+    return values
+
+
+@pytest.mark.parametrize("top", [1023, 4095, 65535])
+def test_colours_of_more_than_eight_bits_are_read_at_their_depth(tmp_path, top):
+    """Compared with the values that were written; tifffile is an independent writer."""
+    import tifffile
+
+    values = colours(top)
+    want = torch.from_numpy(values / top).permute(2, 0, 1).float()
+    sixteen_bit_colour(tmp_path / "a.png", values)
+    sixteen_bit_colour(tmp_path / "b.png", np.concatenate([values, np.full((5, 7, 1), 65535)], 2), kind=6)
+    for name, order, packed in (("c", "<", None), ("d", ">", None), ("e", "<", "zlib"), ("f", ">", "zlib")):
+        tifffile.imwrite(
+            tmp_path / f"{name}.tif", values.astype(np.uint16), byteorder=order, compression=packed, photometric="rgb"
+        )
+    for file in sorted(tmp_path.iterdir()):
+        found = read_given(file)
+        assert found.levels == Levels(0, top, "values"), file
+        torch.testing.assert_close(found.images[0], want, atol=1e-6, rtol=0, msg=file.name)
+    assert read(tmp_path / "a.png", window="0:2000")[0].max() == min(1, top / 2000)
+
+
+def test_grey_with_transparency_is_refused_where_half_of_its_bits_would_be_lost(tmp_path):
+    sixteen_bit_colour(tmp_path / "a.png", colours(65535, 2), kind=4)
     assert read(tmp_path / "a.png")[0].max() == 1
-    sixteen_bit_colour(tmp_path / "b.png", 4095)
-    with pytest.raises(BadInput, match=r"b\.png stores colours in 16 bits.*upper 8.*4095 of 65535"):
+    sixteen_bit_colour(tmp_path / "b.png", colours(4095, 2), kind=4)
+    with pytest.raises(BadInput, match=r"b\.png stores .* in 16 bits.*upper 8.*4095 of 65535"):
         read(tmp_path / "b.png")
 
 

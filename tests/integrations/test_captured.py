@@ -157,7 +157,7 @@ def test_local_epochs_with_momentum_are_replayed_as_they_were(tmp_path):
     assert at_the_truth(case, tmp_path, delta, x, y) < 1e-4
     plain = Case(mode="train", batch_size=4, local_epochs=3, local_lr=0.05)
     assert at_the_truth(plain, tmp_path, delta, x, y) > 1e-3  # other local steps would not explain it
-    with pytest.raises(BadInput, match=r"counts 3 batches, where 6 local step\(s\) make 6; give"):
+    with pytest.raises(BadInput, match=r"counts 3 batches, where 6 local steps would make 6; give"):
         at_the_truth(replace(case, batch_size=2, local_steps=2), tmp_path, delta, x, y)
 
 
@@ -278,9 +278,9 @@ def test_a_foreign_update_that_meets_the_embedded_model_is_told_so(client, tmp_p
 def test_running_statistics_tell_of_another_training(client, tmp_path):
     """With a wrong number of steps the batch's statistics would be solved wrongly, and nobody would see it."""
     client(steps=3)
-    with pytest.raises(BadInput, match=r"counts 3 batches, where 1 local step\(s\) make 1; give --local-steps 3"):
+    with pytest.raises(BadInput, match=r"counts 3 batches, where 1 local step would make 1; give --local-steps 3"):
         observed(tmp_path, "delta.safetensors", "delta")
-    with pytest.raises(BadInput, match=r"counts 3 batches, where 2 local step\(s\) make 2"):
+    with pytest.raises(BadInput, match=r"counts 3 batches, where 2 local steps would make 2"):
         observed(tmp_path, "weights.safetensors", "weights", replace(CASE, name="", local_steps=2))
     still = replace(CASE, name="", mode="eval", local_steps=3)
     with pytest.raises(BadInput, match="have counted batches, so the client computed in train mode"):

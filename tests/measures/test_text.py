@@ -1,5 +1,6 @@
 """Measures of text against plain Python and scipy."""
 
+import itertools
 import math
 from collections import Counter
 from itertools import pairwise, permutations
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from leakgauge.errors import BadInput
+from leakgauge.measures import text
 from leakgauge.measures.text import adjacent_pairs, kendall_tau, pair_sentences, set_precision_recall, token_accuracy
 
 sentences = st.integers(1, 9).flatmap(
@@ -89,3 +91,37 @@ def test_refuses_what_are_no_two_batches_of_one_shape(shapes):
 def test_sets_need_tokens():
     with pytest.raises(BadInput, match="at least one token"):
         set_precision_recall(torch.zeros(1, 0), batch([1]))
+
+
+class TestRouge:
+    def test_by_hand(self):
+        guess, truth = torch.tensor([[1, 2, 3, 9], [5, 5, 5, 1]]), torch.tensor([[1, 2, 3, 4], [5, 1, 5, 2]])
+        assert text.rouge_n(guess, truth, 1).tolist() == pytest.approx([3 / 4, 3 / 4])
+        assert text.rouge_n(guess, truth, 2).tolist() == pytest.approx([2 / 3, 1 / 3])
+        assert text.rouge_l(guess, truth).tolist() == pytest.approx([3 / 4, 1 / 2])
+        assert text.exact_sentences(guess, truth).tolist() == [0.0, 0.0]
+        assert text.exact_sentences(truth, truth).tolist() == [1.0, 1.0]
+
+    def test_padding_is_left_out(self):
+        guess, truth = torch.tensor([[1, 2, 0, 0]]), torch.tensor([[1, 2, 3, 0]])
+        assert text.rouge_n(guess, truth, 1, padding=0).item() == pytest.approx(4 / 5)
+        assert text.rouge_n(guess, truth, 1).item() == pytest.approx(3 / 4)
+        assert text.rouge_l(guess, truth, padding=0).item() == pytest.approx(4 / 5)
+
+    def test_the_longest_common_subsequence_against_all_subsequences(self):
+        rng = torch.Generator().manual_seed(0)
+        guesses, truths = (torch.randint(3, (20, 6), generator=rng) for _ in range(2))
+        for g, t, score in zip(guesses.tolist(), truths.tolist(), text.rouge_l(guesses, truths).tolist(), strict=True):
+            subsequences = [{c for k in range(7) for c in itertools.combinations(s, k)} for s in (g, t)]
+            assert score == pytest.approx(max(map(len, subsequences[0] & subsequences[1])) / 6)
+
+    def test_short_sentences_without_a_run(self):
+        one = torch.tensor([[4]])
+        assert text.rouge_n(one, one, 2).tolist() == [1.0]
+        with pytest.raises(BadInput, match="at least 1 token"):
+            text.rouge_n(one, one, 0)
+
+
+def test_the_most_frequent_tokens_are_dealt_out():
+    public = torch.tensor([[7, 7, 7, 3, 3, 9]])
+    assert text.most_frequent(public, 2, 2).tolist() == [[7, 9], [3, 7]]

@@ -35,6 +35,9 @@ from leakgauge.attacks.strongest import strongest as strongest
 from leakgauge.attacks.tag import tag as tag
 from leakgauge.attacks.tag_read_labels import tag_read_labels as tag_read_labels
 from leakgauge.attacks.token_positions import token_positions as token_positions
+from leakgauge.attacks.token_spans import SpanLimit as SpanLimit
+from leakgauge.attacks.token_spans import span_limits as span_limits
+from leakgauge.attacks.token_spans import token_spans as token_spans
 from leakgauge.core import Attack
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
@@ -54,6 +57,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "april_text": april_text,
     "bag_of_tokens": bag_of_tokens,
     "token_positions": token_positions,
+    "token_spans": token_spans,
     "feature_matching": feature_matching,
     "feasibility": feasibility,
     "huang": huang,

@@ -37,7 +37,7 @@ from leakgauge.core import (
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import LBFGS, Given, TotalVariation, infer_labels
-from leakgauge.inversion.labels import ReadLabels, batch_size, read_or_none
+from leakgauge.inversion.labels import ReadLabels, as_targets, batch_size, read_or_none
 from leakgauge.inversion.matching import too_narrow, widen
 from leakgauge.inversion.mismatch import label_images, layer_mismatch
 from leakgauge.inversion.progress import as_part
@@ -126,8 +126,7 @@ class Strongest:
         if not race.solved:
             self._search(race)
         if not race.results:
-            reasons = dict.fromkeys(one.refused for one in race.refused)
-            raise Inapplicable("; ".join(reasons) or "no attack of the portfolio applies")
+            raise Inapplicable(race.reason())
         best = race.best()
         raced = (*(one.raced(chosen=one is best) for one in race.results), *race.refused)
         return replace(
@@ -189,6 +188,7 @@ class _Race:
             self.refused.append(Raced(entrant.name, refused=str(refusal)))
             return
         found, y = self._labelled(found)
+        y = as_targets(self.victim, y) if isinstance(y, Tensor) and self.seen.labels is None else y
         value = None if y is None else layer_mismatch(self.victim, self.seen, found.x, y, seed=self.seed)
         rough = float(TotalVariation()(Candidate(found.x[None], self.victim, None, 1)))
         self.results.append(_Result(entrant, attack, found, value, rough, steps))
@@ -200,6 +200,11 @@ class _Race:
             return found, self.labels if found.y is None else found.y
         labels = label_images(self.victim, self.seen, found.x, self.labels.to(found.x.device), seed=self.seed)
         return replace(found, y=labels), labels
+
+    def reason(self) -> str:
+        """Why nothing ran: what stopped the searches that take any update, or any features. Others need more than that."""
+        general = {SEARCHES[0].name, SEARCHES[-1].name}
+        return next(one.refused for one in self.refused if one.name in general)
 
     @property
     def solved(self) -> bool:

@@ -496,7 +496,7 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
 
     All get the same number of steps, so two that differ in one thing can be compared, but never fewer than a negative needs to count.
     Where there is no time for that, single changes go first, then the set-ups that cost most. The one that counts is always
-    attacked, with the steps there are.
+    attacked, with the steps there are; if these are too few for a verdict, cheaper set-ups that can have one get up to half of the time.
     """
     request, notes = draft.request, list[str]()
 
@@ -513,9 +513,11 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
         notes.append(f"single changes of the set-up were left out: they take at least {duration(more)} more")
         changes = []
     first = next((case for case in own if case.content_key() == request.main.content_key()), own[0])
+    short = least([first]) > SLACK * seconds
+    room = least([first]) + JUDGED * seconds if short else SLACK * seconds
     kept = [first]
     for case in sorted((case for case in own if case is not first), key=lambda case: least([case])):
-        if "steps" not in accepted_options(case) or least([*kept, case]) <= SLACK * seconds:
+        if "steps" not in accepted_options(case) or least([*kept, case]) <= room:
             kept.append(case)
         else:
             notes.append(f"{case.short_name()} was left out: it takes at least {duration(least([case]))}")
@@ -523,15 +525,21 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
     every = Plan(request, cases=tuple(own), ladder=tuple(changes)).every_case
     total = sum((cost(case) for case in every), Cost())
     enough = max((enough_steps(case) for case in every), default=0)
-    if least([first]) > SLACK * seconds:
-        steps = total.affordable(seconds, fewest=1)
+    if short:
+        steps = cost(first).affordable(seconds - least([case for case in every if case is not first]), fewest=1)
         notes.append(
             f"there is time for {plural(steps, 'step')} on {first.short_name()}, and a negative counts only after {enough} "
             f"({duration(least([first]))}): give more time"
         )
     else:
         steps = total.affordable(seconds, fewest=max(enough, 1))
-    return tuple(with_steps(c, steps) for c in own), tuple(with_steps(c, steps) for c in changes), tuple(notes)
+    given = {case.content_key(): enough_steps(case) if short and case is not first else steps for case in every}
+    timed = [tuple(with_steps(case, given[case.content_key()]) for case in some) for some in (own, changes)]
+    return timed[0], timed[1], tuple(notes)
+
+
+JUDGED = 0.5
+"""Share of the time for set-ups that can be judged, where the one that counts cannot."""
 
 
 def costs(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> list[Cost]:
@@ -559,16 +567,26 @@ def costs(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> list
 
 
 def _estimated(case: Case, tried: Sequence[Case], known: Mapping[str, Cost]) -> Cost:
-    """From the tried case that is most like it, by the images that go through the model in one replay."""
+    """From the tried case that is most like it, by the images that go through the model in one replay.
+
+    Fewer local steps take as much less time, being taken one after the other; smaller batches do not, and are assumed to save the square
+    root only.
+    """
     near = max(
         tried, key=lambda one: (one.model == case.model, one.mode == case.mode, -abs(_images(one) - _images(case)))
     )
-    ratio = max(1.0, _images(case) / _images(near))
-    return Cost(known[_alike(near)].fixed, known[_alike(near)].step * ratio)
+    found, batches = known[_alike(near)], case.batch_size / near.batch_size
+    ratio = _replayed(case) / _replayed(near) * (batches if batches > 1 else math.sqrt(batches))
+    return Cost(found.fixed * min(1.0, ratio), found.step * ratio)
 
 
 def _images(case: Case) -> int:
-    return case.batch_size * case.local_steps
+    return case.batch_size * _replayed(case)
+
+
+def _replayed(case: Case) -> int:
+    """Local steps of one replay."""
+    return case.local_steps * case.local_epochs
 
 
 def _alike(case: Case) -> str:

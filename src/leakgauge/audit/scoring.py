@@ -265,8 +265,9 @@ class TextScores:
     """``tokens``, ``order`` and ``tau``: one value per true sentence, in the order of the truth.
 
     ``tokens`` is the share of right places, ``order`` that of neighbouring pairs kept, ``tau`` Kendall's for tokens that
-    occur once. ``precision`` and ``recall`` are of the sets of distinct tokens of the whole batch. ``labels`` is 1.0
-    where the label is right, None where it was not read.
+    occur once. ``exact`` is 1.0 where the whole sentence is right; ``rouge1``, ``rouge2`` and ``rouge_l`` are F-measures of single tokens,
+    neighbouring pairs and the longest common subsequence. ``precision`` and ``recall`` are of the sets of distinct tokens of the whole
+    batch. ``labels`` is 1.0 where the label is right, None where it was not read.
     """
 
     tokens: tuple[float, ...]
@@ -274,12 +275,21 @@ class TextScores:
     tau: tuple[float, ...]
     precision: float
     recall: float
+    exact: tuple[float, ...]
+    rouge1: tuple[float, ...]
+    rouge2: tuple[float, ...]
+    rouge_l: tuple[float, ...]
     labels: tuple[float, ...] | None = None
 
 
 @checked
-def score_text(reconstruction: Reconstruction, x: Tensor, y: Tensor | None) -> TextScores:
-    """Metrics of the chosen reconstruction against the true ids ``x`` (N, length) and labels ``y``, paired one to one."""
+def score_text(
+    reconstruction: Reconstruction, x: Tensor, y: Tensor | None, *, padding: int | None = None
+) -> TextScores:
+    """Metrics of the chosen reconstruction against the true ids ``x`` (N, length) and labels ``y``, paired one to one.
+
+    ``padding`` is the id that fills short sentences; ROUGE leaves it out.
+    """
     guesses, truths = reconstruction.x.detach().cpu(), x.detach().cpu()
     order = torch.argsort(text.pair_sentences(guesses, truths))  # order[j] is the guess paired with truth j
     guesses = guesses[order]
@@ -293,6 +303,10 @@ def score_text(reconstruction: Reconstruction, x: Tensor, y: Tensor | None) -> T
         tau=tuple(text.kendall_tau(guesses, truths).tolist()),
         precision=precision,
         recall=recall,
+        exact=tuple(text.exact_sentences(guesses, truths).tolist()),
+        rouge1=tuple(text.rouge_n(guesses, truths, 1, padding=padding).tolist()),
+        rouge2=tuple(text.rouge_n(guesses, truths, 2, padding=padding).tolist()),
+        rouge_l=tuple(text.rouge_l(guesses, truths, padding=padding).tolist()),
         labels=right,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -120,11 +121,14 @@ def _read(file: Path, window: tuple[float, float] | None) -> Stored:
             if isinstance(opened, TiffImageFile) and opened.n_frames > 1:
                 raise BadInput(f"{file} holds {opened.n_frames} pages; save each page as a file of its own")
             half = ";16" in _raw_mode(opened) and not opened.mode.startswith("I")  # Pillow drops 8 bits of each colour
+            lower = _lower_bytes(file, opened) if half else None
             picture = ImageOps.exif_transpose(opened)
             deep = picture.mode.startswith("I") or picture.mode == "F"  # convert("L") would clip instead of scale
             if not deep:
                 picture = picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB")
             pixels = np.array(picture, dtype=np.float32)
+            if lower is not None:
+                pixels, half, deep = pixels * 256 + lower, False, True
     except BadInput:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -135,6 +139,25 @@ def _read(file: Path, window: tuple[float, float] | None) -> Stored:
     if half:
         return stored_values(pixels * 257, window, source=str(file), span=(0, 65535), halved=True)
     return stored_values(pixels, window, source=str(file), span=(0, 65535 if deep else 255), says=_says(tags))
+
+
+def _lower_bytes(file: Path, opened: ImageFile.ImageFile) -> np.ndarray | None:
+    """The lower 8 bits of colours of 16, (H, W, 3): what Pillow reads if the file's order of bytes is taken for the other one.
+
+    None for layouts that Pillow knows in one order only (grey with transparency), or that are no RGB.
+    """
+    colours, _, order = _raw_mode(opened).partition(";16")
+    other = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}.get(order)
+    if colours not in ("RGB", "RGBA", "RGBX") or other is None:
+        return None
+    with Image.open(file) as again:
+        again.tile = [tile._replace(args=_with_first(tile.args, f"{colours};16{other}")) for tile in again.tile]
+        return np.array(ImageOps.exif_transpose(again), dtype=np.float32)[..., :3]
+
+
+def _with_first(arguments: Any, first: str) -> Any:
+    """The arguments of one of Pillow's decoders with another raw mode."""
+    return (first, *arguments[1:]) if isinstance(arguments, tuple) else first
 
 
 def _raw_mode(opened: ImageFile.ImageFile) -> str:

@@ -172,6 +172,7 @@ def at_levels(one: Stored, levels: Levels) -> Tensor:
 def _refuse_halved(source: str, white: float, most: float) -> None:
     if white < most:
         raise BadInput(
-            f"{source} stores colours in 16 bits, of which only the upper 8 can be read, but its white is {white:g} of {most:g}; "
-            "convert it to 8 bits per colour, or to grey"
+            f"{source} stores grey values with transparency, or separate planes, in 16 bits, of which only the upper 8 can be read, "
+            f"but its white is {white:g} of {most:g}; "
+            "convert it to plain grey or RGB"
         )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.case import AUXILIARY, REARRANGED, AuxiliaryImages, Case, accepted_options, uses_of
+from leakgauge.audit.phrasing import plural
 from leakgauge.audit.questions.updates import GUIDED
 from leakgauge.audit.records import Captured, Record, Start
 from leakgauge.audit.run import attack_captured
@@ -181,8 +182,8 @@ def _refuse_another_training(victim: Victim, moved: Signal, case: Case, *, sourc
             if case.channel and not isinstance(channel, AddsClients):  # which says its steps itself
                 wanted = f"check {case.channel}"
             raise BadInput(
-                f"{name} in {source} counts {batches:g} batches, where {expected} local step(s) make {uses * expected}; {wanted}, or leave "
-                "that name out if these were no steps"
+                f"{name} in {source} counts {batches:g} {'batch' if batches == 1 else 'batches'}, where {plural(expected, 'local step')} "
+                f"would make {uses * expected}; {wanted}, or leave that name out if these were no steps"
             )
 
 

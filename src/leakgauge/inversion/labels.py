@@ -331,11 +331,18 @@ def batch_size(seen: Observation) -> int:
     return seen.size
 
 
+MULTI_LABEL = (F.binary_cross_entropy_with_logits, F.binary_cross_entropy, F.multilabel_soft_margin_loss)
+MULTI_LABEL_MODULES = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MultiLabelSoftMarginLoss, nn.MultiLabelMarginLoss)
+"""Losses of several labels per image: they take class probabilities, which says nothing about what their labels are."""
+
+
 def class_count(victim: Victim) -> int:
     """The number of classes of the public head, if the loss takes class probabilities; refuses any other loss."""
     count = int(_head(victim)[1].out_features)
     if count < 2:
         raise Inapplicable("the head has a single output, so there are no classes to choose from; reveal the labels")
+    if isinstance(victim.loss, MULTI_LABEL_MODULES) or victim.loss in MULTI_LABEL:
+        raise Inapplicable("an image may have several labels under this loss, which no rule reads; reveal the labels")
     if not is_cross_entropy(victim.loss):
         with torch.no_grad(), private_randomness(0, victim.device):
             probe = _probe(victim, torch.Generator().manual_seed(0))
@@ -348,6 +355,22 @@ def class_count(victim: Victim) -> int:
                     f"labels cannot be optimised because the loss takes no class probabilities ({reason}); reveal the labels"
                 ) from error
     return count
+
+
+def as_targets(victim: Victim, labels: Tensor) -> Tensor:
+    """Class numbers as the loss takes them: themselves, or as probabilities where it takes only these."""
+    if is_cross_entropy(victim.loss) or labels.is_floating_point():
+        return labels
+    count = class_count(victim)
+    with torch.no_grad(), private_randomness(0, victim.device):
+        probe = _probe(victim, torch.Generator().manual_seed(0))
+        probe = probe[1:] if len(probe) == count else probe  # or numbers would be taken for one row of probabilities
+        output = victim(probe)
+        try:
+            victim.loss(output, labels.new_zeros(len(probe)))
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return F.one_hot(labels, count).to(probe)
+    return labels
 
 
 def _probe(victim: Victim, rng: torch.Generator) -> Tensor:

@@ -358,6 +358,13 @@ class Asked:
     names: tuple[str, ...] = ()
     every: bool = False
 
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 0:
+            raise BadInput(f"the number of epochs must be at least 0, got {self.epochs}")
+        if self.epochs is not None and self.budget is not None:
+            raise BadInput("give either --epochs or --attack-budget, which decides the number of epochs")
+        _threshold(self)
+
 
 def parted(setup: Setup) -> tuple[Images, Images]:
     """The adversary's images and those that are attacked: every fifth of each class, whatever the order of the data.
@@ -391,10 +398,6 @@ def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: 
     classes = check_fits(setup)
     auxiliary, test = parted(setup)
     threshold = _threshold(asked)
-    if asked.epochs is not None and asked.epochs < 0:
-        raise BadInput(f"the number of epochs must be at least 0, got {asked.epochs}")
-    if asked.epochs is not None and asked.budget is not None:
-        raise BadInput("give either --epochs or --attack-budget, which decides the number of epochs")
     grey_or_colour = test.images.shape[1] in (1, 3)
     every = cuts(setup.victim, images=test.images if grey_or_colour else None, multi_tensor=True)
     listed = tuple(cut for cut in every if cut.single)
@@ -549,7 +552,7 @@ class ScanRun:
         left_out = [name for place, name in enumerate(self.names) if place not in kept]
         note = (
             f"{len(left_out)} of {count} cuts were not attacked for lack of time: {few(left_out)}; a longer budget or --cut "
-            "attacks them. Until then nothing is known about them."
+            "attacks them. Each leaks at least what the attacked cuts after it leak; more is not known."
         )
         self.plan = replace(
             self.plan, cuts=tuple(self.plan.cuts[place] for place in kept), notes=(*self.plan.notes, note)

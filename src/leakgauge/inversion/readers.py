@@ -1,0 +1,216 @@
+"""Linear layers of a text model in the order in which they run, and what each of them reads for given ids.
+
+The gradient of a layer's weight spans its inputs. Layers before the first attention read a function of one token and its place; all
+later ones read the context too. Which layers these are is found by running the model on ids of the adversary's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.core import Signal, Tokens, Victim
+from leakgauge.core.randomness import private_randomness
+from leakgauge.errors import Inapplicable
+
+SAME = 1e-4
+"""Inputs that differ by less than this share of their length are the same."""
+COLUMNS = "Conv1D"
+"""GPT-2's linear layer in transformers, with a weight of shape (inputs, outputs)."""
+NUMBERS = 2**23
+"""Numbers that one pass may hold in the inputs that are read (64 MiB)."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One linear layer: its module, the parameter that holds its weight, and whether an input is a row of it."""
+
+    module: str
+    parameter: str
+    in_rows: bool
+
+    def gradient(self, signal: Signal) -> Tensor:
+        """(outputs, inputs)"""
+        found = signal[self.parameter]
+        return found.T if self.in_rows else found
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Layers that read the same input, such as q, k and v of one attention.
+
+    ``rows`` counts those of all their gradients: outputs of the layers, or ranks of adapters. ``alone``: the input depends on one token
+    and its place only. ``by_place``: it depends on the place.
+    """
+
+    readers: tuple[Reader, ...]
+    width: int
+    rows: int
+    alone: bool
+    by_place: bool
+
+    @property
+    def module(self) -> str:
+        return self.readers[0].module
+
+
+@dataclass(frozen=True, eq=False)
+class TextReader:
+    """The readings of a text model, in the order in which they run, and a way to read them for any ids."""
+
+    victim: Victim
+    readings: tuple[Reading, ...]
+    causal: bool
+    cuts: bool
+    """Whether sentences may be shorter than the model's length."""
+
+    def read(self, ids: Tensor, reading: Reading, *, last: bool = False) -> Tensor:
+        """Inputs (n, length, width) of a reading for ``ids`` (n, length), in float64; with ``last`` those of the last place, (n, width)."""
+        length, found = ids.shape[1], []
+        if not self.cuts:
+            ids = torch.nn.functional.pad(ids, (0, self.victim.space.shape[0] - length))
+        for part in ids.split(max(1, NUMBERS // (ids.shape[1] * reading.width))):
+            seen = inputs_of(self.victim, part, [reading.module])[reading.module]
+            found.append((seen[:, length - 1] if last else seen[:, :length]).double())
+        return torch.cat(found)
+
+
+def text_reader(victim: Victim, names: Sequence[str], *, seed: int) -> TextReader:
+    """Finds what the layers read whose weights are in ``names``, by running the model on ids of the adversary's own."""
+    space = victim.space
+    if not isinstance(space, Tokens):
+        raise Inapplicable("this attack reads token ids of a text model, but the victim takes images")
+    layers = _linear_layers(victim, names)
+    if not layers:
+        raise Inapplicable("no weight of a linear layer is shared, so no inputs can be read")
+    ids = own_ids(space, 2, seed=seed)
+    first, again = (inputs_of(victim, ids, list(layers), seed=seed + k) for k in (0, 1))
+    layers = {name: layer for name, layer in layers.items() if name in first}
+    changed = ids.clone()
+    changed[1, :-1] = changed[0, :-1]  # the last token keeps its place in another sentence
+    swapped = ids.clone()
+    swapped[:, -1] = ids.flip(0)[:, -1]
+    shifted = ids.roll(1, dims=1)
+    other, ended, moved = (inputs_of(victim, own, list(layers)) for own in (changed, swapped, shifted))
+    groups: list[tuple[str, list[Reader]]] = []
+    for name in first:  # in the order in which they ran
+        if not _alike(first[name], again[name]):
+            raise Inapplicable(
+                f"{name} reads other inputs in each pass (dropout), so no candidate can be compared with what the client had"
+            )
+        group = next((readers for at, readers in groups if _same(first[at], first[name])), None)
+        if group is None:
+            groups.append((name, [layers[name]]))
+        else:
+            group.append(layers[name])
+    parameters = victim.parameters()
+    readings = []
+    for name, readers in groups:
+        alone = space.length == 1 or _alike(first[name][1, -1], other[name][1, -1])
+        by_place = alone and not _alike(first[name], moved[name].roll(-1, dims=1))
+        rows = sum(parameters[r.parameter].shape[1 if r.in_rows else 0] for r in readers)
+        readings.append(Reading(tuple(readers), first[name].shape[2], rows, alone, by_place))
+    later = [one.module for one in readings if not one.alone]
+    causal = all(_alike(first[name][:, :-1], ended[name][:, :-1]) for name in later)
+    return TextReader(victim, tuple(readings), causal, _takes_shorter(victim, ids, first, readings))
+
+
+def _takes_shorter(victim: Victim, ids: Tensor, whole: Mapping[str, Tensor], readings: Sequence[Reading]) -> bool:
+    if ids.shape[1] == 1:
+        return True
+    module = readings[0].module
+    try:
+        cut = inputs_of(victim, ids[:, :-1], [module])[module]
+    except (
+        RuntimeError,
+        ValueError,
+        IndexError,
+    ):  # a model of a fixed length, whose own code may say so in any of these
+        return False
+    return _same(cut, whole[module][:, :-1])
+
+
+def own_ids(space: Tokens, count: int, *, seed: int) -> Tensor:
+    """Sentences of the adversary's own, of distinct tokens as far as the vocabulary has enough."""
+    rng = torch.Generator().manual_seed(seed)
+    rows = [torch.randperm(space.vocab, generator=rng)[: space.length] for _ in range(count)]
+    if len(rows[0]) < space.length:
+        return space.start(count, rng)
+    return torch.stack(rows)
+
+
+def inputs_of(victim: Victim, ids: Tensor, modules: Sequence[str], *, seed: int = 0) -> dict[str, Tensor]:
+    """What the named modules read for ``ids``, as far as they read one vector per place and are run once; ends after the last of them."""
+    with (
+        torch.no_grad(),
+        private_randomness(seed, victim.device),
+        _recording(victim.model, modules, tuple(ids.shape)) as (seen, calls, ending),
+    ):
+        try:
+            victim(victim.to_input(ids))
+        except _Enough as end:
+            if end is not ending:
+                raise
+    return {name: value for name, value in seen.items() if calls[name] == 1}
+
+
+class _Enough(Exception):
+    """All that was asked for has been read."""
+
+
+@contextmanager
+def _recording(
+    model: nn.Module, names: Sequence[str], shape: tuple[int, ...]
+) -> Iterator[tuple[dict[str, Tensor], dict[str, int], _Enough]]:
+    seen: dict[str, Tensor] = {}
+    calls: dict[str, int] = dict.fromkeys(names, 0)
+    ending = _Enough()
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            value = inputs[0] if inputs else next(iter(named.values()), None)
+            calls[name] += 1
+            if isinstance(value, Tensor) and value.dim() == 3 and value.shape[:2] == shape:
+                seen[name] = value.detach()
+            if len(names) == 1:
+                raise ending
+
+        return hook
+
+    handles = [model.get_submodule(name).register_forward_pre_hook(keep(name), with_kwargs=True) for name in names]
+    try:
+        yield seen, calls, ending
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _linear_layers(victim: Victim, names: Sequence[str]) -> dict[str, Reader]:
+    """Linear layers by module name; one whose weight has another use is left out, because its gradient sums both."""
+    shared_as = {id(p): name for name, p in victim.model.named_parameters()}
+    uses: dict[int, int] = {}
+    for module in victim.model.modules():
+        for parameter in module.parameters(recurse=False):
+            uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    found: dict[str, Reader] = {}
+    for name, module in victim.model.named_modules():
+        in_rows = type(module).__name__ == COLUMNS
+        weight = getattr(module, "weight", None)
+        if not (in_rows or isinstance(module, nn.Linear)) or not isinstance(weight, Tensor):
+            continue
+        if shared_as.get(id(weight)) in names and uses[id(weight)] == 1:
+            found[name] = Reader(name, shared_as[id(weight)], in_rows)
+    return found
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).double().norm() <= SAME * b.double().norm())
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and _alike(a, b)

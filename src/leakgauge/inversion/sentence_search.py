@@ -1,0 +1,161 @@
+"""Finds sentences whose inputs to a layer are all in the span of its gradient: place by place in decoders, by descent in encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from leakgauge.inversion.readers import Reading, TextReader
+from leakgauge.inversion.row_spans import RowSpan
+
+WIDER = 4
+"""Beginnings that are kept at each place for each sentence; more than one are kept only if more fit."""
+
+
+@dataclass(eq=False)
+class Found:
+    """Sentences in the order in which they were found; ``ids`` hold only the places that fit, so one may end early.
+
+    ``distance`` sums the smooth distances of the places. ``fits``: every place is in the span up to rounding. ``tested`` counts
+    candidates, ``crowded`` says that more beginnings fitted than were kept.
+    """
+
+    ids: list[Tensor] = field(default_factory=list)
+    distances: list[float] = field(default_factory=list)
+    fits: list[bool] = field(default_factory=list)
+    tested: int = 0
+    crowded: bool = False
+
+    def add(self, ids: Tensor, distance: float, *, fits: bool) -> None:
+        if not any(torch.equal(ids, other) for other in self.ids):
+            self.ids.append(ids)
+            self.distances.append(distance)
+            self.fits.append(fits)
+
+
+def by_place(
+    reader: TextReader, reading: Reading, span: RowSpan, sets: Sequence[Tensor], size: int, *, guess: bool
+) -> Found:
+    """For a decoder: extends every beginning by every candidate of the next place and keeps those in the span.
+
+    What a causal layer reads at a place depends on the tokens up to it, so each beginning is tested by itself. ``sets`` are the candidates
+    of each place. One that cannot be extended ends. With ``guess`` the nearest are kept whether or not they are in the span.
+    """
+    found, keep = Found(), WIDER * size
+    starts = torch.zeros(1, 0, dtype=torch.long, device=span.basis.device)
+    so_far = span.values.new_zeros(1)
+    for at, candidates in enumerate(sets):
+        tried = torch.cat([starts.repeat_interleave(len(candidates), 0), candidates.repeat(len(starts))[:, None]], 1)
+        found.tested += len(tried)
+        vectors = reader.read(tried, reading, last=True) if len(tried) else span.basis[:0]
+        near = span.distance(vectors)
+        total = near + so_far.repeat_interleave(len(candidates))
+        chosen = torch.ones_like(near, dtype=torch.bool) if guess else span.outside(vectors) <= 1
+        came_from = torch.arange(len(starts), device=near.device).repeat_interleave(len(candidates))
+        if at and not guess:
+            for k in set(range(len(starts))) - set(came_from[chosen].tolist()):
+                found.add(starts[k], float(so_far[k]), fits=True)
+        rows = chosen.nonzero().flatten()
+        if len(rows) > keep:
+            found.crowded |= not guess
+            rows = rows[total[rows].argsort()[:keep]]
+        starts, so_far = tried[rows], total[rows]
+        if len(rows) == 0:
+            break
+    for k in so_far.argsort().tolist():
+        found.add(starts[k], float(so_far[k]), fits=not guess)
+    return found
+
+
+def by_descent(
+    reader: TextReader, reading: Reading, span: RowSpan, sets: Sequence[Tensor], size: int, *, tries: int, seed: int
+) -> Found:
+    """For an encoder: lowers Σ_p distance(z_p), place by place to the best token, then by exchanging two, from many starts.
+
+    Each wrong token moves what the layer reads at every place, so the sum falls with every right one. A start holds a token that no found
+    sentence explains, and that token stays until the end. ``tries`` limits the starts for each sentence.
+    """
+    found, rng = Found(), torch.Generator().manual_seed(seed)
+    length = len(sets)
+    if any(len(one) == 0 for one in sets):
+        return found
+    best: list[tuple[float, Tensor]] = []
+    for _ in range(tries * size):
+        missing = [
+            (at, token)
+            for at, candidates in enumerate(sets)
+            for token in candidates.tolist()
+            if not any(int(ids[at]) == token for ids in found.ids)
+        ]
+        if len(found.ids) == size or not missing:
+            break
+        pinned, token = missing[int(torch.randint(len(missing), (1,), generator=rng))]
+        drawn = [one[int(torch.randint(len(one), (1,), generator=rng))] for one in sets]
+        ids = torch.stack(drawn)
+        ids[pinned] = token
+        for kept in (pinned, -1):  # the pin may be of no sentence
+            value, ids = _descend(reader, reading, span, sets, ids, kept, found)
+        vectors = reader.read(ids[None], reading)[0]
+        if bool((span.outside(vectors) <= 1).all()):
+            found.add(ids, value, fits=True)
+        else:
+            best.append((value, ids))
+    for value, ids in sorted(best, key=lambda one: one[0]):
+        if len(found.ids) >= size:
+            break
+        found.add(ids, value, fits=False)
+    assert all(len(ids) == length for ids in found.ids)
+    return found
+
+
+def _descend(
+    reader: TextReader,
+    reading: Reading,
+    span: RowSpan,
+    sets: Sequence[Tensor],
+    ids: Tensor,
+    pinned: int,
+    found: Found,
+) -> tuple[float, Tensor]:
+    def values(many: Tensor) -> Tensor:
+        found.tested += len(many)
+        vectors = reader.read(many, reading)
+        return span.distance(vectors.flatten(0, 1)).view(len(many), -1).sum(1)
+
+    value, changed = float(values(ids[None])[0]), True
+    while changed:
+        changed = False
+        for at in (*(at for at in range(len(sets)) if at != pinned), None):
+            if at is None and changed:  # exchanges are tried only where no single token can be improved
+                break
+            many = _exchanges(ids, sets, pinned) if at is None else _replacements(ids, sets[at], at)
+            if len(many) == 0:
+                continue
+            scored = values(many)
+            best = int(scored.argmin())
+            if float(scored[best]) < value:
+                value, ids, changed = float(scored[best]), many[best], True
+    return value, ids
+
+
+def _replacements(ids: Tensor, candidates: Tensor, at: int) -> Tensor:
+    others = candidates[candidates != ids[at]]
+    rows = ids.repeat(len(others), 1)
+    rows[:, at] = others
+    return rows
+
+
+def _exchanges(ids: Tensor, sets: Sequence[Tensor], pinned: int) -> Tensor:
+    """Two places with each other's tokens, where both may be there."""
+    rows = [ids[:0].view(0, len(ids))]
+    for a in range(len(ids)):
+        for b in range(a):
+            if pinned in (a, b) or ids[a] == ids[b] or not ((sets[a] == ids[b]).any() and (sets[b] == ids[a]).any()):
+                continue
+            swapped = ids.clone()
+            swapped[[a, b]] = ids[[b, a]]
+            rows.append(swapped[None])
+    return torch.cat(rows)

@@ -1,0 +1,243 @@
+"""Sentences of whole batches, read off spans: exact and certified where the stated limits allow, refused or called a guess elsewhere."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from leakgauge.attacks import span_limits, token_spans
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels.optimizers import Adam
+from leakgauge.core import Tokens, Victim, share
+from leakgauge.defenses import GaussianNoise, Withhold
+from leakgauge.errors import Inapplicable
+from leakgauge.integrations.huggingface import load_text
+
+VOCAB, LENGTH = 300, 8
+SETTINGS = {
+    "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "bos_token_id": 1, "eos_token_id": 1},
+    "llama": {
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 128, "pad_token_id": None,
+    },
+    "bert": {
+        "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "intermediate_size": 128,
+    },
+}  # fmt: skip
+
+
+def make(kind: str, *, language_model: bool = False, frozen: tuple[str, ...] = (), **options) -> Victim:
+    model, space = load_text(
+        {**SETTINGS[kind], "vocab_size": VOCAB}, length=LENGTH, classes=2, language_model=language_model
+    )
+    for name, parameter in model.named_parameters():
+        if any(part in name for part in frozen):
+            parameter.requires_grad_(False)
+    return Victim(model, space, **options)
+
+
+def draw(count: int, *, seed: int = 0) -> torch.Tensor:
+    """Frequent and rare tokens, some of them more than once."""
+    frequency = 1 / torch.arange(1, VOCAB - 2).float()
+    rng = torch.Generator().manual_seed(seed)
+    return 3 + torch.multinomial(frequency, count * LENGTH, replacement=True, generator=rng).view(count, LENGTH)
+
+
+def rows(ids: torch.Tensor) -> list[list[int]]:
+    return sorted(ids.tolist())
+
+
+@pytest.mark.parametrize(("kind", "count"), [("gpt2", 1), ("gpt2", 5), ("llama", 1), ("llama", 5), ("bert", 1)])
+@pytest.mark.parametrize("channel", [Gradient(), FedAvg(steps=1, lr=0.1)], ids=["gradient", "one step"])
+def test_batches_are_exact_and_certified(kind, count, channel):
+    victim, x = make(kind), draw(count)
+    found = token_spans()(victim, share(victim, channel, x, torch.arange(count) % 2))
+    assert rows(found.x) == rows(x)
+    assert found.certified.all()
+    assert any("explain every direction" in note for note in found.notes)
+
+
+def test_two_sentences_of_an_encoder_are_told_apart():
+    victim, x = make("bert"), draw(2, seed=1)
+    found = token_spans()(victim, share(victim, Gradient(), x, torch.arange(2)))
+    assert rows(found.x) == rows(x)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_frozen_embeddings_do_not_help(kind):
+    victim, x = make(kind, frozen=("wte", "wpe", "embed_tokens")), draw(3)
+    seen = share(victim, Gradient(), x, torch.tensor([0, 1, 0]))
+    assert not any("wte" in name or "embed_tokens" in name for name in seen.signal)
+    found = token_spans()(victim, seen)
+    assert rows(found.x) == rows(x)
+    assert found.certified.all()
+
+
+def next_token(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_of_a_language_model_all_but_the_last_token_is_read(kind):
+    """The last token is only predicted: no layer gets a gradient from it."""
+    victim, x = make(kind, language_model=True, loss=next_token), draw(3, seed=2)
+    found = token_spans()(victim, share(victim, Gradient(), x, x))
+    assert rows(found.x[:, :-1]) == rows(x[:, :-1])
+    assert not found.certified.any()
+    assert any("no gradient of their own" in note for note in found.notes)
+
+
+class Masked(nn.Module):
+    """Shorter sentences are filled up with token 0, which nothing attends to; the last real token is classified."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        mask = ids != 0
+        return self.inner.model(input_ids=ids, attention_mask=mask.long()).logits
+
+
+def test_short_sentences_end_where_their_tokens_end():
+    model, space = load_text({**SETTINGS["gpt2"], "vocab_size": VOCAB, "pad_token_id": 0}, length=LENGTH, classes=2)
+    victim, x = Victim(Masked(model), space), draw(3, seed=4)
+    x[1, 5:], x[2, 3:] = 0, 0
+    found = token_spans(padding=0)(victim, share(victim, Gradient(), x, torch.tensor([0, 1, 1])))
+    assert rows(found.x) == rows(x)
+    assert found.certified.all()
+
+
+def test_equal_sentences_are_not_counted_twice():
+    victim, x = make("gpt2"), draw(2).repeat(2, 1)
+    found = token_spans()(victim, share(victim, Gradient(), x, torch.tensor([0, 1, 0, 1])))
+    assert rows(found.x) == rows(x)
+    assert found.certified.sum() == 2
+    assert any("2 different sentences" in note for note in found.notes)
+
+
+class Adapted(nn.Module):
+    """A linear layer with a low-rank adapter, named as in peft: W z + B A z."""
+
+    def __init__(self, base: nn.Linear, rank: int, *, second: float) -> None:
+        super().__init__()
+        self.base_layer = base.requires_grad_(False)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, rank, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, base.out_features, bias=False)})
+        nn.init.normal_(self.lora_A["default"].weight, std=0.1)
+        nn.init.normal_(self.lora_B["default"].weight, std=second)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(z) + self.lora_B["default"](self.lora_A["default"](z))
+
+
+def adapted(rank: int, *, second: float) -> Victim:
+    """A decoder of which only adapters of q and v are trained."""
+    torch.manual_seed(0)
+    model, space = load_text({**SETTINGS["llama"], "vocab_size": VOCAB}, length=LENGTH, classes=2)
+    model.requires_grad_(False)
+    for layer in model.model.model.layers:
+        for name in ("q_proj", "v_proj"):
+            setattr(layer.self_attn, name, Adapted(getattr(layer.self_attn, name), rank, second=second))
+    return Victim(model, space)
+
+
+def test_adapters_leak_as_many_tokens_as_their_ranks_have_in_all():
+    x = draw(2)
+    distinct = len(x.unique())
+    for rank, fits in ((distinct // 2 - 1, False), (x.numel(), True)):
+        victim = adapted(rank, second=0.1)
+        seen = share(victim, Gradient(), x, torch.tensor([0, 1]))
+        if not fits:
+            with pytest.raises(Inapplicable, match="ranks of the adapters"):
+                token_spans()(victim, seen)
+            continue
+        limit = span_limits(victim, seen)[0]
+        assert (limit.adapters, limit.rows, limit.first_step, limit.counts) == (
+            True,
+            2 * rank,
+            False,
+            "distinct tokens",
+        )
+        assert rows(token_spans()(victim, seen).x) == rows(x)
+
+
+def test_in_the_first_step_only_the_second_factor_leaks():
+    x = draw(2)
+    victim = adapted(40, second=0.0)
+    seen = share(victim, Gradient(), x, torch.tensor([0, 1]))
+    limits = span_limits(victim, seen)
+    assert all(limit.first_step and limit.width == 40 and limit.most in (32, 39) for limit in limits)  # v has 32 rows
+    assert rows(token_spans()(victim, seen).x) == rows(x)
+    small = adapted(8, second=0.0)
+    with pytest.raises(Inapplicable, match="all 8 directions"):
+        token_spans()(small, share(small, Gradient(), x, torch.tensor([0, 1])))
+
+
+def test_limits_are_stated_before_and_hold():
+    victim, x = make("gpt2"), draw(12)
+    few, many = (share(victim, Gradient(), ids, torch.arange(len(ids)) % 2) for ids in (x[:3], x))
+    tokens, sentences = span_limits(victim, few)
+    assert (tokens.level, sentences.level, tokens.width, tokens.most) == ("tokens", "sentences", 64, 63)
+    assert tokens.by_place
+    assert tokens.fits
+    assert tokens.certain
+    assert 20 <= sentences.rank <= 26
+    tokens, sentences = span_limits(
+        victim, many
+    )  # distinct tokens and places are still fewer than 64, all tokens are 96
+    assert (tokens.fits, sentences.fits, sentences.certain) == (True, False, False)
+    found = token_spans()(victim, many)
+    assert set(x.flatten().tolist()) <= set(found.x.flatten().tolist())
+    assert not found.certified.any()
+    assert any("no sentence was put together" in note for note in found.notes)
+    other = torch.arange(96).view(12, LENGTH) + 3
+    with pytest.raises(Inapplicable, match=r"fills all 6\d directions"):
+        token_spans()(victim, share(victim, Gradient(), other, torch.arange(12) % 2))
+
+
+@pytest.mark.parametrize(("relative", "whole"), [(1e-4, True), (0.3, False)])
+def test_noise_is_measured_and_what_it_hides_is_a_guess(relative, whole):
+    victim, x = make("gpt2"), draw(2)
+    seen = share(victim, Gradient(), x, torch.arange(2), defenses=[GaussianNoise(relative=relative)])
+    found = token_spans()(victim, seen)
+    assert (rows(found.x) == rows(x)) == whole
+    assert bool(found.certified.all()) == bool(found.certified.any()) == whole
+    assert any("a best guess" in note for note in found.notes) == (not whole)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "channel", "reason"),
+    [
+        ("gpt2", {"mode": "train"}, Gradient(), "dropout"),
+        ("gpt2", {}, FedAvg(steps=2, lr=0.1), "2 local steps"),
+        ("gpt2", {}, FedAvg(steps=1, lr=0.1, optimizer=Adam()), "uses Adam"),
+        ("gpt2", {"frozen": ("attn",)}, Gradient(), "reads single tokens"),
+    ],
+)
+def test_refusals_name_the_reason(kind, options, channel, reason):
+    victim, x = make(kind, **options), draw(2)
+    with pytest.raises(Inapplicable, match=reason):
+        token_spans()(victim, share(victim, channel, x, torch.tensor([0, 1])))
+
+
+def test_a_withheld_attention_is_refused():
+    victim, x = make("gpt2"), draw(1)
+    with pytest.raises(Inapplicable, match="reads single tokens"):
+        token_spans()(victim, share(victim, Gradient(), x, torch.tensor([0]), defenses=[Withhold(("attention",))]))
+
+
+def test_a_model_that_reads_one_place_of_its_last_block_is_refused(text_victim, sentences):
+    victim = text_victim("standard", depth=1, heads=2)
+    with pytest.raises(Inapplicable, match="mixes the places"):
+        token_spans()(victim, share(victim, Gradient(), sentences(), torch.tensor([1])))
+
+
+def test_images_are_refused():
+    assert Tokens(3, 5).shape == (3,)
+    from leakgauge.testing import tiny_case
+
+    victim, x, y = tiny_case("mlp")
+    with pytest.raises(Inapplicable, match="takes images"):
+        token_spans()(victim, share(victim, Gradient(), x, y))

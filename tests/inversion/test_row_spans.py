@@ -1,0 +1,67 @@
+"""The span test against matrices of known row space: rounding, noise, and more inputs than directions."""
+
+import pytest
+import torch
+
+from leakgauge.inversion.row_spans import row_span
+
+
+def gradient(inputs: int, *, width: int = 40, rows: int = 60, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """G = Σ δ_p z_pᵀ in float32 with δ of very different sizes, and the inputs z, in float64."""
+    rng = torch.Generator().manual_seed(seed)
+    z = torch.randn(inputs, width, generator=rng)
+    delta = torch.randn(rows, inputs, generator=rng) * torch.logspace(0, -2, inputs)
+    return delta @ z, z.double()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("inputs", [5, 20, 36])
+def test_inputs_are_in_the_span_and_others_are_not(inputs, seed):
+    g, z = gradient(inputs, seed=seed)
+    span = row_span([g], inputs=inputs)
+    other = torch.randn(1000, 40, generator=torch.Generator().manual_seed(seed + 50)).double()
+    assert inputs <= span.rank < 40
+    assert not span.coarse
+    assert span.holds(z).all()
+    assert not span.holds(other).any()
+    assert torch.equal(span.holds(other), span.outside(other) <= 1)
+    assert span.chance(z) < 1e-12
+
+
+def test_the_residual_is_that_of_least_squares():
+    g, _ = gradient(7)
+    span = row_span([g], inputs=7)
+    vectors = torch.randn(4, 40, generator=torch.Generator().manual_seed(1)).double()
+    kept = span.basis[:, : span.rank]
+    fitted = torch.linalg.lstsq(g.double()[:, :].T, vectors.T, driver="gelsd", rcond=1e-6).solution
+    left = (vectors.T - g.double().T @ fitted).square().sum(0)
+    own = (vectors - vectors @ kept @ kept.T).square().sum(1)
+    torch.testing.assert_close(own, left, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("sigma", [1e-4, 1e-3])
+def test_noise_is_measured_by_directions_that_no_input_fills(sigma):
+    g, z = gradient(6)
+    noise = sigma * torch.randn(g.shape, generator=torch.Generator().manual_seed(3))
+    span = row_span([g + noise], inputs=6)
+    assert span.coarse
+    assert span.rank == 6
+    edge = (torch.linalg.svdvals((g + noise).double())[5] / span.values[5]).item()  # the σ by which it was divided
+    assert edge == pytest.approx(sigma, rel=0.1)
+    assert span.holds(z).all()
+    other = torch.randn(200, 40, generator=torch.Generator().manual_seed(8)).double()
+    assert float(span.distance(z).max()) < 0.1 * float(span.distance(other).min())
+
+
+def test_layers_that_read_the_same_are_taken_together():
+    first, z = gradient(8, rows=5)
+    second = torch.randn(6, 8, generator=torch.Generator().manual_seed(9)) @ z.float()
+    alone, both = row_span([first], inputs=8), row_span([first, second], inputs=8)
+    assert alone.saturated
+    assert not alone.holds(z).any()
+    assert not both.saturated
+    assert both.holds(z).all()
+
+
+def test_a_gradient_of_zeros_has_no_span():
+    assert row_span([torch.zeros(3, 4)], inputs=2) is None
