@@ -80,13 +80,7 @@ def prepared(
 
 
 def attack(
-    options: Options,
-    results: Rows,
-    images: Images,
-    architecture: str,
-    steps: int,
-    names: list[str],
-    std: float = 1.0,
+    options: Options, results: Rows, images: Images, architecture: str, steps: int, names: list[str], std: float = 1.0
 ) -> None:
     for name in names:
         unit = f"attack on {images.name}, {architecture}, {name}, scale {std:g}"

@@ -62,11 +62,7 @@ def accuracies(
             value.grad = gradient * moving[name]
         optimizer.step()
         schedule.step()
-    with (
-        plain(),
-        torch.no_grad(),
-        TF32().inside(device),
-    ):
+    with plain(), torch.no_grad(), TF32().inside(device):
         guesses = [
             every({**parameters, **buffers}, part.to(device)).argmax(-1).cpu()
             for part in ((test[0] - mean) / std).split(BATCH)

@@ -29,11 +29,7 @@ from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
 from reproductions.common.runner import Part, Pictures, Row, Rows
 
-RULES: dict[str, LabelRule] = {
-    BY_BIAS: BiasCounts(strict=False),
-    RULE: ExpectedCounts(),
-    "Yin et al.": MinimumEntry(),
-}
+RULES: dict[str, LabelRule] = {BY_BIAS: BiasCounts(strict=False), RULE: ExpectedCounts(), "Yin et al.": MinimumEntry()}
 SIZES = (4, 8, 16, 24)
 BATCHES = 20
 ATTACKED = ((4, 1500), (8, 4500))
@@ -141,11 +137,7 @@ def table(rows: list[Row]) -> str:
         lines.append(
             f"| {r['batch']} | {r['rule']} | {right} | {r['all_right']} of {r['batches']} | {r['refused']} | {r['favoured']:.2f} |"
         )
-    lines += [
-        "",
-        "| batch | labels read rightly | steps | loss / ‖g*‖² | MSE | SSIM |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines += ["", "| batch | labels read rightly | steps | loss / ‖g*‖² | MSE | SSIM |", "|---|---|---|---|---|---|"]
     lines += [
         f"| {r['batch']} | {r['labels_read']:.0%} | {r['steps']} | {r['loss']:.1e} | {r['mse']:.4f} | {r['ssim']:.3f} |"
         for r in rows

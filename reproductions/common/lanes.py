@@ -170,7 +170,7 @@ NEXT: dict[str, tuple[Lane, ...]] = {
         f"next-{9 + i}": tuple(batch_of_16(form, KINDS[i : i + 1], longer=5.5) for form in ("pre", "post"))
         for i in range(3)
     },
-    "next-12": (lane(golden(500, "ir152-smoothing", *HUNDRED)),),  # second trainings of IR-152, LS+ and one-hot
+    "next-12": (lane(golden(520, "clusters", "ir152-smoothing", *HUNDRED)),),  # second trainings of IR-152; Fig. 3
 }
 """Plans that wait for a GPU; their seconds are estimates from committed rows, for lanes that have the GPU to themselves."""
 

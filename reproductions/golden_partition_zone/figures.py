@@ -41,6 +41,7 @@ ALT = {
     "faces.svg": "Error, PSNR, FVU and class radius over the blocks of VGG19 trained on faces",
     "zone.svg": "FVU of ridge and decoder at every cut of VGG19 with the cuts that the search names, and the seconds of each way",
     "training.svg": "Class radius and gradient norm at block 52 of VGG19 during training, one-hot labels and LS+",
+    "maps.svg": "t-SNE maps of IR-152's features over the blocks, one-hot labels and LS+",
     "strips_vgg19.png": "Test images and their reconstructions from every block of VGG19",
     "strips_ir152.png": "Test images and their reconstructions from every block of IR-152",
     "strips_vit.png": "Test images and their reconstructions from every block of the ViT, by patch tokens and by the class token",
@@ -249,6 +250,30 @@ def training(rows: list[Row], path: Path) -> bool:
     return True
 
 
+def maps(rows: list[Row], path: Path) -> bool:
+    """t-SNE maps over the blocks, one-hot labels above LS+."""
+    found = sorted(matching(rows, part="clusters"), key=lambda row: (row["labels"] == "LS+", row["block"]))
+    panels = [
+        Panel(
+            f"{row['labels']}, block {row['block']}",
+            "",
+            "",
+            [
+                Line(
+                    f"class {k}",
+                    [(x, y) for (x, y), of in zip(row["map"], row["classes"], strict=True) if of == k],
+                    joined=False,
+                )
+                for k in sorted(set(row["classes"]))
+            ],
+        )
+        for row in found
+    ]
+    if panels:
+        svg(path, panels, columns=4, title=ALT[path.name])
+    return bool(panels)
+
+
 Pictures = Mapping[str, np.ndarray]
 IMAGES = 3
 """Test images of which a strip shows the reconstructions."""
@@ -309,7 +334,9 @@ def draw(rows: list[Row], pictures: Pictures, folder: Path) -> list[Path]:
             svg(folder / name, panels, columns=2 if len(panels) != 3 else 3, title=ALT[name])
             made.append(folder / name)
     made += [
-        folder / name for name, way in (("zone.svg", zone), ("training.svg", training)) if way(rows, folder / name)
+        folder / name
+        for name, way in (("zone.svg", zone), ("training.svg", training), ("maps.svg", maps))
+        if way(rows, folder / name)
     ]
     return made + [folder / name for name, series in STRIPS.items() if strip(folder / name, series, rows, pictures)]
 

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from leakgauge.attacks.decoder import Deconvolution, TokenGrid, Vector
+from leakgauge.measures.features import class_radii
+from leakgauge.measures.tsne import tsne
 from reproductions.common.decoders import ClassToken, Flattened
 from reproductions.common.networks import VGG19, ir152, vgg19
 from reproductions.common.runner import Row
@@ -107,6 +109,38 @@ def ir152_smoothing(study: Study) -> None:
     """A second training with LS+ and one with one-hot labels beside it: does LS+ change the errors beyond what seeds do?"""
     for labels in ("LS+", "one-hot"):
         _curve(study, "ir152-curve", "ir152", ir152.BLOCKS, study.cifar(), labels, 1)
+
+
+MAPPED, MEASURED = 500, 2000
+"""Test images on a t-SNE map, and those whose features give radii and variance."""
+
+
+def clusters(study: Study) -> None:
+    """Fig. 3, and what Eqs. (3) and (4) need: t-SNE maps of IR-152's features with their purity, radii and variance.
+
+    On the networks of ``ir152-smoothing``. Purity is the share of points whose nearest neighbour on the map has the same class.
+    """
+    splits = study.cifar()
+    some = splits.test.first(min(MEASURED, len(splits.test.labels)))
+    for labels in ("one-hot", "LS+"):
+        keys = {block: f"clusters/{labels}/1/{block}" for block in ir152.BLOCKS}
+        if all(key in study.rows.done for key in keys.values()):
+            continue
+        target = study.target("ir152", splits, labels, 1)
+        for block, key in keys.items():
+            if key in study.rows.done:
+                continue
+            study.go_on()
+            z = features_at(target.model, [target.cut(block)], some.images)[target.cut(block)].float().flatten(1)
+            radii, truth = class_radii(z, some.labels), some.labels[:MAPPED].cpu()
+            y = tsne(z[:MAPPED].cpu(), perplexity=min(30.0, (len(truth) - 1) / 3))
+            apart = torch.cdist(y, y).fill_diagonal_(float("inf"))
+            about = {"part": "clusters", "network": "ir152", "labels": labels, "seed": 1, "block": block}
+            about |= {"dimensions": radii.dimensions, "within": radii.within, "radius_largest": radii.largest}
+            about |= {"radius_mean": radii.mean, "variance": radii.total}
+            purity = float((truth[apart.argmin(1)] == truth).double().mean())
+            shown = [[float(f"{v:.3g}") for v in point] for point in y.tolist()]
+            study.rows.add(key, {**about, "purity": purity, "map": shown, "classes": truth.tolist()})
 
 
 def ir152_epochs(study: Study) -> None:

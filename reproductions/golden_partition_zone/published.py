@@ -64,6 +64,3 @@ ATTENTION = {
     (40, "Attention & NN with dropout"): Error(0.003258, 0.011905),
 }
 """Table 5."""
-
-GAINS = {50: 0.64, 40: 1.87}
-"""Section 4.2, part 3: what attention and enhancement together bring, in dB of PSNR (from Table 5)."""

@@ -25,7 +25,7 @@ def all_rows(folder: Path = RESULTS.parent) -> list[Row]:
     whole = {part for part, wanted in cases.items() if wanted <= {_case(row) for row in longer}}
     networks = {row["unit"]: row for row in longer if row["unit"].startswith("target/")}
     kept = [networks.pop(row["unit"], row) for row in short if row.get("part") not in whole]
-    logged = [row for row in longer if row.get("part") == "training-images"]
+    logged = [row for row in longer if row.get("part") in ("training-images", "clusters")]
     begun = [row | {"part": f"{row['part']}-100"} for row in longer if row.get("part") in cases.keys() - whole]
     renamed = [row | {"part": f"{row['part']}-plateau"} for row in plateau if "part" in row]
     return [*kept, *networks.values(), *(row for row in longer if row.get("part") in whole), *logged, *begun, *renamed]

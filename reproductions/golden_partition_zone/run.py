@@ -40,6 +40,7 @@ PARTS: dict[str, Callable[[Study], None]] = {
     "faces": parts.faces,
     "vgg19-smoothing": parts.vgg19_smoothing,
     "ir152-smoothing": parts.ir152_smoothing,
+    "clusters": parts.clusters,
 }
 
 

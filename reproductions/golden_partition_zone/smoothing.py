@@ -1,4 +1,4 @@
-"""Label smoothing with a factor of either sign, in the three conventions that go by this name.
+"""Label smoothing with a factor of either sign, as the paper writes it and as its code has it; PyTorch's is a third convention.
 
 For K classes, true class c and factor α the targets y' are
 
@@ -71,18 +71,10 @@ class PaperSmoothing(Smoothing):
 
 @dataclass(frozen=True)
 class CodeSmoothing(Smoothing):
-    """Targets 1 − α and α/(K − 1), as the paper's released code has them."""
+    """Targets 1 − α and α/(K − 1), as the paper's released code has them.
 
-    def weights(self, classes: int) -> tuple[float, float]:
-        return 1 - self.alpha, self.alpha / (classes - 1)
-
-
-@dataclass(frozen=True)
-class TorchSmoothing(Smoothing):
-    """Targets 1 − α + α/K and α/K, as PyTorch's cross entropy has them for 0 ≤ α; here α may be negative as well.
-
-    Ref: Szegedy et al. 2016, section 7 — label-smoothing regularisation
+    Ref: Szegedy et al. 2016, section 7 — label-smoothing regularisation; its factor is α·K/(K − 1) here
     """
 
     def weights(self, classes: int) -> tuple[float, float]:
-        return 1 - self.alpha + self.alpha / classes, self.alpha / classes
+        return 1 - self.alpha, self.alpha / (classes - 1)

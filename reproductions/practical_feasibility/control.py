@@ -228,14 +228,7 @@ def mismatch(victim: Victim, seen: Observation, x: Tensor, y: Tensor) -> float:
 
 
 def measure(
-    victim: Victim,
-    images: Images,
-    setting: Setting,
-    *,
-    steps: int,
-    restarts: int,
-    seed: int,
-    batch: int = 1,
+    victim: Victim, images: Images, setting: Setting, *, steps: int, restarts: int, seed: int, batch: int = 1
 ) -> tuple[Row, Tensor]:
     """One setting on all images, ``batch`` to a gradient: the candidate with the lowest objective, and the best by the truth.
 
@@ -378,13 +371,7 @@ def trials(options: Options, results: Rows, victims: dict[str, Victim], images: 
 
 
 def affordable(
-    options: Options,
-    victim: Victim,
-    images: Images,
-    setting: Setting,
-    *,
-    restarts: int,
-    batch: int = 1,
+    options: Options, victim: Victim, images: Images, setting: Setting, *, restarts: int, batch: int = 1
 ) -> int:
     """Steps that fit into the time left."""
     if options.quick or options.left() == float("inf"):

@@ -53,10 +53,7 @@ CASES = {
     )
 }
 """Table 1 and the stems first, the slowest last."""
-PLAN: Plan = {
-    "image": 12.0,
-    **{key: 50.0 if case.paper else 38.0 for key, case in CASES.items()},
-}
+PLAN: Plan = {"image": 12.0, **{key: 50.0 if case.paper else 38.0 for key, case in CASES.items()}}
 QUICK = (
     "swin_t, train mode",
     "resnet18_post, eval mode",

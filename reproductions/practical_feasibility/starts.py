@@ -65,14 +65,7 @@ def searched(
     x, y = victim.space.encode(images[0]).to(victim.device), images[1].to(victim.device)
     cases = [(p, i) for p in shares for i in range(len(x))]
     seen = [
-        share(
-            victim,
-            Gradient(),
-            x[i : i + 1],
-            y[i : i + 1],
-            reveal=[Size(), Labels(), NoisyCopy(p)],
-            seed=seed + i,
-        )
+        share(victim, Gradient(), x[i : i + 1], y[i : i + 1], reveal=[Size(), Labels(), NoisyCopy(p)], seed=seed + i)
         for p, i in cases
     ]
     near = {id(one): victim.space.project(one.near)[None].cpu() for one in seen if one.near is not None}

@@ -139,7 +139,7 @@ def best_early(model: str, rows: Sequence[Row]) -> Claim:
         ours=f"MSE {mean(first):.4f} at 0, {mean(end):.4f} at {last}; least at sub-epoch {', '.join(map(str, best.values()))} "
         f"({len(errors)} seed{'s' * (len(errors) > 1)}, 12 images each)",
         evidence=Evidence(
-            agrees=None if failed else all(at in early for at in best.values()) and mean(end) > mean(first),
+            agrees=None if failed else all(at in early for at in best.values()) and mean(end) > mean(first)
         ),
         confidence="medium" if faces or failed or len(errors) < 3 else "high",
         note="Inverting gradients on other faces stands in for the diffusion-guided attack on CelebA-HQ."

@@ -12,17 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from reproductions.april import (
-    architecture_a,
-    claims,
-    make_tables,
-    positions,
-    study,
-    table1,
-    table1_settings,
-    training,
-)
-from reproductions.common import page
+from reproductions.april import architecture_a, claims, positions, study, table1, table1_settings, training
 from reproductions.common.runner import Rows, measured_on, read
 
 FOLDER = Path(study.__file__).parent
@@ -31,23 +21,6 @@ STUDIES = (
     "architecture_a", "batches", "closed_form_batches", "noise", "positions", "progress", "table1", "why_batches", "width",
     "without_encoder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("edges", "why", "why_table1")),
 )  # fmt: skip
-
-
-def test_the_page_is_made_from_the_rows():
-    assert page.write(make_tables.PAGE, make_tables.sections(), ["--check"]) == 0
-
-
-def test_the_verdicts():
-    """Verdicts that a reader relies on: a change here is a change of what we say about the paper."""
-    said = [claim.word for claim in claims.claims(study.RESULTS)]
-    counts = {word: said.count(word) for word in said}
-    assert counts == {
-        "reproduces": 19,
-        "undecided": 8,
-        "not tested here": 1,
-        "not reached in our budget": 3,
-        "contradicts": 3,
-    }
 
 
 def test_a_quick_run_enters_no_claim(tmp_path):

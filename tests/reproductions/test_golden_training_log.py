@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.models.seeded import seeded
-from reproductions.golden_partition_zone.smoothing import PaperSmoothing, TorchSmoothing
+from reproductions.golden_partition_zone.smoothing import CodeSmoothing, PaperSmoothing
 from reproductions.golden_partition_zone.training_log import (
     deviations,
     logits_along_deviations,
@@ -81,7 +81,7 @@ def test_eq_8_as_printed(cloud, data):
 
 def test_eq_8_is_the_change_of_the_loss_only_where_targets_sum_to_one(cloud, data):
     z, labels = data
-    for smoothing, agrees in ((TorchSmoothing(0.3), True), (PaperSmoothing(0.3), False)):
+    for smoothing, agrees in ((CodeSmoothing(0.3), True), (PaperSmoothing(0.3), False)):
         log = snapshot(cloud, z, labels, smoothing=smoothing, rate=0.1)
         assert (log.change_smoothed == pytest.approx(log.change, rel=1e-4)) is agrees
 
@@ -96,7 +96,7 @@ def test_smallest_singular_value_of_a_linear_cloud():
 @pytest.mark.parametrize("alpha", [0.0, 0.3, -0.05])
 def test_the_floor_of_appendix_d_holds(cloud, data, alpha):
     z, labels = data
-    smoothing = TorchSmoothing(alpha)
+    smoothing = CodeSmoothing(alpha)
     g = gradients(cloud, z, labels, smoothing).norm(dim=1)
     missing = (cloud(z).softmax(1) - smoothing.targets(labels, K)).norm(dim=1)
     assert (g >= smallest_singular_values(cloud, z) * missing - 1e-12).all()
@@ -106,7 +106,7 @@ def test_the_floor_of_appendix_d_holds(cloud, data, alpha):
 
 def test_smoothed_training_ends_where_the_gradient_vanishes_too():
     """p = y' is where a smoothed loss is smallest, and ∂L/∂z = 0 there: the paper's positive limit is not reached."""
-    smoothing, labels = TorchSmoothing(0.3), torch.tensor([0, 1, 2])
+    smoothing, labels = CodeSmoothing(0.3), torch.tensor([0, 1, 2])
     logits = smoothing.targets(labels, K).double().log()
     log = snapshot(nn.Identity(), logits, labels, smoothing=smoothing, rate=0.1)
     assert log.gradient_norm < 1e-6

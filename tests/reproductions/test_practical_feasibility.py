@@ -15,17 +15,15 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Labels, Pixels, Size, Victim, share
 from leakgauge.data.embedded import photographs
 from leakgauge.inversion import Cosine
-from reproductions.common import gates, page
+from reproductions.common import gates
 from reproductions.common.networks import ResNet18
 from reproductions.common.runner import Options, Rows, measured_on, read
 from reproductions.practical_feasibility import (
-    attacking,
     claims,
     confusion,
     control,
     control_longer,
     freeze_layout,
-    freeze_thresholds,
     large,
     starts,
     stems,
@@ -38,17 +36,6 @@ from reproductions.practical_feasibility.setting import RESULTS
 
 FOLDER = Path(tables.__file__).parent
 PARTS = ("accuracy", "small", "large", "shared_statistics", "detection", "freeze_thresholds", "freeze_layout")
-
-
-def test_the_page_is_made_from_the_rows():
-    assert page.write(tables.PAGE, tables.sections(), ["--check"]) == 0
-
-
-def test_the_verdicts():
-    """Verdicts that a reader relies on: a change here is a change of what we say about the paper."""
-    said = [claim.word for claim in claims.claims(RESULTS)]
-    counts = {word: said.count(word) for word in said}
-    assert counts == {"reproduces": 5, "not reached in our budget": 8, "not tested here": 4, "undecided": 4}
 
 
 def test_a_figure_whose_pictures_are_not_here_stays_as_it_is(tmp_path, monkeypatch):
@@ -152,19 +139,6 @@ def test_canonical_networks_have_the_published_size(name, millions):
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
     assert space.shape == (3, 224, 224)
     assert changes == "canonical"
-
-
-def test_the_mean_over_all_pairs_punishes_a_perfect_batch():
-    truths = photographs(32)[:4]
-    assert attacking.all_pairs_ssim(truths, truths) < 0.5
-    assert attacking.all_pairs_ssim(truths[:1], truths[:1]) == pytest.approx(1.0)
-
-
-def test_thresholds_part_two_groups():
-    of = freeze_thresholds.best_threshold
-    assert of([0.1, 0.2, 0.6, 0.8], [False, False, True, True]) == (pytest.approx(0.4), 1.0)
-    assert of([0.1, 0.5, 0.4, 0.9], [False, False, True, True]) == (pytest.approx(0.25), 0.5)
-    assert of([0.1, 0.2], [True, True])[1] == 0.0
 
 
 def test_the_library_has_the_threshold_that_was_frozen():

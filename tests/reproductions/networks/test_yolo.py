@@ -166,38 +166,3 @@ def test_an_attack_gets_boxes_and_lowers_its_objective(variant, mode):
     assert found.y is None  # boxes were given, not found
     assert any("replay: layer rules" in note for note in found.notes)
     assert found.losses.min() < found.trace.losses[0].min()
-
-
-def test_the_fast_replay_is_the_reference():
-    from leakgauge.engine import Observed, choose
-    from leakgauge.engine.reference import Reference
-    from leakgauge.inversion.known_targets import with_known_targets
-
-    victim = Victim(YOLO(classes=3, width=4), Pixels((3, 64, 64)), loss=DetectionLoss(64), mode="train")
-    seen = share(victim, Gradient(), images(2), targets((0, 1)), reveal=[Size(), Labels()])
-    bound, seen = with_known_targets(victim, seen)
-    observed = Observed.check(seen.signal, bound)
-    x, y = images(4, seed=3).unflatten(0, (2, 2)), torch.zeros(2, 2, dtype=torch.long)
-    chosen = choose(bound, Gradient(), observed, x, y)
-    assert "layer rules" in chosen.note
-    whole = dict.fromkeys(observed.signal, 1.0)
-    exact = Reference(bound, Gradient(), observed)(x, y)
-    assert torch.allclose(chosen.replay(x, y).dot(whole), exact.dot(whole), rtol=1e-3)
-
-
-def test_images_that_are_not_square():
-    """Centres by hand, in the order in which the network lays out its cells: row by row of each grid."""
-    points, _ = grid_points((32, 64), torch.device("cpu"))
-    by_hand = [
-        ((column + 0.5) * stride, (row + 0.5) * stride)
-        for stride in (8, 16, 32)
-        for row in range(32 // stride)
-        for column in range(64 // stride)
-    ]
-    assert torch.equal(points, torch.tensor(by_hand))
-    wide = torch.rand(1, 3, 32, 64, generator=torch.Generator().manual_seed(0))
-    victim = Victim(YOLO(classes=3, width=4), Pixels((3, 32, 64)), loss=DetectionLoss((32, 64)))
-    seen = share(victim, Gradient(), wide, targets(), reveal=[Size(), Labels()])
-    assert feasibility(steps=1)(victim, seen).x.shape == wide.shape
-    with pytest.raises(BadInput, match=r"give the loss the images' side, or \(height, width\)"):
-        share(Victim(victim.model, victim.space, loss=DetectionLoss(64)), Gradient(), wide, targets())
