@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant("verdict: absolute bar turned", "audit/verdict.py", "value >= self.margin", "value <= self.margin", "TestVerdict"),
     Mutant("batch statistics: Bessel's factor turned", "inversion/statistics.py", "((n - 1) / n)", "(n / (n - 1))", "TestStatistics"),
     Mutant("batch statistics: average of one too many", "inversion/statistics.py", "return tracked / (", "return 1 / (", "TestStatistics"),
-    Mutant("bound: steps without the root", "measures/rero.py", "+ math.sqrt(steps.steps) / steps.noise", "+ steps.steps / steps.noise", "TestBounds"),
+    Mutant("bound: no root of the steps", "measures/rero.py", "+ math.sqrt(steps.steps) /", "+ steps.steps /", "TestBounds"),
     Mutant("law: lower end forgotten", "measures/first_layer.py", "+ x.square() * below", "", "TestBounds"),
     Mutant("limit: prior not squared", "measures/spectrum.py", "+ 1 / spread**2)", "+ 1 / spread)", "TestBounds"),
     Mutant("matching: the worst is kept", "inversion/search.py", "better = losses < self", "better = losses > self", "TestMatching"),
