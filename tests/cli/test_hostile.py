@@ -14,8 +14,9 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from leakgauge.audit import records
+from leakgauge.audit import records, whole
 from leakgauge.audit.files import LOCK, append_line, sole_writer, write_whole
+from leakgauge.audit.run import run_all
 from leakgauge.cli.terminal import shown
 from leakgauge.errors import BadInput, harmless
 
@@ -196,6 +197,49 @@ def test_the_files_for_machines_say_no_until_there_is_a_verdict(leakgauge, tmp_p
     assert (suite.get("errors"), suite.get("tests")) == ("1", "1")
     assert suite.find("testcase/error") is not None
     assert "**Gate failed**" in (tmp_path / "verdict.md").read_text()
+
+
+def test_a_question_that_fails_half_way_gives_no_all_clear(leakgauge, tmp_path, monkeypatch):
+    """The cases that have a verdict pass; those that have none must not be forgotten by the files for machines."""
+
+    def fails_late(cases, **how):
+        run_all(cases[:1], **how)
+        raise EOFError("the fork server is gone")
+
+    monkeypatch.setattr("leakgauge.audit.whole.run_all", fails_late)
+    words = (
+        "audit",
+        "cnn",
+        "--only",
+        "updates",
+        "--mode",
+        "eval",
+        *FAST,
+        "--fail-over",
+        "partial",
+        "--out",
+        "run",
+        "-q",
+    )
+    files = ("--json", "verdict.json", "--junit", "verdict.xml", "--markdown", "verdict.md")
+    said = leakgauge(*words, *files)
+    assert said.code == 1
+    assert "the question updates failed: EOFError: the fork server is gone" in said.err
+    assert len(records.read(tmp_path / "run")) == 1
+    assert json.loads((tmp_path / "verdict.json").read_text())["exit_code"] == 2
+    assert ElementTree.fromstring((tmp_path / "verdict.xml").read_text()).get("errors") == "1"
+    assert "**Gate failed**" in (tmp_path / "verdict.md").read_text()
+
+
+def test_the_exit_code_in_the_file_is_the_exit_code(leakgauge, tmp_path, monkeypatch):
+    def fails(run):
+        raise RuntimeError("no training today")
+
+    monkeypatch.setattr(whole, "_ANSWERS", {**whole._ANSWERS, "training": fails})
+    words = ("audit", "cnn", "--only", "updates", "--only", "training", "--mode", "eval", "--batch-size", 1, *FAST)
+    said = leakgauge(*words, "--training-steps", 5, "--json", "verdict.json", "--out", "run", "-q")
+    assert "the question training failed: RuntimeError: no training today" in said.err
+    assert (said.code, json.loads((tmp_path / "verdict.json").read_text())["exit_code"]) == (1, 1)
 
 
 def test_a_crash_is_told_without_values(leakgauge, tmp_path, photos, monkeypatch):

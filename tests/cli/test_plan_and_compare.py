@@ -54,6 +54,7 @@ def test_each_template_runs_as_it_is(kind, leakgauge, tmp_path):
         (["--out", "nowhere/audit.py"], "there is no folder nowhere"),
         (["--for", "timm", "--out", "timm.py"], "timm.py would hide the package timm"),
         (["--out", "mine.py"], "mine.py already exists and was not changed"),
+        (["--out", "/proc/plan.py"], "cannot write /proc/plan.py (No such file or directory); choose another place"),
     ],
 )
 def test_mistakes_of_init(words, sentence, leakgauge, tmp_path):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rich.console import Console
 
 from leakgauge.cli.options import ASKED, CI, DEFAULT_BUDGET, Resumable, Threat, opt, within
-from leakgauge.cli.terminal import shown
+from leakgauge.cli.terminal import complain, shown
 from leakgauge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -204,9 +204,15 @@ def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer],
     to_do = to_do_as_text(run.findings, width=min(100, screen.width))
     screen.print(f"\n{shown(to_do)}\n", soft_wrap=True, highlight=False)
     screen.print(f"report: {shown(path)}", soft_wrap=True)
-    code = options.judge(asked, folder=folder) if "updates" in ended else 0
-    broken = any(answer.status == "failed" for answer in ended.values()) or any(r.status == "error" for r in found)
-    return code or int(broken)
+    failed = [answer for answer in ended.values() if answer.status == "failed"]
+    for answer in failed:  # an error, which --quiet shows too
+        complain(
+            f"the question {answer.question} failed: {' '.join(answer.reason.split())}; try it again with --resume"
+        )
+    broken = bool(failed) or any(r.status == "error" for r in found)
+    if "updates" not in ended or ended["updates"].status == "failed":
+        return int(broken)  # cases are missing, so the files for machines still say that there is no verdict
+    return options.judge(asked, folder=folder, broken=broken)
 
 
 def _sentences(found: Findings, ended: dict[Question, Answer]) -> list[str]:

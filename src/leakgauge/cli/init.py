@@ -11,7 +11,7 @@ from typing import ClassVar
 import typer
 
 from leakgauge.cli.options import Quiet, opt
-from leakgauge.errors import BadInput, install
+from leakgauge.errors import BadInput, harmless, install
 
 HIDING = ("leakgauge", "lightning", "timm", "torch", "transformers")
 """A file finds its neighbours first, so Python would import a file of this name instead of the package."""
@@ -45,11 +45,13 @@ def init(options: InitOptions) -> int:
             file.write(text)
     except FileExistsError as error:
         raise BadInput(f"{path} already exists and was not changed; choose another name with --out") from error
+    except OSError as trouble:
+        raise BadInput(f"cannot write {path} ({trouble.strerror}); choose another place with --out") from trouble
     if not options.quiet:
         marked = [str(number) for number, line in enumerate(text.splitlines(), 1) if MARK in line]
-        plan, extra = shlex.quote(str(path)), TEMPLATES[kind].extra
+        plan, extra = harmless(shlex.quote(str(path))), TEMPLATES[kind].extra
         typer.echo(
-            f"wrote {path}: it runs at once on a small stand-in; replace lines {', '.join(marked)} with your own"
+            f"wrote {harmless(str(path))}: it runs at once on a small stand-in; replace lines {', '.join(marked)} with your own"
         )
         if extra:
             typer.echo(f"  {install(extra)}, if it is not installed yet")

@@ -306,14 +306,18 @@ class CI(Options):
             if path is not None and not is_stream(path):
                 write_whole(path, content)
 
-    def judge(self, found: Sequence[Record], *, folder: Path) -> int:
-        """Writes the files for machines, with the answers to all questions of the run in ``folder``. Returns the exit code."""
+    def judge(self, found: Sequence[Record], *, folder: Path, broken: bool = False) -> int:
+        """Writes the files for machines, with the answers to all questions of the run in ``folder``. Returns the exit code.
+
+        ``broken``: something of the run failed that is not among the records.
+        """
         from leakgauge.audit import gate
         from leakgauge.audit.files import write_whole
         from leakgauge.audit.findings import read_findings
         from leakgauge.report import page
 
         limit = None if self.fail_over is None else gate.limit_of(self.fail_over)
+        code = gate.exit_code(found, limit) or int(broken)
         for record in found:
             if record.broken:  # an error, which --quiet shows too
                 complain(f"{record.case.name}: {record.reason}")
@@ -321,7 +325,9 @@ class CI(Options):
             findings = read_findings(folder)
             if self.json is not None:
                 write_whole(
-                    self.json, json.dumps(gate.summary(found, limit, findings), indent=1).encode(), private=False
+                    self.json,
+                    json.dumps({**gate.summary(found, limit, findings), "exit_code": code}, indent=1).encode(),
+                    private=False,
                 )
             if self.junit is not None:
                 write_whole(self.junit, gate.junit(found, limit, findings), private=False)
@@ -329,7 +335,7 @@ class CI(Options):
                 report = (folder / page.FILE).as_posix()
                 text = gate.run_summary(found, findings, limit=limit, report=report)
                 write_whole(self.markdown, text.encode(), private=False)
-        return gate.exit_code(found, limit)
+        return code
 
 
 def refuse_places(*files: Path | None) -> None:
