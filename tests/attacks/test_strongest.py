@@ -1,5 +1,6 @@
 """The portfolio finds at least what the best of its attacks finds, chooses without the truth and says what it tried."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -8,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from leakgauge import testing
-from leakgauge.attacks import dlg, inverting_gradients, linear, r_gap, strongest, tag_read_labels
-from leakgauge.attacks.strongest import AS_GOOD, _Race, _Result
+from leakgauge.attacks import dlg, inverting_gradients, linear, r_gap, relu_batches, strongest, tag_read_labels
+from leakgauge.attacks.strongest import AS_GOOD, SAMPLES, _Race, _Result
 from leakgauge.audit import gate
 from leakgauge.audit.case import Case
 from leakgauge.audit.evaluate import evaluate
@@ -94,7 +95,7 @@ def test_the_record_says_what_raced_and_what_was_refused():
     victim, x, y = testing.tiny_case("cnn")
     found = strongest(steps=400)(victim, share(victim, Gradient(), x, y))
     ran = {one.name: one for one in found.raced if not one.refused}
-    assert {"inverting_gradients:tv=0.1", "tag_read_labels", "dlg"} <= ran.keys()
+    assert {"cosine_descent", "tag_read_labels", "dlg"} <= ran.keys()
     assert sum(one.chosen for one in found.raced) == 1
     assert sum(one.steps for one in found.raced) <= 400
     refused = {one.name: one.refused for one in found.raced if one.refused}
@@ -176,8 +177,9 @@ def test_images_get_the_labels_that_explain_the_update():
 
 def test_of_those_that_explain_as_well_the_smoothest_wins():
     victim, x, y = testing.tiny_case("mlp")
-    race = _Race(victim, share(victim, Gradient(), x, y), 0, 10)
-    rough, smooth_, far = (_Result(None, None, None, mismatch, roughness, 1) for mismatch, roughness in
+    seen = share(victim, Gradient(), x, y)
+    race, found = _Race(victim, seen, 0, 10), linear()(victim, seen)
+    rough, smooth_, far = (_Result(None, None, found, mismatch, roughness, 1) for mismatch, roughness in
                            ((0.10, 3.0), (0.99 * AS_GOOD * 0.10, 1.0), (0.2, 0.1)))  # fmt: skip
     assert race.best([rough, smooth_, far]) is smooth_
 
@@ -213,3 +215,34 @@ def test_it_states_how_many_labels_it_expects_to_be_right():
     assert found.label_accuracy is not None
     told = share(victim, Gradient(), x, y, reveal=[Size(), Labels()])
     assert strongest(steps=20)(victim, told).label_accuracy is None
+
+
+def test_a_batch_behind_a_relu_is_separated_and_certified():
+    torch.manual_seed(0)
+    layers = [nn.Flatten(), nn.Linear(36, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 4)]
+    victim = Victim(nn.Sequential(*layers), Pixels((1, 6, 6)))
+    x, y = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(4)
+    found = strongest(steps=100)(victim, share(victim, Gradient(), x, y))
+    assert found.by == relu_batches()
+    assert found.certified is not None
+    assert bool(found.certified.all())
+    assert not any(one.steps for one in found.raced)
+    assert min(score(found, x, y, space=victim.space).psnr) > 60
+
+
+def test_a_certificate_outweighs_labels_that_were_read_wrong():
+    victim, x, y = testing.tiny_case("mlp", count=2)
+    seen = share(victim, Gradient(), x, y)
+    race = _Race(victim, seen, 0, 10)
+    proven = relu_batches()(victim, seen)
+    proven = replace(proven, certified=torch.ones(2, dtype=torch.bool))
+    certain = _Result(None, None, proven, 0.3, 2.0, 0)
+    guess = _Result(None, None, replace(proven, certified=None), 0.1, 1.0, 10)
+    assert race.best([guess, certain]) is certain
+
+
+def test_large_batches_are_not_separated_beforehand():
+    victim, x, y = testing.tiny_case("mlp", count=SAMPLES + 1)
+    found = strongest(steps=10)(victim, share(victim, Gradient(), x, y))
+    refused = {one.name: one.refused for one in found.raced if one.refused}
+    assert f"at most {SAMPLES} samples" in refused["relu_batches"]

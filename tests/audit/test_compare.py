@@ -305,6 +305,8 @@ def test_a_single_attack_is_warned_of(run):
     (said,) = compare(run("a", record(**alone)), run("b", record(**alone))).warnings
     assert said.startswith("Only one attack was run before (inverting_gradients) and after (inverting_gradients)")
     assert compare(run("c", record()), run("d", record())).warnings == ()
+    fitted = {"attack": "imprint", "server": "imprint"}  # the only attack on such a server's model
+    assert compare(run("e", record(), record(**fitted)), run("f", record(), record(**fitted))).warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import Cost, evenly, expected, places_within, seconds_of
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion import progress
 
 
 @dataclass
@@ -29,6 +30,8 @@ class Clock:
     status: str = "done"
     now: float = 0.0
     runs: int = 0
+    steps: int = 0
+    reports: bool = True
 
     def perf_counter(self) -> float:
         return self.now
@@ -36,8 +39,13 @@ class Clock:
     def attack_once(self, case, load):
         if self.status != "done":
             raise Inapplicable("not shared")
-        self.now += self.fixed + self.step * case.options["steps"] * case.batch_size + (0 if self.runs else self.cold)
+        self.now += self.fixed + (0 if self.runs else self.cold)
         self.runs += 1
+        for done in range(case.options["steps"]):
+            self.now += self.step * case.batch_size
+            self.steps += 1
+            if self.reports:
+                progress.report(done + 1, case.options["steps"])
 
     def on(self, monkeypatch):
         monkeypatch.setattr(timing, "time", self)
@@ -47,9 +55,14 @@ class Clock:
         return self
 
 
+@pytest.mark.parametrize("reports", [True, False])
 @pytest.mark.parametrize("step", [1e-4, 0.01, 2.0])
-def test_the_cost_of_a_step_and_of_what_surrounds_it(step, quick, load, monkeypatch):
-    Clock(0.3, step, cold=5.0).on(monkeypatch)
+def test_the_cost_of_a_step_and_of_what_surrounds_it(step, reports, quick, load, monkeypatch):
+    Clock(0.3, step, cold=0.2, reports=reports).on(monkeypatch)
+    if reports and step > 1:  # a slow one is run once, with what warms it up
+        (one,) = costs([quick()], load=load)
+        assert (one.fixed, one.step) == pytest.approx((0.5, step))
+        return
     one, four = costs([quick(), quick(batch_size=4)], load=load)
     assert (one.fixed, one.step) == pytest.approx((0.3, step))
     assert (four.fixed, four.step) == pytest.approx((0.3, 4 * step))
@@ -58,7 +71,7 @@ def test_the_cost_of_a_step_and_of_what_surrounds_it(step, quick, load, monkeypa
 def test_cases_that_differ_in_defenses_alone_are_tried_once(quick, load, monkeypatch):
     clock = Clock(0.3, 1.0).on(monkeypatch)
     found = costs([quick(), quick(defenses=("prune:0.5",)), quick(first=3)], load=load)
-    assert clock.runs == 3  # the warm-up, one step, and a few more
+    assert (clock.runs, clock.steps) == (1, 2)  # one that warms up, and one that is timed
     assert found == [found[0]] * 3
 
 
@@ -85,7 +98,7 @@ def test_a_small_set_up_is_not_estimated_at_the_cost_of_a_large_one(quick):
 def test_the_cost_of_several_searches_is_told_from_one(quick, load, monkeypatch):
     Clock(0.3, 0.01).on(monkeypatch)
     (found,) = costs([quick(attack="strongest", options={})], load=load)
-    assert (found.fixed, found.step) == pytest.approx((5 * 0.3, 0.01))
+    assert (found.fixed, found.step) == pytest.approx((0.3 + 3 * 0.01, 0.01))
 
 
 def test_no_cost_where_the_attack_refuses_or_takes_no_steps(quick, load, monkeypatch):

@@ -214,7 +214,8 @@ def test_a_cheap_set_up_is_judged_where_the_one_that_counts_cannot_be(ask, plent
     small, large = quick(attack="strongest", options={}), quick(attack="strongest", options={}, batch_size=4)
     request = replace(ask("updates", effort=Effort(), budget=50.0), main=large, cases=(large, small))
     plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
-    assert [case.options["steps"] for case in plan.cases] == [67, 200]  # (48 - 20.5 - 0.5) / 0.4 = 67.5
+    steps = [(case.batch_size, case.options["steps"]) for case in plan.cases]
+    assert steps == [(1, 200), (4, 67)]  # what can be judged first; (48 - 20.5 - 0.5) / 0.4 = 67.5
     assert [note.partition(" on ")[0] for note in plan.notes] == ["there is time for 67 steps"]
     assert sum(plan.estimates.values()) <= 48.0
     plan = make_plan(replace(request, budget=30.0), load=plenty, folder=tmp_path, began=0.0)

@@ -317,3 +317,20 @@ class TestBounds:
         assert float(from_scratch_psnr(grey, torch.tensor([[0.1]]), clipped=False)) == pytest.approx(20.0)
         assert float(from_scratch_psnr(grey, torch.tensor([[1e4]]))) == pytest.approx(-10 * math.log10(0.25), abs=1e-3)
         assert spectrum(lambda x: 3 * x, torch.zeros(1)).variances(1.0, spread=0.5).item() == pytest.approx(1 / 13)
+
+
+class TestText:
+    def test_rouge(self):
+        from leakgauge.measures.text import rouge_l, rouge_n
+
+        guess, truth = torch.tensor([[1, 2, 9, 9]]), torch.tensor([[1, 2, 3, 4]])
+        assert rouge_n(guess, truth, 1).item() == 0.5  # 2 · 2 / (4 + 4)
+        assert rouge_l(guess, truth).item() == 0.5
+
+    def test_how_far_outside_a_span(self):
+        """Singular values 10 and 5 and one free direction: (1, 1, 1/2) is expected outside by 1/100 + 1/25, times 4²."""
+        from leakgauge.inversion.row_spans import RowSpan
+
+        span = RowSpan(torch.eye(3).double(), torch.tensor([10.0, 5.0, 0.0]).double(), 2, 2, 0.0, False)
+        found = span.outside(torch.tensor([[1.0, 1.0, 0.5]]).double())
+        assert found.item() == pytest.approx(0.25 / (16 * (1 / 100 + 1 / 25)))

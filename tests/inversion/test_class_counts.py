@@ -14,12 +14,15 @@ from leakgauge.core import Auxiliary, Labels, Observation, Pixels, Size, Victim,
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.inversion import Adam, BiasCounts, Cosine, Descent, ExpectedCounts, Matching, infer_labels
 from leakgauge.inversion.class_counts import (
+    _drawn,
     assumed_rates,
     estimate_counts,
     even_rates,
     fit_temperature,
     rates_from_scores,
 )
+from leakgauge.inversion.labels import _shown
+from leakgauge.models import MLP
 from leakgauge.models.seeded import seeded
 
 CLASSES, BATCH = 10, 32
@@ -257,3 +260,50 @@ def test_the_rule_states_what_it_expects(trained):
     x, y = batches("random", 1)[0]
     seen = share(trained, Gradient(), x, y, reveal=(*KNOWN, PUBLIC))
     assert 0.8 < ExpectedCounts().estimate(trained, seen, rng=torch.Generator()).accuracy < 1
+
+
+# --- which classes are in the batch ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("concentration", "size"), [(0.3, 6), (2.0, 6), (1000.0, 4)])
+def test_how_likely_some_classes_are_drawn_and_no_others(concentration, size):
+    rng = torch.Generator().manual_seed(0)
+    shares, among = torch.tensor([0.1, 0.2, 0.3, 0.4]).double(), torch.tensor([False, True, True, False])
+    torch.manual_seed(0)
+    drawn = torch.distributions.Dirichlet(4 * concentration * shares).sample((40000,))
+    hit = F.one_hot(torch.multinomial(drawn, size, replacement=True, generator=rng), 4).sum(1) > 0
+    simulated = float((hit == among).all(1).double().mean())
+    assert _drawn(shares, among, size, concentration) == pytest.approx(simulated, rel=0.25, abs=0.003)
+
+
+def test_a_client_with_few_classes_is_read_by_what_is_shown():
+    """Half of the labels of a sure model leave no trace in ∂b; that the other classes are absent says where they are."""
+    rng, plain, better = torch.Generator().manual_seed(3), 0.0, 0.0
+    rates = assumed_rates(torch.zeros(1, CLASSES))
+    for _ in range(20):
+        labels = torch.tensor([1, 4, 7])[torch.randint(3, (BATCH,), generator=rng)]
+        truth = torch.bincount(labels, minlength=CLASSES)
+        chances = scores_of_calibrated_model(labels, strength=4.0, rng=rng).softmax(1)
+        slope = chances.mean(0) - truth / BATCH
+        plain += overlap(estimate_counts(slope, BATCH, rates).counts, truth) / 20
+        found = estimate_counts(slope, BATCH, rates, shown=truth > 0)
+        assert bool((found.counts[truth > 0] > 0).all())
+        better += overlap(found.counts, truth) / 20
+    assert better > 0.85
+    assert better > plain + 0.1
+
+
+@pytest.mark.parametrize("channel", [Gradient(), FedAvg(steps=2, lr=0.01)])
+def test_no_absent_class_is_shown(channel):
+    rng = torch.Generator().manual_seed(0)
+    victim, images = Victim(MLP(seed=1), SPACE), SPACE.encode(fashion("test")[0][:8])
+    for _ in range(10):
+        labels = torch.randint(4, (8,), generator=rng) + 3
+        seen = share(victim, channel, images, labels, reveal=KNOWN)
+        shown = _shown(victim, seen, rng)
+        assert shown is not None
+        assert set(shown.nonzero().flatten().tolist()) == set(labels.tolist())
+
+
+def test_confidences_below_chance_are_not_tried():
+    assert [float(one.mean[0, 0]) for one in assumed_rates(torch.zeros(1, 2))] == pytest.approx([0.7, 0.9])

@@ -272,7 +272,9 @@ def _warnings(pairs: Sequence[CasePair]) -> list[str]:
     single = {
         side: list(
             dict.fromkeys(
-                r.case.attack for r in records if r.outcome is not None and not r.raced and r.case.attack != Case.attack
+                r.case.attack
+                for r in records
+                if r.outcome is not None and not r.raced and r.case.attack != Case.attack and not r.case.server
             )
         )
         for side, records in (("before", [p.before for p in pairs]), ("after", [p.after for p in pairs]))

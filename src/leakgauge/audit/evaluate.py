@@ -172,7 +172,7 @@ def assess(
     known.
     """
     if isinstance(victim.space, Tokens):
-        raise BadInput("token ids are no image; compare them with score_text")
+        raise BadInput("token ids are no image; use evaluate_text, or compare them with score_text")
     found = attack(victim, seen, seed=seed)
     attack = attack if found.by is None else found.by
     nothing = null_run(attack, victim, seen, seed=seed) if nothing is None else nothing

@@ -38,7 +38,7 @@ from leakgauge.audit.questions.training import TrainingPlan, plan_training, tria
 from leakgauge.audit.questions.updates import dishonest, ladder, pointless
 from leakgauge.audit.scoring import pair_images
 from leakgauge.audit.session import Load, Setup, check_fits, modes_differ, set_up
-from leakgauge.audit.timing import Cost, cost_of, elapsed
+from leakgauge.audit.timing import MEASURABLE, Cost, cost_of_steps, elapsed
 from leakgauge.audit.typed import Misfit, typed
 from leakgauge.core import Sampled
 from leakgauge.errors import BadInput, Inapplicable
@@ -52,7 +52,7 @@ ORDER: tuple[Question, ...] = ("split", "training", "defenses", "updates")
 """The order of planning: what can take any number of iterations comes last and gets the rest, at least what a verdict needs."""
 PLANNING = 0.1
 """Share of the budget for finding out what things cost; set-ups that were not tried by then are estimated from those that were."""
-REHEARSAL = 0.5 * PLANNING
+REHEARSAL = 0.3 * PLANNING
 """Share of the budget for setting up each case once, to find mistakes early; what is late meets them in its run."""
 PASSES = 24
 """Forward passes over all images that the shortest scan of cuts costs: three cuts by regression, least squares and decoders."""
@@ -355,9 +355,14 @@ def make_plan(
 
 
 def rehearse(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> None:
-    """Sets every case up and shares its batch, so the user learns what to fix before anything runs. None is begun after ``until``."""
+    """Sets every case up and shares its batch, so the user learns what to fix before anything runs.
+
+    None is begun that would end after ``until`` if it took as long as the longest so far.
+    """
+    longest, began = 0.0, time.perf_counter()
     for case in cases:
-        if time.perf_counter() > until:
+        longest, began = max(longest, time.perf_counter() - began), time.perf_counter()
+        if began + longest > until:
             return
         setup = set_up(case, load)
         check_fits(setup)
@@ -522,6 +527,8 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
         else:
             notes.append(f"{case.short_name()} was left out: it takes at least {duration(least([case]))}")
     own = [case for case in own if case in kept]
+    if short:  # it may take all the time there is, and more
+        own = [*(case for case in own if case is not first), first]
     every = Plan(request, cases=tuple(own), ladder=tuple(changes)).every_case
     total = sum((cost(case) for case in every), Cost())
     enough = max((enough_steps(case) for case in every), default=0)
@@ -555,11 +562,13 @@ def costs(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> list
         if alike in known:
             continue
         if "steps" not in accepted_options(case):  # a closed form takes little beside its scores
-            known[alike] = Cost(scoring(case.batch_size) + SHARING * _sharing(case, load))
+            late = tried and time.perf_counter() > until
+            sharing = _estimated(case, tried, known).step if late else _sharing(case, load)
+            known[alike] = Cost(scoring(case.batch_size) + SHARING * sharing)
         elif tried and time.perf_counter() > until:
             known[alike] = _estimated(case, tried, known)
         else:
-            found = _cost(case, load=load, warm=bool(tried))
+            found = _cost(case, load=load)
             besides = scoring(case.batch_size) + READING * found.step
             known[alike] = found + Cost(besides) if found.step else found
             tried.append(case)
@@ -601,27 +610,19 @@ def attack_once(case: Case, load: Load) -> None:
     single(setup.victim, replace(setup.observation(case), labels=labels), seed=case.seed)
 
 
-def _warm_up(case: Case, load: Load) -> None:
-    """The first run of a process looks slower than a longer one; the smallest batch will do."""
-    small = replace(case, name="", batch_size=case.batch_sizes().start, local_steps=1)
-    if small.fits():
-        with suppress(Inapplicable):  # batch normalisation may need more than one image
-            attack_once(with_steps(small, 1), load)
-
-
-def _cost(case: Case, *, load: Load, warm: bool) -> Cost:
+def _cost(case: Case, *, load: Load) -> Cost:
     """Of the attack alone: null run and scores take little beside it. Nothing where it is refused or fails; the run meets that again."""
     try:
-        if not warm:
-            _warm_up(case, load)
-        found = cost_of(lambda steps: attack_once(with_steps(case, steps), load), warm=True)
+        found = cost_of_steps(lambda steps: attack_once(with_steps(case, steps), load))
     except BadInput:
         raise
     except Exception:  # noqa: BLE001 - a refusal or a crash: the run meets it again and records it
         return Cost()
     attack = case.build_attack()
     runs = attack.sample()[1] if isinstance(attack, Sampled) else 1
-    return Cost(runs * found.fixed, found.step)
+    return Cost(
+        found.fixed + (runs - 1) * found.step, found.step
+    )  # the batch is shared once; each search judges its last image
 
 
 READING = 10
@@ -638,11 +639,19 @@ def _sharing(case: Case, load: Load) -> float:
     return time.perf_counter() - began
 
 
+SCORED = 24
+"""Other images with which the time of scoring is measured; with fewer some scores are not computed."""
+
+
 def _scoring(case: Case, load: Load) -> float:
-    """Seconds of scoring a reconstruction and a null run; it matters for large images."""
+    """Seconds of scoring a reconstruction and a null run. Where that takes long, from one image and a few others."""
     setup = load(case)
-    truths = setup.images[case.first : case.first + case.batch_size]
-    return 2 * elapsed(lambda: pair_images(truths, truths, pool=setup.pool(case)))
+    truths, others = setup.images[case.first : case.first + case.batch_size], setup.pool(case)
+    one, some = truths[:1], None if others is None else others[:SCORED]
+    short = min(elapsed(lambda: pair_images(one, one, pool=some)) for _ in range(2))  # the first of a process warms up
+    if some is None or others is None or short < MEASURABLE:
+        return 2 * elapsed(lambda: pair_images(truths, truths, pool=others))
+    return 2 * short * len(truths) * (len(truths) + len(others)) / (1 + len(some))
 
 
 def again(case: Case, question: Question, option: str, value: int | None) -> str:

@@ -6,12 +6,14 @@ import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from leakgauge.errors import BadInput
+from leakgauge.inversion import watching
 
 FEWEST_STEPS = 50
 SHORTEST_TRIAL, LONGEST_TRIAL = 8, 512
@@ -77,6 +79,44 @@ def cost_of(run: Callable[[int], object], *, warm: bool = False) -> Cost:
         steps *= 4
     step = max(taken - alone, 0.1 * taken) / steps
     return Cost(max(0.0, alone - step), step)
+
+
+class _Enough(Exception):
+    """Ends a run that has been watched long enough."""
+
+
+def cost_of_steps(run: Callable[[int], object]) -> Cost:
+    """As :func:`cost_of`, from one run that is stopped as soon as its steps have taken a measurable time.
+
+    The run reports its steps to :func:`~leakgauge.inversion.watching`; one that does not is timed by :func:`cost_of`. The first step
+    warms up and does not count, and a run that is quick is made twice, because the first of a process also warms up what is around
+    the steps.
+    """
+    found, taken = _watched(run)
+    if found is not None and taken < SLOW:
+        found, _ = _watched(run)
+    return cost_of(run, warm=True) if found is None else found
+
+
+def _watched(run: Callable[[int], object]) -> tuple[Cost | None, float]:
+    """The cost, None where fewer than two steps were reported, and the seconds that it took to find it."""
+    times: list[float] = []
+
+    def on_step(done: int, total: int) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter())
+        if len(times) > 1 and times[-1] - times[0] > MEASURABLE:
+            raise _Enough
+
+    began = time.perf_counter()
+    with suppress(_Enough), watching(on_step):
+        run(LONGEST_TRIAL)
+    taken = time.perf_counter() - began
+    if len(times) < 2:
+        return None, taken
+    step = (times[-1] - times[0]) / (len(times) - 1)
+    return Cost(max(0.0, times[0] - began - step), step), taken
 
 
 def evenly(count: int, kept: int) -> set[int]:

@@ -8,7 +8,8 @@ explains ∂b.
 If the model is calibrated and the labels are drawn at random, then E[y | x] = p(x), and the best linear estimate of the counts is
 B · (E[p] − ∂b): cov(y, p − y) = −cov(p − y), so the coefficient of ∂b is −1. The gradient of the head's weights adds nothing to it:
 ∂b is one of the columns of (p − y) ⊗ (1, h), and the regression on all of them gives the others the coefficient 0. What remains
-unknown is cov(p): the more certain the model is, the less its gradient says about the labels.
+unknown is cov(p): the more certain the model is, the less its gradient says about the labels. What the weights do say is which classes
+are in the batch: for features h ≥ 0 an entry of row c is negative only if some label is c (``shown``).
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ UNEVEN_SEEN, UNEVEN_ASSUMED = (0.0, 0.3), (0.1, 0.5)
 """Deviations of the mean probability of a class, as shares of 1/K, that are tried if other inputs show it, and if none do."""
 DRIFTS = (0.0, 0.5)
 """How wrong the straight way between the models before and after local steps may be, as shares of what they differ."""
-WILD = 0.4
-"""Drift from which local steps threw the model off: where ∂b is smaller than that, it says nothing but n_c ≥ −B·∂b_c."""
+WILD, LOST = 1.5, 0.1
+"""Drift, as a multiple of Σ|∂b|, from which local steps threw the model off, and the share of its square by which the mean answers are
+then doubted."""
+HIDDEN = 0.1
+"""How likely a class that is in the batch leaves no trace in its row of the head's gradient."""
 ALIKE = 0.12
 """Deviation of the class probabilities between images, as a share of the largest possible, below which a model is untrained."""
 
@@ -114,8 +118,8 @@ def even_rates(shift: Tensor, *, confidence: float) -> ClassRates:
 
 
 def assumed_rates(shift: Tensor) -> list[ClassRates]:
-    """Rates of a trained model about which nothing is known: even ones, more or less confident."""
-    even = [even_rates(shift, confidence=one) for one in CONFIDENCES]
+    """Rates of a trained model about which nothing is known: even ones, more or less confident, but none worse than chance."""
+    even = [even_rates(shift, confidence=one) for one in CONFIDENCES if one > 1 / shift.shape[1]]
     return [replace(one, weight=1 / len(even)) for one in even]
 
 
@@ -141,34 +145,75 @@ def fit_temperature(scores: Tensor, margin: float, *, smoothing: float = 0.0) ->
 
 
 def estimate_counts(
-    slope: Tensor, size: int, possible: Sequence[ClassRates], *, smoothing: float = 0.0
+    slope: Tensor,
+    size: int,
+    possible: Sequence[ClassRates],
+    *,
+    smoothing: float = 0.0,
+    shown: Tensor | None = None,
 ) -> CountEstimate:
     """Counts of ``size`` labels from the mean gradient ``slope`` (K,) of the head's bias, for rates one of which holds.
 
     The shares s of the classes have a Dirichlet-multinomial prior around those of the rates, and ∂b = A·s − smoothing/K + noise with
     A = ratesᵀ − (1 − smoothing)·1. For each of the ``possible`` rates and ``CONCENTRATIONS`` the posterior mean of the Gaussian
     with these moments is taken, and weighed by the probability of ∂b under them. The sum is rounded to the nearest whole counts
-    that respect p̄ ≥ 0: n_c ≥ −B·∂b_c. Where local steps threw the model off (``WILD``), this is the even guess.
+    that respect p̄ ≥ 0: n_c ≥ −B·∂b_c. Where local steps threw the model off (``WILD``), this is near the even guess.
+
+    ``shown`` (K,) marks classes that are certainly in the batch. The others are either all absent, which is as likely as the prior of the
+    shares says, or in the batch and hidden, each with the probability ``HIDDEN``; both are tried.
 
     Ref: Hoeting et al. 1999, Eqs. (1) to (3) — averaging over models by their posterior probabilities
     """
     given = slope + smoothing / len(slope)
-    if all(rates.drift > max(WILD, float(slope.abs().sum())) for rates in possible):
+    if max(rates.drift for rates in possible) > WILD * float(slope.abs().sum()):
         identity, even = torch.eye(len(slope)).to(slope), torch.full_like(slope, 1 / len(slope))
-        possible = [replace(rates, shares=even, doubt=rates.doubt + identity) for rates in possible]
+        possible = [
+            replace(rates, shares=even, doubt=rates.doubt + LOST * rates.drift**2 * identity) for rates in possible
+        ]
     found = [
-        _posterior(given, size, rates, concentration, weight=chance * rates.weight, kept=1 - smoothing)
+        _posterior(given, size, rates, concentration, among, weight=weight * rates.weight, kept=1 - smoothing)
         for rates in possible
         for concentration, chance in CONCENTRATIONS.items()
+        for among, weight in _drawable(rates.shares, shown, size, concentration, chance)
     ]
     weight = torch.tensor([one.log_weight for one in found]).softmax(0).to(slope)
     each, variance = torch.stack([one.mean for one in found]), torch.stack([one.variance for one in found])
     shares = weight @ each
     unknown = size * (weight @ (variance + (each - shares).square())).sqrt()
     at_least = (-size * given / (1 - smoothing) - 1e-3).ceil().clamp_min(0).long()
+    if shown is not None:
+        at_least = torch.maximum(at_least, shown.long())
     if int(at_least.sum()) > size:  # noise, or another scale
         at_least = torch.zeros_like(at_least)
     return CountEstimate(_nearest(size * shares, size, at_least), 1 - _rounded_error(unknown, size) / (2 * size))
+
+
+def _drawable(
+    shares: Tensor, shown: Tensor | None, size: int, concentration: float, chance: float
+) -> list[tuple[Tensor, float]]:
+    """Sets of classes (K,) that may be in the batch, and how likely each is."""
+    every = torch.ones_like(shares, dtype=torch.bool)
+    if shown is None or not bool(shown.any()):
+        return [(every, chance)]
+    hidden = HIDDEN ** int((~shown).sum())
+    sets = [(every, hidden)] if bool(shown.all()) else [(shown, 1.0), (every, hidden)]
+    weighed = [(one, chance * factor * _drawn(shares, one, size, concentration)) for one, factor in sets]
+    return [(one, max(weight, 1e-300)) for one, weight in weighed]
+
+
+def _drawn(shares: Tensor, among: Tensor, size: int, concentration: float) -> float:
+    """How probable it is that ``size`` draws hit every class ``among`` (K,) and no other one, taking the classes for independent.
+
+    That a set of classes is missed has the probability Π_{i<B} (α_rest + i)/(α + i), with α = K·concentration in all.
+    """
+    alpha = len(shares) * concentration * shares.double()
+
+    def missed(rest: Tensor, all_: Tensor) -> Tensor:
+        return (rest + size).lgamma() - rest.lgamma() - (all_ + size).lgamma() + all_.lgamma()
+
+    own = alpha[among]
+    each = missed((own.sum() - own).clamp_min(1e-9), own.sum()).exp().clamp_max(1 - 1e-9)
+    return float((missed(own.sum(), alpha.sum()) + torch.log1p(-each).sum()).exp())
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,13 +226,14 @@ class _Posterior:
 
 
 def _posterior(
-    given: Tensor, size: int, rates: ClassRates, concentration: float, *, weight: float, kept: float
+    given: Tensor, size: int, rates: ClassRates, concentration: float, among: Tensor, *, weight: float, kept: float
 ) -> _Posterior:
-    classes, usual = len(given), rates.shares
-    identity = torch.eye(classes).to(given)
+    identity, every = torch.eye(len(given)).to(given), len(given) * concentration
+    usual = rates.shares * among
+    alpha = every * usual.sum()
+    usual = usual / usual.sum()
     matrix = rates.mean.T - kept * identity
-    scale = (size + classes * concentration) / (1 + classes * concentration) / size
-    prior = (usual.diag() - usual[:, None] * usual) * scale
+    prior = (usual.diag() - usual[:, None] * usual) * (size + alpha) / (1 + alpha) / size
     total = matrix @ prior @ matrix.T + rates.spread / size + rates.doubt + 1e-7 * identity
     surprise = given - matrix @ usual
     root = torch.linalg.cholesky(total)

@@ -199,7 +199,7 @@ class ExpectedCounts:
         if not bool(slope.isfinite().all()):
             raise Inapplicable("the gradient of the head's bias is not finite")
         possible = self._rates(victim, seen, rng)
-        found = estimate_counts(slope, size, possible, smoothing=smoothing)
+        found = estimate_counts(slope, size, possible, smoothing=smoothing, shown=_shown(victim, seen, rng))
         rates = possible[0]
         if rates.alike:
             shares = found.counts.to(slope) / size
@@ -488,6 +488,26 @@ def _temperature(victim: Victim, seen: Observation, scores: Tensor) -> float:
         float((slope * value.detach().double()).sum()) for slope, (_, value) in zip(slopes, parts, strict=True)
     )
     return fit_temperature(scores, margin, smoothing=label_smoothing(victim.loss))
+
+
+TRACE = 1e-5
+"""Smallest negative entry of ∂W that shows a class, as a share of the largest entry; smaller ones may be rounding."""
+
+
+def _shown(victim: Victim, seen: Observation, rng: torch.Generator) -> Tensor | None:
+    """Classes (K,) that are certainly in the batch: for features h ≥ 0 only a label y_kc = 1 makes an entry of row c negative.
+
+    None where that cannot be told: features with a sign, label smoothing, or a weight that is not shared.
+    """
+    name, _ = _head(victim)
+    if label_smoothing(victim.loss) or f"{name}.weight" not in seen.signal:
+        return None
+    try:
+        require_positive_features(victim, rng=rng, rule="")
+    except Inapplicable:
+        return None
+    rows = head_gradient(victim, seen, "weight")
+    return rows.min(1).values < -TRACE * rows.abs().max()
 
 
 def require_positive_features(victim: Victim, *, rng: torch.Generator, rule: str) -> None:
