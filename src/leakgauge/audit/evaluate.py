@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from leakgauge.attacks import strongest
+from leakgauge.audit.bounds import Bound, Unbounded, bound_of
 from leakgauge.audit.case import earns_negative
 from leakgauge.audit.files import strip
 from leakgauge.audit.scoring import Paired, Perceptual, Scores, pair_images, score_images_in_order, trivial_baseline
@@ -51,7 +52,7 @@ class Result:
     ``scores`` are of the attack, ``null`` of the same attack without the signal (``nothing``), ``baseline`` of a crude picture of the
     truth, ``start`` of what was revealed to start from. ``restarts`` maps a metric to its mean over the batch for each restart.
     ``images`` maps truth / reconstruction / null / baseline to images in [0, 1], all in the order of the truth; ``order`` says which
-    image of ``reconstruction`` is which of these.
+    image of ``reconstruction`` is which of these. ``bound`` is what no attack can exceed, or why there is no such bound.
     """
 
     verdict: Verdict
@@ -67,6 +68,7 @@ class Result:
     restarts: Mapping[str, Sequence[float]] = field(default_factory=dict)
     images: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
+    bound: Bound | Unbounded = Unbounded.UNKNOWN
 
     @property
     def outcome(self) -> Outcome:
@@ -121,7 +123,8 @@ def evaluate(
     """
     seen = observe(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
     attack = strongest() if attack is None else attack
-    return assess(attack, victim, seen, x, y, seed=seed, pool=pool, enough=earns_negative(attack))
+    enough = earns_negative(attack)
+    return assess(attack, victim, seen, x, y, seed=seed, pool=pool, enough=enough, defenses=defenses)
 
 
 def observe(
@@ -162,12 +165,14 @@ def assess(
     pool: Tensor | None = None,
     nothing: Reconstruction | None = None,
     enough: bool = True,
+    defenses: Sequence[Defense] | None = None,
 ) -> Result:
     """Attacks an observation of ``x, y`` and judges; labels are not scored if ``y`` is None. ``nothing`` is the null run, where it is
-    known already; ``enough`` is whether a negative would count.
+    known already; ``enough`` is whether a negative would count. ``defenses`` are those that changed what was seen, None if that is not
+    known.
     """
     if isinstance(victim.space, Tokens):
-        raise BadInput("token ids are no image; compare them with score_text")
+        raise BadInput("token ids are no image; use evaluate_text, or compare them with score_text")
     found = attack(victim, seen, seed=seed)
     attack = attack if found.by is None else found.by
     nothing = null_run(attack, victim, seen, seed=seed) if nothing is None else nothing
@@ -181,7 +186,9 @@ def assess(
     own, blind = paired(found), paired(nothing)
     trivial, known = trivial_baseline(truths, lpips=lpips), assumed(attack, seen)
     return Result(
-        verdict=judge(own.scores, blind.scores, trivial, known, enough=enough),
+        verdict=replace(
+            judge(own.scores, blind.scores, trivial, known, enough=enough), certified=sum(certified_samples(found))
+        ),
         scores=own.scores,
         null=blind.scores,
         baseline=trivial,
@@ -199,7 +206,13 @@ def assess(
             "baseline": baseline.blur(truths),
         },
         order=own.order,
+        bound=bound_of(victim, seen, defenses, x, pool=pool),
     )
+
+
+def certified_samples(found: Reconstruction) -> tuple[bool, ...]:
+    """Which samples of the result the attack certified, in its own order; none where it has no certificate."""
+    return () if found.certified is None else tuple(bool(one) for one in found.certified)
 
 
 def _by_restart(

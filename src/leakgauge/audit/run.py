@@ -33,13 +33,16 @@ from torch import Tensor
 
 import leakgauge
 from leakgauge.audit import evidence, records
+from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Case, tries_enough
-from leakgauge.audit.evaluate import Result, assess, assumed, null_run
+from leakgauge.audit.evaluate import Result, assess, assumed, certified_samples, null_run
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
+from leakgauge.audit.identifiability import identify
 from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
+from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, Reconstruction, Trace, Victim
 from leakgauge.data.facts import USUAL, DataFacts
@@ -75,15 +78,17 @@ def run_all(
     resume: bool = False,
     map: CaseMap = here,
     on_record: OnRecord | None = None,
+    directions: bool = False,
 ) -> list[Record]:
     """Runs every case that has no record yet, or whose record is of a crash or withdrawn, and appends its record as soon as it is done.
 
     ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
-    order of the cases at the end, so the file does not depend on who was faster. A killed run loses what was under way.
+    order of the cases at the end, so the file does not depend on who was faster. A killed run loses what was under way. With
+    ``directions`` records say which directions of the images are determined, which takes a derivative for each value of an image.
     """
     done = {record.key: record for record in records.read(folder)} if resume and records.exists(folder) else {}
     todo = [case for case in cases if case.key() not in done or done[case.key()].broken]
-    for record in map(_Runner(load, folder), todo):
+    for record in map(_Runner(load, folder, directions), todo):
         records.append(folder, record)
         done[record.key] = record
         if on_record is not None:
@@ -110,15 +115,16 @@ class Until:
 class _Runner:
     load: Load
     folder: Path
+    directions: bool = False
 
     def __call__(self, case: Case) -> Record:
-        return run_case(case, load=self.load, folder=self.folder)
+        return run_case(case, load=self.load, folder=self.folder, directions=self.directions)
 
     def failed(self, case: Case, reason: str) -> Record:
         return _record(case, "error", reason, began=time.perf_counter())
 
 
-def run_case(case: Case, *, load: Load, folder: Path) -> Record:
+def run_case(case: Case, *, load: Load, folder: Path, directions: bool = False) -> Record:
     """Attacks one case, its null run and the trivial baseline, and judges. ``BadInput`` is the user's and is raised."""
     began, victim, data = time.perf_counter(), VictimFacts(), USUAL
     try:
@@ -126,9 +132,24 @@ def run_case(case: Case, *, load: Load, folder: Path) -> Record:
         data = setup.facts
         victim = _described(setup, check_fits(setup))
         attacked = attack_case(case, setup)
-        return _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
+        judged = _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
+        return _with_directions(judged, setup, folder) if directions else judged
     except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
         return _without_result(case, error, began=began, victim=victim, data=data)
+
+
+def _with_directions(record: Record, setup: Setup, folder: Path) -> Record:
+    """The record with what is identifiable in it, and pictures of what is left and what is lost; a note where that cannot be measured."""
+    case = record.case
+    x, y = setup.private(case)
+    try:
+        facts, left, lost = identify(
+            setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), seed=case.seed
+        )
+    except Inapplicable as refusal:
+        return replace(record, notes=(*record.notes, f"directions were not measured: {refusal}"))
+    pictures = save_pictures(case, {"kept": left.float().cpu(), "lost": lost.float().cpu()}, folder)
+    return replace(record, identifiable=facts, pictures={**record.pictures, **pictures})
 
 
 def _judged(
@@ -156,6 +177,8 @@ def _judged(
         restarts=result.restarts,
         intervals=_intervals(result.restarts),
         verdict=result.verdict,
+        bound=result.bound if isinstance(result.bound, Bound) else None,
+        unbounded=None if isinstance(result.bound, Bound) else result.bound,
         pictures=save_pictures(case, result.images, folder),
         **_said_by_attack(case, victim, result.reconstruction, folder, order=result.order),
     )
@@ -169,10 +192,15 @@ def _said_by_attack(
         "notes": found.notes,
         "stated": found.stated,
         "label_accuracy": found.label_accuracy,
+        "certified": _in_order(certified_samples(found), order),
         "raced": found.raced,
         "curve": _curve(found.trace),
         "progress": _progress(case, victim, found.trace, folder, order=order),
     }
+
+
+def _in_order(certified: Sequence[bool], order: Tensor | None) -> tuple[bool, ...]:
+    return tuple(certified) if order is None or not certified else tuple(certified[i] for i in order.tolist())
 
 
 def _without_result(case: Case, error: Exception, **known: Any) -> Record:
@@ -215,8 +243,10 @@ def _facts_of(victim: Victim, *, classes: int) -> VictimFacts:
 def attack_case(case: Case, setup: Setup, *, nothing: Reconstruction | None = None) -> Result:
     """Attacks the case and judges; ``nothing`` is its null run where that is known."""
     (x, y), seen, pool = setup.truth(case), setup.observation(case), setup.pool(case)
-    attack, enough = case.build_attack(), tries_enough(case)
-    return assess(attack, setup.victim, seen, x, y, seed=case.seed, pool=pool, nothing=nothing, enough=enough)
+    attack, enough, defenses = case.build_attack(), tries_enough(case), case.build_defenses()
+    return assess(
+        attack, setup.victim, seen, x, y, seed=case.seed, pool=pool, nothing=nothing, enough=enough, defenses=defenses
+    )
 
 
 def save_pictures(case: Case, images: Mapping[str, Tensor], folder: Path) -> dict[str, str]:
@@ -281,8 +311,8 @@ def attack_captured(
     """Attacks a captured observation and writes its record, its pictures and the images (``reconstruction.npz``, in [0, 1]).
 
     ``truth`` are images in [0, 1] and labels, known to the client alone: they are compared with what the attack found, and the attack
-    never sees them. Without them there is no verdict, because a verdict compares with the truth. A client's dropout masks are its own,
-    so a mismatch is measured without dropout, the mean of the masks.
+    never sees them. Without them the verdict rests on what the attack certified, and there is none without a certificate. A client's
+    dropout masks are its own, so a mismatch is measured without dropout, the mean of the masks.
     """
     began, facts = time.perf_counter(), _facts_of(victim, classes=0)
     try:
@@ -328,6 +358,7 @@ def _attack_captured(
             began=began,
             victim=facts,
             assumptions=assumed(attack, seen),
+            verdict=judge_certified(certified_samples(found), assumed(attack, seen)),
             pictures=save_pictures(case, shown, folder),
             **_said_by_attack(case, victim, found, folder),
         )

@@ -115,7 +115,7 @@ def score(
     perceptual distance, ``tile`` the side of the model's patches. A perfect batch in any order scores SSIM 1, PSNR ∞, MSE 0.
     """
     if isinstance(space, Tokens):
-        raise BadInput("token ids are no image; compare them with score_text")
+        raise BadInput("token ids are no image; use evaluate_text, or compare them with score_text")
     refuse_samples(x, space.shape, who="score")
     if y is not None and y.dim() == 1 and len(y) != len(x):
         raise BadInput(f"score needs one label per sample, got {len(y)} for {len(x)}")

@@ -174,7 +174,8 @@ class Verdict:
     ``kind`` says whether every assumption is one that a real server satisfies. Of ``images`` in the batch, ``reconstructed`` pass every
     check, ``at_reduced_size`` of these only when averaged down. ``glimpsed`` counts the images that beat the null run by the way in
     which they do. ``missed`` is the first check that failed, on the first image that failed one; None where all passed. ``cause`` says why
-    an inconclusive verdict is one.
+    an inconclusive verdict is one. ``certified`` images are exact by a certificate of the attack, which needs no truth; if the result was
+    not ``compared`` with the truth, they alone count as reconstructed.
     """
 
     outcome: Outcome
@@ -185,6 +186,8 @@ class Verdict:
     glimpsed: Mapping[Way, int] = field(default_factory=dict)
     missed: Check | None = None
     cause: Cause | None = None
+    certified: int = 0
+    compared: bool = True
 
     @property
     def evidence(self) -> Evidence:
@@ -233,8 +236,7 @@ def judge(
     }
     ways = [next((way for way, images in shown.items() if images[i]), None) for i in range(count)]
     whole = reconstructed.count(None)
-    kinds = {a.kind for a in assumptions}
-    kind: Kind = "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
+    kind = _kind(assumptions)
     seen = {way: ways.count(way) for way in Way if way in ways}
     if whole >= SHARE_FOR_FEASIBLE * count:
         outcome, decisive = Outcome.FEASIBLE, reconstructed
@@ -245,6 +247,20 @@ def judge(
     cause = Cause.EFFORT if outcome is Outcome.INCONCLUSIVE else None
     missed = next((check for check in decisive if check is not None), None)
     return Verdict(outcome, kind, count, whole, by_size, seen, missed, cause)
+
+
+def judge_certified(certified: Sequence[bool], assumptions: Sequence[Assumption] = ()) -> Verdict | None:
+    """The verdict on an update whose truth is not known, by certificates alone; None without one, since that says nothing."""
+    count, whole = len(certified), sum(certified)
+    if not whole:
+        return None
+    outcome = Outcome.FEASIBLE if whole >= SHARE_FOR_FEASIBLE * count else Outcome.PARTIAL
+    return Verdict(outcome, _kind(assumptions), count, whole, certified=whole, compared=False)
+
+
+def _kind(assumptions: Sequence[Assumption]) -> Kind:
+    kinds = {a.kind for a in assumptions}
+    return "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
 
 
 def _compared(checks: Sequence[Check], scores: Scores, null: Scores, baseline: Scores) -> list[bool]:

@@ -139,13 +139,17 @@ def rule(verdict: Verdict) -> str:
     >>> rule(Verdict(Outcome.PARTIAL, "deployable", 4, glimpsed={Way.CLOSENESS: 1, Way.LAYOUT: 1}, missed=Check("reid", 1, above="zero")))
     '2 of 4 images beat the null run (1 by layout alone); none is reconstructed, missed: re-identified at rank 1 or better (deployable)'
     """
+    if not verdict.compared:
+        are = "image is" if verdict.images == 1 else "images are"
+        return f"{verdict.certified} of {verdict.images} {are} certified exact, without the truth ({verdict.kind})"
     missed = "" if verdict.missed is None else check(verdict.missed)
     count = f"{verdict.reconstructed} of {plural(verdict.images, 'image')}"
     if verdict.reconstructed:
         passes = "passes" if verdict.reconstructed == 1 else "pass"
         reduced = f" ({verdict.at_reduced_size} at reduced size)" if verdict.at_reduced_size else ""
         another = f"; another misses: {missed}" if missed and verdict.outcome is not Outcome.FEASIBLE else ""
-        return f"{count} {passes} every check{reduced}{another} ({verdict.kind})"
+        proven = f"; {verdict.certified} certified exact" if verdict.certified else ""
+        return f"{count} {passes} every check{reduced}{another}{proven} ({verdict.kind})"
     seen = sum(verdict.glimpsed.values())
     if seen:
         alone = [f"{n} by {_WAYS[way]} alone" for way, n in verdict.glimpsed.items() if way in _WAYS]
@@ -198,6 +202,8 @@ def quality(update: Update) -> str:
     """
     said = []
     verdict = update.verdict
+    if verdict is not None and not verdict.compared:
+        return counted(verdict)
     if verdict is not None and verdict.outcome is Outcome.PARTIAL and update.images > 1:
         said.append(counted(verdict))
     if update.evidence != "ssim":
@@ -259,10 +265,42 @@ def evaluation(found: Result) -> str:
 # One record
 
 
+def certificates(record: Record) -> str:
+    """Which images of a batch the attack certified; empty where it has no certificates.
+
+    >>> from types import SimpleNamespace
+    >>> certificates(SimpleNamespace(certified=(True, False, True)))
+    'Certified exact without the truth: 2 of 3 images (1, 3).'
+    """
+    if not record.certified:
+        return ""
+    proven = [str(place) for place, one in enumerate(record.certified, start=1) if one]
+    which = f" ({', '.join(proven)})" if proven and len(proven) < len(record.certified) else ""
+    return f"Certified exact without the truth: {len(proven)} of {plural(len(record.certified), 'image')}{which}."
+
+
 def labels_of(record: Record) -> str:
     """:func:`labels_sentence` of a record; empty if it has none."""
     right = None if record.scores is None else record.scores.mean("labels")
     return labels_sentence(record.case.images, record.label_accuracy, right)
+
+
+def identifiable(record: Record) -> str:
+    """How much of the images is determined near the truth; empty where that was not measured.
+
+    >>> from types import SimpleNamespace
+    >>> from leakgauge.audit.identifiability import Identifiable
+    >>> identifiable(SimpleNamespace(identifiable=Identifiable(784, 512, 1e-8, "rounding", 31.42, 2.0, 0.0)))
+    'Near the true images, what is shared determines 512 of 784 directions above rounding; the local limit is a PSNR of 31.4 dB.'
+    """
+    found = record.identifiable
+    if found is None:
+        return ""
+    level = "rounding" if found.source == "rounding" else "the defense's noise"
+    return (
+        f"Near the true images, what is shared determines {found.above} of {plural(found.directions, 'direction')} above {level}; the "
+        f"local limit is a PSNR of {number(found.psnr, 1)} dB."
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,122 @@
+"""One attack on one batch of sentences, from the private data to a verdict, as :mod:`leakgauge.audit.evaluate` does for images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.audit.evaluate import assumed, null_run, observe
+from leakgauge.audit.scoring import TextScores, score_text
+from leakgauge.audit.text_verdict import TextVerdict, judge_text, strongest_null
+from leakgauge.core import (
+    Assumption,
+    Attack,
+    Channel,
+    Defense,
+    Reconstruction,
+    Reveal,
+    Size,
+    Tokens,
+    Victim,
+)
+from leakgauge.core.defaults import plain_defaults
+from leakgauge.core.randomness import private_randomness
+from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors.checked import checked
+from leakgauge.measures.text import most_frequent
+
+
+@checked(nan=True)
+@dataclass(frozen=True, eq=False)
+class TextResult:
+    """What an attack on text came to, and what it is measured against.
+
+    ``scores`` are of the attack, ``null`` of the best guess without the update: ``guesses`` maps the name of each to its scores.
+    """
+
+    verdict: TextVerdict
+    scores: TextScores
+    null: TextScores
+    guesses: dict[str, TextScores]
+    reconstruction: Reconstruction
+    assumptions: tuple[Assumption, ...]
+
+
+@checked
+@plain_defaults()
+def evaluate_text(
+    attack: Attack,
+    victim: Victim,
+    channel: Channel,
+    x: Tensor,
+    y: Tensor,
+    *,
+    defenses: Sequence[Defense] = (),
+    reveal: Sequence[Reveal] = (Size(),),
+    seed: int = 0,
+    public: Tensor | None = None,
+    padding: int | None = None,
+) -> TextResult:
+    """Shares the ids ``x`` with targets ``y`` through ``channel``, attacks what was sent, and judges what the attack found.
+
+    ``public`` holds ids of other text of the same kind, for the guess of the most frequent tokens. ``padding`` is the id that fills short
+    sentences; ROUGE leaves it out.
+
+    >>> from leakgauge import testing
+    >>> from leakgauge.attacks import token_spans
+    >>> from leakgauge.channels import Gradient
+    >>> victim, x, y = testing.tiny_case("text_deep")
+    >>> print(evaluate_text(token_spans(), victim, Gradient(), x, y).verdict.outcome.label)
+    feasible
+    """
+    if not isinstance(victim.space, Tokens):
+        raise BadInput("evaluate_text takes victims that read token ids; use evaluate for images")
+    seen = observe(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
+    found = attack(victim, seen, seed=seed)
+    labels = y if y.dim() == 1 else None
+    guesses = {name: _scored(ids, x, padding) for name, ids in own_guesses(victim, len(x), public, seed=seed).items()}
+    with suppress(Inapplicable):  # its ids are drawn at random and repeat less than text does
+        guesses["null run"] = score_text(null_run(attack, victim, seen, seed=seed), x, None, padding=padding)
+    null = strongest_null(*guesses.values())
+    scores, known = score_text(found, x, labels, padding=padding), assumed(attack, seen)
+    certified = 0 if found.certified is None else int(found.certified.sum())
+    return TextResult(judge_text(scores, null, known, certified=certified), scores, null, guesses, found, known)
+
+
+def own_guesses(victim: Victim, count: int, public: Tensor | None, *, seed: int) -> dict[str, Tensor]:
+    """Sentences that anyone could guess without the update: drawn at random, the most frequent tokens of ``public`` text, and what the
+    victim itself writes if it is a language model that scores every token at every place.
+    """
+    space = victim.space
+    assert isinstance(space, Tokens)
+    rng = torch.Generator().manual_seed(seed)
+    found = {"random tokens": space.start(count, rng)}
+    if public is not None:
+        found["frequent tokens"] = most_frequent(public.cpu(), count, space.length)
+    written = _written(victim, found["random tokens" if public is None else "frequent tokens"], rng=rng)
+    return found if written is None else found | {"language model": written}
+
+
+def _written(victim: Victim, ids: Tensor, *, rng: torch.Generator) -> Tensor | None:
+    """The model's own text, token by token from the first of each of ``ids``; None if it is no language model."""
+    space = victim.space
+    assert isinstance(space, Tokens)
+    ids = ids.clone()
+    for at in range(1, space.length):
+        with torch.no_grad(), private_randomness(0, victim.device):
+            scores = victim(victim.to_input(ids))
+        if not isinstance(scores, Tensor) or scores.shape != (*ids.shape, space.vocab):
+            return None
+        likely = scores[:, at - 1].double().softmax(-1).cpu()
+        ids[:, at] = torch.multinomial(likely, 1, generator=rng)[:, 0]
+    return ids
+
+
+def _scored(ids: Tensor, x: Tensor, padding: int | None) -> TextScores:
+    guess = Reconstruction.single(ids, None, made_by="guess", began=time.perf_counter())
+    return score_text(guess, x, None, padding=padding)
