@@ -89,7 +89,10 @@ def main() -> None:
     options = parser.parse_args()
     for depth in options.depth or (20, 56):
         for row in rows(depth, options):
-            print(f"{row['model']} image {row['image']}: {row['outcome']}, {row['cause']}, SSIM {row['ssim']:.2f}", flush=True)
+            print(
+                f"{row['model']} image {row['image']}: {row['outcome']}, {row['cause']}, SSIM {row['ssim']:.2f}",
+                flush=True,
+            )
             if options.out is not None:
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")

@@ -39,6 +39,12 @@ def _fixed_randomness():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch, tmp_path_factory):
+    """Trained priors are kept among the files of the tests, not in the user's cache."""
+    monkeypatch.setenv("LEAKGAUGE_CACHE", str(tmp_path_factory.getbasetemp() / "priors"))
+
+
 @pytest.fixture
 def tiny():
     """Makes a convolution, batch normalisation, an activation, dropout and a linear head for 1 × 6 × 6 images."""

@@ -14,7 +14,7 @@ COLUMNS = {
 }  # fmt: skip
 """Where a name stands in its row, in columns from the middle, chosen so that lines keep clear of boxes; others: in the middle."""
 
-BESIDE = {"testing": (2.1, 2), "models": (2.35, 7), "data": (3.2, 7)}
+BESIDE = {"testing": (2.1, 2), "models": (2.35, 8), "data": (3.2, 8)}
 """Names without a level: column and row."""
 
 STYLE = """

@@ -1,7 +1,7 @@
 """Checks who imports whom inside the package. Prints ``file:line`` for each breach and exits with 1.
 
-    cli → integrations → report → audit → split | monitor → attacks → inversion | defenses | servers → engine
-        → channels | measures → graphs → families → core → errors
+    cli → integrations → report → audit → split | monitor → attacks → priors → inversion | defenses | servers
+        → engine → channels | measures → graphs → families → core → errors
 
 Left may import right, never back; names joined by ``|`` do not import each other. Usage: check_imports.py [PACKAGE_FOLDER]
 """
@@ -23,6 +23,7 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"audit"}),
     frozenset({"split", "monitor"}),
     frozenset({"attacks"}),
+    frozenset({"priors"}),
     frozenset({"inversion", "defenses", "servers"}),
     frozenset({"engine"}),
     frozenset({"channels", "measures"}),
@@ -45,6 +46,7 @@ NARROW: dict[str, set[str]] = {
     "models": {"core", "errors"},
     "data": {"core", "errors"},
     "report": {
+        "audit.bracket",
         "audit.evidence",
         "audit.files",
         "audit.phrasing",

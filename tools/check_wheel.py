@@ -34,7 +34,7 @@ NOT_OURS = ("__pycache__", "*.pyc", "*.egg-info")
 KINDS = {".py", ".typed", ".j2", ".css", ".js", ".png", ".webp", ".txt", ".md", ".safetensors"}
 MUST_HAVE = (
     "py.typed", "__main__.py", "report/templates/report.html.j2", "data/embedded/LICENSES.md", "data/embedded/fashion-test.png",
-    "models/weights/README.md", "models/weights/cnn.safetensors",
+    "models/weights/README.md", "models/weights/cnn.safetensors", "priors/weights/fashion.safetensors",
 )  # fmt: skip
 FOR_DEVELOPERS = {"dev", "bench", "docs"}
 """Extras of this repository, not of a user: they need not work from a wheel."""

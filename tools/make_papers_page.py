@@ -20,6 +20,14 @@ PACKAGE = "leakgauge"
 PAGE = Path("docs/papers.md")
 
 PAPERS: dict[str, str] = {
+    "Alkhouri et al. 2025": "Alkhouri, Liang, Huang, Dao, Qu, Ravishankar, Wang: *SITCOM: Step-wise Triple-Consistent Diffusion Sampling for Inverse Problems*. ICML 2025, arXiv:2410.04479",
+    "Donoho and Johnstone 1994": "Donoho, Johnstone: *Ideal Spatial Adaptation by Wavelet Shrinkage*. Biometrika 81, 1994",
+    "Ho et al. 2020": "Ho, Jain, Abbeel: *Denoising Diffusion Probabilistic Models*. NeurIPS 2020, arXiv:2006.11239",
+    "Huang et al. 2024": "Huang, Meng, Chen, Zheng, Yang, Yi, Wang: *Gradient-Guided Conditional Diffusion Models for Private Image Reconstruction: Analyzing Adversarial Impacts of Differential Privacy and Denoising*. 2024, arXiv:2411.03053",
+    "Salimans and Ho 2022": "Salimans, Ho: *Progressive Distillation for Fast Sampling of Diffusion Models*. ICLR 2022, arXiv:2202.00512",
+    "Schwethelm et al. 2024": "Schwethelm, Kaiser, Knolle, Lockfisch, Rueckert, Ziller: *Visual Privacy Auditing with Diffusion Models*. TMLR 2025, arXiv:2403.07588",
+    "Song et al. 2021": "Song, Meng, Ermon: *Denoising Diffusion Implicit Models*. ICLR 2021, arXiv:2010.02502",
+    "Yang et al. 2024": "Yang, Ding, Cai, Yu, Wang, Shi: *Guidance with Spherical Gaussian Constraint for Conditional Diffusion*. ICML 2024, arXiv:2402.03201",
     "Abadi et al. 2016": "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: *Deep Learning with Differential Privacy*. CCS 2016, arXiv:1607.00133",
     "Andrew et al. 2021": "Andrew, Thakkar, McMahan, Ramaswamy: *Differentially Private Learning with Adaptive Clipping*. NeurIPS 2021, arXiv:1905.03871",
     "Andrew et al. 2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: *One-shot Empirical Privacy Estimation for Federated Learning*. ICLR 2024, arXiv:2302.03098",
@@ -47,6 +55,8 @@ PAPERS: dict[str, str] = {
     "Fowl et al. 2022": "Fowl, Geiping, Czaja, Goldblum, Goldstein: *Robbing the Fed: Directly Obtaining Private Data in Federated Learning with Modified Models*. ICLR 2022, arXiv:2110.13057",
     "Geiping et al. 2020": "Geiping, Bauermeister, Dröge, Moeller: *Inverting Gradients: How easy is it to break privacy in federated learning?* NeurIPS 2020, arXiv:2003.14053",
     "Golub and Van Loan 2013": "Golub, Van Loan: *Matrix Computations*, 4th edition. Johns Hopkins University Press, 2013",
+    "Riess et al. 2024": "Riess, Schwethelm, Kaiser, Mueller, Schnabel, Rueckert, Ziller: *From Mean to Extreme: Formal Differential Privacy Bounds on the Success of Real-World Data Reconstruction Attacks*. 2024, arXiv:2402.12861",
+    "Van Trees 1968": "Van Trees: *Detection, Estimation, and Modulation Theory, Part I*. Wiley, 1968",
     "Hayes et al. 2023": "Hayes, Mahloujifar, Balle: *Bounding Training Data Reconstruction in DP-SGD*. NeurIPS 2023, arXiv:2302.07225",
     "Hoeting et al. 1999": "Hoeting, Madigan, Raftery, Volinsky: *Bayesian Model Averaging: A Tutorial*. Statistical Science 14(4), 1999",
     "Golub et al. 1979": "Golub, Heath, Wahba: *Generalized Cross-Validation as a Method for Choosing a Good Ridge Parameter*. Technometrics 21, 1979",

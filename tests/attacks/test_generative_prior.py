@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from leakgauge.attacks import fit_generator, generative_prior, inverting_gradients
-from leakgauge.attacks.generator import whitened_components
 from leakgauge.audit import Case, embedded, score
 from leakgauge.audit.null import null_run
 from leakgauge.channels import Gradient
@@ -13,6 +12,7 @@ from leakgauge.core import Auxiliary, Pixels, Size, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.models import CNN
+from leakgauge.priors.generator import whitened_components
 
 
 def test_principal_components_are_those_of_the_covariance():

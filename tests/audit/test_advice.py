@@ -10,6 +10,7 @@ import pytest
 
 from leakgauge.audit.advice import EXCLUSIVE, RULES, SHOWN, Rule, advise, as_text
 from leakgauge.audit.advice.conditions import FEWEST_IMAGES
+from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Change
 from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import (
@@ -97,6 +98,7 @@ FIRES: dict[str, Findings] = {
     "only_diagnostic_run": updates(HELPED),
     "early_steps_leak_most": training(),
     "noise_is_not_dp": updates(PLAIN, replace(PLAIN, number=6, defenses=("gaussian_noise:relative=1.0",))),
+    "noise_for_a_bound": updates(PLAIN, replace(PLAIN, number=6, bound=Bound(1.0, "sample", 0.84, 0.09))),
     "nothing_to_defend": defenses(undefended=ended(BASE, HELD)),
     "decoders_too": split(decoder_epochs=0),
     "longer_monitoring": training(scored=7, peak=None, last=None),
@@ -138,6 +140,7 @@ SILENT: dict[str, Findings] = {
     "only_diagnostic_run": updates(HELPED, PLAIN),
     "early_steps_leak_most": training(peak=Measured(101, 1.25, 1.0, 1.5)),
     "noise_is_not_dp": updates(PLAIN, replace(PLAIN, number=6, defenses=("dpsgd:clip=1,noise=1", "prune:0.9"))),
+    "noise_for_a_bound": updates(PLAIN, replace(PLAIN, number=6, bound=Bound(2.5, "sample", 0.66, 0.03))),
     "nothing_to_defend": defenses(undefended=ended(BASE, "partial")),
     "decoders_too": split(decoder_epochs=1),
     "longer_monitoring": training(scored=8),

@@ -57,13 +57,25 @@ def sent(tmp_path):
 WEIGHTS, TRUTH = ("--weights", "weights.safetensors"), ("--truth", "truth.npz")
 
 
-def test_without_the_truth_there_is_a_page_and_no_verdict(leakgauge, sent, tmp_path):
-    said = leakgauge(*sent, *WEIGHTS, "--attack", "linear", "--out", "run")
+def test_without_the_truth_and_a_certificate_there_is_no_verdict(leakgauge, sent, tmp_path):
+    said = leakgauge(*sent, *WEIGHTS, "--attack", "inverting_gradients", *FAST, "--out", "run")
     assert said.code == 0, said.err
     sentence = "There is no verdict, because the true images are not known here"
     assert sentence in said.out
     (found,) = records.read(tmp_path / "run")
     assert found.verdict is None
+    assert found.certified == ()
+    assert sentence in words_of(tmp_path / "run/report.html")
+
+
+def test_without_the_truth_a_certificate_gives_the_verdict(leakgauge, sent, tmp_path):
+    said = leakgauge(*sent, *WEIGHTS, "--attack", "linear", "--out", "run")
+    assert said.code == 0, said.err
+    sentence = "Certified exact without the truth: 1 of 1 image."
+    assert sentence in said.out
+    (found,) = records.read(tmp_path / "run")
+    assert found.outcome is Outcome.FEASIBLE
+    assert found.certified == (True,)
     assert found.scores is None
     assert found.captured is not None
     assert found.captured.labels == (2,)

@@ -304,6 +304,21 @@ class TestStatistics:
         assert retained_weight(None, updates=1, tracked=4) == 0.8
 
 
+class TestBounds:
+    """Φ(0 + 1/1) at even odds and σ = 1; noise of 0.1 without clipping is 20 dB; σ = 3 against s = 1 and τ = 1/2 leaves 1/(9 + 4)."""
+
+    def test_bound_law_and_limit(self):
+        from leakgauge.measures.first_layer import from_scratch_psnr
+        from leakgauge.measures.rero import GaussianSteps, reconstruction_bound
+        from leakgauge.measures.spectrum import spectrum
+
+        assert reconstruction_bound(GaussianSteps(2.0, steps=4), 0.5) == pytest.approx(0.8413447, abs=1e-6)
+        grey = torch.full((1, 1, 2, 2), 0.5)
+        assert float(from_scratch_psnr(grey, torch.tensor([[0.1]]), clipped=False)) == pytest.approx(20.0)
+        assert float(from_scratch_psnr(grey, torch.tensor([[1e4]]))) == pytest.approx(-10 * math.log10(0.25), abs=1e-3)
+        assert spectrum(lambda x: 3 * x, torch.zeros(1)).variances(1.0, spread=0.5).item() == pytest.approx(1 / 13)
+
+
 class TestText:
     def test_rouge(self):
         from leakgauge.measures.text import rouge_l, rouge_n

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.decoder import Decoder, Deconvolution, Shape
-from leakgauge.attacks.decoder.networks import Calibrated, feature_map
 from leakgauge.errors import BadInput
+from leakgauge.priors.decoders.networks import Calibrated, feature_map
 
 Join = Literal["input", "residual", "concat"]
 """How the enhanced feature meets the one that was sent: in its place, added to it, or beside it as further channels."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from leakgauge.attacks.decoder import Shape
-from leakgauge.attacks.decoder.networks import Float32Sigmoid, Resize, doublings, feature_map
 from leakgauge.errors import BadInput
+from leakgauge.priors.decoders.networks import Float32Sigmoid, Resize, doublings, feature_map
 
 
 @dataclass(frozen=True)

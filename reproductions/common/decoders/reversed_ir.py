@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from leakgauge.attacks.decoder import Shape
-from leakgauge.attacks.decoder.networks import Float32Sigmoid, Resize, doublings, feature_map, halved_widths
+from leakgauge.priors.decoders.networks import Float32Sigmoid, Resize, doublings, feature_map, halved_widths
 
 
 @dataclass(frozen=True)

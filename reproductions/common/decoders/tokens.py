@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from leakgauge.attacks.decoder import Decoder, Shape, Vector
-from leakgauge.attacks.decoder.networks import grid_of
 from leakgauge.errors import Inapplicable
+from leakgauge.priors.decoders.networks import grid_of
 
 
 @dataclass(frozen=True)

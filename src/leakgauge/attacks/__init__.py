@@ -14,6 +14,9 @@ from leakgauge.attacks.decoder import DecoderInverter as DecoderInverter
 from leakgauge.attacks.decoder import FittedDecoder as FittedDecoder
 from leakgauge.attacks.decoder import fit_decoder as fit_decoder
 from leakgauge.attacks.decoder import fit_on as fit_on
+from leakgauge.attacks.denoised import denoised as denoised
+from leakgauge.attacks.diffusion import diffusion as diffusion
+from leakgauge.attacks.diffusion_guided import diffusion_guided as diffusion_guided
 from leakgauge.attacks.dlg import dlg as dlg
 from leakgauge.attacks.feasibility import feasibility as feasibility
 from leakgauge.attacks.feasibility import huang as huang
@@ -21,7 +24,6 @@ from leakgauge.attacks.feature_matching import feature_matching as feature_match
 from leakgauge.attacks.federated_averaging import federated_averaging as federated_averaging
 from leakgauge.attacks.fishing import fishing as fishing
 from leakgauge.attacks.generative_prior import generative_prior as generative_prior
-from leakgauge.attacks.generator import fit_generator as fit_generator
 from leakgauge.attacks.gradinversion import gradinversion as gradinversion
 from leakgauge.attacks.idlg import idlg as idlg
 from leakgauge.attacks.imprint import imprint as imprint
@@ -39,6 +41,8 @@ from leakgauge.attacks.token_spans import SpanLimit as SpanLimit
 from leakgauge.attacks.token_spans import span_limits as span_limits
 from leakgauge.attacks.token_spans import token_spans as token_spans
 from leakgauge.core import Attack
+from leakgauge.priors import fit_diffusion as fit_diffusion
+from leakgauge.priors import fit_generator as fit_generator
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
     "strongest": strongest,
@@ -51,6 +55,8 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "r_gap": r_gap,
     "gradinversion": gradinversion,
     "generative_prior": generative_prior,
+    "diffusion": diffusion,
+    "diffusion_guided": diffusion_guided,
     "april": april,
     "april_closed_form": april_closed_form,
     "april_from_closed_form": april_from_closed_form,

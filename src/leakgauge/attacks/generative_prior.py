@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from leakgauge.attacks.decoder import FEWEST
-from leakgauge.attacks.generator import Generator, fit_generator
 from leakgauge.core import Observation, Pixels, Reconstruction, Use, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
@@ -23,6 +21,8 @@ from leakgauge.inversion import (
     TotalVariation,
     infer_labels,
 )
+from leakgauge.priors.decoders import FEWEST
+from leakgauge.priors.generator import Generator, fit_generator
 
 
 @dataclass(frozen=True)

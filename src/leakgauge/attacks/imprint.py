@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.found_images import batch_of
+from leakgauge.channels import DPSGD
 from leakgauge.channels.facts import require_gradients
-from leakgauge.core import Observation, Reconstruction, Victim
+from leakgauge.core import Assumption, Observation, Reconstruction, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.engine import Observed
-from leakgauge.errors import Inapplicable
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import batch_size
 from leakgauge.servers.imprint import ImprintBlock, ImprintServer
@@ -26,6 +27,11 @@ ROUNDING = 64.0
 @dataclass(frozen=True)
 class ImprintAttack:
     """The attack made by :func:`imprint`."""
+
+    norm: float | None
+
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return () if self.norm is None else (Assumption("norm of the image known", "diagnostic"),)
 
     @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
@@ -39,6 +45,18 @@ class ImprintAttack:
             if needed not in signal:
                 raise Inapplicable(f"not shared: {needed}")
         weight, bias = signal[f"{name}.measure.weight"], signal[f"{name}.measure.bias"]
+        if self.norm is not None:
+            channel = seen.channel
+            if size != 1 or not isinstance(channel, DPSGD):
+                raise Inapplicable("reading with the norm of the image needs an update of one image under DP-SGD")
+            x, last = image_under_noise(weight, bias, clip=channel.clip, norm=self.norm)
+            block = victim.model.get_submodule(name)
+            assert isinstance(block, ImprintBlock)
+            cut, measured = -block.measure.bias.double(), block.measure.weight[0].double() @ x.to(weight.device)
+            bright = cut[last : last + 2].mean()  # the image is between the last row that holds it and the next
+            x = x if (measured - bright).abs() <= (measured + bright).abs() else -x
+            read = victim.space.project(x.view(1, *victim.space.shape).to(victim.device, victim.dtype))
+            return Reconstruction.single(read, None, made_by=repr(self), began=began)
         found, strength = images_in_bins(weight, bias)
         best = strength.abs().argsort(descending=True, stable=True)[:size]
         x = found[best].view(-1, *victim.space.shape).to(victim.dtype)
@@ -67,16 +85,38 @@ def images_in_bins(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return own[held] / alone[held, None], alone[held]
 
 
+def image_under_noise(weight: Tensor, bias: Tensor, *, clip: float, norm: float) -> tuple[Tensor, int]:
+    """The one image x (d,), up to its sign, and the last row that holds it: all noisy, rows hold C/(√K·‖[x, 1]‖) · [x, 1] up to the cut
+    and nothing above it.
+
+    K, the rows up to the cut, is where ‖Σ_{k ≤ K} row_k‖² / K is largest, and their mean divided by the factor is the least-squares
+    estimate of x: with noise σC on each entry its error is σ‖[x, 1]‖, that of :func:`~leakgauge.measures.first_layer.from_scratch_mse`.
+    ``clip`` = C is what the whole gradient was clipped to; ``norm`` = ‖x‖, which the noise hides, must be known.
+
+    Ref: Riess et al. 2024 — reconstruction from scratch with the norm of the image known
+    """
+    sums = torch.cat([weight, bias[:, None]], 1).double().cumsum(0)
+    counts = torch.arange(1, len(sums) + 1, dtype=torch.float64, device=sums.device)
+    last = int((sums.square().sum(1) / counts).argmax())
+    rows = float(counts[last])
+    return sums[last, :-1] / rows * (rows**0.5 * (norm**2 + 1) ** 0.5 / clip), last
+
+
 @example("cnn", server=ImprintServer())
 @checked
-def imprint() -> ImprintAttack:
+def imprint(*, norm: float | None = None) -> ImprintAttack:
     """Fowl et al. 2022: reads single images from the update of a model sent by :class:`leakgauge.servers.ImprintServer`.
 
     An image alone in its bin comes back up to rounding, for any network after the block, in any batch and through secure
     aggregation. If fewer bins are filled than there are images, the missing ones are grey. Labels are not read.
 
+    ``norm`` is the norm of the image in model space, if the server knows it: then one image is read from an update under DP-SGD as well
+    as without a prior it can be (:func:`image_under_noise`).
+
     Deviations: if noise fills more bins than there are images, those with the largest bias are used.
 
     Ref: Fowl et al. 2022 — images read off the imprint module
     """
-    return ImprintAttack()
+    if norm is not None and not norm > 0:
+        raise BadInput(f"imprint needs a positive norm, got {norm}")
+    return ImprintAttack(norm)

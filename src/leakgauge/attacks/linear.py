@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leakgauge.attacks.certificate import certify
+from leakgauge.attacks.found_images import valid_range
 from leakgauge.channels.facts import require_gradients
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.core.defaults import plain_defaults
@@ -40,13 +42,18 @@ class Linear:
         if batch_size(seen) != 1:
             raise Inapplicable(f"analytic recovery needs one sample, but the rows of this gradient mix {seen.size}")
         name, weight, bias = first_layer_gradients(victim, seen, seed=seed)
-        x = input_of_linear(weight, bias).view(1, *victim.space.shape)
+        flat = input_of_linear(weight, bias)
+        x = flat.view(1, *victim.space.shape)
+        labels = labels_or_none(self.labels, victim, seen, seed=seed)
+        dark, light = valid_range(victim, x)
+        error = error_of_linear(weight, bias, flat) / float((light - dark).min())
         return Reconstruction.single(
             victim.space.project(x),
-            labels_or_none(self.labels, victim, seen, seed=seed),
+            labels,
             made_by=repr(self),
             began=began,
             notes=(f"closed form on {name}",),
+            certified=certify(victim, seen, x, labels, error=error, seed=seed),
         )
 
 
@@ -59,6 +66,12 @@ def input_of_linear(weight: Tensor, bias: Tensor) -> Tensor:
     if square == 0:
         raise Inapplicable("the bias gradient of the first layer is zero, so its input cannot be computed by division")
     return ((weight.double().T @ bias.double()) / square).to(weight.dtype)
+
+
+def error_of_linear(weight: Tensor, bias: Tensor, x: Tensor) -> float:
+    """Expected root mean square error of an entry of ``x``: ‖∂W − ∂b xᵀ‖ / (‖∂b‖ √d), what of the gradient no single input explains."""
+    left = weight.double() - torch.outer(bias.double(), x.double())
+    return float(left.norm() / bias.double().norm()) / math.sqrt(len(x))
 
 
 def first_layer_gradients(victim: Victim, seen: Observation, *, seed: int) -> tuple[str, Tensor, Tensor]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leakgauge.attacks.certificate import EXACT
 from leakgauge.attacks.found_images import batch_of, valid_range
 from leakgauge.attacks.linear import PROBES, first_layer_gradients
 from leakgauge.channels.facts import local_steps
@@ -43,8 +44,6 @@ FINEST = 1e-11
 """Rounding of the search in float64, as a share of the gradient; finer gradients are taken as this coarse."""
 CHUNK = 2**22
 """Numbers that one chunk of the search may hold (32 MiB)."""
-EXACT = 1e-3
-"""Largest possible error of a certified sample (root mean square), as a share of the pixels' range; 60 dB."""
 MISSES = 0.02
 """Share of a sample's active units whose δ may look like zero by chance."""
 

@@ -10,6 +10,7 @@ from functools import partial
 from torch import Tensor
 
 from leakgauge.attacks.april.closed_form import april_closed_form
+from leakgauge.attacks.diffusion import diffusion
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.feasibility import feasibility
 from leakgauge.attacks.feature_matching import feature_matching
@@ -267,6 +268,7 @@ SEARCHES: tuple[Entrant, ...] = (
     Entrant("dlg", _dlg, joint=True, early=True),
     Entrant("feasibility", partial(_replays, feasibility)),
     Entrant("generative_prior", partial(_replays, generative_prior)),
+    Entrant("diffusion", partial(_replays, partial(diffusion, training=300))),
     Entrant("federated_averaging", partial(_replays, federated_averaging)),
     Entrant("feature_matching", partial(_replays, feature_matching)),
 )
@@ -308,8 +310,8 @@ def strongest(*, steps: int = 2000, restarts: int = 1) -> Strongest:
     2. A race: every search that has what it uses gets the same small share of the steps. These are a descent of its own on the
        objective of :func:`inverting_gradients` (the gradient instead of its sign, a rate that falls to zero along half a cosine),
        :func:`tag_read_labels`, :func:`dlg`, and where there is something to use :func:`feasibility` (shared statistics),
-       :func:`generative_prior` (similar images), :func:`federated_averaging` (unknown orders), a search from what a closed form
-       found; for features :func:`feature_matching`.
+       :func:`generative_prior` and :func:`diffusion` (similar images), :func:`federated_averaging` (unknown orders), a search from
+       what a closed form found; for features :func:`feature_matching`.
     3. The search that came closest gets all remaining steps, with ``restarts`` restarts. L-BFGS converges early: if it leads, it shares
        the rest with the best of the others.
 

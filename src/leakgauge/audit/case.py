@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from leakgauge.attacks import ATTACKS
@@ -61,15 +62,28 @@ class AuxiliaryImages:
             raise BadInput(f"auxiliary needs a number of images of at least 1, got {self.count!r}")
 
 
+@checked
+@dataclass(frozen=True)
+class PublicImages:
+    """The images of a folder (or file of images) that the server holds; the set-up, which knows the victim's shape, reads them."""
+
+    folder: str
+
+    def __post_init__(self) -> None:
+        if not Path(self.folder).exists():
+            raise BadInput(f"there are no public images at {self.folder!r}; give a folder of images")
+
+
 BY_FIELDS = (Gradient, FedAvg, ShuffledFedAvg)
 """Channels that the fields of a case say: local steps, epochs, learning rate and optimizer."""
-AUXILIARY = "auxiliary"
+AUXILIARY, PUBLIC = "auxiliary", "public"
 REVEALS: dict[str, Any] = {
     "size": Size,
     "labels": Labels,
     "buffers": Buffers,
     "noisy_copy": NoisyCopy,
     AUXILIARY: AuxiliaryImages,
+    PUBLIC: PublicImages,
 }
 
 
@@ -252,7 +266,7 @@ class Case:
     def build_defenses(self) -> tuple[Defense, ...]:
         return tuple(map(_defense, self.defenses))
 
-    def build_reveal(self) -> tuple[Reveal | AuxiliaryImages, ...]:
+    def build_reveal(self) -> tuple[Reveal | AuxiliaryImages | PublicImages, ...]:
         return tuple(made_from(spec, REVEALS, kind="knowledge to reveal") for spec in self.reveal)
 
     @property

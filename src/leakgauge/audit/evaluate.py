@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks import strongest
+from leakgauge.audit.bounds import Bound, Unbounded, bound_of
 from leakgauge.audit.case import earns_negative
 from leakgauge.audit.cause import Cause, Client, TruthTest, explain
 from leakgauge.audit.control import Control, Controls
@@ -56,7 +57,7 @@ class Result:
     truth, ``start`` of what was revealed to start from. ``test`` says why the attack failed, if it did, ``control`` how the same attack
     does where it must work; None where that was not tried. ``restarts`` maps a metric to its mean over the batch for each restart.
     ``images`` maps truth / reconstruction / null / baseline to images in [0, 1], all in the order of the truth; ``order`` says which
-    image of ``reconstruction`` is which of these.
+    image of ``reconstruction`` is which of these. ``bound`` is what no attack can exceed, or why there is no such bound.
     """
 
     verdict: Verdict
@@ -74,6 +75,7 @@ class Result:
     restarts: Mapping[str, Sequence[float]] = field(default_factory=dict)
     images: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
+    bound: Bound | Unbounded = Unbounded.UNKNOWN
 
     @property
     def outcome(self) -> Outcome:
@@ -145,6 +147,7 @@ def evaluate(
         enough=earns_negative(attack),
         client=Client(y, channel, own_stream(seed, "client")),
         control_of=partial(Controls(), x=x[:1], y=y[:1], seed=seed),
+        defenses=defenses,
     )
 
 
@@ -189,12 +192,14 @@ def assess(
     client: Client | None = None,
     control_of: ControlOf | None = None,
     leaks_undefended: bool | None = None,
+    defenses: Sequence[Defense] | None = None,
 ) -> Result:
     """Attacks an observation of ``x, y`` and judges; labels are not scored if ``y`` is None.
 
     ``nothing`` is the null run, where it is known already; ``enough`` is whether the attack tried enough. ``client`` is what only the
     client knows, for the truth test; without it the labels ``y`` are. ``control_of`` runs the positive control where
-    nothing was found; ``leaks_undefended``, of the same attack on the same images, takes its place.
+    nothing was found; ``leaks_undefended``, of the same attack on the same images, takes its place. ``defenses`` are those that changed
+    what was seen, None if that is not known.
     """
     if isinstance(victim.space, Tokens):
         raise BadInput("token ids are no image; use evaluate_text, or compare them with score_text")
@@ -239,7 +244,7 @@ def assess(
         control = control_of(attack, victim, seen, starts=test.cause is Cause.SEARCH)
         verdict = judged(own.scores, test=test, control=control.passed)
     return Result(
-        verdict=verdict,
+        verdict=replace(verdict, certified=sum(certified_samples(found))),
         test=test,
         control=control,
         scores=own.scores,
@@ -259,7 +264,13 @@ def assess(
             "baseline": baseline.blur(truths),
         },
         order=own.order,
+        bound=bound_of(victim, seen, defenses, x, pool=pool),
     )
+
+
+def certified_samples(found: Reconstruction) -> tuple[bool, ...]:
+    """Which samples of the result the attack certified, in its own order; none where it has no certificate."""
+    return () if found.certified is None else tuple(bool(one) for one in found.certified)
 
 
 def _by_restart(

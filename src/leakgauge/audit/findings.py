@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leakgauge.audit import records
+from leakgauge.audit.bounds import Bound, Unbounded
 from leakgauge.audit.case import Change, accepted_options, clients_of, enough_steps, same_protection
 from leakgauge.audit.control import Control
 from leakgauge.audit.questions import QUESTIONS, Question, answers
@@ -74,7 +75,8 @@ class Update:
     several. ``labels`` is the share of labels that the attack found by itself, None where it was given them or where the data has none;
     ``label_accuracy`` is the share that it expected. ``first`` is the index of the first private image. The client took ``local_steps``
     in all, on ``batches`` different minibatches of ``batch`` images. ``captured`` is what is known of an update that a real client sent;
-    None for a simulated one. ``control`` is how the same attack does where it must work.
+    None for a simulated one. ``control`` is how the same attack does where it must work. ``bound`` is what no attack can exceed; if there
+    is none, ``unbounded`` says why.
     """
 
     number: int
@@ -115,6 +117,8 @@ class Update:
     captured: Captured | None = None
     data: DataFacts = USUAL
     control: Control | None = None
+    bound: Bound | None = None
+    unbounded: Unbounded | None = None
 
     @property
     def images(self) -> int:
@@ -610,6 +614,8 @@ def _update(number: int, record: Record) -> Update:
         captured=record.captured,
         data=record.data,
         control=record.control,
+        bound=record.bound if done else None,
+        unbounded=record.unbounded if done else None,
     )
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
 from leakgauge.audit.advice import advise
+from leakgauge.audit.bracket import bracket_sentence, brackets
 from leakgauge.audit.compare import ORDER, Comparison, Difference
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.phrasing import metric, moved
@@ -81,6 +83,11 @@ def summary(records: Sequence[Record], limit: Outcome | None, findings: Findings
                 "over_limit": r.key in failing,
                 "psnr": _mean(r, "psnr"),
                 "ssim": _mean(r, "ssim"),
+                "bound": None if r.bound is None else asdict(r.bound),
+                "unbounded": r.unbounded,
+                "bracket": bracket_sentence(r),
+                "certified": list(r.certified),
+                "identifiable": None if r.identifiable is None else asdict(r.identifiable),
                 "layout": _mean(r, "layout"),
                 "pieces_lead": _mean(r, "pieces_lead"),
                 "seconds": round(r.seconds, 3),
@@ -231,6 +238,7 @@ def run_summary(
         inner += [f"- {plain(verdict.asked)}"]
         inner += [f"  - {plain(kind)}: {plain(what)}" for kind, what in verdict.assumptions]
         inner += [f"  - budget: {plain(verdict.budget)}"] if verdict.budget else []
+    inner += [f"- {plain(said)}" for said in brackets(records)]
     inner += [f"- {code(r.case.name)}: {plain(r.reason)}" for r in records if r.reason]
     inner += [f"- {plain(', '.join(f'{k} {v}' for k, v in records[-1].versions.items()))}"] if records else []
     inner += [f"- report: {code(report)}"] if report else []

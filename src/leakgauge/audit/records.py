@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leakgauge.audit import evidence
+from leakgauge.audit.bounds import Bound, Unbounded
 from leakgauge.audit.case import Case, Change, present_fields
 from leakgauge.audit.cause import TruthTest
 from leakgauge.audit.control import Control
 from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text, safe_command
+from leakgauge.audit.identifiability import Identifiable
 from leakgauge.audit.migrate import migrated
 from leakgauge.audit.questions import Question
 from leakgauge.audit.scoring import Interval, Scores, values_in
@@ -94,7 +96,10 @@ class Record:
     PNG strip (images side by side, 1 pixel gap) relative to the run folder. ``stated`` is what the attack said could be recovered before
     it solved anything, ``label_accuracy`` the share of its labels that it expects to be right, in any order, ``raced`` what an attack
     that tries several others tried. ``finished`` is the time (UTC, ISO 8601) at which the case was done. ``captured`` is None for a
-    simulated client; of a captured update without the truth there are pictures, but neither scores nor a verdict. On disk each score is
+    simulated client; of a captured update without the truth there are pictures, but neither scores nor a verdict. ``bound`` is what no
+    attack can exceed; if there is none, ``unbounded`` says why, where that is known. ``certified`` says of each image, in the order of
+    the pictures, whether the attack certified it exact without the truth; it is empty where the attack has no certificates.
+    ``identifiable`` says which directions of the images what was shared determines, where that was measured. On disk each score is
     ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case describes.
     """
 
@@ -131,6 +136,10 @@ class Record:
     finished: str = ""
     captured: Captured | None = None
     question: Question = "updates"
+    bound: Bound | None = None
+    unbounded: Unbounded | None = None
+    certified: tuple[bool, ...] = ()
+    identifiable: Identifiable | None = None
     format: int = FORMAT
 
     def __post_init__(self) -> None:

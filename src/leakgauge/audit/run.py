@@ -34,15 +34,18 @@ from torch import Tensor
 
 import leakgauge
 from leakgauge.audit import evidence, records
+from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Case, tries_enough
 from leakgauge.audit.control import Controls, Extent
-from leakgauge.audit.evaluate import ControlOf, Result, assess, assumed
+from leakgauge.audit.evaluate import ControlOf, Result, assess, assumed, certified_samples
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
+from leakgauge.audit.identifiability import identify
 from leakgauge.audit.null import null_run
 from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
+from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, Reconstruction, Trace, Victim
 from leakgauge.data.facts import USUAL, DataFacts
@@ -79,18 +82,20 @@ def run_all(
     map: CaseMap = here,
     on_record: OnRecord | None = None,
     controls: Extent = "full",
+    directions: bool = False,
 ) -> list[Record]:
     """Runs every case that has no record yet, or whose record is of a crash or withdrawn, and appends its record as soon as it is done.
 
     ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
     order of the cases at the end, so the file does not depend on who was faster. A killed run loses what was under way.
-    Without ``controls`` no negative is evidence, because nobody knows whether the attack works where it must.
+    Without ``controls`` no negative is evidence, because nobody knows whether the attack works where it must. With
+    ``directions`` records say which directions of the images are determined, which takes a derivative for each value of an image.
     """
     done = {record.key: record for record in records.read(folder)} if resume and records.exists(folder) else {}
     todo = [case for case in cases if case.key() not in done or done[case.key()].broken]
     known = (record.control for record in done.values() if record.control is not None)
     ask = None if controls == "none" else Controls(known, starts=controls == "full")
-    for record in map(_Runner(load, folder, ask), todo):
+    for record in map(_Runner(load, folder, ask, directions), todo):
         records.append(folder, record)
         done[record.key] = record
         if on_record is not None:
@@ -118,15 +123,18 @@ class _Runner:
     load: Load
     folder: Path
     controls: Controls | None
+    directions: bool = False
 
     def __call__(self, case: Case) -> Record:
-        return run_case(case, load=self.load, folder=self.folder, controls=self.controls)
+        return run_case(case, load=self.load, folder=self.folder, controls=self.controls, directions=self.directions)
 
     def failed(self, case: Case, reason: str) -> Record:
         return _record(case, "error", reason, began=time.perf_counter())
 
 
-def run_case(case: Case, *, load: Load, folder: Path, controls: Controls | None = None) -> Record:
+def run_case(
+    case: Case, *, load: Load, folder: Path, controls: Controls | None = None, directions: bool = False
+) -> Record:
     """Attacks one case, its null run, the trivial baseline and, where nothing was found, its control, and judges.
 
     ``BadInput`` is the user's and is raised.
@@ -137,9 +145,24 @@ def run_case(case: Case, *, load: Load, folder: Path, controls: Controls | None 
         data = setup.facts
         victim = _described(setup, check_fits(setup))
         attacked = attack_case(case, setup, controls=controls)
-        return _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
+        judged = _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
+        return _with_directions(judged, setup, folder) if directions else judged
     except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
         return _without_result(case, error, began=began, victim=victim, data=data)
+
+
+def _with_directions(record: Record, setup: Setup, folder: Path) -> Record:
+    """The record with what is identifiable in it, and pictures of what is left and what is lost; a note where that cannot be measured."""
+    case = record.case
+    x, y = setup.private(case)
+    try:
+        facts, left, lost = identify(
+            setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), seed=case.seed
+        )
+    except Inapplicable as refusal:
+        return replace(record, notes=(*record.notes, f"directions were not measured: {refusal}"))
+    pictures = save_pictures(case, {"kept": left.float().cpu(), "lost": lost.float().cpu()}, folder)
+    return replace(record, identifiable=facts, pictures={**record.pictures, **pictures})
 
 
 def _judged(
@@ -169,6 +192,8 @@ def _judged(
         verdict=result.verdict,
         test=result.test,
         control=result.control,
+        bound=result.bound if isinstance(result.bound, Bound) else None,
+        unbounded=None if isinstance(result.bound, Bound) else result.bound,
         pictures=save_pictures(case, result.images, folder),
         **_said_by_attack(case, victim, result.reconstruction, folder, order=result.order),
     )
@@ -182,10 +207,15 @@ def _said_by_attack(
         "notes": found.notes,
         "stated": found.stated,
         "label_accuracy": found.label_accuracy,
+        "certified": _in_order(certified_samples(found), order),
         "raced": found.raced,
         "curve": _curve(found.trace),
         "progress": _progress(case, victim, found.trace, folder, order=order),
     }
+
+
+def _in_order(certified: Sequence[bool], order: Tensor | None) -> tuple[bool, ...]:
+    return tuple(certified) if order is None or not certified else tuple(certified[i] for i in order.tolist())
 
 
 def _without_result(case: Case, error: Exception, **known: Any) -> Record:
@@ -248,6 +278,7 @@ def attack_case(
         client=setup.client(case),
         control_of=None if controls is None else partial(controls, **setup.example(), seed=case.seed),
         leaks_undefended=leaks_undefended,
+        defenses=case.build_defenses(),
     )
 
 
@@ -313,8 +344,8 @@ def attack_captured(
     """Attacks a captured observation and writes its record, its pictures and the images (``reconstruction.npz``, in [0, 1]).
 
     ``truth`` are images in [0, 1] and labels, known to the client alone: they are compared with what the attack found, and the attack
-    never sees them. Without them there is no verdict, because a verdict compares with the truth. A client's dropout masks are its own,
-    so a mismatch is measured without dropout, the mean of the masks.
+    never sees them. Without them the verdict rests on what the attack certified, and there is none without a certificate. A client's
+    dropout masks are its own, so a mismatch is measured without dropout, the mean of the masks.
     """
     began, facts = time.perf_counter(), _facts_of(victim, classes=0)
     try:
@@ -362,6 +393,7 @@ def _attack_captured(
             began=began,
             victim=facts,
             assumptions=assumed(attack, seen),
+            verdict=judge_certified(certified_samples(found), assumed(attack, seen)),
             pictures=save_pictures(case, shown, folder),
             **_said_by_attack(case, victim, found, folder),
         )

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit import evidence
-from leakgauge.audit.case import SETUP, AuxiliaryImages, Case
+from leakgauge.audit.case import SETUP, AuxiliaryImages, Case, PublicImages
 from leakgauge.audit.cause import Client
 from leakgauge.audit.evaluate import observe
 from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Victim
 from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.data.facts import USUAL, DataFacts
+from leakgauge.data.reader import read_given
 from leakgauge.errors import BadInput, LeakgaugeError, one_line
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 
@@ -87,10 +88,16 @@ class Setup:
 
     def reveal(self, case: Case) -> tuple[Reveal, ...]:
         """What the case reveals; auxiliary images come from the end of the data, the pool from its beginning."""
-        return tuple(
-            Auxiliary(self._auxiliary(case, known.count)) if isinstance(known, AuxiliaryImages) else known
-            for known in case.build_reveal()
-        )
+        return tuple(self._revealed(case, known) for known in case.build_reveal())
+
+    def _revealed(self, case: Case, known: Reveal | AuxiliaryImages | PublicImages) -> Reveal:
+        match known:
+            case AuxiliaryImages(count=count):
+                return Auxiliary(self._auxiliary(case, count))
+            case PublicImages():
+                return Auxiliary(public_images(known, self.victim, resize=case.resize))
+            case _:
+                return known
 
     def _auxiliary(self, case: Case, count: int) -> Tensor:
         rows = torch.arange(len(self.images))
@@ -101,6 +108,13 @@ class Setup:
                 "give more data or ask for fewer"
             )
         return self.victim.to_input(self.victim.space.encode(self.images[others[-count:]]))
+
+
+def public_images(known: PublicImages, victim: Victim, *, resize: bool) -> Tensor:
+    """The images of a folder as the victim takes them."""
+    channels, height, width = victim.space.shape
+    given = read_given(known.folder, shape=(channels, height, width), resize=resize)
+    return victim.to_input(victim.space.encode(given.images))
 
 
 Load = Callable[[Case], Setup]

@@ -172,7 +172,8 @@ class Verdict:
     check, ``at_reduced_size`` of these only when averaged down. ``glimpsed`` counts the images that beat the null run by the way in
     which they do. ``missed`` is the first check that failed, on the first image that failed one; None where all passed. ``cause`` says why
     nothing was found, or why that is no evidence; None for what leaks. ``lacks`` is what the adversary would need to know, where that is
-    the cause.
+    the cause. ``certified`` images are exact by a certificate of the attack, which needs no truth; if the result was
+    not ``compared`` with the truth, they alone count as reconstructed.
     """
 
     outcome: Outcome
@@ -184,6 +185,8 @@ class Verdict:
     missed: Check | None = None
     cause: Cause | None = None
     lacks: tuple[Knowledge, ...] = ()
+    certified: int = 0
+    compared: bool = True
 
     @property
     def evidence(self) -> Evidence:
@@ -235,8 +238,7 @@ def judge(
     }
     ways = [next((way for way, images in shown.items() if images[i]), None) for i in range(count)]
     whole = reconstructed.count(None)
-    kinds = {a.kind for a in assumptions}
-    kind: Kind = "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
+    kind = _kind(assumptions)
     seen = {way: ways.count(way) for way in Way if way in ways}
     if whole >= SHARE_FOR_FEASIBLE * count:
         outcome, decisive = Outcome.FEASIBLE, reconstructed
@@ -263,6 +265,20 @@ def _cause(test: TruthTest | None, control: bool | None, *, enough: bool) -> Cau
     if control is None:
         return Cause.UNCONTROLLED
     return test.cause if control else Cause.CONTROL
+
+
+def judge_certified(certified: Sequence[bool], assumptions: Sequence[Assumption] = ()) -> Verdict | None:
+    """The verdict on an update whose truth is not known, by certificates alone; None without one, since that says nothing."""
+    count, whole = len(certified), sum(certified)
+    if not whole:
+        return None
+    outcome = Outcome.FEASIBLE if whole >= SHARE_FOR_FEASIBLE * count else Outcome.PARTIAL
+    return Verdict(outcome, _kind(assumptions), count, whole, certified=whole, compared=False)
+
+
+def _kind(assumptions: Sequence[Assumption]) -> Kind:
+    kinds = {a.kind for a in assumptions}
+    return "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
 
 
 def _compared(checks: Sequence[Check], scores: Scores, null: Scores, baseline: Scores) -> list[bool]:

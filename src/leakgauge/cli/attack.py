@@ -28,6 +28,9 @@ class AttackOptions(Threat, Served, CI, Recorded):
     )
 
     first: int = opt(0, "Index of the first private image in the data.", panel="Model and data")
+    directions: bool = opt(
+        False, "Also measure which directions of the images what is shared determines, for small images.", panel="Run"
+    )
     update: Path | None = opt(None, "A captured update (.safetensors or .pt) to attack instead of a simulated one.")
     update_holds: str = opt("delta", "What --update holds: delta, gradient or weights.")
     truth: Path | None = opt(
@@ -56,9 +59,9 @@ def attack(options: AttackOptions) -> int:
     options.promise()
     case, of_plan = case_of(options)
     if options.update is not None:
-        if options.defense or options.server or options.first:
+        if options.defense or options.server or options.first or options.directions:
             raise BadInput(
-                "--update brings what a client sent; it cannot be combined with --first, --server or --defense"
+                "--update brings what a client sent; it cannot be combined with --first, --server, --defense or --directions"
             )
         if options.judges and options.truth is None:
             raise BadInput(
@@ -144,28 +147,31 @@ def shown_progress(screen: Console, name: str) -> Iterator[None]:
 
 
 def _attack(options: AttackOptions, case: Case) -> int:
+    from leakgauge.audit.bracket import brackets
     from leakgauge.audit.run import run_all
     from leakgauge.audit.session import Session, keep_evidence
-    from leakgauge.audit.wording import labels_of
+    from leakgauge.audit.wording import certificates, identifiable, labels_of
     from leakgauge.cli.screen import verdict_table
     from leakgauge.integrations.setups import find
     from leakgauge.report import page
 
     screen, load = Console(quiet=options.quiet), Session(find)
     with shown_progress(screen, case.name):
-        found = run_all([case], load=load, folder=options.folder)
+        found = run_all([case], load=load, folder=options.folder, directions=options.directions)
         keep_evidence(options.folder, [case], load)
     path = page.write(options.folder)
     screen.print(verdict_table(found))
-    for said in filter(None, map(labels_of, found)):
+    for said in filter(
+        None, (*map(labels_of, found), *map(certificates, found), *map(identifiable, found), *brackets(found))
+    ):
         screen.print(said, soft_wrap=True)
     screen.print(f"report: {shown(path)}", soft_wrap=True)
     return options.judge(found, folder=options.folder)
 
 
 def _attack_update(options: AttackOptions, case: Case) -> int:
-    """Attacks a captured update; without the truth there are pictures and the mismatch, but no verdict."""
-    from leakgauge.audit.wording import captured_warnings, case_sentence, explained
+    """Attacks a captured update; without the truth there are pictures, the mismatch, and a verdict only where images are certified."""
+    from leakgauge.audit.wording import captured_warnings, case_sentence, certificates, explained
     from leakgauge.cli.screen import verdict_table
     from leakgauge.integrations.captured import attack_file
     from leakgauge.report import page
@@ -189,7 +195,7 @@ def _attack_update(options: AttackOptions, case: Case) -> int:
         screen.print(verdict_table([found]))
     else:
         lines.append(case_sentence(found))
-    lines += [*captured_warnings(found), f"report: {path}"]
+    lines += [*filter(None, (certificates(found),)), *captured_warnings(found), f"report: {path}"]
     for line in lines:
         screen.print(shown(line), soft_wrap=True)
     return options.judge([found], folder=options.folder)

@@ -173,6 +173,7 @@ def _map(options: AuditOptions) -> CaseMap | None:
 def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer], screen: Console) -> int:
     from leakgauge.audit import records, whole
     from leakgauge.audit.advice import to_do_as_text
+    from leakgauge.audit.bracket import brackets
     from leakgauge.audit.questions import defenses, split, training
     from leakgauge.audit.wording import explanation, flipping
     from leakgauge.cli.screen import verdict_table
@@ -193,6 +194,8 @@ def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer],
     path = run.report()
     if asked:
         screen.print(verdict_table(asked))
+        for said in brackets(asked):
+            screen.print(shown(said), soft_wrap=True, highlight=False)
     if explained is not None:
         text = explanation(explained) if options.explain else flipping(explained)
         screen.print(shown(text), soft_wrap=True, highlight=False)

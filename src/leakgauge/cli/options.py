@@ -249,6 +249,9 @@ class Threat(ModelAndData, Defended):
     attack: str = opt("strongest", "Name of the attack; see leakgauge list. The default tries all that apply.")
     option: Sequence[str] = opt((), "Option of the attack, such as steps=1000 or restarts=4. Repeatable.")
     reveal: Sequence[str] = opt((), "Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable.")
+    public: Path | None = opt(
+        None, "Folder (or file) of images that the server holds, for attacks that learn a prior from them."
+    )
 
     def case(self, *, default: str = "cnn", **more: Any) -> Case:
         """The case that the options describe; its parts are built once, to refuse a wrong option before anything runs."""
@@ -257,7 +260,7 @@ class Threat(ModelAndData, Defended):
         chosen: dict[str, Any] = {
             "attack": self.attack,
             "options": dict(map(option_of, self.option)),
-            "reveal": ("size", *self.reveal),
+            "reveal": ("size", *self.reveal, *(() if self.public is None else (f"public:{self.public}",))),
             "local_steps": self.local_steps,
             "local_lr": self.local_lr,
             "local_epochs": self.local_epochs,

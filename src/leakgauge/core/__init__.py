@@ -355,8 +355,20 @@ class Auxiliary:
             raise BadInput(
                 f"Auxiliary needs images of shape {tuple(victim.space.shape)}, got {tuple(self.images.shape)}"
             )
+        _refuse_private(self.images, x)
         what = f"server holds {len(self.images)} auxiliary images of the same kind"
         return _assume(seen, what, "deployable", auxiliary=self.images)
+
+
+def _refuse_private(images: Tensor, x: Tensor) -> None:
+    """Refuse auxiliary images that the client holds too: what is learned from them would be the truth."""
+    for number, private in enumerate(x):
+        same = (images == private.to(images)).flatten(1).all(1)
+        if bool(same.any()):
+            raise BadInput(
+                f"auxiliary image {int(same.nonzero()[0])} equals private image {number}; the server must not hold what it looks for, so "
+                "leave it out"
+            )
 
 
 @checked

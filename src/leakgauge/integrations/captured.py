@@ -10,12 +10,21 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor
 
-from leakgauge.audit.case import AUXILIARY, REARRANGED, AuxiliaryImages, Case, accepted_options, uses_of
+from leakgauge.audit.case import (
+    AUXILIARY,
+    PUBLIC,
+    REARRANGED,
+    AuxiliaryImages,
+    Case,
+    PublicImages,
+    accepted_options,
+    uses_of,
+)
 from leakgauge.audit.phrasing import plural
 from leakgauge.audit.questions.updates import GUIDED
 from leakgauge.audit.records import Captured, Record, Start
 from leakgauge.audit.run import attack_captured
-from leakgauge.audit.session import embedded
+from leakgauge.audit.session import embedded, public_images
 from leakgauge.channels.facts import is_weight_update, local_steps, public
 from leakgauge.core import (
     AddsClients,
@@ -273,7 +282,11 @@ def with_auxiliary(seen: Observation, victim: Victim, case: Case) -> Observation
                     f"the case wants {wanted.count} auxiliary images, but the data holds {len(images)}; ask for fewer"
                 )
             others = victim.to_input(victim.space.encode(images[: wanted.count]))
-            seen = Auxiliary(others)(seen, victim, others, torch.empty(0), rng=torch.Generator())
+        elif isinstance(wanted, PublicImages):
+            others = public_images(wanted, victim, resize=case.resize)
+        else:
+            continue
+        seen = Auxiliary(others)(seen, victim, others[:0], torch.empty(0), rng=torch.Generator())
     return seen
 
 
@@ -310,12 +323,12 @@ def read_truth(path: Path, victim: Victim, case: Case) -> tuple[Tensor, Tensor]:
 def refuse_in_a_file(case: Case, *, data: str | None) -> None:
     """What a captured update cannot be asked for: the truth is not in it, and of data it needs the server's own alone."""
     known = {spec.partition(":")[0] for spec in case.reveal} - {"size"}
-    if known - {AUXILIARY}:
+    if known - {AUXILIARY, PUBLIC}:
         raise BadInput(
-            f"--update brings what the client sent, running statistics with it; {sorted(known - {AUXILIARY})[0]} cannot be revealed, "
-            "auxiliary:64 can"
+            f"--update brings what the client sent, running statistics with it; {sorted(known - {AUXILIARY, PUBLIC})[0]} cannot be "
+            "revealed, auxiliary:64 can"
         )
-    if (data is not None) != bool(known):
+    if (data is not None) != (AUXILIARY in known):
         raise BadInput(
             "with --update, --data are the server's own images and belong to --reveal auxiliary:64; give both or none"
         )

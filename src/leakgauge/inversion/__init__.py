@@ -20,6 +20,7 @@ from leakgauge.inversion.latent import Latent
 from leakgauge.inversion.matching import Halving, Matching
 from leakgauge.inversion.priors import BatchNormStatistics, GroupConsistency, Norm, Registration, Shift, TotalVariation
 from leakgauge.inversion.progress import watching
+from leakgauge.inversion.sampling import Annealing, FixedLength, Sampling, Spherical
 from leakgauge.inversion.solvers import LBFGS, Adam, AdamW, CosineDecay, Descent, Sign, Steady, StepDecay
 from leakgauge.inversion.starts import Constant, FromSpace, Given, NearTruth, Normal, Revealed, Uniform
 from leakgauge.inversion.statistics import Moments, NormStatistics
@@ -30,6 +31,7 @@ __all__ = [
     "LBFGS",
     "Adam",
     "AdamW",
+    "Annealing",
     "BatchNormStatistics",
     "BiasCounts",
     "ByName",
@@ -44,6 +46,7 @@ __all__ = [
     "ExactStatistics",
     "ExpectedCounts",
     "FirstThatApplies",
+    "FixedLength",
     "FromSpace",
     "Given",
     "GroupConsistency",
@@ -66,9 +69,11 @@ __all__ = [
     "Revealed",
     "RowSum",
     "RunningStatistics",
+    "Sampling",
     "Shift",
     "Sign",
     "SignRule",
+    "Spherical",
     "Steady",
     "StepDecay",
     "Strongest",

@@ -49,7 +49,13 @@ class Latent:
         return True
 
     def begin(
-        self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws | None = None
+        self,
+        x: Tensor,
+        logits: Tensor | None,
+        losses: Losses,
+        space: Space,
+        draws: Draws | None = None,
+        labels: Tensor | None = None,
     ) -> Mover:
         return _LatentMover(self, x, logits, losses, space, draws or Draws.of(len(x)))
 

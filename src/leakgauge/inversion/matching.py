@@ -232,7 +232,8 @@ class Matching:
     def _loop(self, search: Search, x: Tensor, logits: Tensor | None, victim: Victim) -> Trace:
         steps = self.solver.steps
         drops = {} if self.halving is None else self.halving.drops(len(x), steps)
-        move = self.solver.begin(x, logits, search.losses, victim.space, search.problem.draws)
+        problem = search.problem
+        move = self.solver.begin(x, logits, search.losses, victim.space, problem.draws, problem.labels)
         every, frames = max(1, steps // POINTS_IN_TRACE), self.frames or _evenly(steps, SNAPSHOTS)
         at: list[int] = []
         curve: list[Tensor] = []

@@ -78,7 +78,9 @@ class Search:
         """The objective of the given candidates, which belong to ``rows``; better ones are kept."""
         losses = self.objective(x, logits, rows)
         with torch.no_grad():
-            better = losses < self.best[rows]  # False for NaN
+            better = (
+                losses <= self.best[rows]
+            )  # False for NaN; of equal ones the later, as where a blind run has no objective
             self.latest[rows] = losses
             self.best[rows] = torch.where(better, losses, self.best[rows])
             self.best_x[rows] = torch.where(_column(better, x), x, self.best_x[rows])

@@ -38,7 +38,7 @@ class Mover(Protocol):
 class Solver(Protocol):
     """``begin`` returns the mover that the loop calls ``steps`` times. x and logits are changed in place.
 
-    ``draws`` are the random numbers of the rows, for solvers that use any.
+    ``draws`` are the random numbers of the rows, for solvers that use any; ``labels`` (rows, B) their classes where these are known.
 
     ``together``: whether all rows are judged in one call (and may share an engine's batch).
     """
@@ -48,7 +48,13 @@ class Solver(Protocol):
     @property
     def together(self) -> bool: ...
     def begin(
-        self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws | None = None
+        self,
+        x: Tensor,
+        logits: Tensor | None,
+        losses: Losses,
+        space: Space,
+        draws: Draws | None = None,
+        labels: Tensor | None = None,
     ) -> Mover: ...
 
 
@@ -162,7 +168,7 @@ class Sign:
         return gradient.sign()
 
 
-def _check_steps(steps: int) -> None:
+def check_steps(steps: int) -> None:
     if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
         raise BadInput(
             f"an attack needs an integer number of steps of at least 1 and at most {MOST_STEPS}, got {steps!r}"
@@ -185,7 +191,7 @@ class Descent:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_steps(self.steps)
+        check_steps(self.steps)
         if not self.noise >= 0:
             raise BadInput(f"the noise of a step must not be negative, got {self.noise!r}")
 
@@ -194,7 +200,13 @@ class Descent:
         return True
 
     def begin(
-        self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws | None = None
+        self,
+        x: Tensor,
+        logits: Tensor | None,
+        losses: Losses,
+        space: Space,
+        draws: Draws | None = None,
+        labels: Tensor | None = None,
     ) -> Mover:
         return _DescentMover(self, x, logits, losses, space, draws or Draws.of(len(x)))
 
@@ -284,7 +296,7 @@ class LBFGS:
     line_search: bool = False
 
     def __post_init__(self) -> None:
-        _check_steps(self.steps)
+        check_steps(self.steps)
         _check_lr(self.lr)
 
     @property
@@ -292,7 +304,13 @@ class LBFGS:
         return False
 
     def begin(
-        self, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws | None = None
+        self,
+        x: Tensor,
+        logits: Tensor | None,
+        losses: Losses,
+        space: Space,
+        draws: Draws | None = None,
+        labels: Tensor | None = None,
     ) -> Mover:
         return _EachRow([_LBFGSRow(self, x, logits, losses, row) for row in range(len(x))])
 

@@ -16,25 +16,27 @@ from leakgauge.servers.server import brightness, pixels_of
 
 
 class ImprintBlock(nn.Module):
-    """x + u Σ_k relu(⟨w, x⟩ − c_k): every row measures ⟨w, x⟩ and cuts it off at an ascending c_k.
+    """x + u Σ_k a·relu((⟨w, x⟩ − c_k)/a): every row measures ⟨w, x⟩ and cuts it off at an ascending c_k.
 
     Row k of ∂L/∂(weight of ``measure``) sums δ_i x_i over the images with ⟨w, x_i⟩ > c_k; its bias sums the δ_i. δ_i is the same
-    in all rows, so neighbouring rows differ by the images between c_k and c_{k+1}.
+    in all rows, so neighbouring rows differ by the images between c_k and c_{k+1}. The gain a changes nothing but the size of these rows in
+    the gradient, which it multiplies.
 
     Ref: Fowl et al. 2022 — imprint module
     """
 
-    def __init__(self, weight: Tensor, cuts: Tensor, back: Tensor) -> None:
+    def __init__(self, weight: Tensor, cuts: Tensor, back: Tensor, gain: float = 1.0) -> None:
         super().__init__()
+        self.gain = gain
         self.measure = nn.Linear(len(weight), len(cuts))
         self.back = nn.Linear(1, len(weight), bias=False)
         with torch.no_grad():
-            self.measure.weight.copy_(weight.expand(len(cuts), -1))
-            self.measure.bias.copy_(-cuts)
+            self.measure.weight.copy_(weight.expand(len(cuts), -1) / gain)
+            self.measure.bias.copy_(-cuts / gain)
             self.back.weight.copy_(back[:, None])
 
     def forward(self, x: Tensor) -> Tensor:
-        above = F.relu(self.measure(x.flatten(1))).sum(1, keepdim=True)
+        above = self.gain * F.relu(self.measure(x.flatten(1))).sum(1, keepdim=True)
         return x + self.back(above).view_as(x)
 
 
@@ -57,7 +59,8 @@ class ImprintServer:
 
     ``bins`` is the number of rows in the block: an image alone in its bin comes back exactly, images that share one come back mixed.
     The cuts are even over all brightnesses, or at equal mass for the auxiliary images if the server has some. ``change`` is how
-    much the block may change a pixel of a white image, as a share of the range; it changes other images less.
+    much the block may change a pixel of a white image, as a share of the range; it changes other images less. ``gain`` multiplies the
+    block's share of the gradient: where each sample's gradient is clipped, a large one leaves nothing for the other layers.
 
     Deviations: the paper's second layer has one column per bin, all equal. Here the bins are summed before a single column, which
     gives the same gradient with fewer weights. The block's output is added to the image, so the model still works.
@@ -67,10 +70,13 @@ class ImprintServer:
 
     bins: int = 256
     change: float = 0.01
+    gain: float = 1.0
 
     def __post_init__(self) -> None:
         if self.bins < 1:
             raise BadInput(f"an imprint needs at least 1 bin, got {self.bins}")
+        if not self.gain > 0:
+            raise BadInput(f"an imprint needs a positive gain, got {self.gain}")
         if not self.change > 0:
             raise BadInput(
                 f"an imprint must change the image, or no gradient flows back through it; got change={self.change}"
@@ -92,7 +98,7 @@ class ImprintServer:
         most = float((1 - cuts).clamp(min=0).sum())  # the largest Σ_k relu(⟨w, x⟩ − c_k), at a white image
         pixel = 1 / (weight * len(weight))  # the whole range of a pixel, in model space
         back = signs * self.change * pixel / max(most, 1e-12)
-        block = ImprintBlock(weight, cuts - offset, back).to(victim.device, victim.dtype)
+        block = ImprintBlock(weight, cuts - offset, back, self.gain).to(victim.device, victim.dtype)
         return replace(victim, model=WithBlock(block, victim.model), sent_by=repr(self))
 
 

@@ -18,7 +18,6 @@ from leakgauge.attacks.decoder import (
     fit_on,
     public_features,
     train_decoder,
-    training,
 )
 from leakgauge.attacks.decoder.fitting import only_tensor
 from leakgauge.core import Attack, Pixels, Victim, share
@@ -26,6 +25,7 @@ from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.progress import watching
 from leakgauge.models.seeded import seeded
+from leakgauge.priors.decoders import training
 from leakgauge.testing import check_attack, check_part, tiny_images, untouched
 from reproductions.common.decoders import Enhanced, Learned, Normalise
 

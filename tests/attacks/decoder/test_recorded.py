@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.attacks.decoder import Deconvolution, OneCycle, Plateau, fit_on, recipes, training
+from leakgauge.attacks.decoder import Deconvolution, OneCycle, Plateau, fit_on
+from leakgauge.priors.decoders import recipes, training
 
 spec = importlib.util.spec_from_file_location("recordable", Path(__file__).parents[2] / "engine" / "recordable.py")
 assert spec is not None

@@ -19,6 +19,7 @@ from leakgauge.attacks.april.ridge import (
     ridge_from_noise,
     std_from_outside,
 )
+from leakgauge.attacks.certificate import certify
 from leakgauge.channels.facts import local_steps, require_gradients
 from leakgauge.channels.gradient import gradient, gradient_at
 from leakgauge.channels.twice import twice_differentiable
@@ -134,13 +135,18 @@ class AprilClosedForm:
             if size > 1
             else ()
         )
+        labels = labels_or_none(self.labels, victim, seen, seed=seed)
+        proven = certify(
+            victim, seen, x[:1], labels, error=None if stated.lost() or guessed else stated.pixel_error, seed=seed
+        )
         return Reconstruction.single(
             x,
-            labels_or_none(self.labels, victim, seen, seed=seed),
+            labels,
             made_by=repr(self),
             began=began,
             notes=(str(stated), *notes, *mixed, *guessed),
             stated=stated.rows(),
+            certified=proven.expand(size).clone(),
         )
 
     def _ridge(self, system: NoisySystem, weights: Tensor) -> tuple[float, tuple[str, ...]]:

@@ -15,9 +15,21 @@ from leakgauge.attacks.decoder.fitting import (
     fit_on,
     public_features,
 )
-from leakgauge.attacks.decoder.networks import ByShape, Decoder, Deconvolution, Narrowed, Shape, TokenGrid, Vector
-from leakgauge.attacks.decoder.recipes import OneCycle, Plateau, Recipe
-from leakgauge.attacks.decoder.training import FEWEST, History, train_decoder
+from leakgauge.priors.decoders import (
+    FEWEST,
+    ByShape,
+    Decoder,
+    Deconvolution,
+    History,
+    Narrowed,
+    OneCycle,
+    Plateau,
+    Recipe,
+    Shape,
+    TokenGrid,
+    Vector,
+    train_decoder,
+)
 
 DECODERS: dict[str, Callable[..., Decoder]] = {
     "by_shape": ByShape,

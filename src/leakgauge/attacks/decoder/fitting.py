@@ -10,9 +10,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoder.networks import ByShape, Decoder, Shape
-from leakgauge.attacks.decoder.recipes import OneCycle, Plateau, Recipe
-from leakgauge.attacks.decoder.training import CHUNK, History, as_images, chosen, train_decoder
 from leakgauge.core import Assumption, Channel, Defense, Observation, Pixels, Reconstruction, Victim, share
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import own_stream, private_randomness
@@ -20,6 +17,9 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import batch_size
 from leakgauge.measures.image import SLACK
+from leakgauge.priors.decoders.networks import ByShape, Decoder, Shape
+from leakgauge.priors.decoders.recipes import OneCycle, Plateau, Recipe
+from leakgauge.priors.decoders.training import CHUNK, History, as_images, chosen, train_decoder
 
 FEW = 500
 """Public images below which the result says that an attacker with more would do better."""

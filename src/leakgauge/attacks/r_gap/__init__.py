@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from leakgauge.attacks.certificate import certify
 from leakgauge.attacks.found_images import valid_range
 from leakgauge.attacks.r_gap.chain import Layer, read_chain
 from leakgauge.attacks.r_gap.head import Start, starts
@@ -60,9 +61,10 @@ class RGap:
         stated = RankAnalysis(judged, span=float(_box(victim).diff(dim=0).min()), rounding=rounding)
         twins = f"{len(possible)} inputs of the head have this gradient; the one that fits the layers before it best is used"
         x = torch.nan_to_num(flat).view(1, *victim.space.shape).to(victim.device, victim.dtype)
+        labels, error = labels_or_none(self.labels, victim, seen, seed=seed), stated.pixel_error
         return Reconstruction.single(
             victim.space.project(x),
-            labels_or_none(self.labels, victim, seen, seed=seed),
+            labels,
             loss=worst[best],
             made_by=repr(self),
             began=began,
@@ -70,6 +72,7 @@ class RGap:
                 note for note in (str(stated), possible[best].note, twins if len(possible) > 1 else "") if note
             ),
             stated=stated.rows(),
+            certified=certify(victim, seen, x, labels, error=None if stated.lost() else error, seed=seed),
         )
 
     def _require_size(self, layer: Layer) -> None:

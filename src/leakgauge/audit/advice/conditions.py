@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from leakgauge.audit.phrasing import number, plural
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import by_cause, cheapest, effort, interval, points, quality, remedy, seen, waiting
 from leakgauge.core import LABELS_GIVEN
+from leakgauge.measures.rero import noise_for
 
 TRAINING, SPLIT, DEFENSES = "training", "split", "defenses"
 """Anchors of the report's sections, by question."""
@@ -423,7 +425,7 @@ def nothing_to_defend(found: Findings) -> Match | None:
 
 def noise_is_not_dp(found: Findings) -> Match | None:
     """Noise was tried without an accountant: as a defense of updates or features, or as a row that holds."""
-    used = [(u.anchor, spec) for u in _own(found) for spec in u.defenses]
+    used = [(u.anchor, spec) for u in _own(found) if u.bound is None for spec in u.defenses]
     used += [(row.anchor, spec) for row in (found.defenses.holding if found.defenses else ()) for spec in row.defenses]
     used += [(SPLIT, spec) for spec in (found.split.defenses if found.split else ())]
     noisy = [(anchor, spec) for anchor, spec in used if adds_noise(spec)]
@@ -431,6 +433,38 @@ def noise_is_not_dp(found: Findings) -> Match | None:
         return None
     specs = list(dict.fromkeys(spec for _, spec in noisy))
     return Match(tuple(dict.fromkeys(anchor for anchor, _ in noisy)), {"defense": " or ".join(specs[:3])})
+
+
+GUESSES, WISHED = 10, 0.2
+"""Equally likely candidates, and the rate of success that no attack shall exceed: twice that of guessing."""
+TRAINING_STEPS, SAMPLING = 1000, 0.01
+"""A training that the advice computes the noise for too."""
+
+
+@cache
+def _noise_of_a_training() -> float:
+    return noise_for(WISHED, 1 / GUESSES, rate=SAMPLING, steps=TRAINING_STEPS)
+
+
+def noise_for_a_bound(found: Findings) -> Match | None:
+    """Something leaks without noise that bounds it, or the noise bounds less than is wished."""
+    weak = [u for u in _own(found) if u.bound is not None and u.bound.noise < noise_for(WISHED, 1 / GUESSES)]
+    hit = [*(u for u in _realistic(found) if u.leaks and u.bound is None), *weak]
+    if not hit:
+        return None
+    facts = {
+        "noise": f"{noise_for(WISHED, 1 / GUESSES):.2g}",
+        "bound": f"{100 * WISHED:.0f} %",
+        "candidates": GUESSES,
+        "guess": f"{100 / GUESSES:.0f} %",
+        "steps": TRAINING_STEPS,
+        "rate": f"{100 * SAMPLING:.0f} %",
+        "sampled": f"{_noise_of_a_training():.2g}",
+        "now": ""
+        if not weak
+        else f" The noise multiplier tried here is {min(u.bound.noise for u in weak if u.bound):.2g}.",
+    }
+    return Match(_anchors(hit), facts)
 
 
 # The audit itself

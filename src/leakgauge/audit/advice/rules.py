@@ -306,6 +306,17 @@ RULES: tuple[Rule, ...] = (
         "some networks: --attack generative_prior --reveal auxiliary:900.",
     ),
     Rule(
+        name="noise_for_a_bound",
+        severity="know",
+        condition="A plain set-up without diagnostic assumptions leaks, or the noise of a set-up lets some attack succeed more than twice "
+        f"as often as guessing among {conditions.GUESSES} candidates.",
+        when=conditions.noise_for_a_bound,
+        title="For a bound that holds against every attack, train with DP-SGD and a noise multiplier of at least {noise}.",
+        why="Then no attack on one update exceeds {bound} for an image that is one of {candidates} equally likely ones (guessing: {guess})."
+        "{now} A training of {steps} steps that each sample {rate} of the data needs {sampled}; leakgauge.measures.rero.noise_for computes "
+        "it for yours.",
+    ),
+    Rule(
         name="more_images",
         severity="know",
         condition=f"No undefended set-up leaks, and fewer than {conditions.FEWEST_IMAGES} images were attacked.",

@@ -14,11 +14,13 @@ from leakgauge.audit.wording.cases import ENDINGS as ENDINGS
 from leakgauge.audit.wording.cases import bound_sentence as bound_sentence
 from leakgauge.audit.wording.cases import captured_warnings as captured_warnings
 from leakgauge.audit.wording.cases import case_sentence as case_sentence
+from leakgauge.audit.wording.cases import certificates as certificates
 from leakgauge.audit.wording.cases import described as described
 from leakgauge.audit.wording.cases import ending as ending
 from leakgauge.audit.wording.cases import explained as explained
 from leakgauge.audit.wording.cases import explanation as explanation
 from leakgauge.audit.wording.cases import flipping as flipping
+from leakgauge.audit.wording.cases import identifiable as identifiable
 from leakgauge.audit.wording.cases import labels_of as labels_of
 from leakgauge.audit.wording.cases import local_steps as local_steps
 from leakgauge.audit.wording.cases import raced as raced

@@ -23,10 +23,42 @@ from leakgauge.channels.facts import LocalTraining
 from leakgauge.core import Raced
 
 
+def certificates(record: Record) -> str:
+    """Which images of a batch the attack certified; empty where it has no certificates.
+
+    >>> from types import SimpleNamespace
+    >>> certificates(SimpleNamespace(certified=(True, False, True)))
+    'Certified exact without the truth: 2 of 3 images (1, 3).'
+    """
+    if not record.certified:
+        return ""
+    proven = [str(place) for place, one in enumerate(record.certified, start=1) if one]
+    which = f" ({', '.join(proven)})" if proven and len(proven) < len(record.certified) else ""
+    return f"Certified exact without the truth: {len(proven)} of {plural(len(record.certified), 'image')}{which}."
+
+
 def labels_of(record: Record) -> str:
     """:func:`labels_sentence` of a record; empty if it has none."""
     right = None if record.scores is None else record.scores.mean("labels")
     return labels_sentence(record.case.images, record.label_accuracy, right)
+
+
+def identifiable(record: Record) -> str:
+    """How much of the images is determined near the truth; empty where that was not measured.
+
+    >>> from types import SimpleNamespace
+    >>> from leakgauge.audit.identifiability import Identifiable
+    >>> identifiable(SimpleNamespace(identifiable=Identifiable(784, 512, 1e-8, "rounding", 31.42, 2.0, 0.0)))
+    'Near the true images, what is shared determines 512 of 784 directions above rounding; the local limit is a PSNR of 31.4 dB.'
+    """
+    found = record.identifiable
+    if found is None:
+        return ""
+    level = "rounding" if found.source == "rounding" else "the defense's noise"
+    return (
+        f"Near the true images, what is shared determines {found.above} of {plural(found.directions, 'direction')} above {level}; the "
+        f"local limit is a PSNR of {number(found.psnr, 1)} dB."
+    )
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,17 @@ def rule(verdict: Verdict) -> str:
     >>> rule(Verdict(Outcome.PARTIAL, "deployable", 4, glimpsed={Way.CLOSENESS: 1, Way.LAYOUT: 1}, missed=Check("reid", 1, above="zero")))
     '2 of 4 images beat the null run (1 by layout alone); none is reconstructed, missed: re-identified at rank 1 or better (deployable)'
     """
+    if not verdict.compared:
+        are = "image is" if verdict.images == 1 else "images are"
+        return f"{verdict.certified} of {verdict.images} {are} certified exact, without the truth ({verdict.kind})"
     missed = "" if verdict.missed is None else check(verdict.missed)
     count = f"{verdict.reconstructed} of {plural(verdict.images, 'image')}"
     if verdict.reconstructed:
         passes = "passes" if verdict.reconstructed == 1 else "pass"
         reduced = f" ({verdict.at_reduced_size} at reduced size)" if verdict.at_reduced_size else ""
         another = f"; another misses: {missed}" if missed and verdict.outcome is not Outcome.FEASIBLE else ""
-        return f"{count} {passes} every check{reduced}{another} ({verdict.kind})"
+        proven = f"; {verdict.certified} certified exact" if verdict.certified else ""
+        return f"{count} {passes} every check{reduced}{another}{proven} ({verdict.kind})"
     seen = sum(verdict.glimpsed.values())
     if seen:
         alone = [f"{n} by {_WAYS[way]} alone" for way, n in verdict.glimpsed.items() if way in _WAYS]
@@ -85,6 +89,8 @@ def quality(update: Update) -> str:
     """
     said = []
     verdict = update.verdict
+    if verdict is not None and not verdict.compared:
+        return counted(verdict)
     if verdict is not None and verdict.outcome is Outcome.PARTIAL and update.images > 1:
         said.append(counted(verdict))
     if update.evidence != "ssim":

@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit import records as store
+from leakgauge.audit.bracket import bracket_rows, bracket_sentence, hidden_unit, scratch_sentence
 from leakgauge.audit.phrasing import MISSING, duration, memory, metric, plural, thousands
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
@@ -25,8 +26,10 @@ from leakgauge.audit.wording import (
     captured_warnings,
     case_sentence,
     cause_rows,
+    certificates,
     ending,
     explained,
+    identifiable,
     labels_of,
     local_steps,
     raced,
@@ -99,6 +102,10 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "rule": "" if record.verdict is None else rule(record.verdict),
         "sentence": case_sentence(record),
         "bound": bound_sentence(record),
+        "bracket": bracket_sentence(record),
+        "bracket_rows": bracket_rows(record),
+        "hidden_unit": "" if record.bound is None else hidden_unit(record.bound),
+        "scratch": scratch_sentence(record),
         "warnings": captured_warnings(record),
         "explained": explained(record) if done else [],
         "model": case.model,
@@ -119,6 +126,9 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "bars": _bars(number, record) if done else None,
         "metrics": _metric_table(record) if scored else [],
         "labels": labels_of(record),
+        "identifiable": identifiable(record) if done else "",
+        "directions": _directions(record, folder) if done else [],
+        "certificates": certificates(record) if done else "",
         "restarts": _restart_table(record) if done else [],
         "source": case_anchor(number),
     }
@@ -195,6 +205,19 @@ def _groups(record: Record, folder: Path) -> list[dict[str, Any]]:
         first = strips[0]["picture"]
         groups.append({"strips": strips, "first": first.first + 1, "last": first.first + first.count})
     return groups
+
+
+_DIRECTIONS = (("kept", "What is determined"), ("lost", "What is lost (white)"))
+
+
+def _directions(record: Record, folder: Path) -> list[dict[str, Any]]:
+    """Pictures of the directions that are determined and of the pixels that are lost: the first few images of the batch."""
+    strips = []
+    for kind, label in _DIRECTIONS:
+        if record.identifiable is not None and (name := record.pictures.get(kind)):
+            first = pictures(folder, name, count=record.case.images, at_most=_AT_MOST)[0]
+            strips.append({"kind": kind, "label": label, "picture": first, "alt": _alt(label, first, ()), "scores": []})
+    return [{"strips": strips, "first": 1, "last": min(_AT_MOST, record.case.images)}] if strips else []
 
 
 def _alt(label: str, piece: Picture, scores: Sequence[float | None]) -> str:

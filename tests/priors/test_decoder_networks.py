@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from leakgauge.attacks.decoder import DECODERS, ByShape, Deconvolution, Narrowed, TokenGrid, Vector
-from leakgauge.attacks.decoder.networks import ToGrid, channels_last, grid_of
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.priors.decoders.networks import ToGrid, channels_last, grid_of
 from leakgauge.testing import check_part
 
 IMAGE = (3, 64, 64)

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoder.networks import Calibrated
-from leakgauge.attacks.decoder.recipes import Recipe
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import RecordedStep
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
+from leakgauge.priors.decoders.networks import Calibrated
+from leakgauge.priors.decoders.recipes import Recipe
 
 FEWEST = 16
 """Public images below which nothing can be learned, not even a mean."""

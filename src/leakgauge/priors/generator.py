@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.decoder import FEWEST, Decoder, History, OneCycle, Vector, train_decoder
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.measures.image import check_images
+from leakgauge.priors.decoders import FEWEST, Decoder, History, OneCycle, Vector, train_decoder
 
 
 @dataclass(frozen=True, eq=False)

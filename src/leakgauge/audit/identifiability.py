@@ -1,0 +1,125 @@
+"""Which directions of the private images an observation determines near the truth. It explains a verdict and never makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels import DPSGD
+from leakgauge.channels.facts import public
+from leakgauge.core import (
+    AddsClients,
+    AddsNoise,
+    Channel,
+    Defense,
+    Pixels,
+    Signal,
+    Targets,
+    Victim,
+    apply_defenses,
+)
+from leakgauge.core.randomness import private_randomness
+from leakgauge.defenses import Clip, Prune, Withhold
+from leakgauge.errors import Inapplicable
+from leakgauge.measures.spectrum import MOST_PRODUCTS, Spectrum, spectrum
+
+MOST_DIRECTIONS = 4096
+"""Values of the private images together, for which the derivative is taken one by one."""
+
+
+@dataclass(frozen=True)
+class Identifiable:
+    """Of ``directions`` in the private images ``above`` are told by what was shared, at noise of deviation ``noise`` on each number: that
+    of a ``defense``, or the ``rounding`` of its numbers. ``psnr`` is the Cramér-Rao limit for these images, with the range of a pixel as
+    the only prior knowledge. ``largest`` and ``smallest`` are singular values of the derivative, per unit of a pixel's range.
+    """
+
+    directions: int
+    above: int
+    noise: float
+    source: Literal["rounding", "defense"]
+    psnr: float
+    largest: float
+    smallest: float
+
+
+def identify(
+    victim: Victim, channel: Channel, x: Tensor, y: Targets, *, defenses: Sequence[Defense] = (), seed: int = 0
+) -> tuple[Identifiable, Tensor, Tensor]:
+    """The facts, what is left of ``x`` (model space) without the lost directions, and for each pixel the share that is lost.
+
+    Both are images in [0, 1]. The derivative is that of the channel at the truth, in float64, with dropout masks fixed. Of defenses, noise
+    counts as noise, what is withheld or pruned does not count, and clipping scales; others are refused.
+    """
+    if not isinstance(victim.space, Pixels):
+        raise Inapplicable("directions are measured for images")
+    for one in defenses:
+        if not isinstance(one, AddsNoise | Clip | Prune | Withhold):
+            raise Inapplicable(f"what {one!r} leaves of a direction is not computed: it has no useful derivative")
+    if x.numel() > MOST_DIRECTIONS:
+        raise Inapplicable(
+            f"{x.numel()} values are too many directions to measure one by one (at most {MOST_DIRECTIONS})"
+        )
+    rounding = torch.finfo(victim.dtype).eps
+    exact = replace(victim, model=victim.model.double())
+    known, plain = public(channel), [one for one in defenses if not isinstance(one, AddsNoise)]
+    images, space = victim.space.decode(x).double(), victim.space
+    low, high = space.bounds
+
+    def sent(pixels: Tensor) -> Signal:
+        with private_randomness(seed, exact.device):
+            return known(exact, space.encode(low + (high - low) * pixels), y)
+
+    kept = apply_defenses(exact, known, _detached(sent(images)), plain, rng=torch.Generator().manual_seed(seed))
+    size = sum(value.numel() for value in kept.values())
+    if size * x.numel() > MOST_PRODUCTS:
+        raise Inapplicable(
+            f"{x.numel()} values by {size} shared numbers are too many to measure (at most {MOST_PRODUCTS} products)"
+        )
+    whole, whole_kept = (_norm(one) for one in (_detached(sent(images)), kept))
+    factor = whole_kept / whole if any(isinstance(one, Clip) for one in plain) and whole else 1.0
+    masks = {name: (value != 0).double() * factor for name, value in kept.items()}
+
+    def flat(pixels: Tensor) -> Tensor:
+        signal = sent(pixels)
+        return torch.cat([(signal[name] * mask).flatten() for name, mask in masks.items()])
+
+    found = spectrum(flat, images)
+    added = _noise(known, defenses, kept, len(x))
+    noise = max(added, rounding * found.scale)
+    facts = Identifiable(
+        directions=x.numel(),
+        above=found.above(noise),
+        noise=noise,
+        source="defense" if added >= rounding * found.scale else "rounding",
+        psnr=found.psnr(noise) if noise > 0 else 0.0,
+        largest=float(found.values[0]),
+        smallest=float(found.values[-1]),
+    )
+    return facts, *_pictures(found, images, noise)
+
+
+def _pictures(found: Spectrum, images: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    grey = torch.full_like(images, 0.5)
+    left = grey + found.kept((images - grey).flatten(), noise).view_as(images)
+    return left.clamp(0, 1), found.lost(noise).view_as(images).clamp(0, 1)
+
+
+def _noise(channel: Channel, defenses: Sequence[Defense], signal: Signal, samples: int) -> float:
+    """Deviation of all noise on one number together."""
+    own = channel.of if isinstance(channel, AddsClients) else channel
+    parts = [own.noise * own.clip / samples] if isinstance(own, DPSGD) else []
+    parts += [one.deviation(signal) for one in defenses if isinstance(one, AddsNoise)]
+    return sum(part**2 for part in parts) ** 0.5
+
+
+def _detached(signal: Signal) -> Signal:
+    return {name: value.detach() for name, value in signal.items()}
+
+
+def _norm(signal: Signal) -> float:
+    return sum(float(value.square().sum()) for value in signal.values()) ** 0.5

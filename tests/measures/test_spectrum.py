@@ -1,0 +1,69 @@
+"""Spectra of channels whose derivative is known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from leakgauge.errors import BadInput
+from leakgauge.measures.spectrum import SPREAD, spectrum
+
+
+def test_a_linear_channel_has_the_singular_values_of_its_matrix() -> None:
+    rng = torch.Generator().manual_seed(0)
+    matrix = torch.randn(7, 12, generator=rng, dtype=torch.float64)
+    found = spectrum(lambda x: matrix @ x.flatten(), torch.rand(3, 4, generator=rng))
+    assert torch.allclose(found.values[:7], torch.linalg.svdvals(matrix))
+    assert found.values[7:].tolist() == [0.0] * 5
+    assert found.above(1e-9) == 7
+    outside = torch.eye(12, dtype=torch.float64) - torch.linalg.pinv(matrix) @ matrix
+    assert torch.allclose(found.lost(1e-9), outside.diag(), atol=1e-9)
+    change = torch.rand(12, generator=rng, dtype=torch.float64)
+    assert torch.allclose(found.kept(change, 1e-9), change - outside @ change, atol=1e-8)
+
+
+def test_a_quadratic_channel_has_the_derivative_2x() -> None:
+    x = torch.tensor([[0.5, 0.0], [2.0, 1.0]])
+    found = spectrum(lambda x: x.flatten().square(), x)
+    assert found.values.tolist() == [4.0, 2.0, 1.0, 0.0]
+    assert found.scale == pytest.approx(math.sqrt((0.0625 + 16 + 1) / 4))
+
+
+def test_the_limit_is_that_of_a_known_gaussian_problem() -> None:
+    """x + s·noise with a prior of deviation τ has the posterior variance s²τ²/(s² + τ²)."""
+    found = spectrum(lambda x: 3.0 * x.flatten(), torch.zeros(1, 5))
+    s, prior = 0.3 / 3.0, SPREAD
+    assert torch.allclose(
+        found.variances(0.3), torch.full((5,), s**2 * prior**2 / (s**2 + prior**2), dtype=torch.float64)
+    )
+    assert found.psnr(1e9) == pytest.approx(-10 * math.log10(1 / 12))
+    assert found.above(3.0 * SPREAD * 1.01) == 0
+    assert found.above(3.0 * SPREAD * 0.99) == 5
+
+
+def test_a_channel_that_says_nothing() -> None:
+    found = spectrum(lambda x: torch.ones(3, dtype=torch.float64), torch.zeros(2, 2))
+    assert found.values.tolist() == [0.0] * 4
+    linear = spectrum(lambda x: 0.0 * x.flatten().sum()[None], torch.zeros(2))
+    assert linear.above(1e-12) == 0
+
+
+def test_the_gram_matrix_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = torch.Generator().manual_seed(0)
+    matrix, x = torch.randn(9, 6, generator=rng, dtype=torch.float64), torch.rand(6, generator=rng)
+    whole = spectrum(lambda x: (matrix @ x).square(), x)
+    monkeypatch.setattr("leakgauge.measures.spectrum.MOST_ENTRIES", 1)
+    gram = spectrum(lambda x: (matrix @ x).square(), x)
+    assert torch.allclose(gram.values, whole.values, rtol=1e-6)
+    assert torch.allclose(gram.lost(0.1), whole.lost(0.1), atol=1e-6)
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = spectrum(lambda x: x.flatten(), torch.zeros(2))
+    with pytest.raises(BadInput, match="positive noise"):
+        found.variances(0.0)
+    monkeypatch.setattr("leakgauge.measures.spectrum.MOST_PRODUCTS", 3)
+    with pytest.raises(BadInput, match="too large"):
+        spectrum(lambda x: x.flatten(), torch.zeros(2))
