@@ -14,7 +14,7 @@ from pathlib import Path
 from torch import nn
 
 from leakgauge.attacks import dlg, inverting_gradients, linear, r_gap
-from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import score
 from leakgauge.audit.session import one_of_each_class
 from leakgauge.channels import Gradient

@@ -25,7 +25,7 @@ from benchmarks.generative import CASES, table
 from leakgauge.attacks import diffusion, diffusion_guided
 from leakgauge.attacks.diffusion import WithDiffusion
 from leakgauge.audit.case import Case
-from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import score
 from leakgauge.audit.session import embedded
 from leakgauge.channels import Gradient

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from leakgauge.attacks import diffusion, diffusion_guided, inverting_gradients
 from leakgauge.attacks.diffusion import Learning, WithDiffusion
-from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import score
 from leakgauge.channels import Gradient
 from leakgauge.core import Attack, Buffers, Defense, Observation, Pixels, Size, Victim, share

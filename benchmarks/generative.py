@@ -20,7 +20,7 @@ import torch
 
 from leakgauge.attacks import generative_prior, inverting_gradients
 from leakgauge.audit.case import Case
-from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import score
 from leakgauge.audit.session import embedded
 from leakgauge.channels import Gradient

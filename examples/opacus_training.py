@@ -23,10 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from leakgauge import Observation, Pixels, Signal, Victim
 from leakgauge.attacks import inverting_gradients
-from leakgauge.audit import judge, score
-from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.evaluate import assess
 from leakgauge.audit.files import save_strip
-from leakgauge.audit.scoring import trivial_baseline
 from leakgauge.channels import Gradient
 from leakgauge.data import MEAN, STD, fashion
 from leakgauge.errors import MissingExtra
@@ -113,14 +111,14 @@ def main() -> None:
     psnr, verdicts, strip = {}, {}, [private_images]
     for name, noise in (("plain", None), ("clipped alone", 0.0), ("clipped and noised", NOISE)):
         seen = Observation(signal=update(weights, x, y, noise=noise), channel=Gradient(), size=1)
-        found, nothing = attack(victim, seen), null_run(attack, victim, seen, seed=0)
-        scores, null = (score(result, x, y, space=SPACE) for result in (found, nothing))
-        verdict = judge(scores, null, trivial_baseline(private_images))
-        psnr[name], verdicts[name] = scores.psnr[0], verdict.outcome
-        strip.append(SPACE.decode(found.x))
-        print(f"{name}: PSNR {psnr[name]:.1f} dB, without the update {null.psnr[0]:.1f} dB; {verdict.outcome}")
+        works = verdicts["plain"].leaks if verdicts else None  # the control of the attack: it reads the plain update
+        result = assess(attack, victim, seen, x, y, leaks_undefended=works)
+        psnr[name], verdicts[name] = result.scores.psnr[0], result.outcome
+        strip.append(result.images["reconstruction"])
+        without = result.null.psnr[0]
+        print(f"{name}: PSNR {psnr[name]:.1f} dB, without the update {without:.1f} dB; {result.outcome.label}")
     print(f"picture: {options.out / save_strip(options.out, 'original-plain-clipped-noised', torch.cat(strip))}")
-    said = ", ".join(f"{name} {value:.1f} dB ({verdicts[name].replace('_', ' ')})" for name, value in psnr.items())
+    said = ", ".join(f"{name} {value:.1f} dB ({verdicts[name].label})" for name, value in psnr.items())
     print(
         f"Finding: private training spent epsilon {epsilon:.1f}; of a step on one image the same attack reads: {said}."
     )

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from leakgauge.audit.case import Case
+from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import Defended, Update
 from leakgauge.audit.questions.defenses import DefenseRecord, Trial
 from leakgauge.audit.records import Record, VictimFacts
 from leakgauge.audit.scoring import Scores
-from leakgauge.audit.verdict import Cause, Check, Outcome, Verdict, Way
+from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
 from leakgauge.core import Assumption
 
 FEASIBLE, PARTIAL, INFEASIBLE = Outcome.FEASIBLE, Outcome.PARTIAL, Outcome.INFEASIBLE
@@ -26,7 +27,7 @@ def verdict(outcome: Outcome | str, *, images: int = 1, kind: str = "deployable"
     usual: dict[str, Any] = {
         FEASIBLE: {"reconstructed": images},
         PARTIAL: {"glimpsed": {Way.CLOSENESS: images}, "missed": MISSED},
-        INFEASIBLE: {"missed": Check("ssim", 0.05, above="null")},
+        INFEASIBLE: {"missed": Check("ssim", 0.05, above="null"), "cause": Cause.INFORMATION},
         Outcome.INCONCLUSIVE: {"missed": Check("ssim", 0.05, above="null"), "cause": Cause.EFFORT},
     }[found]
     return Verdict(found, kind, images, **{**usual, **facts})  # type: ignore[arg-type]

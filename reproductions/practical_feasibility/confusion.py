@@ -23,7 +23,7 @@ from reproductions.practical_feasibility.attacking import mean, scores_of
 from reproductions.practical_feasibility.freeze_thresholds import checks
 from reproductions.practical_feasibility.setting import RESULTS
 
-OUTCOMES = ("feasible", "partial", "infeasible_within_budget")
+OUTCOMES = ("feasible", "partial", "inconclusive")
 EXPECTED: Mapping[str, Mapping[str, str | None]] = {
     "small": {key: case.paper for key, case in small.CASES.items()},
     "large": {key: case.paper for key, case in large.CASES.items()},
@@ -86,7 +86,7 @@ def table(folder: Path) -> str:
     for which, words in (("verdict", "the adversary's choice"), ("oracle", "the oracle's choice (an upper bound)")):
         counts = confusion(found, which)
         total, never = sum(counts.values()), sum(counts["No", outcome] for outcome in OUTCOMES)
-        lines += [f"| {words}: paper says | feasible | partial | infeasible within budget |", "|---|---|---|---|"]
+        lines += [f"| {words}: paper says | feasible | partial | nothing found |", "|---|---|---|---|"]
         lines += [f"| {word} | " + " | ".join(str(counts[word, o]) for o in OUTCOMES) + " |" for word in ("Yes", "No")]
         strict, wide = (
             f"{_agreement(counts, yes)} of {total} agree (κ = {kappa(counts, yes):.2f})"

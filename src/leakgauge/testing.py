@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import score, score_text
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import (

@@ -7,7 +7,8 @@ from PIL import Image
 from leakgauge.attacks import denoised, diffusion, diffusion_guided, inverting_gradients, linear
 from leakgauge.attacks.denoised import noise_deviation
 from leakgauge.audit import Case, embedded, score
-from leakgauge.audit.evaluate import assumed, null_run
+from leakgauge.audit.evaluate import assumed
+from leakgauge.audit.null import null_run
 from leakgauge.channels import Gradient
 from leakgauge.core import Auxiliary, Observation, Pixels, Reconstruction, Size, Victim, share, uses
 from leakgauge.data.embedded import fashion

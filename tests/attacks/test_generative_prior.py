@@ -6,7 +6,7 @@ import torch
 
 from leakgauge.attacks import fit_generator, generative_prior, inverting_gradients
 from leakgauge.audit import Case, embedded, score
-from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.null import null_run
 from leakgauge.channels import Gradient
 from leakgauge.core import Auxiliary, Pixels, Size, Victim, share
 from leakgauge.data.embedded import fashion

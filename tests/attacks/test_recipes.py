@@ -10,7 +10,7 @@ import torch
 from leakgauge import testing
 from leakgauge.attacks import ATTACKS, dlg, idlg, inverting_gradients, tag
 from leakgauge.audit import Case, embedded, score
-from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.null import null_run
 from leakgauge.audit.plan import default_cases
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share

@@ -12,6 +12,7 @@ from leakgauge.audit.advice import EXCLUSIVE, RULES, SHOWN, Rule, advise, as_tex
 from leakgauge.audit.advice.conditions import FEWEST_IMAGES
 from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Change
+from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import (
     Defenses,
     Findings,
@@ -24,7 +25,7 @@ from leakgauge.audit.findings import (
     Updates,
 )
 from leakgauge.audit.questions import QUESTIONS
-from tests.made import FEASIBLE, defended, ended, update
+from tests.made import FEASIBLE, defended, ended, update, verdict
 from tests.made import INFEASIBLE as HELD
 
 EVAL = ("client computes its update in eval mode",)
@@ -37,6 +38,7 @@ PARTLY = ended(PLAIN, "partial", number=3, name="cnn in part", ssim=0.41, psnr=1
 HELPED = replace(LEAK, number=4, name="cnn, eval mode", mode="eval", batch=4, diagnostic=EVAL, ssim=0.83)
 GUARDED = replace(LEAK, number=5, name="cnn, pruned", batch=4, defenses=("prune:0.5",), ssim=0.77)
 SHORT = ended(PLAIN, "inconclusive", number=6, name="cnn, too short", steps=150, enough_steps=480)
+FAILED = replace(PLAIN, number=11, verdict=verdict("inconclusive", images=4, cause=Cause.SEARCH))
 MANY = replace(PLAIN, batch=FEWEST_IMAGES)
 
 WATCHED = Training(
@@ -104,6 +106,7 @@ FIRES: dict[str, Findings] = {
     "resume": split(finished=False, recommended=None),
     "more_steps": updates(replace(PLAIN, steps=500)),
     "not_enough_effort": updates(SHORT),
+    "not_evidence": updates(FAILED),
     "prior_too": updates(PLAIN, LEAK),
     "more_images": updates(PLAIN),
     "no_proof": updates(PLAIN),
@@ -145,6 +148,7 @@ SILENT: dict[str, Findings] = {
     "resume": split(finished=True),
     "more_steps": updates(replace(PLAIN, steps=4800), SHORT),
     "not_enough_effort": updates(PLAIN, LEAK),
+    "not_evidence": updates(PLAIN, SHORT),
     "prior_too": updates(PLAIN, replace(PLAIN, number=8, attack="generative_prior")),
     "more_images": updates(MANY),
     "no_proof": updates(PLAIN, PARTLY),
@@ -204,8 +208,9 @@ def test_the_words_are_filled_with_what_was_measured(rule: Rule):
         ("more_images", "None of 4 images was reconstructed|up to 53 % of all images"),  # 1 - 0.05^(1/4)
         ("more_steps", "at least 4800|after 500 steps"),
         ("not_enough_effort", "1 set-up|after 150 steps|Below 480|4800"),
+        ("not_evidence", "1 set-up|the search failed|--budget|--reveal auxiliary:64"),
         ("repair_errors", "cnn, train mode, batch 4 (out of memory)"),
-        ("larger_batches", "smaller than 4|From a batch of 1 the verdict is feasible|from 4 it is infeasible within budget"),
+        ("larger_batches", "smaller than 4|From a batch of 1 the verdict is feasible|from 4 it is infeasible"),
     ],
 )  # fmt: skip
 def test_numbers_in_the_sentences(name: str, words: str):

@@ -26,7 +26,7 @@ def test_it_is_another_threat_model_and_does_not_fail_the_gate(tmp_path):
     assert gate.exit_code([replace(read, case=replace(case, change=None))], Outcome.INFEASIBLE) == gate.EXIT_CODE
     found = updates_of(run)
     said = on_updates(found)
-    assert said.badge == "Held within budget"
+    assert said.badge == "Held"
     (line,) = [one for one in said.sentences if "keep to the protocol" in one]
     assert line.startswith(
         "If the server does not keep to the protocol (another threat model; server sends another model"

@@ -81,7 +81,7 @@ def test_a_whole_summary_with_hostile_names(name):
     assert "href" not in html
     assert html.count("<details>") == html.count("</details>") == 1
     assert html.count("<h3>") == 1
-    assert html.count("<td>") == 2 * 5
+    assert html.count("<td>") == 2 * 6
 
 
 def test_the_verdict_comes_first_then_the_gate_then_the_table():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from leakgauge.audit import records
+from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.migrate import verdict_of
 from leakgauge.audit.questions import defenses, split, training
@@ -25,9 +26,15 @@ def lines(name: str) -> list[dict]:
     return [json.loads(line) for line in (OLD / name).read_text(encoding="utf-8").splitlines()]
 
 
+def read_as(outcome: str | None) -> str | None:
+    """Until the truth was tested, nobody knew why nothing was found."""
+    return "inconclusive" if outcome == "infeasible_within_budget" else outcome
+
+
 def test_every_record_keeps_its_verdict_scores_and_change():
     old, new = lines("records.jsonl"), records.read(OLD)
-    assert [(r.key, r.outcome, r.reason) for r in new] == [(o["key"], o["verdict"], o["reason"]) for o in old]
+    assert [(r.key, r.outcome, r.reason) for r in new] == [(o["key"], read_as(o["verdict"]), o["reason"]) for o in old]
+    assert {r.verdict.cause for r in new if r.verdict and not r.outcome.leaks} == {Cause.UNTESTED}
     for before, after in zip(old, new, strict=True):
         assert after.case.key() == before["key"]  # a resumed run finds what is done
         assert after.verdict is not None
@@ -41,7 +48,7 @@ def test_every_record_keeps_its_verdict_scores_and_change():
 
 def test_trials_scan_and_training_are_read():
     old, new = lines("defenses.jsonl"), defenses.read(OLD)
-    assert [(r.key, r.outcome) for r in new] == [(o["key"], o["verdict"]) for o in old]
+    assert [(r.key, r.outcome) for r in new] == [(o["key"], read_as(o["verdict"])) for o in old]
     assert all(r.trial.key() == r.key for r in new)
     assert split.read_plan(OLD).audited
     assert training.read(OLD).about["audited"]

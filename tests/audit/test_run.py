@@ -14,8 +14,8 @@ from leakgauge.attacks import ATTACKS, linear
 from leakgauge.audit import files, records, scoring
 from leakgauge.audit import run as running
 from leakgauge.audit.case import Case
-from leakgauge.audit.evaluate import null_run
 from leakgauge.audit.files import save_strip
+from leakgauge.audit.null import null_run
 from leakgauge.audit.records import Curve, VictimFacts
 from leakgauge.audit.run import run_all, run_case
 from leakgauge.audit.session import Setup

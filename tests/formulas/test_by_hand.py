@@ -270,7 +270,7 @@ class TestVerdict:
         assert self.verdict(0.37, 15.0, null=(0.0, 8.0)) == "partial"  # SSIM below 0.38
         assert self.verdict(0.45, 15.0, null=(0.1, 8.0)) == "partial"  # less than 0.36 above the null run
         assert self.verdict(0.51, 12.4) == "partial"  # less than 0.5 dB above the baseline
-        assert self.verdict(0.35, 8.9) == "infeasible_within_budget"  # less than 1 dB above the null run
+        assert self.verdict(0.35, 8.9) == "inconclusive"  # less than 1 dB above the null run
         assert self.verdict(0.9, 8.9) == "partial"  # by SSIM alone
         assert self.verdict(0.51, 15.0, baseline=(0.5, 12.0)) == "partial"
 

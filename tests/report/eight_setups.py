@@ -174,7 +174,7 @@ def make_record(
 
 
 def build(folder: Path) -> list[Record]:
-    """Eight set-ups: two feasible, two partial, two infeasible within budget, one refused, one broken off."""
+    """Eight set-ups: two feasible, two partial, two infeasible, one refused, one broken off."""
     return [
         make_record(
             folder,

@@ -149,8 +149,8 @@ def test_the_library_has_the_threshold_that_was_frozen():
 def test_agreement_with_the_paper_is_said_with_kappa():
     """6 Yes and 12 No, none of them feasible by us: 12 agree, which is what answering No would score."""
     counts = {(word, outcome): 0 for word in ("Yes", "No") for outcome in confusion.OUTCOMES}
-    counts |= {("Yes", "partial"): 3, ("Yes", "infeasible_within_budget"): 3}
-    counts |= {("No", "partial"): 4, ("No", "infeasible_within_budget"): 8}
+    counts |= {("Yes", "partial"): 3, ("Yes", "inconclusive"): 3}
+    counts |= {("No", "partial"): 4, ("No", "inconclusive"): 8}
     assert confusion.kappa(counts, ("feasible",)) == pytest.approx(0.0)
     assert confusion.kappa(counts, ("feasible", "partial")) == pytest.approx(0.16, abs=0.005)
 

@@ -18,7 +18,7 @@ from leakgauge.audit.phrasing import number, plural
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Evidence, Outcome
-from leakgauge.audit.wording import interval
+from leakgauge.audit.wording import interval, why
 from leakgauge.errors import BadInput
 
 Direction = Literal["worse", "lost", "better", "new", "different", "same", "unclear"]
@@ -166,6 +166,9 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
     notes += [f"{name} differ: {x} and {y}" for name, (x, y) in spent.items() if x != y]
     if _differ(a, b, folders):
         notes.append("the private images differ")
+    reasons = [why(r.verdict) if r.verdict is not None else "" for r in (a, b)]
+    if reasons[0] != reasons[1] and all(reasons):
+        notes.append(f"why nothing was found: {reasons[0]} before, {reasons[1]} after")
     if a.case.seed != b.case.seed:
         notes.append(f"seeds differ: {a.case.seed} and {b.case.seed}")
     direction = verdict_direction(a.outcome, b.outcome)

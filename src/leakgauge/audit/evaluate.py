@@ -6,7 +6,8 @@ import base64
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -14,14 +15,16 @@ from torch import Tensor
 from leakgauge.attacks import strongest
 from leakgauge.audit.bounds import Bound, Unbounded, bound_of
 from leakgauge.audit.case import earns_negative
+from leakgauge.audit.cause import Cause, Client, TruthTest, explain
+from leakgauge.audit.control import Control, Controls
 from leakgauge.audit.files import strip
+from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import Paired, Perceptual, Scores, pair_images, score_images_in_order, trivial_baseline
 from leakgauge.audit.verdict import Outcome, Verdict, judge
 from leakgauge.channels.facts import is_weight_update
 from leakgauge.core import (
     Assumption,
     Attack,
-    Blindable,
     Channel,
     Defense,
     Observation,
@@ -34,6 +37,7 @@ from leakgauge.core import (
     share,
 )
 from leakgauge.core.defaults import plain_defaults
+from leakgauge.core.randomness import own_stream
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.families.patches import patch_side
@@ -50,7 +54,8 @@ class Result:
     """What an attack came to, and what it is measured against.
 
     ``scores`` are of the attack, ``null`` of the same attack without the signal (``nothing``), ``baseline`` of a crude picture of the
-    truth, ``start`` of what was revealed to start from. ``restarts`` maps a metric to its mean over the batch for each restart.
+    truth, ``start`` of what was revealed to start from. ``test`` says why the attack failed, if it did, ``control`` how the same attack
+    does where it must work; None where that was not tried. ``restarts`` maps a metric to its mean over the batch for each restart.
     ``images`` maps truth / reconstruction / null / baseline to images in [0, 1], all in the order of the truth; ``order`` says which
     image of ``reconstruction`` is which of these. ``bound`` is what no attack can exceed, or why there is no such bound.
     """
@@ -65,6 +70,8 @@ class Result:
     victim: str
     channel: str
     start: Scores | None = None
+    test: TruthTest | None = None
+    control: Control | None = None
     restarts: Mapping[str, Sequence[float]] = field(default_factory=dict)
     images: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
@@ -89,6 +96,12 @@ class Result:
         return f"<pre>{html.escape(str(self))}</pre><table>{''.join(rows)}</table>"
 
 
+class ControlOf(Protocol):
+    """Runs the positive control of an attack on the architecture of a victim."""
+
+    def __call__(self, attack: Attack, victim: Victim, seen: Observation, /, *, starts: bool) -> Control: ...
+
+
 HEIGHT = 96
 """Of a picture in a notebook, in pixels."""
 
@@ -110,8 +123,8 @@ def evaluate(
     """Shares ``x, y`` (model space) through ``channel``, attacks what was sent, and judges what the attack found.
 
     ``attack`` is :func:`~leakgauge.attacks.strongest` unless another is named. It sees what ``share`` gives it and never the truth. An
-    attack that finds nothing after fewer steps than :func:`earns_negative` asks for is inconclusive. ``reveal`` is what it knows beyond
-    the signal; the verdict lists it.
+    attack that finds nothing after fewer steps than :func:`earns_negative` asks for is inconclusive; after enough of them, its positive
+    control is run too. ``reveal`` is what it knows beyond the signal; the verdict lists it.
     ``pool`` holds other images, in [0, 1]: with at least twenty, a reconstruction counts only if it is closest to its own original.
 
     >>> from leakgauge import testing
@@ -123,8 +136,19 @@ def evaluate(
     """
     seen = observe(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
     attack = strongest() if attack is None else attack
-    enough = earns_negative(attack)
-    return assess(attack, victim, seen, x, y, seed=seed, pool=pool, enough=enough, defenses=defenses)
+    return assess(
+        attack,
+        victim,
+        seen,
+        x,
+        y,
+        seed=seed,
+        pool=pool,
+        enough=earns_negative(attack),
+        client=Client(y, channel, own_stream(seed, "client")),
+        control_of=partial(Controls(), x=x[:1], y=y[:1], seed=seed),
+        defenses=defenses,
+    )
 
 
 def observe(
@@ -165,11 +189,17 @@ def assess(
     pool: Tensor | None = None,
     nothing: Reconstruction | None = None,
     enough: bool = True,
+    client: Client | None = None,
+    control_of: ControlOf | None = None,
+    leaks_undefended: bool | None = None,
     defenses: Sequence[Defense] | None = None,
 ) -> Result:
-    """Attacks an observation of ``x, y`` and judges; labels are not scored if ``y`` is None. ``nothing`` is the null run, where it is
-    known already; ``enough`` is whether a negative would count. ``defenses`` are those that changed what was seen, None if that is not
-    known.
+    """Attacks an observation of ``x, y`` and judges; labels are not scored if ``y`` is None.
+
+    ``nothing`` is the null run, where it is known already; ``enough`` is whether the attack tried enough. ``client`` is what only the
+    client knows, for the truth test; without it the labels ``y`` are. ``control_of`` runs the positive control where
+    nothing was found; ``leaks_undefended``, of the same attack on the same images, takes its place. ``defenses`` are those that changed
+    what was seen, None if that is not known.
     """
     if isinstance(victim.space, Tokens):
         raise BadInput("token ids are no image; use evaluate_text, or compare them with score_text")
@@ -185,10 +215,38 @@ def assess(
 
     own, blind = paired(found), paired(nothing)
     trivial, known = trivial_baseline(truths, lpips=lpips), assumed(attack, seen)
+
+    def judged(scores: Scores, **tested: Any) -> Verdict:
+        return judge(scores, blind.scores, trivial, known, enough=enough, **tested)
+
+    def shows(image: Tensor) -> bool:
+        scores = pair_images(victim.space.decode(image), truths, pool=pool, lpips=lpips, tile=tile).scores
+        return judged(scores).outcome.leaks
+
+    client = Client(y, seen.channel, None) if client is None and y is not None else client
+    test = control = None
+    negative = not judged(own.scores).outcome.leaks
+    if client is not None and len(found.x) == len(x):
+        test = explain(
+            attack,
+            victim,
+            seen,
+            found,
+            x,
+            client,
+            nothing=nothing,
+            shows=shows,
+            thorough=enough and negative,
+            seed=seed,
+        )
+    verdict = judged(own.scores, test=test, control=leaks_undefended)
+    if control_of is not None and test is not None and enough and negative:
+        control = control_of(attack, victim, seen, starts=test.cause is Cause.SEARCH)
+        verdict = judged(own.scores, test=test, control=control.passed)
     return Result(
-        verdict=replace(
-            judge(own.scores, blind.scores, trivial, known, enough=enough), certified=sum(certified_samples(found))
-        ),
+        verdict=replace(verdict, certified=sum(certified_samples(found))),
+        test=test,
+        control=control,
         scores=own.scores,
         null=blind.scores,
         baseline=trivial,
@@ -227,23 +285,6 @@ def _by_restart(
     ]
     means = [one.means() for one in scored]
     return {name: [one[name] for one in means] for name in BY_RESTART if name in means[0]}
-
-
-def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int = 0) -> Reconstruction:
-    """The same attack without any information in the signal.
-
-    An attack by matching runs on its priors alone, from the same starts. Any other is given the signal of pure noise.
-    """
-    if isinstance(attack, Blindable):
-        return attack.blind()(victim, seen, seed=seed)
-    rng = torch.Generator().manual_seed(seed)
-    size = seen.size or 1
-    noise = victim.to_input(victim.space.start(size, rng))
-    with torch.no_grad():
-        labels = victim(noise).argmin(-1)  # an unlikely class, so the gradient does not vanish
-    signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}
-    blank = Observation(signal=signal, channel=seen.channel, size=seen.size)
-    return attack(victim, blank, seed=seed)
 
 
 @runtime_checkable

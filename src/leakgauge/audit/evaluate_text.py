@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.audit.evaluate import assumed, null_run, observe
+from leakgauge.audit.evaluate import assumed, observe
+from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import TextScores, score_text
 from leakgauge.audit.text_verdict import TextVerdict, judge_text, strongest_null
 from leakgauge.core import (

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from leakgauge.audit import records
 from leakgauge.audit.bounds import Bound, Unbounded
 from leakgauge.audit.case import Change, accepted_options, clients_of, enough_steps, same_protection
+from leakgauge.audit.control import Control
 from leakgauge.audit.questions import QUESTIONS, Question, answers
 from leakgauge.audit.questions import defenses as defense_records
 from leakgauge.audit.questions import split as scan_records
@@ -74,7 +75,8 @@ class Update:
     several. ``labels`` is the share of labels that the attack found by itself, None where it was given them or where the data has none;
     ``label_accuracy`` is the share that it expected. ``first`` is the index of the first private image. The client took ``local_steps``
     in all, on ``batches`` different minibatches of ``batch`` images. ``captured`` is what is known of an update that a real client sent;
-    None for a simulated one. ``bound`` is what no attack can exceed; if there is none, ``unbounded`` says why.
+    None for a simulated one. ``control`` is how the same attack does where it must work. ``bound`` is what no attack can exceed; if there
+    is none, ``unbounded`` says why.
     """
 
     number: int
@@ -114,6 +116,7 @@ class Update:
     model: str = ""
     captured: Captured | None = None
     data: DataFacts = USUAL
+    control: Control | None = None
     bound: Bound | None = None
     unbounded: Unbounded | None = None
 
@@ -610,6 +613,7 @@ def _update(number: int, record: Record) -> Update:
         model=case.model,
         captured=record.captured,
         data=record.data,
+        control=record.control,
         bound=record.bound if done else None,
         unbounded=record.unbounded if done else None,
     )

@@ -20,7 +20,7 @@ from leakgauge.audit.phrasing import metric, moved
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
-from leakgauge.audit.wording import LIMITS, Statement, raced, rule, statements
+from leakgauge.audit.wording import LIMITS, Statement, cause_rows, raced, rule, statements, why
 from leakgauge.errors import BadInput, harmless
 
 EXIT_CODE = 3
@@ -76,6 +76,9 @@ def summary(records: Sequence[Record], limit: Outcome | None, findings: Findings
                 "status": r.status,
                 "verdict": r.outcome,
                 "rule": "" if r.verdict is None else rule(r.verdict),
+                "cause": None if r.verdict is None else r.verdict.cause,
+                "lacks": [] if r.verdict is None else list(r.verdict.lacks),
+                "control": None if r.control is None else r.control.passed,
                 "reason": r.reason,
                 "over_limit": r.key in failing,
                 "psnr": _mean(r, "psnr"),
@@ -161,6 +164,7 @@ def junit(records: Sequence[Record], limit: Outcome | None, findings: Findings |
         if r.verdict is not None:
             figures = (f"SSIM {_figure(r.scores, 'ssim')}", f"PSNR {_figure(r.scores, 'psnr')}")
             said = [f"verdict: {r.verdict.outcome.label}", ", ".join(figures), f"rule: {rule(r.verdict)}", raced(r)]
+            said += [f"{name}: {value}" for name, value in cause_rows(r)]
             ElementTree.SubElement(case, "system-out").text = _printable("\n".join(filter(None, said)))
     if unjudged:
         case = ElementTree.SubElement(suite, "testcase", name="gate", classname="leakgauge", time="0.000")
@@ -220,7 +224,7 @@ def run_summary(
     lines += [plain(first.text), ""] if first else []
     lines += [*_gate(records, limit), ""]
     rows = [_row(record) for record in records]
-    head = ("set-up", "verdict", "SSIM", "PSNR", "null PSNR")
+    head = ("set-up", "verdict", "SSIM", "PSNR", "null PSNR", "why")
     lines += [*_table(head, rows[:ROWS]), ""] if rows else []
     lines += [f"- **{plain(v.asked)}** {plain(v.badge)}: {plain(v.text)}" for v in answered[1:]]
     lines += [""] if answered[1:] else []
@@ -292,7 +296,7 @@ def _gate(records: Sequence[Record], limit: Outcome | None) -> list[str]:
 
 def _row(record: Record) -> tuple[str, ...]:
     figures = (_figure(record.scores, "ssim"), _figure(record.scores, "psnr"), _figure(record.null, "psnr"))
-    return code(record.case.name), _word(record), *figures
+    return code(record.case.name), _word(record), *figures, plain("" if record.verdict is None else why(record.verdict))
 
 
 def _word(record: Record) -> str:

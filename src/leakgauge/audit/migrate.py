@@ -36,8 +36,9 @@ def migrated(fields: Mapping[str, Any], format: int) -> dict[str, Any]:
     """The fields of a record in the present ``format``; a line without a format number is one of 0.1."""
     if fields.get("format") == format:
         return dict(fields)
-    if fields.get("format") == 3:  # one attack each, so nothing raced
-        return {**fields, "raced": (), "format": format}
+    if fields.get("format") in (3, 4):  # until 4 there was one attack each, so nothing raced
+        raced = fields["raced"] if fields["format"] == 4 and "raced" in fields else ()
+        return {**fields, "raced": raced, "verdict": unearned(fields.get("verdict")), "format": format}
     if "format" in fields:
         raise Misfit(f"format {fields['format']!r} is not known")
     old = dict(fields)
@@ -50,7 +51,7 @@ def migrated(fields: Mapping[str, Any], format: int) -> dict[str, Any]:
         "null": fields.get("null") or None,
         "baseline": fields.get("baseline") or None,
         "start": start,
-        "verdict": verdict_of(fields),
+        "verdict": unearned(verdict_of(fields)),
         "stated": fields.get("stated") or (),
         "intervals": fields.get("intervals") or {},
         "progress": fields.get("progress") or (),
@@ -62,8 +63,10 @@ def migrated(fields: Mapping[str, Any], format: int) -> dict[str, Any]:
 
 def migrated_defense(fields: Mapping[str, Any], format: int) -> dict[str, Any]:
     """As :func:`migrated`, for a trial of a defense."""
-    if fields.get("format") in (3, format):
-        return {**fields, "format": format}
+    if fields.get("format") == format:
+        return dict(fields)
+    if fields.get("format") in (3, 4):
+        return {**fields, "verdict": unearned(fields.get("verdict")), "format": format}
     if "format" in fields:
         raise Misfit(f"format {fields['format']!r} is not known")
     old = {name: value for name, value in fields.items() if name not in ("rule", "metrics")}
@@ -72,7 +75,7 @@ def migrated_defense(fields: Mapping[str, Any], format: int) -> dict[str, Any]:
         "scores": fields.get("metrics") or None,
         "null": fields.get("null") or None,
         "baseline": fields.get("baseline") or None,
-        "verdict": verdict_of(fields),
+        "verdict": unearned(verdict_of(fields)),
         "format": format,
     }
 
@@ -107,6 +110,13 @@ def migrated_case(fields: Mapping[str, Any]) -> dict[str, Any]:
     change = None if found is None else {"name": found[2], "kind": found[1]}
     trained = {} if "local_epochs" in fields else {"local_steps": 1, "local_epochs": fields.get("local_steps", 1)}
     return {**fields, **trained, "change": fields.get("change", change)}
+
+
+def unearned(verdict: Any) -> Any:
+    """A negative of a version that did not test the truth: nobody knows why nothing was found, so it is no evidence."""
+    if not isinstance(verdict, Mapping) or verdict.get("outcome") != "infeasible_within_budget":
+        return verdict
+    return {**verdict, "outcome": "inconclusive", "cause": "untested"}
 
 
 def verdict_of(fields: Mapping[str, Any]) -> dict[str, Any] | None:

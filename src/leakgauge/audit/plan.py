@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from leakgauge.audit.case import SETUP, Case, accepted_options, enough_steps, present_fields, with_steps
+from leakgauge.audit.control import EXTENTS, GIVEN, Extent
 from leakgauge.audit.files import json_text, read_json, write_whole
 from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.questions import Question
@@ -123,7 +124,7 @@ class Plan:
     """What the audit does. ``refusals`` maps a question that cannot be answered to the reason.
 
     ``estimates`` holds the seconds that each question may still take, ``planning`` those that went into finding out; the first attacks
-    of a scan, which count, are in neither.
+    of a scan, which count, are in neither. ``controls`` says which controls of the attack there is time for.
     """
 
     request: Request
@@ -136,6 +137,7 @@ class Plan:
     estimates: Mapping[str, float] = field(default_factory=dict)
     planning: float = 0.0
     notes: tuple[str, ...] = ()
+    controls: Extent = "full"
 
     @property
     def questions(self) -> tuple[Question, ...]:
@@ -481,12 +483,14 @@ def _updates(draft: _Draft) -> None:
     if request.budget is not None:
         fixed, seconds = request.effort.steps, draft.allotted("updates")
         if fixed is None:
-            cases, changes, notes = _affordable(draft, seconds)
-            draft.found["notes"] = notes
+            cases, changes, notes, controls = _affordable(draft, seconds)
+            draft.found |= {"notes": notes, "controls": controls}
         every = Plan(request, cases=cases, ladder=changes).every_case
         draft.estimates["updates"] = sum(
             draft.costs[_alike(case)].seconds(int(case.options.get("steps", 0)) if fixed is None else fixed)
             for case in every
+        ) + _control_cost(draft, every, draft.found.get("controls", "full")).seconds(
+            max((int(case.options.get("steps", 0)) for case in every), default=0) if fixed is None else fixed
         )
     draft.found |= {"cases": cases, "ladder": changes}
 
@@ -496,12 +500,28 @@ def _limited(case: Case, steps: int) -> Case:
     return case if "steps" in case.options else with_steps(case, steps)
 
 
-def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[Case, ...], tuple[str, ...]]:
+CONTROL_SHARE = 0.35
+"""Of the time of updates, for controls with starts near the truth; where these would take more, they are left out."""
+
+
+def _control_cost(draft: _Draft, cases: Sequence[Case], extent: Extent) -> Cost:
+    """Of the controls of these cases: for each model one search for a single image, and one from each start near the truth."""
+    runs = {"full": 1 + len(GIVEN), "plain": 1, "none": 0}[extent]
+    cheapest: dict[str, Cost] = {}
+    for case in cases:
+        if "steps" in accepted_options(case):
+            found = draft.costs[_alike(case)]
+            cheapest[case.model] = min(found, cheapest.get(case.model, found), key=lambda cost: cost.step)
+    return sum((Cost(runs * one.fixed, runs * one.step) for one in cheapest.values()), Cost())
+
+
+def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[Case, ...], tuple[str, ...], Extent]:
     """Set-ups and single changes with the steps that fit into the time, and what was left out, by name and with what it would cost.
 
     All get the same number of steps, so two that differ in one thing can be compared, but never fewer than a negative needs to count.
     Where there is no time for that, single changes go first, then the set-ups that cost most. The one that counts is always
     attacked, with the steps there are; if these are too few for a verdict, cheaper set-ups that can have one get up to half of the time.
+    Controls come last: starts near the truth are dropped first, then the control itself.
     """
     request, notes = draft.request, list[str]()
 
@@ -532,6 +552,18 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
     every = Plan(request, cases=tuple(own), ladder=tuple(changes)).every_case
     total = sum((cost(case) for case in every), Cost())
     enough = max((enough_steps(case) for case in every), default=0)
+    controls: Extent = "none"
+    for extent in reversed(EXTENTS):  # the last that fits
+        own_cost = _control_cost(draft, every, extent)
+        modest = extent != "full" or own_cost.step <= CONTROL_SHARE * (total + own_cost).step
+        if modest and (total + own_cost).seconds(enough) <= SLACK * seconds:
+            controls = extent
+    total += _control_cost(draft, every, controls)
+    if controls != "full" and not short:
+        more = (_control_cost(draft, every, "full" if controls == "plain" else "plain")).seconds(enough)
+        what = "starts near the truth were" if controls == "plain" else "the positive control of the attack was"
+        so = "" if controls == "plain" else ", so no negative is evidence"
+        notes.append(f"{what} left out{so}: at least {duration(more)} more")
     if short:
         steps = cost(first).affordable(seconds - least([case for case in every if case is not first]), fewest=1)
         notes.append(
@@ -542,7 +574,7 @@ def _affordable(draft: _Draft, seconds: float) -> tuple[tuple[Case, ...], tuple[
         steps = total.affordable(seconds, fewest=max(enough, 1))
     given = {case.content_key(): enough_steps(case) if short and case is not first else steps for case in every}
     timed = [tuple(with_steps(case, given[case.content_key()]) for case in some) for some in (own, changes)]
-    return timed[0], timed[1], tuple(notes)
+    return timed[0], timed[1], tuple(notes), controls
 
 
 JUDGED = 0.5
@@ -625,8 +657,8 @@ def _cost(case: Case, *, load: Load) -> Cost:
     )  # the batch is shared once; each search judges its last image
 
 
-READING = 10
-"""Replays that reading the labels, comparing the candidates and the null run of a case take together."""
+READING = 40
+"""Replays that reading the labels, comparing the candidates, the null run and the truth test of a case take together."""
 SHARING = 3
 """Times of sharing an update that a closed form takes: the model is sent, an update shared, read and compared."""
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from leakgauge.audit import evidence
 from leakgauge.audit.bounds import Bound, Unbounded
 from leakgauge.audit.case import Case, Change, present_fields
+from leakgauge.audit.cause import TruthTest
+from leakgauge.audit.control import Control
 from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text, safe_command
 from leakgauge.audit.identifiability import Identifiable
 from leakgauge.audit.migrate import migrated
@@ -22,9 +24,9 @@ from leakgauge.core import Assumption, Kind, Raced
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.errors import BadInput
 
-FORMAT = 4
-"""Of a line. Format 4 says what raced, format 3 holds the verdict as facts; records of 0.1 hold sentences. All are converted as they are
-read."""
+FORMAT = 5
+"""Of a line. Format 5 says why an attack failed and how its control did, format 4 what raced, format 3 holds the verdict as facts;
+records of 0.1 hold sentences. All are converted as they are read."""
 FILE = "records.jsonl"
 Status = Literal["done", "refused", "error", "withdrawn"]
 
@@ -89,14 +91,15 @@ class Record:
 
     ``scores``, ``null`` and ``baseline`` are of the attack, its null run and the trivial baseline, ``start`` is of the start that was
     revealed; None where there is none. ``restarts`` maps a metric to its value for each restart (mean over the batch), ``intervals`` to
-    the mean over restarts where there are several. ``pictures`` maps truth / reconstruction / null / baseline to a PNG strip (images
-    side by side, 1 pixel gap) relative to the run folder. ``stated`` is what the attack said could be recovered before it solved
-    anything, ``label_accuracy`` the share of its labels that it expects to be right, in any order, ``raced`` what an attack that tries
-    several others tried. ``finished`` is the time (UTC, ISO 8601) at which the case was done. ``captured`` is None for a simulated
-    client; of a captured update without the truth there are pictures, but neither scores nor a verdict. ``bound`` is what no attack can
-    exceed; if there is none, ``unbounded`` says why, where that is known. ``certified`` says of each image, in the order of the pictures,
-    whether the attack certified it exact without the truth; it is empty where the attack has no certificates. ``identifiable``
-    says which directions of the images what was shared determines, where that was measured. On disk each score is
+    the mean over restarts where there are several. ``test`` says how well truth and result explain what was sent, ``control`` how the
+    same attack does where it must work; None where that was not tried. ``pictures`` maps truth / reconstruction / null / baseline to a
+    PNG strip (images side by side, 1 pixel gap) relative to the run folder. ``stated`` is what the attack said could be recovered before
+    it solved anything, ``label_accuracy`` the share of its labels that it expects to be right, in any order, ``raced`` what an attack
+    that tries several others tried. ``finished`` is the time (UTC, ISO 8601) at which the case was done. ``captured`` is None for a
+    simulated client; of a captured update without the truth there are pictures, but neither scores nor a verdict. ``bound`` is what no
+    attack can exceed; if there is none, ``unbounded`` says why, where that is known. ``certified`` says of each image, in the order of
+    the pictures, whether the attack certified it exact without the truth; it is empty where the attack has no certificates.
+    ``identifiable`` says which directions of the images what was shared determines, where that was measured. On disk each score is
     ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case describes.
     """
 
@@ -119,6 +122,8 @@ class Record:
     restarts: Mapping[str, Sequence[float]] = field(default_factory=dict)
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     verdict: Verdict | None = None
+    test: TruthTest | None = None
+    control: Control | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
     stated: tuple[tuple[str, str], ...] = ()
@@ -235,8 +240,9 @@ def _counted(record: Record, edit: evidence.Edit | None) -> Record:
         return record  # it was run again since
     reason = f"withdrawn by {edit.author}: {edit.reason}"
     return replace(
-        record, status="withdrawn", reason=reason, verdict=None, scores=None, null=None, baseline=None, start=None
-    )
+        record, status="withdrawn", reason=reason, verdict=None, scores=None, null=None, baseline=None, start=None,
+        test=None, control=None,
+    )  # fmt: skip
 
 
 def latest(found: Sequence[Record]) -> list[Record]:

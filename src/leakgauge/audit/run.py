@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -35,10 +36,12 @@ import leakgauge
 from leakgauge.audit import evidence, records
 from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Case, tries_enough
-from leakgauge.audit.evaluate import Result, assess, assumed, certified_samples, null_run
+from leakgauge.audit.control import Controls, Extent
+from leakgauge.audit.evaluate import ControlOf, Result, assess, assumed, certified_samples
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
 from leakgauge.audit.identifiability import identify
+from leakgauge.audit.null import null_run
 from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
@@ -78,17 +81,21 @@ def run_all(
     resume: bool = False,
     map: CaseMap = here,
     on_record: OnRecord | None = None,
+    controls: Extent = "full",
     directions: bool = False,
 ) -> list[Record]:
     """Runs every case that has no record yet, or whose record is of a crash or withdrawn, and appends its record as soon as it is done.
 
     ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
-    order of the cases at the end, so the file does not depend on who was faster. A killed run loses what was under way. With
+    order of the cases at the end, so the file does not depend on who was faster. A killed run loses what was under way.
+    Without ``controls`` no negative is evidence, because nobody knows whether the attack works where it must. With
     ``directions`` records say which directions of the images are determined, which takes a derivative for each value of an image.
     """
     done = {record.key: record for record in records.read(folder)} if resume and records.exists(folder) else {}
     todo = [case for case in cases if case.key() not in done or done[case.key()].broken]
-    for record in map(_Runner(load, folder, directions), todo):
+    known = (record.control for record in done.values() if record.control is not None)
+    ask = None if controls == "none" else Controls(known, starts=controls == "full")
+    for record in map(_Runner(load, folder, ask, directions), todo):
         records.append(folder, record)
         done[record.key] = record
         if on_record is not None:
@@ -115,23 +122,29 @@ class Until:
 class _Runner:
     load: Load
     folder: Path
+    controls: Controls | None
     directions: bool = False
 
     def __call__(self, case: Case) -> Record:
-        return run_case(case, load=self.load, folder=self.folder, directions=self.directions)
+        return run_case(case, load=self.load, folder=self.folder, controls=self.controls, directions=self.directions)
 
     def failed(self, case: Case, reason: str) -> Record:
         return _record(case, "error", reason, began=time.perf_counter())
 
 
-def run_case(case: Case, *, load: Load, folder: Path, directions: bool = False) -> Record:
-    """Attacks one case, its null run and the trivial baseline, and judges. ``BadInput`` is the user's and is raised."""
+def run_case(
+    case: Case, *, load: Load, folder: Path, controls: Controls | None = None, directions: bool = False
+) -> Record:
+    """Attacks one case, its null run, the trivial baseline and, where nothing was found, its control, and judges.
+
+    ``BadInput`` is the user's and is raised.
+    """
     began, victim, data = time.perf_counter(), VictimFacts(), USUAL
     try:
         setup = set_up(case, load)
         data = setup.facts
         victim = _described(setup, check_fits(setup))
-        attacked = attack_case(case, setup)
+        attacked = attack_case(case, setup, controls=controls)
         judged = _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
         return _with_directions(judged, setup, folder) if directions else judged
     except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
@@ -177,6 +190,8 @@ def _judged(
         restarts=result.restarts,
         intervals=_intervals(result.restarts),
         verdict=result.verdict,
+        test=result.test,
+        control=result.control,
         bound=result.bound if isinstance(result.bound, Bound) else None,
         unbounded=None if isinstance(result.bound, Bound) else result.bound,
         pictures=save_pictures(case, result.images, folder),
@@ -240,12 +255,30 @@ def _facts_of(victim: Victim, *, classes: int) -> VictimFacts:
     return VictimFacts(victim.name, victim.mode, parameters, classes, shape, str(victim.device))
 
 
-def attack_case(case: Case, setup: Setup, *, nothing: Reconstruction | None = None) -> Result:
-    """Attacks the case and judges; ``nothing`` is its null run where that is known."""
+def attack_case(
+    case: Case,
+    setup: Setup,
+    *,
+    nothing: Reconstruction | None = None,
+    controls: Controls | None = None,
+    leaks_undefended: bool | None = None,
+) -> Result:
+    """Attacks the case and judges; ``nothing`` is its null run where that is known. The others are as in :func:`assess`."""
     (x, y), seen, pool = setup.truth(case), setup.observation(case), setup.pool(case)
-    attack, enough, defenses = case.build_attack(), tries_enough(case), case.build_defenses()
     return assess(
-        attack, setup.victim, seen, x, y, seed=case.seed, pool=pool, nothing=nothing, enough=enough, defenses=defenses
+        case.build_attack(),
+        setup.victim,
+        seen,
+        x,
+        y,
+        seed=case.seed,
+        pool=pool,
+        nothing=nothing,
+        enough=tries_enough(case),
+        client=setup.client(case),
+        control_of=None if controls is None else partial(controls, **setup.example(), seed=case.seed),
+        leaks_undefended=leaks_undefended,
+        defenses=case.build_defenses(),
     )
 
 
@@ -343,7 +376,9 @@ def _attack_captured(
 ) -> Record:
     attack, seed = case.build_attack(), case.seed
     if private is not None:
-        result = assess(attack, victim, seen, *private, seed=seed, enough=tries_enough(case))
+        result = assess(
+            attack, victim, seen, *private, seed=seed, enough=tries_enough(case), control_of=_control_of(private, seed)
+        )
         found, nothing, images = result.reconstruction, result.nothing, result.images["reconstruction"]
         made = _judged(case, victim, result, folder, began=began, facts=facts)
     else:
@@ -373,6 +408,11 @@ def _attack_captured(
     )
     notes = (*made.notes, *(["mismatch measured without dropout"] if steady is not victim else []))
     return replace(made, captured=explained, notes=notes)
+
+
+def _control_of(private: tuple[Tensor, Tensor], seed: int) -> ControlOf:
+    x, y = private
+    return partial(Controls(), x=x[:1], y=y[:1], seed=seed)
 
 
 def _mismatch(victim: Victim, seen: Observation, x: Tensor, y: Tensor | None) -> float | None:

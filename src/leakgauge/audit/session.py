@@ -11,9 +11,10 @@ from torch import Tensor
 
 from leakgauge.audit import evidence
 from leakgauge.audit.case import SETUP, AuxiliaryImages, Case, PublicImages
+from leakgauge.audit.cause import Client
 from leakgauge.audit.evaluate import observe
 from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Victim
-from leakgauge.core.randomness import private_randomness
+from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.data.reader import read_given
@@ -48,6 +49,15 @@ class Setup:
         """What an attack on the case is scored against: its images, and its labels unless they are made up."""
         x, y = self.private(case)
         return x, y if self.facts.labelled else None
+
+    def client(self, case: Case) -> Client:
+        """What only the client of the case knows."""
+        return Client(self.private(case)[1], case.build_channel(), own_stream(case.seed, "client"))
+
+    def example(self) -> dict[str, Tensor]:
+        """The first image of the data and its label, on which controls are run."""
+        x = self.victim.to_input(self.victim.space.encode(self.images[:1]))
+        return {"x": x, "y": self.labels[:1].clone().to(self.victim.device)}
 
     def sent(self, case: Case) -> Setup:
         """The set-up with the model that the case's server sends; it knows the auxiliary images, where there are some."""

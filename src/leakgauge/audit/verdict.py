@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
+from leakgauge.audit.cause import Cause, Knowledge, TruthTest
 from leakgauge.audit.scoring import ALIKE, Scores
 from leakgauge.core import Assumption, Kind
 
@@ -34,7 +35,7 @@ class Outcome(StrEnum):
     @property
     def label(self) -> str:
         """The outcome inside a sentence."""
-        return self.value.replace("_", " ")
+        return self.value.partition("_")[0]
 
     @property
     def colour(self) -> str:
@@ -52,8 +53,10 @@ class Outcome(StrEnum):
         return {
             Outcome.FEASIBLE: "The attack reconstructed private images from what was shared, clearly better than without it.",
             Outcome.PARTIAL: "The attack reconstructed some images, or some of their content, but not reliably or not in full.",
-            Outcome.INCONCLUSIVE: "The attack found no private image, but that is no evidence: it could not have succeeded this way.",
-            Outcome.INFEASIBLE: "The attack found no private image with the steps, restarts and time it was given.",
+            Outcome.INCONCLUSIVE: "The attack found no private image, but that is no evidence: a better search might, or nobody "
+            "checked that this one can.",
+            Outcome.INFEASIBLE: "The attack works on this architecture, and no better search would have helped: the truth explains what "
+            "was sent no better than other images do.",
         }[self]
 
     @property
@@ -64,12 +67,6 @@ class Outcome(StrEnum):
     def conclusive(self) -> bool:
         """Whether it is evidence of anything."""
         return self is not Outcome.INCONCLUSIVE
-
-
-class Cause(StrEnum):
-    """Why a negative is no evidence. ``EFFORT``: the attack took fewer steps than one needs to succeed."""
-
-    EFFORT = "effort"
 
 
 class Way(StrEnum):
@@ -174,7 +171,8 @@ class Verdict:
     ``kind`` says whether every assumption is one that a real server satisfies. Of ``images`` in the batch, ``reconstructed`` pass every
     check, ``at_reduced_size`` of these only when averaged down. ``glimpsed`` counts the images that beat the null run by the way in
     which they do. ``missed`` is the first check that failed, on the first image that failed one; None where all passed. ``cause`` says why
-    an inconclusive verdict is one. ``certified`` images are exact by a certificate of the attack, which needs no truth; if the result was
+    nothing was found, or why that is no evidence; None for what leaks. ``lacks`` is what the adversary would need to know, where that is
+    the cause. ``certified`` images are exact by a certificate of the attack, which needs no truth; if the result was
     not ``compared`` with the truth, they alone count as reconstructed.
     """
 
@@ -186,6 +184,7 @@ class Verdict:
     glimpsed: Mapping[Way, int] = field(default_factory=dict)
     missed: Check | None = None
     cause: Cause | None = None
+    lacks: tuple[Knowledge, ...] = ()
     certified: int = 0
     compared: bool = True
 
@@ -208,6 +207,8 @@ def judge(
     baseline: Scores,
     assumptions: Sequence[Assumption] = (),
     *,
+    test: TruthTest | None = None,
+    control: bool | None = None,
     enough: bool = True,
     to_reconstruct: Sequence[Check] = RECONSTRUCTED,
     to_glimpse: Sequence[Check] = GLIMPSED,
@@ -217,7 +218,8 @@ def judge(
 ) -> Verdict:
     """Applies the table image by image; ``null`` and ``baseline`` are scored on the same truths in the same order.
 
-    ``enough`` is whether the attack tried hard enough for a negative to count; what it found counts anyway.
+    What was found counts. That nothing was found counts only if it is earned: the attack tried ``enough``, its truth ``test`` says that a
+    better search would not have helped, and its positive ``control`` passed. Otherwise the verdict is inconclusive.
     """
     count = len(scores.ssim)
     reconstructed = [_failed(to_reconstruct, i, scores, null, baseline) for i in range(count)]
@@ -243,10 +245,26 @@ def judge(
     elif whole or seen:
         outcome, decisive = Outcome.PARTIAL, reconstructed
     else:
-        outcome, decisive = Outcome.INFEASIBLE if enough else Outcome.INCONCLUSIVE, glimpsed
-    cause = Cause.EFFORT if outcome is Outcome.INCONCLUSIVE else None
+        outcome, decisive = Outcome.INFEASIBLE, glimpsed
+    cause = None if outcome.leaks else _cause(test, control, enough=enough)
+    if cause not in (None, Cause.INFORMATION, Cause.KNOWLEDGE):
+        outcome = Outcome.INCONCLUSIVE
     missed = next((check for check in decisive if check is not None), None)
-    return Verdict(outcome, kind, count, whole, by_size, seen, missed, cause)
+    lacks = test.lacks if test is not None and cause is Cause.KNOWLEDGE else ()
+    return Verdict(outcome, kind, count, whole, by_size, seen, missed, cause, lacks)
+
+
+def _cause(test: TruthTest | None, control: bool | None, *, enough: bool) -> Cause:
+    """Why nothing was found, or why that is no evidence."""
+    if not enough:
+        return Cause.EFFORT
+    if test is None:
+        return Cause.UNTESTED
+    if test.cause is Cause.SEARCH:
+        return Cause.SEARCH
+    if control is None:
+        return Cause.UNCONTROLLED
+    return test.cause if control else Cause.CONTROL
 
 
 def judge_certified(certified: Sequence[bool], assumptions: Sequence[Assumption] = ()) -> Verdict | None:

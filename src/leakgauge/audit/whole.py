@@ -246,7 +246,9 @@ def _updates(run: _Run) -> None:
     where: CaseMap = here if run.map is None else run.map
     timed = [case for case in cases if "steps" in accepted_options(case)]
     closed = [case for case in cases if case not in timed]  # seconds: here, and never left out
-    run_cases = partial(run_all, load=run.load, folder=run.folder, resume=True, on_record=on_record)
+    run_cases = partial(
+        run_all, load=run.load, folder=run.folder, resume=True, on_record=on_record, controls=run.plan.controls
+    )
     with watching(on_step):
         done = [*run_cases(closed), *run_cases(timed, map=Until(run.until, where))]
     records.sort(run.folder, [case.key() for case in run.plan.every_case])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from leakgauge.channels.dropout import draws_at_random, dropping_layers, without_dropout
 from leakgauge.core import Observation, Reconstruction, Use, Victim
@@ -59,13 +60,24 @@ class Guided:
                 "the model draws random numbers in its own forward pass, which cannot be switched off: each replay draws other "
                 "numbers than the client did",
             )
-        attack = self.matching
-        if self.weight:
-            rng = torch.Generator().manual_seed(seed)
-            labels = class_labels(attack.labels, victim, seen, rng=rng)
-            known = self.statistics(victim, seen, labels, rng=rng)
-            notes += (known.note,)
-            if known.moments:
-                attack = replace(attack, objective=attack.objective + self.weight * NormStatistics(known.moments))
+        attack, note = self._with_statistics(victim, seen, seed)
+        notes += (note,) if note else ()
         found = attack(victim, seen, seed=seed)
         return replace(found, made_by=repr(self), notes=(*found.notes, *notes))
+
+    def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
+        """The objective of one candidate, with the statistics that the adversary assumes."""
+        steady = without_dropout(victim) if victim.mode == "train" else victim
+        return self._with_statistics(steady, seen, seed)[0].objective_at(steady, seen, x, y, seed=seed)
+
+    def _with_statistics(self, victim: Victim, seen: Observation, seed: int) -> tuple[Matching, str]:
+        """The plain attack with the statistics' part of the objective, and where these came from."""
+        attack = self.matching
+        if not self.weight:
+            return attack, ""
+        rng = torch.Generator().manual_seed(seed)
+        labels = class_labels(attack.labels, victim, seen, rng=rng)
+        known = self.statistics(victim, seen, labels, rng=rng)
+        if known.moments:
+            attack = replace(attack, objective=attack.objective + self.weight * NormStatistics(known.moments))
+        return attack, known.note

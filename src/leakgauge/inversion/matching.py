@@ -34,7 +34,7 @@ from leakgauge.inversion.labels import (
 )
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
-from leakgauge.inversion.starts import FromSpace, NearTruth, Revealed, Start
+from leakgauge.inversion.starts import FromSpace, Given, NearTruth, Revealed, Start
 from leakgauge.inversion.terms import Sum, Term, couples_restarts
 
 
@@ -199,6 +199,16 @@ class Matching:
         seconds = (time.perf_counter() - began) / len(seen)
         every = replace(every, notes=(*every.notes, *_of_dropout(victim), *_of_smoothing(seen[0])))
         return [self._result(every, rows, i, seconds) for i in range(len(seen))]
+
+    def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
+        """The objective of one candidate ``x`` with the labels ``y``, replayed as in the search and computed in float32."""
+        if too_narrow(victim):
+            victim, (seen,) = widen(victim, [seen])
+        single = replace(self, restarts=1, start=Given(_tensor(x)))
+        rows = _rows(single, victim, [replace(seen, labels=y)], seed)
+        with torch.no_grad(), private_randomness(seed, victim.device):
+            search = Search(rows.problem, rows.x, None, together=False)
+            return float(search.objective(rows.x, None, slice(None)))
 
     def _whole_groups(self, fitting: int, why: Exception | None = None) -> int:
         """At most ``fitting`` rows, but at least one, without separating restarts that a term couples."""

@@ -2,42 +2,100 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, Targets, Victim
 from leakgauge.core.randomness import private_randomness
+from leakgauge.core.spaces import Space
 
 SWAPS = 64
 """Replays that may be spent on giving labels to the images of a batch."""
 
 
-def layer_mismatch(victim: Victim, seen: Observation, x: Tensor, y: Targets, *, seed: int = 0) -> float:
+def layer_mismatch(
+    victim: Victim, seen: Observation, x: Tensor, y: Targets, *, seed: int = 0, masks: int | None = None
+) -> float:
     """Mean over the shared tensors of 1 − cos between the replayed tensor and the observed one: 0 explains everything.
 
         1 − cos(g, g*) = ½ ‖g / ‖g‖ − g* / ‖g*‖‖²
 
     in float64, since the left side cancels where it matters. Every tensor counts the same: over all of them together the head would
     decide alone, and in a network of sigmoids its gradient fits long before the image does. A tensor that was sent as zeros is left out.
-    The adversary computes this; nothing here knows the truth. Dropout is off, because the client's masks are unknown.
+    The adversary computes this; nothing here knows the truth. Dropout is off, because the client's masks are unknown, unless ``masks`` is
+    the seed that they are drawn from.
     """
-    steady = without_dropout(victim) if victim.mode == "train" else victim
-    with torch.no_grad(), private_randomness(seed, victim.device):
+    with torch.no_grad():
+        return float(_mismatch(victim, seen, x, y, seed=seed, masks=masks))
+
+
+def _mismatch(
+    victim: Victim, seen: Observation, x: Tensor, y: Targets, *, seed: int = 0, masks: int | None = None
+) -> Tensor:
+    steady = without_dropout(victim) if victim.mode == "train" and masks is None else victim
+    with private_randomness(seed if masks is None else masks, victim.device):
         signal = seen.channel(steady, x, y)
     found = [
         _apart(signal[name].double().flatten(), target.to(signal[name].device).double().flatten())
         for name, target in seen.signal.items()
         if bool(target.any())
     ]
-    return sum(found) / len(found) if found else 1.0
+    return torch.stack(found).mean() if found else x.new_ones((), dtype=torch.float64)
 
 
-def _apart(own: Tensor, target: Tensor) -> float:
+def _apart(own: Tensor, target: Tensor) -> Tensor:
     length = own.norm()
     if not bool(length > 0):
-        return 1.0
-    return float(0.5 * (own / length - target / target.norm()).square().sum())
+        return own.new_ones(())
+    return 0.5 * (own / length - target / target.norm()).square().sum()
+
+
+def outside(space: Space, x: Tensor) -> Tensor:
+    """By how much each pixel is outside of its bounds, as a share of the range."""
+    with torch.no_grad():
+        inside = space.project(x)
+        width = space.encode(torch.ones_like(x)) - space.encode(torch.zeros_like(x))
+    return (x - inside) / width
+
+
+OUTSIDE = 0.01
+"""Share of the range by which pixels of an image may be outside of it."""
+ROUND, MOST_REPLAYS = 20, 200
+"""Replays after which a continued search must have halved the mismatch to go on, and the most it may take."""
+
+
+def continue_from(
+    victim: Victim, seen: Observation, x: Tensor, y: Targets, *, goal: float, seed: int = 0
+) -> tuple[Tensor, float]:
+    """The image that L-BFGS on :func:`layer_mismatch` comes to from ``x``, and its mismatch.
+
+    The mean square by which pixels are outside of their bounds is added; what is outside by more than ``OUTSIDE`` is no image. It ends at
+    a mismatch of ``goal``, or when ``ROUND`` more replays do not halve it. No prior takes part.
+    """
+    moved = x.detach().double().requires_grad_()  # of which the model sees what its own type holds
+    best, least = x.detach().clone(), math.inf
+
+    def closure() -> Tensor:
+        nonlocal best, least
+        image = moved.to(x)
+        value, beyond = _mismatch(victim, seen, image, y, seed=seed), outside(victim.space, image)
+        total = value + beyond.square().mean().double()
+        (moved.grad,) = torch.autograd.grad(total, moved)
+        if float(value.detach()) < least and bool(beyond.abs().max() <= OUTSIDE):
+            best, least = image.detach().clone(), float(value.detach())
+        return total.detach()
+
+    for _ in range(MOST_REPLAYS // ROUND):
+        before = least
+        torch.optim.LBFGS(
+            [moved], max_iter=ROUND, max_eval=ROUND, tolerance_grad=0, tolerance_change=0, line_search_fn="strong_wolfe"
+        ).step(closure)
+        if least <= goal or not least < 0.5 * before:
+            break
+    return best, least
 
 
 def label_images(victim: Victim, seen: Observation, x: Tensor, labels: Tensor, *, seed: int = 0) -> Tensor:

@@ -9,10 +9,11 @@ from functools import cache
 import numpy as np
 
 from leakgauge.audit.case import adds_noise, has_prior
+from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import Defended, Defenses, Findings, Flip, Update
 from leakgauge.audit.phrasing import number, plural
-from leakgauge.audit.verdict import Cause, Outcome
-from leakgauge.audit.wording import cheapest, effort, interval, points, quality, remedy, seen, waiting
+from leakgauge.audit.verdict import Outcome
+from leakgauge.audit.wording import by_cause, cheapest, effort, interval, points, quality, remedy, seen, waiting
 from leakgauge.core import LABELS_GIVEN
 from leakgauge.measures.rero import noise_for
 
@@ -224,11 +225,28 @@ def not_enough_effort(found: Findings) -> Match | None:
     return Match(_anchors(short), facts | {"usual": least.usual_steps})
 
 
+def not_evidence(found: Findings) -> Match | None:
+    """Set-ups whose negative says nothing although the search was long enough."""
+    open_ = [
+        u
+        for u in _own(found)
+        if u.verdict is not None and u.outcome is Outcome.INCONCLUSIVE and u.verdict.cause is not Cause.EFFORT
+    ]
+    if not open_:
+        return None
+    reasons = by_cause([u.verdict for u in open_ if u.verdict is not None])
+    return Match(_anchors(open_), {"count": plural(len(open_), "set-up"), "reasons": reasons})
+
+
+def _unproven(found: Findings) -> bool:
+    return not_enough_effort(found) is not None or not_evidence(found) is not None
+
+
 def prior_too(found: Findings) -> Match | None:
     """Images that attacks without a learned prior did not find, in an audit without an attack that has one."""
     own = [u for u in _own(found) if any(map(has_prior, u.attacks))]
     searched = [u for u in _realistic(found) if any(has_prior(one) is False for one in u.attacks)]
-    held = [u for u in searched if u.outcome is Outcome.INFEASIBLE]
+    held = [u for u in searched if u.verdict is not None and u.verdict.cause in (Cause.INFORMATION, Cause.SEARCH)]
     if not held or own:
         return None
     return Match(_anchors(held), {"count": plural(len(held), "undefended set-up"), "attack": held[0].attack})
@@ -237,7 +255,7 @@ def prior_too(found: Findings) -> Match | None:
 def more_images(found: Findings) -> Match | None:
     judged = [u for u in _own(found) if u.plain]
     images = {index for u in judged for index in range(u.first, u.first + min(u.images, FEWEST_IMAGES))}
-    if not_enough_effort(found) or not judged or len(images) >= FEWEST_IMAGES or any(u.leaks for u in judged):
+    if _unproven(found) or not judged or len(images) >= FEWEST_IMAGES or any(u.leaks for u in judged):
         return None
     allowed = 1 - 0.05 ** (1 / len(images))
     return Match(_anchors(judged), {"images": plural(len(images), "image"), "allowed": f"{100 * allowed:.0f} %"})
@@ -490,7 +508,7 @@ def no_proof(found: Findings) -> Match | None:
     """Nothing was reconstructed from updates, neither in a set-up nor in the comparison of defenses."""
     judged = [u for u in (found.updates.judged if found.updates else ()) if not u.protocol_broken]
     tried = () if found.defenses is None else (found.defenses.undefended, *found.defenses.rows)
-    if not_enough_effort(found) or not judged or any(row.leaks for row in tried) or any(u.leaks for u in judged):
+    if _unproven(found) or not judged or any(row.leaks for row in tried) or any(u.leaks for u in judged):
         return None
     spent = sum(u.seconds for u in judged)
     return Match(_anchors(judged), {"count": plural(len(judged), "set-up"), "seconds": f"{spent:.0f} s"})

@@ -171,6 +171,14 @@ RULES: tuple[Rule, ...] = (
         why="Nothing was reconstructed after {steps}. Below {enough} steps that is no evidence; the attack's own number is {usual}.",
     ),
     Rule(
+        name="not_evidence",
+        severity="check",
+        condition="A set-up is inconclusive although the attack took enough steps: its search or its control failed, or nobody looked.",
+        when=conditions.not_evidence,
+        title="Draw no conclusion from {count}: not evidence. Spend more steps or restarts (--budget), or use a stronger attack.",
+        why="Nothing was reconstructed, but {reasons}. A stronger attack knows more: --reveal auxiliary:64 gives it similar images.",
+    ),
+    Rule(
         name="controls_failed",
         severity="check",
         condition=f"The lower bound of the null or decoy control is above {CONTROL_LIMIT:g} nats, or the critic under tenfold "
@@ -347,6 +355,8 @@ EXCLUSIVE: tuple[tuple[str, str, str], ...] = (
     ("plain_updates_leak", "more_images", "one reconstruction is a proof at any number of images"),
     ("not_enough_effort", "more_images", "no rate follows from a search that was too short"),
     ("not_enough_effort", "no_proof", "what was not tried long enough has not held"),
+    ("not_evidence", "more_images", "no rate follows from a search that failed"),
+    ("not_evidence", "no_proof", "what a failed search did not find has not held"),
     ("use_defense", "no_cheap_defense", "a cheap defense exists or it does not"),
     ("use_defense", "more_clients", "a cheap defense exists or it does not"),
     ("no_cheap_defense", "more_clients", "one speaks of a client's own update, the other of a sum"),

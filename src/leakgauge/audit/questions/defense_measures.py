@@ -10,7 +10,6 @@ The training is the same with and without the defense, on the same batches, judg
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leakgauge.audit.control import fresh
 from leakgauge.audit.session import Setup
 from leakgauge.channels import DPSGD, Gradient
 from leakgauge.channels.dpsgd import require_separate_samples
@@ -54,28 +54,6 @@ class Training:
     steps: int
     batch: int
     seed: int
-
-
-def fresh(model: nn.Module, *, seed: int, device: torch.device) -> nn.Module:
-    """A copy of the model as before any training, so a defense under which nothing is learned cannot look free.
-
-    Layers with a ``reset_parameters`` are initialised again by it; other trainable tensors (a position embedding) keep their own
-    values in shuffled order, which keeps their scale and nothing that was learned. What is frozen stays as it is.
-    """
-    made = copy.deepcopy(model)
-    done: set[int] = set()
-    with private_randomness(seed, device), torch.no_grad():
-        for module in made.modules():
-            own = list(module.parameters(recurse=False))
-            reset = getattr(module, "reset_parameters", None)
-            if own and callable(reset) and all(p.requires_grad for p in own):
-                reset()
-                done |= {id(p) for p in own}
-        for parameter in made.parameters():
-            if parameter.requires_grad and id(parameter) not in done:
-                flat = parameter.flatten()
-                parameter.copy_(flat[torch.randperm(len(flat)).to(flat.device)].view_as(parameter))
-    return made
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from leakgauge.audit.case import Case, accepted_options, present_fields, protects, with_steps
-from leakgauge.audit.evaluate import null_run
+from leakgauge.audit.cause import TruthTest
 from leakgauge.audit.files import JsonLines, infinity_as_text, safe_command
 from leakgauge.audit.migrate import migrated_defense
+from leakgauge.audit.null import null_run
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions.defense_measures import (
     Releases,
@@ -148,7 +149,8 @@ class DefenseRecord:
     """Everything one trial of a defense produced. ``defenses`` is empty for the trial without any.
 
     ``scores``, ``null`` and ``baseline`` are as in :class:`leakgauge.audit.records.Record`; where the attack refused
-    (``status`` refused), they are None and ``reason`` says why, while the other two measurements may still be there.
+    (``status`` refused), they are None and ``reason`` says why, while the other two measurements may still be there. The attack without
+    a defense is the positive control of those with one.
 
     ``leakage``: ``auc`` and ``tpr`` as ``{"value", "low", "high"}``, with ``candidates``, ``batch``, ``releases``, ``tensors``
     (read) ``of`` (all) and ``notes``. ``accuracy``: ``value``, ``low``, ``high`` on ``images`` held-out images, after ``steps``
@@ -172,6 +174,7 @@ class DefenseRecord:
     null: Scores | None = None
     baseline: Scores | None = None
     verdict: Verdict | None = None
+    test: TruthTest | None = None
     leakage: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[str, str] = field(default_factory=dict)
@@ -460,7 +463,7 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
         "command": case.command(),
     }
     try:
-        found = {**_attack(trial, base, folder), "leakage": _leakage(trial, base)}
+        found = {**_attack(trial, base, folder, undefended), "leakage": _leakage(trial, base)}
         found["accuracy"] = _accuracy(trial, base, undefended)
     except (BadInput, CannotWrite):  # for the user to fix; without a record the trial can be resumed
         raise
@@ -470,9 +473,11 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
     return DefenseRecord(**about, **found, seconds=time.perf_counter() - began, finished=finished)
 
 
-def _attack(trial: Trial, base: Base, folder: Path) -> dict[str, Any]:
+def _attack(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | None) -> dict[str, Any]:
+    """The attack without a defense is the positive control of all others."""
+    plain = None if undefended is None or undefended.outcome is None else undefended.outcome.leaks
     try:
-        found = attack_case(trial.case, base.setup, nothing=base.nothing)
+        found = attack_case(trial.case, base.setup, nothing=base.nothing, leaks_undefended=plain)
     except Inapplicable as refusal:
         return {"status": "refused", "reason": str(refusal)}
     return {
@@ -482,6 +487,7 @@ def _attack(trial: Trial, base: Base, folder: Path) -> dict[str, Any]:
         "null": found.null,
         "baseline": found.baseline,
         "verdict": found.verdict,
+        "test": found.test,
         "notes": found.reconstruction.notes,
         "pictures": save_pictures(trial.case, found.images, folder),
     }

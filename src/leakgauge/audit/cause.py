@@ -1,0 +1,281 @@
+"""Why an attack failed: what it optimised, evaluated at the truth, at what it found and at its null run.
+
+This runs after the attack, as scoring does. The truth never reaches the attack.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels import ShuffledFedAvg
+from leakgauge.channels.dropout import dropping_layers
+from leakgauge.channels.facts import single_client, smooth
+from leakgauge.channels.twice import refuse_once_only
+from leakgauge.core import Attack, Channel, Observation, PerSample, Reconstruction, Targets, Victim
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion.matching import too_narrow, widen
+from leakgauge.inversion.mismatch import OUTSIDE, continue_from, layer_mismatch, outside
+
+
+class Cause(StrEnum):
+    """Why a negative is one. The first two make it evidence, all others make it inconclusive."""
+
+    INFORMATION = "information"
+    """Another image explains what was sent as well as the truth does."""
+    KNOWLEDGE = "knowledge"
+    """The truth does not explain it either, because the adversary lacks something that the client used."""
+    SEARCH = "search"
+    """The truth explains it better than what was found."""
+    EFFORT = "effort"
+    """The attack took fewer steps than one needs to succeed."""
+    CONTROL = "control"
+    """The same attack fails where it must work."""
+    UNCONTROLLED = "uncontrolled"
+    """Nobody tried whether the attack works where it must."""
+    UNTESTED = "untested"
+    """Nobody evaluated the objective at the truth."""
+
+
+class Knowledge(StrEnum):
+    """What the client used and the adversary lacked."""
+
+    LABELS = "labels"
+    MASKS = "masks"
+    ORDER = "order"
+
+
+@dataclass(frozen=True)
+class Client:
+    """What only the client knows: its labels, its channel with all secrets, and the seed of its dropout masks (None: not known)."""
+
+    labels: Targets
+    channel: Channel
+    secret: int | None
+
+
+@dataclass(frozen=True)
+class Three:
+    """A number at the truth, at what was found and at the null run; None where it cannot be computed."""
+
+    truth: float
+    found: float
+    null: float | None = None
+
+
+@dataclass(frozen=True)
+class TruthTest:
+    """How well the truth, the result and the null run explain what was sent, and the ``cause`` that follows for a failure.
+
+    ``mismatch`` is :func:`~leakgauge.inversion.mismatch.layer_mismatch` with what the adversary knows, ``objective`` the attack's own,
+    where it has one. ``informed`` is the mismatch of the truth with everything that the client used except its noise. ``lacks`` names
+    what would make the truth fit. Differences up to ``rounding`` mean nothing. ``continued`` is the mismatch that a continued search
+    reached, where one was made.
+    """
+
+    cause: Cause
+    mismatch: Three
+    informed: float
+    rounding: float
+    objective: Three | None = None
+    lacks: tuple[Knowledge, ...] = ()
+    continued: float | None = None
+
+
+@runtime_checkable
+class StatesObjective(Protocol):
+    """An attack that can evaluate its objective at a given candidate."""
+
+    def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float: ...
+
+
+ROUNDINGS = 100.0
+"""Differences of so many times the rounding of one replay still mean nothing. A mismatch is a square: these are ten units in the last
+place of the signal."""
+DRAWS = 3
+CLOSE = 0.5
+"""A search is continued where it left at most this share of the null run's mismatch."""
+
+
+def explain(
+    attack: Attack,
+    victim: Victim,
+    seen: Observation,
+    found: Reconstruction,
+    x: Tensor,
+    client: Client,
+    *,
+    nothing: Reconstruction | None = None,
+    shows: Callable[[Tensor], bool] | None = None,
+    thorough: bool = True,
+    seed: int = 0,
+) -> TruthTest:
+    """Why ``attack``, which found ``found``, did not find the truth ``x`` of the ``client``.
+
+    With m the mismatch under the adversary's knowledge, m* that with all that the client used, x̂ what was found and ε the rounding:
+
+        m(x̂) > m(x) + ε             search        a better search would have preferred the truth
+        m(x̂) > m*(x) + ε otherwise  knowledge     with what the adversary lacks it would have
+        otherwise                   information   another image explains what was sent as well
+
+    The attack's own objective, which has priors too, must agree that the truth is no better; otherwise the search failed. A search that
+    came close is continued first (``continue_from``), because no finite search meets rounding by itself; what it comes to counts
+    only if it is an image that does not show the truth (``shows`` tells). ε is what rounding the truth to its number type does to m,
+    times ``ROUNDINGS``. ``nothing`` is the null run. Without ``thorough`` no search is continued.
+    """
+    if too_narrow(victim):
+        victim, (seen,) = widen(victim, [seen])
+        x = x.float()
+    ours = _adversary_labels(found, seen, client)
+    true = _Replay(victim, seen, x, client)
+    at_truth, informed = true.known(ours), true.informed()
+    rounding = ROUNDINGS * _rounding(victim, seen, x, ours, at_truth, seed)
+
+    def mismatch(one: Reconstruction, x: Tensor) -> float:
+        return layer_mismatch(victim, seen, victim.to_input(x), _own(one, ours), seed=seed)
+
+    at = _objective(attack, victim, seen, seed)
+    at_found = mismatch(found, found.x)
+    at_null = None if nothing is None else mismatch(nothing, nothing.x)
+    best, continued = _as_image(victim, found.x), None
+    reached = at_found if best is found.x else mismatch(found, best)
+    if (
+        thorough
+        and reached > at_truth + rounding
+        and at_null is not None
+        and reached <= CLOSE * at_null
+        and _continues(victim, seen)
+    ):
+        z, continued = continue_from(victim, seen, best, _own(found, ours), goal=at_truth + rounding, seed=seed)
+        if not (shows is not None and shows(z)):
+            reached, best = continued, z
+    objective = prefers_truth = None
+    if at is not None and isinstance(ours, Tensor):
+        blind = None if nothing is None else at(nothing.x, _own(nothing, ours))
+        objective = Three(at(x, ours), at(found.x, _own(found, ours)), blind)
+        prefers_truth = at(best, _own(found, ours)) > objective.truth + _slack(objective.truth)
+    lacks: tuple[Knowledge, ...] = ()
+    if reached > at_truth + rounding or prefers_truth:
+        cause = Cause.SEARCH
+    elif reached > informed + rounding:
+        cause, lacks = Cause.KNOWLEDGE, true.missing(ours, fits=reached)
+    else:
+        cause = Cause.INFORMATION
+    return TruthTest(cause, Three(at_truth, at_found, at_null), informed, rounding, objective, lacks, continued)
+
+
+@dataclass(frozen=True, eq=False)
+class _Replay:
+    """The truth, replayed with more or less of what the client used."""
+
+    victim: Victim
+    seen: Observation
+    x: Tensor
+    client: Client
+
+    def known(self, labels: Targets, *, order: bool = False, masks: bool = False) -> float:
+        seen = replace(self.seen, channel=self.client.channel) if order else self.seen
+        return layer_mismatch(self.victim, seen, self.x, labels, masks=self.client.secret if masks else None)
+
+    @property
+    def order_secret(self) -> bool:
+        return isinstance(single_client(self.seen.channel), ShuffledFedAvg)
+
+    @property
+    def masks_secret(self) -> bool:
+        dropping = self.victim.mode == "train" and bool(dropping_layers(self.victim.model))
+        return dropping and self.client.secret is not None
+
+    def informed(self) -> float:
+        return self.known(self.client.labels, order=self.order_secret, masks=self.masks_secret)
+
+    def missing(self, labels: Targets, *, fits: float) -> tuple[Knowledge, ...]:
+        """Each piece that alone makes the truth explain more than was found; all that help where none does alone."""
+        pieces = {
+            Knowledge.LABELS: self.known(self.client.labels),
+            Knowledge.ORDER: self.known(labels, order=True) if self.order_secret else None,
+            Knowledge.MASKS: self.known(labels, masks=True) if self.masks_secret else None,
+        }
+        known = {piece: value for piece, value in pieces.items() if value is not None}
+        alone = tuple(piece for piece, value in known.items() if value < fits)
+        without = self.known(labels)
+        return alone or tuple(piece for piece, value in known.items() if value < without)
+
+
+def _adversary_labels(found: Reconstruction, seen: Observation, client: Client) -> Targets:
+    """The labels that the attack used, given to the true images as well as they fit; the true ones where it used none."""
+    ours = seen.labels if found.y is None else found.y
+    if ours is None:
+        return client.labels
+    return _in_order(ours, client.labels)
+
+
+def _in_order(ours: Targets, true: Targets) -> Targets:
+    """Class labels in the order of the true images: a true label that was read stays where it is, wrong ones take the other places.
+
+    >>> _in_order(torch.tensor([1, 2, 2]), torch.tensor([2, 3, 1])).tolist()
+    [2, 2, 1]
+    """
+    if isinstance(ours, Mapping) or isinstance(true, Mapping) or ours.dim() != 1 or ours.shape != true.shape:
+        return ours
+    left = Counter(ours.tolist())
+    kept: list[int | float | None] = []
+    for label in true.tolist():
+        kept.append(label if left[label] else None)
+        left[label] -= bool(left[label])
+    wrong = left.elements()
+    return torch.tensor([next(wrong) if label is None else label for label in kept]).to(ours)
+
+
+def _own(found: Reconstruction, ours: Targets) -> Targets:
+    """The labels of what was found, in its own order."""
+    return ours if found.y is None else found.y
+
+
+def _rounding(victim: Victim, seen: Observation, x: Tensor, y: Targets, exact: float, seed: int) -> float:
+    """By how much the mismatch of the truth changes with the last place of its pixels."""
+    unit, rng = torch.finfo(x.dtype).eps, torch.Generator().manual_seed(seed)
+    signs = [torch.randint(0, 2, x.shape, generator=rng).to(x) * 2 - 1 for _ in range(DRAWS)]
+    return max(abs(layer_mismatch(victim, seen, x * (1 + unit * sign), y, seed=seed) - exact) for sign in signs)
+
+
+def _slack(value: float) -> float:
+    """Rounding of an objective, which is computed in float32."""
+    return ROUNDINGS * torch.finfo(torch.float32).eps * max(1.0, abs(value))
+
+
+def _objective(
+    attack: Attack, victim: Victim, seen: Observation, seed: int
+) -> Callable[[Tensor, Targets], float] | None:
+    """The attack's own objective as a function of images and labels; None where it has none."""
+    if not isinstance(attack, StatesObjective):
+        return None
+
+    def at(x: Tensor, y: Targets) -> float:
+        assert isinstance(y, Tensor)
+        return attack.objective_at(victim, seen, x, y, seed=seed)
+
+    return at
+
+
+def _as_image(victim: Victim, x: Tensor) -> Tensor:
+    """``x`` itself if it is an image; where pixels are out of their bounds, the nearest image."""
+    return x if bool(outside(victim.space, x).abs().max() <= OUTSIDE) else victim.space.project(x)
+
+
+def _continues(victim: Victim, seen: Observation) -> bool:
+    """Whether the mismatch can be followed downhill."""
+    if smooth(seen.channel) != seen.channel:
+        return False
+    try:
+        if not isinstance(seen.channel, PerSample):
+            refuse_once_only(victim.model)
+    except Inapplicable:
+        return False
+    return True

@@ -1,0 +1,186 @@
+"""Why an attack failed, on channels whose answer is known by construction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
+
+from leakgauge.attacks import inverting_gradients
+from leakgauge.audit.cause import Cause, Client, Knowledge, Three, TruthTest, _in_order, explain
+from leakgauge.audit.null import null_run
+from leakgauge.audit.scoring import pair_images, trivial_baseline
+from leakgauge.audit.verdict import Outcome, judge
+from leakgauge.channels import FedAvg, Gradient, ShuffledFedAvg
+from leakgauge.core import Pixels, Victim, share
+from leakgauge.data.embedded import fashion
+from leakgauge.defenses import GaussianNoise
+from leakgauge.inversion.mismatch import continue_from, layer_mismatch, outside
+from tests.made import scores
+
+SIDE, SEEN = 12, 6
+
+
+def fine_directions(count: int) -> Tensor:
+    """Orthonormal images without coarse content, (count, pixels): products of two cosines of high frequency, mixed at random."""
+    at, waves = torch.arange(SIDE) + 0.5, torch.arange(SIDE - 6, SIDE)
+    cosines = torch.cos(torch.pi / SIDE * waves[:, None] * at)
+    fine = torch.einsum("ax,by->abxy", cosines, cosines).reshape(-1, SIDE * SIDE)
+    return torch.linalg.qr(fine.T @ torch.randn(len(fine), count))[0].T.contiguous()
+
+
+def network(seed: int, *, directions: int | None = None) -> nn.Module:
+    """A network of sigmoids; with ``directions`` it sees nothing else of the image."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        first, width = [], SIDE * SIDE
+        if directions is not None:
+            narrow = nn.Linear(width, directions, bias=False)
+            narrow.weight.data = 10 * fine_directions(directions)  # about as large as other activations
+            narrow.weight.requires_grad_(False)
+            first, width = [narrow], directions
+        return nn.Sequential(nn.Flatten(), *first, nn.Linear(width, 32), nn.Sigmoid(), nn.Linear(32, 10))
+
+
+def images(seed: int, count: int = 1) -> tuple[Tensor, Tensor]:
+    x, y = fashion("test")
+    rows = slice(seed, seed + count)
+    return avg_pool2d(x[rows], 2)[:, :, 1:13, 1:13], y[rows]
+
+
+def failed_for(kind: str, seed: int) -> TruthTest:
+    """The truth test of a set-up that fails for a known reason."""
+    x, y = images(seed)
+    victim = Victim(network(seed, directions=SEEN if kind == "null space" else None), Pixels((1, SIDE, SIDE)))
+    noise = (GaussianNoise(relative=10.0),) if kind == "noise" else ()
+    seen = share(victim, Gradient(), x, y, defenses=noise, seed=seed)
+    seen = replace(seen, labels=(y + 1 + seed % 9) % 10 if kind == "wrong labels" else y)
+    tv = 0.0 if kind == "null space" else 0.01  # a prior may choose among images that the signal does not tell apart
+    attack = inverting_gradients(steps=50, tv=tv, lr=1e-5 if kind == "broken solver" else 0.1)
+    found, nothing = attack(victim, seen, seed=seed), null_run(attack, victim, seen, seed=seed)
+
+    def shows(image: Tensor) -> bool:
+        own, blind = (pair_images(one.clamp(0, 1), x).scores for one in (image, nothing.x))
+        return judge(own, blind, trivial_baseline(x)).outcome.leaks
+
+    client = Client(y, Gradient(), 0)
+    return explain(attack, victim, seen, found, x, client, nothing=nothing, shows=shows, seed=seed)
+
+
+KNOWN = {
+    "null space": Cause.INFORMATION,
+    "noise": Cause.INFORMATION,
+    "broken solver": Cause.SEARCH,
+    "wrong labels": Cause.KNOWLEDGE,
+}
+
+
+def test_the_cause_is_right_on_channels_made_for_it() -> None:
+    found = {(kind, seed): failed_for(kind, seed) for kind in KNOWN for seed in range(100, 110)}
+    right = [key for key, test in found.items() if test.cause is KNOWN[key[0]]]
+    assert len(right) >= 38, {key: found[key] for key in found if key not in right}
+    wrong = [test.lacks for (kind, _), test in found.items() if kind == "wrong labels"]
+    assert wrong.count((Knowledge.LABELS,)) >= 9
+
+
+def test_a_mismatch_continues_down_to_rounding_within_the_bounds() -> None:
+    x, y = images(0)
+    victim = Victim(network(0, directions=SEEN), Pixels((1, SIDE, SIDE)))
+    seen = share(victim, Gradient(), x, y)
+    start = torch.rand(x.shape, generator=torch.Generator().manual_seed(0))
+    z, reached = continue_from(victim, seen, start, y, goal=1e-12)
+    assert reached < 1e-11 < layer_mismatch(victim, seen, start, y)
+    assert layer_mismatch(victim, seen, z, y) <= reached
+    assert float(outside(victim.space, z).abs().max()) < 1e-4
+    assert outside(Pixels((1, 1, 2), mean=(0.5,), std=(0.5,)), torch.tensor([[[[-2.0, 1.0]]]])).tolist() == [
+        [[[-0.5, 0.0]]]
+    ]
+
+
+def test_the_objective_at_a_candidate_is_what_the_search_reports() -> None:
+    x, y = images(1, 2)
+    victim = Victim(network(1), Pixels((1, SIDE, SIDE)))
+    seen = share(victim, Gradient(), x, y)
+    attack = inverting_gradients(steps=20, tv=0.01)
+    found = attack(victim, replace(seen, labels=y))
+    assert attack.objective_at(victim, seen, found.x, y) == pytest.approx(found.loss, abs=1e-6)
+
+
+class Dropping(nn.Module):
+    """Drops half of the hidden layer in train mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(SIDE * SIDE, 32), nn.Sigmoid(), nn.Dropout(0.5), nn.Linear(32, 10)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def test_what_the_adversary_lacks_is_found_by_giving_it() -> None:
+    from leakgauge.core.randomness import own_stream
+
+    x, y = images(2)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        victim = Victim(Dropping(), Pixels((1, SIDE, SIDE)), mode="train")
+    attack = inverting_gradients(steps=30, tv=0.01)
+    seen = share(victim, Gradient(), x, y, seed=3)
+    found = attack(victim, seen, seed=3)
+    test = explain(attack, victim, seen, found, x, Client(y, Gradient(), own_stream(3, "client")), seed=3)
+    assert test.mismatch.truth > 0.01 > 1e-9 > test.informed
+    assert test.cause in (Cause.KNOWLEDGE, Cause.SEARCH)
+    if test.cause is Cause.KNOWLEDGE:
+        assert test.lacks == (Knowledge.MASKS,)
+
+
+def test_the_truth_of_a_client_in_a_secret_order_fits_only_with_that_order() -> None:
+    x, y = images(3, 4)
+    victim = Victim(network(3), Pixels((1, SIDE, SIDE)))
+    channel = ShuffledFedAvg(2, 0.5, 2, seed=11)
+    seen = share(victim, channel, x, y)
+    attack = inverting_gradients(steps=3)
+    found = attack(victim, replace(seen, labels=y))
+    test = explain(attack, victim, replace(seen, labels=y), found, x, Client(y, channel, 0))
+    assert test.informed == 0.0
+    assert test.mismatch.truth > 0.0
+
+
+def test_batches_and_local_steps_have_a_truth_that_fits() -> None:
+    x, y = images(4, 3)
+    victim = Victim(network(4), Pixels((1, SIDE, SIDE)))
+    for channel in (Gradient(), FedAvg(steps=3, lr=0.1)):
+        seen = share(victim, channel, x, y)
+        attack = inverting_gradients(steps=2)
+        found = attack(victim, replace(seen, labels=y.flip(0)))
+        test = explain(attack, victim, replace(seen, labels=y.flip(0)), found, x, Client(y, channel, 0))
+        assert test.mismatch.truth < 1e-9, channel
+        assert test.cause is Cause.SEARCH
+
+
+def test_labels_are_compared_as_a_multiset() -> None:
+    assert _in_order(torch.tensor([5, 1, 1]), torch.tensor([1, 2, 1])).tolist() == [1, 5, 1]
+
+
+def test_a_negative_must_be_earned() -> None:
+    flat, base = scores(0.1, 8.0), scores(0.2, 10.0)
+
+    def judged(cause: Cause | None, control: bool | None, *, enough: bool = True) -> tuple[Outcome, Cause | None]:
+        test = None if cause is None else TruthTest(cause, Three(0.0, 0.1, 1.0), 0.0, 0.0)
+        verdict = judge(flat, flat, base, test=test, control=control, enough=enough)
+        return verdict.outcome, verdict.cause
+
+    assert judged(Cause.INFORMATION, True) == (Outcome.INFEASIBLE, Cause.INFORMATION)
+    assert judged(Cause.KNOWLEDGE, True) == (Outcome.INFEASIBLE, Cause.KNOWLEDGE)
+    assert judged(Cause.INFORMATION, False) == (Outcome.INCONCLUSIVE, Cause.CONTROL)
+    assert judged(Cause.INFORMATION, None) == (Outcome.INCONCLUSIVE, Cause.UNCONTROLLED)
+    assert judged(Cause.SEARCH, True) == (Outcome.INCONCLUSIVE, Cause.SEARCH)
+    assert judged(None, True) == (Outcome.INCONCLUSIVE, Cause.UNTESTED)
+    assert judged(Cause.INFORMATION, True, enough=False) == (Outcome.INCONCLUSIVE, Cause.EFFORT)
+    seen = judge(scores(0.9, 25.0), flat, base, control=False)
+    assert (seen.outcome, seen.cause) == (Outcome.FEASIBLE, None)
