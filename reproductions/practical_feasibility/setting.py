@@ -83,10 +83,12 @@ def imagenet(options: Options, count: int) -> Images:
 
 
 def _embedded(side: int, count: int) -> Images:
+    """Every further round of the few photographs is darker, so no two images are equal."""
     x = photographs(side)
     times = -(-count // len(x))
     y = torch.arange(len(x)) % 10
-    return Images("photographs (embedded)", x.repeat(times, 1, 1, 1)[:count], y.repeat(times)[:count])
+    rounds = [x * (1 - k / (2 * times)) for k in range(times)]
+    return Images("photographs (embedded)", torch.cat(rounds)[:count], y.repeat(times)[:count])
 
 
 def victim_of(net: Network, options: Options, *, mode: Mode, classes: int = 10) -> tuple[Victim, bool, str]:

@@ -50,7 +50,7 @@ def measure(
     try:
         victim, is_trained, _ = setting.victim_of(Network(name), options, mode="train")
         x, y = setting.encoded(victim.space, images, slice(0, size))
-        auxiliary = Auxiliary(victim.space.encode(images.x[-16 * 12 :]))
+        auxiliary = Auxiliary(victim.space.encode(images.x[max(size, len(images.x) - 16 * 12) :]))
         numbers, pictures = attacked(
             victim, x, y, effort=options.effort(seconds), pool=images.x[:200], reveal=[auxiliary if kind == "not shared" else Buffers()],
             space=WEIGHTED, make=huang if kind == "Huang" else feasibility, seed=options.seed,

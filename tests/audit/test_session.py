@@ -104,6 +104,15 @@ def test_auxiliary_images_are_others_and_from_the_end(quick, load):
         quick(reveal=("auxiliary:0",)).build_reveal()
 
 
+def test_copies_of_private_images_are_no_auxiliary_images(quick, load):
+    case = quick(first=17, batch_size=2, reveal=("auxiliary:4",))
+    setup = load(case)
+    images = setup.images.clone()
+    images[[15, 19]] = setup.images[17]
+    (others,) = replace(setup, images=images).reveal(case)
+    assert torch.equal(others.images, setup.victim.space.encode(images[[12, 13, 14, 16]]))
+
+
 def test_a_case_with_auxiliary_images_runs(quick, load, tmp_path):
     from leakgauge.audit import run_case
 

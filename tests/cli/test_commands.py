@@ -310,7 +310,7 @@ def test_version(leakgauge):
 
 def test_a_mistake_in_a_process_of_its_own(tmp_path):
     command = [sys.executable, "-m", "leakgauge", "attack", "missing.py:make"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "leakgauge: there is no file missing.py\n"
 

@@ -190,7 +190,7 @@ def test_a_real_ctrl_c_while_the_page_is_served(tmp_path):
                 break
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     finally:
         process.kill()
     assert process.returncode == 130

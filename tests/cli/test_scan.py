@@ -165,7 +165,7 @@ def test_killed_and_resumed(model, data, tmp_path):
     command = [sys.executable, "-m", "leakgauge"]
     started = subprocess.Popen([*command, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     file = tmp_path / "run" / store.FILE
-    for _ in range(1200):
+    for _ in range(4800):
         if (file.exists() and file.read_bytes().count(b"\n") >= 1) or started.poll() is not None:
             break
         time.sleep(0.05)

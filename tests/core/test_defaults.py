@@ -31,9 +31,9 @@ def other(request):
 @pytest.mark.parametrize("attack", [linear(), dlg(steps=3), inverting_gradients(steps=3, restarts=2)])
 def test_an_evaluation_is_the_same(attack, other):
     victim, x, y = testing.tiny_case("mlp")
-    usual = evaluate(attack, victim, Gradient(), x, y)
+    usual = evaluate(victim, Gradient(), x, y, attack=attack)
     other()
-    found = evaluate(attack, victim, Gradient(), x, y)
+    found = evaluate(victim, Gradient(), x, y, attack=attack)
     assert found.outcome == usual.outcome
     torch.testing.assert_close(found.reconstruction.x, usual.reconstruction.x)
 

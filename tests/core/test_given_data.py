@@ -166,7 +166,7 @@ def test_images_out_of_range_are_refused_as_on_the_command_line(x, low, high, tm
     np.savez(tmp_path / "d.npz", x=x.numpy(), y=y.numpy())
     for use in (
         lambda: share(victim(), Gradient(), x, y),
-        lambda: evaluate(inverting_gradients(steps=1), victim(), Gradient(), x, y),
+        lambda: evaluate(victim(), Gradient(), x, y, attack=inverting_gradients(steps=1)),
         lambda: run_audit(victim(), (x, y)),
         lambda: run_audit(victim(), DataLoader(TensorDataset(x, y))),
         lambda: read_npz(tmp_path / "d.npz"),

@@ -132,7 +132,7 @@ def test_a_visitor_who_goes_away_is_not_talked_about(page, monkeypatch, capfd):
         visitor.recv(10)
         visitor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ends it at once
         visitor.close()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while page._server._open and time.monotonic() < until:
         time.sleep(0.02)
     assert not page._server._open
