@@ -106,6 +106,9 @@ class WithDiffusion:
     def assumptions(self) -> tuple[Assumption, ...]:
         return self.learning.assumptions()
 
+    def effort(self) -> tuple[str, int]:
+        return self.matching.effort()
+
     def blind(self) -> WithDiffusion:
         """The same sampler from the same noise, without guidance and without a class, since that is read from the signal."""
         return replace(self, signal=False)

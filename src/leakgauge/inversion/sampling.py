@@ -91,8 +91,8 @@ class Spherical:
     many dimensions is concentrated on the sphere of radius r around its mean, so x' stays where the denoiser was trained. With mixing 0 it
     is the sampler of DDPM.
 
-    Ref: Yang et al. 2024, Algorithm 1 and Eq. (15) — guidance with spherical Gaussian constraint
-    Ref: Huang et al. 2024, DSG-based reconstruction — the same step, guided by the distance between gradients
+    Ref: Yang et al. 2024 — guidance with spherical Gaussian constraint
+    Ref: Huang et al. 2024 — the same step, guided by the distance between gradients
     """
 
     mixing: float = 0.2
@@ -311,7 +311,7 @@ class Annealing:
     it can make, and the longer the less noise is left. ``reach`` is the length of a step for each pixel, in units of the noise; ε is fresh
     noise, which lets go of what an earlier level got wrong. Levels are evenly spaced in angle, from pure noise to ``LAST``.
 
-    Ref: Alkhouri et al. 2025, Algorithm 1 — the denoiser's input is optimised at every level, then noise is added again
+    Ref: Alkhouri et al. 2025 — the denoiser's input is optimised at every level, then noise is added again
     """
 
     prior: Denoiser | None = None
