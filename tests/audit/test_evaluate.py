@@ -128,7 +128,7 @@ def test_it_prints_a_verdict(solved):
     said = str(solved)
     first, second, *numbers, last = said.splitlines()
     assert first == f"Feasible. {Outcome.FEASIBLE.meaning}"
-    assert second == "1 of 1 image passes every check (deployable)."
+    assert second == "1 of 1 image passes every check; 1 certified exact (deployable)."
     assert numbers[0].startswith("SSIM 1.000 (null run 0.")
     assert numbers[1].startswith("PSNR ")
     assert last == "mlp in eval mode, Gradient(). Assumed: batch size known (1)."

@@ -214,10 +214,13 @@ def test_a_budget_is_planned_and_kept(leakgauge, model, photos, tmp_path):
     assert said.code == 0, said.err
     folder = tmp_path / "leakgauge-runs/audit"
     ready = plan.read(folder)
-    assert [case.server for case in ready.cases] == ["", "imprint"]
+    main = next(case for case in ready.cases if not case.server)
+    assert {case.server for case in ready.cases} == {"", "imprint"}
     assert ready.ladder == ()
     assert "single changes of the set-up were left out" in ready.notes[0]
-    assert records.read(folder)[0].key == ready.cases[0].key()  # the set-up that counts is attacked whatever the time
+    assert main.key() in {
+        record.key for record in records.read(folder)
+    }  # the set-up that counts is attacked whatever the time
 
 
 def test_a_refusal_is_no_failure_and_a_crash_is(leakgauge, model, photos, monkeypatch, tmp_path):

@@ -271,7 +271,7 @@ MISTAKES = {
         ([*PART, "--update-holds", "gradients"], "an update holds gradient, delta, weights, got 'gradients'"),
         ([*PART, "--weights", "part.safetensors"], "part.safetensors lacks"),
         ([*PART, "--update-holds", "gradient", "--local-steps", "3"], "a gradient comes from one step"),
-        ([*PART, "--defense", "prune:0.9"], "it cannot be combined with --first, --server or --defense"),
+        ([*PART, "--defense", "prune:0.9"], "it cannot be combined with --first, --server, --defense or --directions"),
         ([*PART, "--fail-over", "partial"], "the options for CI need a verdict"),
         ([*PART, "--truth", "missing.npz"], "missing.npz does not exist"),
         ([*PART, "--truth", "no_labels.npz"], "images and labels are expected"),

@@ -14,7 +14,7 @@ from leakgauge.cli.memory import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(100):
+for _ in range(400):
     np.ones(1 << 20)  # 8 MiB
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """

@@ -17,7 +17,7 @@ def test_a_malicious_server_is_read_by_its_own_attack_and_named_everywhere(leakg
     (record,) = records.read(tmp_path / "run")
     assert (record.case.attack, record.case.server) == ("imprint", "imprint:bins=64")
     assert record.outcome == "feasible"
-    sent = "server sends another model than the agreed one: ImprintServer(bins=64, change=0.01)"
+    sent = "server sends another model than the agreed one: ImprintServer(bins=64, change=0.01, gain=1.0)"
     assert sent in record.assumed("malicious")
     assert "--server imprint:bins=64" in record.command
     page = (tmp_path / "run/report.html").read_text("utf-8")

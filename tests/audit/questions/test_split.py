@@ -313,18 +313,18 @@ def test_missing_classes_are_told(setup, tmp_path):
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        (Asked(names=("2x",)), "there is no cut '2x'"),
-        (Asked(threshold=1.5), "between 0"),
-        (Asked(threshold=0.2, require="fvu >= 0.3"), "differ"),
-        (Asked(epochs=-1), "at least 0"),
-        (Asked(epochs=1, budget=3.0), "either --epochs or --attack-budget"),
-        (Asked(numbers="int4"), "fp32, fp16, int8"),
-        (Asked(require="speed<=3"), "not a constraint"),
+        ({"names": ("2x",)}, "there is no cut '2x'"),
+        ({"threshold": 1.5}, "between 0"),
+        ({"threshold": 0.2, "require": "fvu >= 0.3"}, "differ"),
+        ({"epochs": -1}, "at least 0"),
+        ({"epochs": 1, "budget": 3.0}, "either --epochs or --attack-budget"),
+        ({"numbers": "int4"}, "fp32, fp16, int8"),
+        ({"require": "speed<=3"}, "not a constraint"),
     ],
 )
 def test_mistakes(setup, tmp_path, asked, sentence):
     with pytest.raises(BadInput, match=sentence):
-        plan_scan(setup, CASE, asked, tmp_path, command="")
+        plan_scan(setup, CASE, Asked(**asked), tmp_path, command="")
     assert not (tmp_path / store.PLAN).exists()
 
 
