@@ -69,7 +69,7 @@ class SpanLimit:
 
     @property
     def most(self) -> int:
-        """Inputs that can be told: fewer than the width, for one direction must be left, and no more than the gradient has directions."""
+        """Inputs that can be recovered: fewer than the width, for one direction must be left, and no more than the gradient has directions."""
         return min(self.width - 1, self.attainable)
 
     @property
@@ -433,7 +433,7 @@ def _padded(ids: Tensor, length: int, filler: int) -> Tensor:
 
 
 def _laid_out(sets: Sequence[Tensor], k: int, size: int, filler: int) -> Tensor:
-    """Sentence k: a candidate of each place, others at each place if all places have the same, so that as many as possible occur."""
+    """Sentence k: a candidate of each place, others at each place if all places have the same, so as many as possible occur."""
     chosen = [
         one[(k + at * size) % len(one)] if len(one) else sets[0].new_tensor(filler) for at, one in enumerate(sets)
     ]
@@ -491,7 +491,7 @@ def token_spans(*, padding: int | None = None, tries: int = 8) -> TokenSpans:
     ``padding`` is the id that fills short sentences, if the embedding does not name it.
 
     How far a vector may be outside the span follows from the rounding of the gradient (:mod:`leakgauge.inversion.row_spans`); noise and low
-    precision show in the directions that no token can fill. Then the nearest sentences are a guess. What can be told is stated before
+    precision show in the directions that no token can fill. Then the nearest sentences are a guess. What can be recovered is stated before
     (:func:`span_limits`), and each sentence is certified if random vectors would practically never pass in its place.
 
     Deviations: the paper sets its tolerances by hand, tests the second attention where here the first layer that reads the context and has

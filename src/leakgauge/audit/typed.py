@@ -1,6 +1,6 @@
 """JSON from a file as the dataclass that it was written from, checked field by field against the annotations of that dataclass.
 
-A run folder may be edited by hand, damaged or somebody else's. What does not fit is refused here, with the name of the field, so that
+A run folder may be edited by hand, damaged or somebody else's. What does not fit is refused here, with the name of the field, so
 nothing after this has to ask whether a number is a number. New fields need no second list: their annotations say what they hold.
 """
 
