@@ -113,7 +113,7 @@ class Strongest:
                 raise BadInput(f"an attack needs an integer number of {name} of at least 1, got {value!r}")
 
     def sample(self) -> tuple[Attack, int]:
-        """One of its searches with as many steps, from which the time of a step can be measured, and how many searches there are at least."""
+        """One of its searches with as many steps, to time a step with, and how many searches there are at least."""
         return _descent(self.steps, 1), LEAST_RUNS
 
     def effort(self) -> tuple[str, int]:

@@ -69,7 +69,7 @@ class SpanLimit:
 
     @property
     def most(self) -> int:
-        """Inputs that can be recovered: fewer than the width, for one direction must be left, and no more than the gradient has directions."""
+        """Inputs that can be recovered: fewer than the width, as one direction must be left, and at most as many as the gradient spans."""
         return min(self.width - 1, self.attainable)
 
     @property

@@ -33,9 +33,9 @@ MOST_DIRECTIONS = 4096
 
 @dataclass(frozen=True)
 class Identifiable:
-    """Of ``directions`` in the private images ``above`` are determined by what was shared, at noise of deviation ``noise`` on each number: that
-    of a ``defense``, or the ``rounding`` of its numbers. ``psnr`` is the Cramér-Rao limit for these images, with the range of a pixel as
-    the only prior knowledge. ``largest`` and ``smallest`` are singular values of the derivative, per unit of a pixel's range.
+    """What was shared determines ``above`` of the ``directions`` of the private images, at noise of deviation ``noise`` on each number:
+    that of a ``defense``, or the ``rounding`` of its numbers. ``psnr`` is the Cramér-Rao limit for these images, a pixel's range being
+    the only prior. ``largest`` and ``smallest`` are singular values of the derivative, per unit of a pixel's range.
     """
 
     directions: int
