@@ -90,7 +90,7 @@ class Controls:
     """Runs the control of an architecture, an attack and an effort when it is first needed, and keeps it."""
 
     def __init__(self, known: Iterable[Control] = (), *, starts: bool = True) -> None:
-        self.known = {one.key: one for one in known}
+        self.known: dict[str, Control] = {one.key: one for one in known}
         self.starts = starts
 
     def __call__(
