@@ -239,6 +239,8 @@ def test_cases_that_cannot_be_built(write, case, sentence):
         (VICTIM + "def data(): return 'nowhere'\n", "nowhere does not exist"),
         (VICTIM + "def data(): raise OSError('disk')\n", r"data\(\) in audit.py raised OSError: disk \(line 10\)"),
         (VICTIM + "def data(): return torch.randn(9, 3, 2, 2), torch.zeros(9)\n", r"data\(\) .* values from -.*mean and std belong"),
+        (VICTIM + "def data(): return torch.rand(1, 3, 2, 2).expand(10**9, 3, 2, 2), torch.zeros(9)\n", r"takes 45 GiB .* make it dense"),
+        (VICTIM + "def data(): return torch.zeros(0).to_sparse(1).sparse_resize_((10**12,), 1, 0), [0]\n", r"takes 3725 GiB"),
         (VICTIM + "def data(): return torch.rand(2, 3, 2, 2), torch.zeros(3)\n", r"2 images but 3 labels"),
         (VICTIM + "def data(): return torch.rand(2, 3, 4, 4), torch.zeros(2)\n", r"4 × 4 pixels .* the model takes 2 × 2"),
     ],

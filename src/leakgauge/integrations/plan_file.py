@@ -25,7 +25,7 @@ from torch import Tensor
 from leakgauge.audit.case import Case, accepted_options, default_data
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
-from leakgauge.integrations.tensor_files import plain
+from leakgauge.integrations.tensor_files import plain, refuse_unstored
 from leakgauge.integrations.user_code import called, function, import_file, place
 
 VICTIM, DATA, CASES = "victim", "data", "cases"
@@ -175,6 +175,7 @@ def as_array(value: Any, where: str) -> np.ndarray:
     if isinstance(value, Tensor) and value.is_meta:
         raise BadInput(f"{where} returns a tensor on the meta device, which holds no values; return images and labels")
     if isinstance(value, Tensor):
+        refuse_unstored(value, f"a tensor of {where}")
         return plain(value).cpu().numpy()  # NumPy has neither bfloat16 nor sparse arrays
     try:
         return np.asarray(value)

@@ -38,19 +38,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise BadInput(f"there is no file {path}; give a .safetensors or .pt file of tensors by name")
     named = _named(_loaded(path), path)
     for name, value in named.items():
-        _refuse_unreal(name, value, path)
+        if value.is_meta:
+            raise BadInput(f"{name!r} in {path} is a meta tensor, which has a shape and no values; save the values")
+        refuse_unstored(value, f"{name!r} in {path}")
     return {name: plain(value) for name, value in named.items()}
 
 
-def _refuse_unreal(name: str, value: Tensor, path: Path) -> None:
-    """Refuses a tensor without values, and a small one that would become large when all its entries are written out."""
-    if value.is_meta:
-        raise BadInput(f"{name!r} in {path} is a meta tensor, which has a shape and no values; save the values")
+def refuse_unstored(value: Tensor, what: str) -> None:
+    """Refuses a small tensor (sparse, or expanded) that would become large when all its entries are written out."""
     stored = value.untyped_storage().nbytes() if value.layout == torch.strided else 0
     if value.numel() * value.element_size() > max(stored, MOST_FILLED):
         raise BadInput(
-            f"{name!r} in {path} says shape {tuple(value.shape)}, which takes {value.numel() * value.element_size() / 2**30:.0f} GiB "
-            "when it is written out, but the file holds far less; save it dense"
+            f"{what} says shape {tuple(value.shape)}, which takes {value.numel() * value.element_size() / 2**30:.0f} GiB "
+            "when it is written out, but far less is stored; make it dense"
         )
 
 
