@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant("bound: no root of the steps", "measures/rero.py", "+ math.sqrt(steps.steps) /", "+ steps.steps /", "TestBounds"),
     Mutant("law: lower end forgotten", "measures/first_layer.py", "+ x.square() * below", "", "TestBounds"),
     Mutant("limit: prior not squared", "measures/spectrum.py", "+ 1 / spread**2)", "+ 1 / spread)", "TestBounds"),
-    Mutant("matching: the worst is kept", "inversion/search.py", "better = losses < self", "better = losses > self", "TestMatching"),
+    Mutant("matching: the worst is kept", "inversion/search.py", "losses <= self.best[rows]", "losses >= self.best[rows]", "TestMatching"),
     Mutant("rouge: no factor 2", "measures/text.py", "return 2 * shared / (mine + theirs)", "return shared / (mine + theirs)", "TestText"),
     Mutant("spans: values not squared", "inversion/row_spans.py", "rank].square()).sum(1)", "rank]).sum(1)", "TestText"),
 )  # fmt: skip
