@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from leakgauge.attacks import inverting_gradients
-from leakgauge.audit.cause import Cause, Client, Knowledge, Three, TruthTest, _in_order, explain
+from leakgauge.audit.cause import Cause, Client, Knowledge, Three, TruthTest, explain, in_order
 from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import pair_images, trivial_baseline
 from leakgauge.audit.verdict import Outcome, judge
@@ -201,7 +201,7 @@ def test_batches_and_local_steps_have_a_truth_that_fits() -> None:
 
 
 def test_labels_are_compared_as_a_multiset() -> None:
-    assert _in_order(torch.tensor([5, 1, 1]), torch.tensor([1, 2, 1])).tolist() == [1, 5, 1]
+    assert in_order(torch.tensor([5, 1, 1]), torch.tensor([1, 2, 1])).tolist() == [1, 5, 1]
 
 
 def test_a_negative_must_be_earned() -> None:

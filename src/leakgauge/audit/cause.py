@@ -222,7 +222,7 @@ class _Replay:
     def readable(self, seed: int) -> float:
         """Mismatch of the truth with the labels that can be read in what was sent; as if nothing fitted where none can be."""
         read = read_or_none(infer_labels(), self.victim, self.seen, seed=seed).labels
-        return math.inf if read is None else self.known(_in_order(read, self.client.labels))
+        return math.inf if read is None else self.known(in_order(read, self.client.labels))
 
     def missing(self, labels: Targets, *, fits: float) -> tuple[Knowledge, ...]:
         """Each piece that alone makes the truth explain more than was found; all that help where none does alone."""
@@ -243,13 +243,13 @@ def _adversary_labels(found: Reconstruction, seen: Observation, client: Client) 
     ours = seen.labels if found.y is None else found.y
     if ours is None:
         return client.labels
-    return _in_order(ours, client.labels)
+    return in_order(ours, client.labels)
 
 
-def _in_order(ours: Targets, true: Targets) -> Targets:
+def in_order(ours: Targets, true: Targets) -> Targets:
     """Class labels in the order of the true images: a true label that was read stays where it is, wrong ones take the other places.
 
-    >>> _in_order(torch.tensor([1, 2, 2]), torch.tensor([2, 3, 1])).tolist()
+    >>> in_order(torch.tensor([1, 2, 2]), torch.tensor([2, 3, 1])).tolist()
     [2, 2, 1]
     """
     if isinstance(ours, Mapping) or isinstance(true, Mapping) or ours.dim() != 1 or ours.shape != true.shape:
