@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakgauge.audit import plan as planning
+from leakgauge.audit import planner as planning
 from leakgauge.audit import records, whole
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.plan import Effort, Plan, Request, make_plan
+from leakgauge.audit.plan import Plan
+from leakgauge.audit.planner import make_plan
 from leakgauge.audit.questions import answers, split, training
+from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import Cost
 from leakgauge.audit.wording import statements
