@@ -107,6 +107,7 @@ class Pace:
     def __post_init__(self) -> None:
         assert self.planner.request.budget is not None, "without a budget there is nothing to keep"
         self.budget: float = self.planner.request.budget
+        self.planned: dict[str, Cost] = dict(self.planner.costs)
         self.until: float = ends(self.planner.began, self.budget)
 
     def left(self) -> float:
@@ -118,10 +119,9 @@ class Pace:
         key = alike(case)
         if key in self.measured:
             return self.measured[key]
-        planned = {k: self.planner.costs[k].step for k in self.measured if self.planner.costs[k].step}
-        ratios = sorted(self.measured[k].step / step for k, step in planned.items())
+        ratios = sorted(self.measured[k].step / self.planned[k].step for k in self.measured if self.planned[k].step)
         factor = ratios[len(ratios) // 2] if ratios else 1.0
-        found = self.planner.cost(case)
+        found = self.planned[key]
         return Cost(factor * found.fixed, factor * found.step)
 
     # One case.
@@ -173,7 +173,7 @@ class Pace:
                 yield
         found = watch.cost(time.perf_counter() - began)
         if found is not None:
-            self.measured[alike(case)] = found
+            self.measured[alike(case)] = self.planner.costs[alike(case)] = found
 
     # All of them.
 
@@ -223,8 +223,8 @@ class Pace:
     def _worth_more(self, plan: Plan, by_work: dict[str, Record], outcome: Outcome) -> Case | None:
         """The first of the set-ups with this outcome, with the steps that all of them can have in the time that is left.
 
-        First the one that counts, then those that take longest. The last ones are passed over if there is no time for clearly more steps
-        of all.
+        Of those that had fewest steps so far, first the one that counts, then those that take longest. The last ones are passed over if
+        there is no time for clearly more steps of all.
         """
         those = [
             record.case
@@ -233,10 +233,12 @@ class Pace:
             and record.outcome is outcome
             and "steps" in accepted_options(case)
         ]
+        had = {case.key(): max(_steps(case), self.tried.get(same_work(case), 0)) for case in those}
+        those = [case for case in those if had[case.key()] < GROWTH * min(had.values())]
         those.sort(key=lambda case: (not _same(case, plan.request.main), -self.cost(case).step))
         while those:
             steps = self._steps_for(those)
-            if steps >= GROWTH * max(max(_steps(case), self.tried.get(same_work(case), 0)) for case in those):
+            if steps >= GROWTH * max(had[case.key()] for case in those):
                 return with_steps(next(c for c in plan.every_case if same_work(c) == same_work(those[0])), steps)
             those.pop()
         return None
