@@ -8,6 +8,7 @@ from leakgauge.defenses.noise import GaussianNoise as GaussianNoise
 from leakgauge.defenses.noise import LaplacianNoise as LaplacianNoise
 from leakgauge.defenses.prune import Prune as Prune
 from leakgauge.defenses.quantize import Quantize as Quantize
+from leakgauge.defenses.sign import Signs as Signs
 from leakgauge.defenses.withhold import Withhold as Withhold
 from leakgauge.defenses.withhold import WithholdNames as WithholdNames
 
@@ -17,6 +18,7 @@ DEFENSES: dict[str, type[Defense]] = {
     "clip": Clip,
     "prune": Prune,
     "quantize": Quantize,
+    "sign": Signs,
     "mask_channels": MaskChannels,
     "prune_channels": PruneChannels,
     "withhold": Withhold,

@@ -8,9 +8,20 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.twice import refuse_once_only
-from leakgauge.core import Channel, PerSample, Victim
-from leakgauge.engine import Observed, Precision, Reference, Replayer, VmapReplay, choose, rows_that_fit, saved_bytes
+from leakgauge.core import Channel, Explains, PerSample, Victim
+from leakgauge.engine import (
+    Observed,
+    Precision,
+    Reference,
+    Replay,
+    Replayer,
+    VmapReplay,
+    choose,
+    rows_that_fit,
+    saved_bytes,
+)
 from leakgauge.errors import Inapplicable
+from leakgauge.inversion.defended import FIRST, TRUST, DefendedReplay
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.terms import Candidate, Term
 
@@ -32,6 +43,8 @@ class Problem:
     labels: Tensor | None
     precision: Precision
     draws: Draws
+    defenses: tuple[Explains, ...] = ()
+    """Those that the adversary knows and compares through."""
 
     def take(self, rows: Rows) -> Problem:
         labels = None if self.labels is None else self.labels[rows]
@@ -53,9 +66,11 @@ class Search:
         self.latest = self.best.clone()
         self.best_x = x.detach().clone()
         self.best_logits = None if logits is None else logits.detach().clone()
+        self._trust = torch.tensor(TRUST, device=x.device)  # a tensor, since a recorded step reads it again
         self._replay, chosen = self._choose(x, logits)
         said = (term.note(problem.victim) for weight, term in problem.objective.parts() if weight)
-        self.notes = tuple(filter(None, [chosen, *said]))
+        known = "compared through the defense, which takes whole gradients" if problem.defenses and self._replay else ""
+        self.notes = tuple(filter(None, [chosen, known, *said]))
 
     def _choose(self, x: Tensor, logits: Tensor | None) -> tuple[Replayer | None, str]:
         problem = self.problem
@@ -68,7 +83,7 @@ class Search:
             reference = Reference(problem.victim, problem.channel, problem.observed, capture)
             return reference, "replay: reference (the solver moves one restart at a time)"
         y = problem.targets(None if logits is None else logits.detach(), slice(None))
-        formed = any(w and term.needs_gradients for w, term in problem.objective.parts())
+        formed = bool(problem.defenses) or any(w and term.needs_gradients for w, term in problem.objective.parts())
         choice = choose(
             problem.victim, problem.channel, problem.observed, x.detach(), y, capture=capture, gradients=formed
         )
@@ -91,9 +106,26 @@ class Search:
     def objective(self, x: Tensor, logits: Tensor | None, rows: Rows) -> Tensor:
         replayed = None
         if self._replay is not None:
-            replayed = self._of(rows)(x, self.problem.targets(logits, rows))
+            replayed = self._known(self._of(rows)(x, self.problem.targets(logits, rows)), rows)
         group = min(len(x), self.problem.draws.restarts)  # fewer if only some rows are given
         return self.problem.objective(Candidate(x, self.problem.victim, replayed, group)).float()
+
+    def begin(self, number: int, steps: int) -> None:
+        """Called before each step of a search that knows the defenses: it compares with what was sent first, and through them later."""
+        if not self.problem.defenses:
+            return
+        switch = int(FIRST * steps)
+        if number in (0, switch):
+            self._trust.fill_(TRUST if number == switch else 0.0)
+            self.best.fill_(torch.inf)  # the objective is another one from here on
+
+    def _known(self, replayed: Replay, rows: Rows) -> Replay:
+        """The replay as an adversary compares it who knows the defenses."""
+        problem = self.problem
+        if not problem.defenses:
+            return replayed
+        per_sample = isinstance(problem.channel, PerSample)
+        return DefendedReplay(replayed, problem.observed.take(rows), problem.defenses, self._trust, per_sample)
 
     def _of(self, rows: Rows) -> Replayer:
         """The replay for some rows only; it differs from the whole if each row has its own observation."""
