@@ -253,6 +253,15 @@ class AddsNoise(Protocol):
         ...
 
 
+@runtime_checkable
+class Doubtful(Protocol):
+    """A defense that may silently do less than its options say."""
+
+    def doubts(self, signal: Signal, /) -> tuple[str, ...]:
+        """What it fails to do to ``signal``, a sentence each; none if it does what it says."""
+        ...
+
+
 Kind = Literal["deployable", "diagnostic", "malicious"]
 
 

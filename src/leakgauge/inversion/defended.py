@@ -15,9 +15,12 @@ from leakgauge.core import AddsNoise, Defense, Explains, Signal
 from leakgauge.engine import Observed, Replay
 from leakgauge.engine.reference import Weights
 
-TRUST = 0.9
-"""Weight of the nearest signal that explains what was sent; the rest is what was sent itself. Bounds alone have no slope inside."""
-FIRST = 0.25
+TRUST, ENOUGH = 0.9, 0.5
+"""Largest weight of the nearest signal that explains what was sent; the rest is what was sent itself, because bounds alone have no slope
+inside. It is reached by a defense that loses a share ``ENOUGH`` of the energy: what one sends that loses little is the better guide."""
+LEAST = 0.1
+"""A smaller weight is not worth whole gradients, and counts as 0."""
+FIRST = 0.1
 """Share of a search that compares with what was sent only. Far from the truth that is the better guide: bounds say little there."""
 
 
@@ -52,6 +55,21 @@ def explained_direction(defenses: Sequence[Explains], plain: Signal, sent: Signa
     it is a thousand times too long, and would exceed every bound."""
     factor = row_norms(sent) / row_norms(plain).clamp_min(torch.finfo(torch.float64).tiny)
     return explained(defenses, {name: t * column(factor, t) for name, t in plain.items()}, sent)
+
+
+def trust(defenses: Sequence[Explains], plain: Signal) -> float:
+    """TRUST · min(1, (lost / ENOUGH)²), or 0 below ``LEAST``; lost = 1 − cos² is the share of the energy of ``plain`` (one message) that
+    the defenses lose."""
+    rows = {name: t[None] for name, t in plain.items()}
+    sent: Signal = rows
+    for defense in defenses:
+        sent = defense.replayed(sent)
+    shared = {name: rows[name] for name in sent}
+    dot = torch.stack([(shared[name] * t).double().sum() for name, t in sent.items()]).sum()
+    lengths = row_norms(shared) * row_norms(sent)
+    lost = 1 - float((dot / lengths.clamp_min(torch.finfo(lengths.dtype).tiny)).square())
+    weight = TRUST * min(1.0, (lost / ENOUGH) ** 2)
+    return weight if weight >= LEAST else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,6 +49,13 @@ def on_defenses(defenses: Defenses) -> Statement:
         if open_:
             reasons = by_cause([row.verdict for row in open_ if row.verdict is not None])
             said.append(f"{len(open_)} {'is' if len(open_) == 1 else 'are'} inconclusive: {reasons}.")
+        if defenses.unadapted:
+            names = ", ".join(row.name for row in defenses.unadapted)
+            said.append(f"Under {names} an attack failed that did not know the defense, which is no evidence.")
+        found = [row for row in rows if row.leaks and row.static is not None and not row.static.verdict.outcome.leaks]
+        if found:
+            names = ", ".join(row.name for row in found)
+            said.append(f"{names} stopped an attack that does not know the defense, but not one that does.")
         said += [broken] if (broken := broken_elsewhere(defenses)) else []
         said += [f"The cheapest effective defense is {best.name}, for {points(best)}."] if best else []
         if defenses.none_is_cheap:
