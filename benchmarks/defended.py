@@ -47,9 +47,7 @@ def main() -> None:
                 found = attack.many(victim, seen, seed=seed)
                 row[f"{name}_seconds"] = round(time.perf_counter() - began, 1)
                 row[name] = [
-                    round(
-                        pair_images(victim.space.decode(one.x), victim.space.decode(x)).scores.mean("ssim") or 0.0, 4
-                    )
+                    round(pair_images(victim.space.decode(one.x), victim.space.decode(x)).scores.mean("ssim") or 0.0, 4)
                     for one, (x, _) in zip(found, pairs, strict=True)
                 ]
                 row[f"{name}_mean"] = round(sum(row[name]) / len(row[name]), 4)
