@@ -2,8 +2,8 @@
 
     python -m benchmarks.gate [--out FILE]
 
-ResNet18 for 32 × 32 images in train mode, processor time of one thread: a local round of 10 steps with 32 images each, and the gate's closed
-forms on the update that it makes (no probe). The gate is timed five times; the median counts.
+ResNet18 for 32 × 32 images in train mode, processor time of one thread: a local round of 10 steps with 32 images each, and the gate's
+closed forms on the update that it makes (no probe). The gate is timed five times; the median counts.
 """
 
 from __future__ import annotations

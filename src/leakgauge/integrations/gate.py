@@ -62,8 +62,8 @@ class Gate:
 
     An update leaks if a closed form reads an image of the client's own batch off it with at least ``psnr`` dB, if it certifies one, or,
     with ``others`` (samples that were not trained on), if the white-box probe recognises the batch among them with an AUC whose lower
-    bound is at least ``auc``. Closed forms take milliseconds on most networks, because those without a fitting layer refuse at once. No search is
-    run, so a gate that lets an update pass has proved nothing.
+    bound is at least ``auc``. Closed forms take milliseconds on most networks, because those without a fitting layer refuse at once. No
+    search is run, so a gate that lets an update pass has proved nothing.
 
     With a ``budget`` every update is first clipped to ``clip`` and gets Gaussian noise of ``multiplier`` · clip, paid for beforehand; when
     the budget is spent, nothing leaves. Noise for leaking updates alone would have no guarantee, since who gets it depends on private data.
