@@ -15,6 +15,7 @@ from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.inversion import Annealing, Cosine, Guided, Matching, Sampling, Strongest, infer_labels
+from leakgauge.inversion.output_gradient import OutputGradient, along_output, output_gradient
 from leakgauge.priors import Diffusion, fit_diffusion, load_diffusion
 from leakgauge.priors.cache import cache_folder
 from leakgauge.priors.decoders import FEWEST
@@ -130,6 +131,9 @@ class WithDiffusion:
         scores = class_scores(victim, victim.space.start(1, torch.Generator().manual_seed(0)))
         conditional = solver.conditional and scores is not None and scores.shape[1] == prior.classes
         matching = replace(self.matching, solver=replace(solver, prior=prior, conditional=conditional))
+        along = along_output(victim, seen) if self.signal else None
+        if along is not None:
+            matching, (victim, seen) = replace(matching, labels=OutputGradient()), along
         if not self.signal:
             found = matching.blind().many(victim, seen, seed=seed)
         elif self._knows_statistics(victim, seen[0]):
@@ -140,6 +144,9 @@ class WithDiffusion:
 
     def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
         """The objective of one candidate; the prior restricts where it is searched, not what it is."""
+        along = along_output(victim, [seen])
+        if along is not None:
+            victim, y = along[0], output_gradient(victim, seen)[None].to(x.device)
         attack = self._guided(self.matching) if self._knows_statistics(victim, seen) else self.matching
         return attack.objective_at(victim, seen, x, y, seed=seed)
 
