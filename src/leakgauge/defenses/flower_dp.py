@@ -44,6 +44,11 @@ class FlowerLocalDP:
         """σ of the noise."""
         return self.sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
 
+    @property
+    def parts(self) -> tuple[Clip, GaussianNoise]:
+        """The two steps."""
+        return Clip(self.clipping_norm), GaussianNoise(std=self.std)
+
     def deviation(self, signal: Signal, /) -> float:
         return self.std
 
@@ -61,11 +66,13 @@ class FlowerLocalDP:
         return tuple(said)
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
-        return GaussianNoise(std=self.std)(Clip(self.clipping_norm)(signal, rng=rng), rng=rng)
+        clip, noise = self.parts
+        return noise(clip(signal, rng=rng), rng=rng)
 
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         """The same for each row."""
-        return GaussianNoise(std=self.std).by_row(Clip(self.clipping_norm).by_row(signal, rng=rng), rng=rng)
+        clip, noise = self.parts
+        return noise.by_row(clip.by_row(signal, rng=rng), rng=rng)
 
     def replayed(self, plain: Signal, /) -> Signal:
         """``plain``, clipped."""

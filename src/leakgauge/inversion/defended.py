@@ -18,6 +18,8 @@ from leakgauge.engine.reference import Weights
 TRUST, ENOUGH = 0.9, 0.5
 """Largest weight of the nearest signal that explains what was sent; the rest is what was sent itself, because bounds alone have no slope
 inside. It is reached by a defense that loses a share ``ENOUGH`` of the energy: what one sends that loses little is the better guide."""
+LENGTHS = 3
+"""How often the length of a candidate's signal is corrected."""
 LEAST = 0.1
 """A smaller weight is not worth whole gradients, and counts as 0."""
 FIRST = 0.1
@@ -51,10 +53,13 @@ def explained(defenses: Sequence[Explains], plain: Signal, sent: Signal) -> Sign
 
 
 def explained_direction(defenses: Sequence[Explains], plain: Signal, sent: Signal) -> Signal:
-    """As :func:`explained`, for distances that ignore the length of ``plain``: it is first given that of what was sent. At a random start
-    it is a thousand times too long, and would exceed every bound."""
-    factor = row_norms(sent) / row_norms(plain).clamp_min(torch.finfo(torch.float64).tiny)
-    return explained(defenses, {name: t * column(factor, t) for name, t in plain.items()}, sent)
+    """As :func:`explained`, for distances that ignore the length of ``plain``. At a random start it is a thousand times too long, and would
+    exceed every bound, so it is first given the length of what was sent, and then that of what explains it, which may be longer."""
+    length, target = row_norms(plain).clamp_min(torch.finfo(torch.float64).tiny), sent
+    for _ in range(LENGTHS):
+        factor = row_norms(target) / length
+        target = explained(defenses, {name: t * column(factor, t) for name, t in plain.items()}, sent)
+    return target
 
 
 def trust(defenses: Sequence[Explains], plain: Signal) -> float:

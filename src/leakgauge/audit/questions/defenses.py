@@ -21,6 +21,7 @@ from typing import Any, NotRequired, TypedDict
 import torch
 from torch import Tensor
 
+from leakgauge.audit.bounds import Mechanism, mechanism
 from leakgauge.audit.case import Case, accepted_options, present_fields, protects, with_steps
 from leakgauge.audit.cause import TruthTest
 from leakgauge.audit.files import JsonLines, infinity_as_text, safe_command
@@ -28,6 +29,7 @@ from leakgauge.audit.migrate import migrated_defense
 from leakgauge.audit.null import null_run
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions.defense_measures import (
+    DELTA,
     Releases,
     Training,
     accuracy,
@@ -49,10 +51,11 @@ from leakgauge.audit.typed import typed
 from leakgauge.audit.verdict import Evidence, Outcome, Verdict
 from leakgauge.channels import DPSGD
 from leakgauge.core import Assumption, Blindable, Kind, PerSample, Reconstruction
-from leakgauge.defenses import GaussianNoise
+from leakgauge.defenses import GaussianNoise, SVTPrivacy
 from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.families import find_roles
 from leakgauge.inversion.defended import useful
+from leakgauge.measures.rdp import spent_epsilon
 
 FILE = "defenses.jsonl"
 
@@ -170,7 +173,8 @@ class DefenseRecord:
     """Everything one trial of a defense produced. ``defenses`` is empty for the trial without any.
 
     ``adapted``: the attack knew the defense, which older versions did not try. ``static`` is what it sees otherwise; None where that was
-    not tried, because nothing depends on it or the attack refused.
+    not tried, because nothing depends on it or the attack refused. ``epsilon`` is what one update spends at δ = 1e-5; None where the
+    defense gives no guarantee.
 
     ``scores``, ``null`` and ``baseline`` are as in :class:`leakgauge.audit.records.Record`; where the attack refused
     (``status`` refused), they are None and ``reason`` says why, while the other two measurements may still be there. The attack without
@@ -209,6 +213,7 @@ class DefenseRecord:
     format: int = FORMAT
     adapted: bool = True
     static: Static | None = None
+    epsilon: float | None = None
 
     @property
     def name(self) -> str:
@@ -489,6 +494,7 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
         "channel": repr(case.build_channel()),
         "versions": versions(),
         "command": case.command(),
+        "epsilon": epsilon_of(case, sum(p.numel() for p in base.setup.victim.parameters().values())),
     }
     try:
         found = {**_attack(trial, base, folder, undefended), "leakage": _leakage(trial, base)}
@@ -520,6 +526,16 @@ def _attack(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | 
         "notes": found.reconstruction.notes,
         "pictures": save_pictures(trial.case, found.images, folder),
     }
+
+
+def epsilon_of(case: Case, entries: int) -> float | None:
+    """ε of one update of so many entries at δ = ``DELTA``, None without a guarantee. Filters with an accountant of their own have no δ."""
+    defenses = case.build_defenses()
+    own = [one.spent(entries) for one in defenses if isinstance(one, SVTPrivacy)]
+    if own:
+        return own[0]
+    found = mechanism(case.build_channel(), defenses)
+    return spent_epsilon(noise=found.noise, rate=1.0, steps=1, delta=DELTA) if isinstance(found, Mechanism) else None
 
 
 def depends_on_defense(case: Case) -> bool:

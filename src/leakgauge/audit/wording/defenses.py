@@ -69,6 +69,17 @@ def on_defenses(defenses: Defenses) -> Statement:
     return Statement("defenses", asked, tone, badge, tuple(said), assumed, budget)
 
 
+def guarantee(record: DefenseRecord) -> str:
+    """What a defense promises for one update; nothing for the trial without one."""
+    if not record.defenses:
+        return ""
+    return (
+        "no guarantee"
+        if record.epsilon is None
+        else f"ε = {number(record.epsilon, 3 if record.epsilon < 100 else 0)} for one update"
+    )
+
+
 def members_despite(rows: Sequence[Defended]) -> list[str]:
     """How well members of a batch are recognised under these defenses, as far as that was measured."""
     known = sorted((row for row in rows if row.auc is not None), key=lambda row: row.auc or 0.0)

@@ -14,7 +14,7 @@ from leakgauge.audit.phrasing import duration, metric, number, plural
 from leakgauge.audit.questions.defenses import DefenseRecord, evidence, worth_having
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
-from leakgauge.audit.wording import ENDINGS, Statement, cost_unknown, defense_words
+from leakgauge.audit.wording import ENDINGS, Statement, cost_unknown, defense_words, guarantee
 from leakgauge.report.charts import Mark, Plot, between, pictures, scatter_chart
 from leakgauge.report.sources import defense_anchor, of_defenses
 
@@ -91,6 +91,7 @@ def _row(place: int, record: DefenseRecord, front: bool, measure: str, folder: P
         "accuracy": _rate(record.accuracy if "value" in record.accuracy else None, scale=100, places=1),
         "cost": _rate(cost or None, scale=100, places=1),
         "privacy": str(record.accuracy.get("privacy") or ""),
+        "guarantee": guarantee(record),
         "missing": [str(part["unknown"]) for part in (record.leakage, record.accuracy) if part.get("unknown")],
         "front": front,
         "point": point,
