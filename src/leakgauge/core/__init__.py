@@ -351,7 +351,7 @@ class Buffers:
 class Defended:
     """The defenses of the client, with their settings but not their random draws. A protocol is agreed on, and the code is public.
 
-    Ref: Balunović et al. 2022, section 4 — the adversary knows the defense mechanism
+    Ref: Balunović et al. 2022, breaking existing defenses — the adversary knows the defense mechanism
     """
 
     def __call__(

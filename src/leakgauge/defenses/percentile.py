@@ -28,7 +28,7 @@ class PercentilePrivacy:
     no noise and gives no guarantee. Outside 0 to 100, and for a gamma that is not positive, NVFlare sends the plain update and says so
     only to its debug log; here that is refused. ``steps``: local steps, by which NVFlare divides an update before it compares.
 
-    Ref: Shokri and Shmatikov 2015, section 5 — selective sharing of the largest gradients
+    Ref: Shokri and Shmatikov 2015, selective sharing — selective sharing of the largest gradients
     """
 
     percentile: float = 10

@@ -28,7 +28,7 @@ class SVTPrivacy:
     enough, and each with Laplace noise of scale 2·gamma/noise_var added. With n entries sent, the choice of them spends ``epsilon`` and
     their values n · ``noise_var``: :meth:`spent`. Without ``active`` the signal stays as it is.
 
-    Ref: Lyu et al. 2017, Algorithm 7 — the sparse vector technique, as NVFlare's SVTPrivacy uses it
+    Ref: Lyu et al. 2017, the standard algorithm — the sparse vector technique, as NVFlare's SVTPrivacy uses it
     """
 
     fraction: float = 0.1

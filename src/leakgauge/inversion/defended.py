@@ -15,7 +15,7 @@ from leakgauge.core import AddsNoise, Defense, Explains, Signal
 from leakgauge.engine import Observed, Replay
 from leakgauge.engine.reference import Weights
 
-TRUST, ENOUGH = 0.9, 0.5
+TRUST, ENOUGH = 0.95, 0.5
 """Largest weight of the nearest signal that explains what was sent; the rest is what was sent itself, because bounds alone have no slope
 inside. It is reached by a defense that loses a share ``ENOUGH`` of the energy: what one sends that loses little is the better guide."""
 LENGTHS = 3
