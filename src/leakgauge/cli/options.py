@@ -257,7 +257,7 @@ class Threat(ModelAndData, Defended):
 
     def case(self, *, default: str = "cnn", **more: Any) -> Case:
         """The case that the options describe; its parts are built once, to refuse a wrong option before anything runs."""
-        from leakgauge.audit.case import option_of
+        from leakgauge.audit.specs import option_of
 
         chosen: dict[str, Any] = {
             "attack": self.attack,

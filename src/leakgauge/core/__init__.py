@@ -509,7 +509,8 @@ class Trace:
 @dataclass(frozen=True)
 class Raced:
     """One run of an attack that tries several: what it is called, how many replays it took, and how well the result explains the
-    observation (``mismatch``: 0 is fully; None where that cannot be computed). ``refused`` is the reason where it does not apply.
+    observation (``mismatch``: 0 is fully; None where that cannot be computed). ``unseen`` is the mismatch of the tensors that this run was
+    not given, where some were held back to compare runs by. ``refused`` is the reason where it does not apply.
     """
 
     name: str
@@ -517,6 +518,7 @@ class Raced:
     mismatch: float | None = None
     refused: str = ""
     chosen: bool = False
+    unseen: float | None = None
 
 
 @checked(nan=True)
