@@ -40,6 +40,11 @@ def text_tokens(said: str, out: Path) -> None:
     )
 
 
+def gate_federation(said: str, out: Path) -> None:
+    assert said == "the gate refused 5 of 5 plain updates and 0 of 5 with DP-SGD."
+    assert len((out / "gate.jsonl").read_text().splitlines()) == 10
+
+
 def own_model(said: str, out: Path) -> None:
     attack, null = decibels(said)
     assert "was reconstructed" in said
@@ -135,6 +140,7 @@ CHECKS: dict[str, Check] = {
     for check in (
         text_tokens,
         own_model,
+        gate_federation,
         huggingface_vit,
         lightning_training,
         compose_an_attack,
