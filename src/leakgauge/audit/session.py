@@ -27,12 +27,17 @@ POOL = 200
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,) are the data the case takes its batch from; ``facts`` are about them."""
+    """``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,) are the data the case takes its batch from; ``facts`` are about them.
+
+    For a text model ``images`` are token ids (N, length), and ``labels`` are what it is asked for. ``tokens`` gives the pieces of text of
+    one sentence; without it ids are shown as numbers.
+    """
 
     victim: Victim
     images: Tensor
     labels: Tensor
     facts: DataFacts = USUAL
+    tokens: Callable[[Tensor], list[str]] | None = None
 
     def private(self, case: Case) -> tuple[Tensor, Tensor]:
         """The case's batch, in model space, on the victim's device."""

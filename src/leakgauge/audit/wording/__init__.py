@@ -49,6 +49,7 @@ from leakgauge.audit.wording.statement import Tone as Tone
 from leakgauge.audit.wording.terms import LIMITS as LIMITS
 from leakgauge.audit.wording.terms import METRICS as METRICS
 from leakgauge.audit.wording.terms import OPTIONAL as OPTIONAL
+from leakgauge.audit.wording.terms import TEXT_METRICS as TEXT_METRICS
 from leakgauge.audit.wording.terms import interval as interval
 from leakgauge.audit.wording.training import TOO_SHORT as TOO_SHORT
 from leakgauge.audit.wording.training import alarm as alarm
