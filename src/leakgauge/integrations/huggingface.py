@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -184,6 +184,19 @@ def _architectures() -> dict[str, tuple[str, ...]]:
         name: (classes,) if isinstance(classes, str) else tuple(classes)
         for name, classes in NAMES.items()
         if name not in _NO_PIXELS
+    }
+
+
+def kinds_of_architectures() -> dict[str, Collection[str]]:
+    """Names of the architectures that classify images or text, or predict masked or next tokens."""
+    transformers_package()
+    from transformers.models.auto import modeling_auto as auto
+
+    return {
+        "image": auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        "classifier": auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        "masked": auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        "causal": auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     }
 
 

@@ -22,6 +22,7 @@ from leakgauge.families.nearest import nearest
 from leakgauge.integrations.huggingface import (
     TextLogits,
     has_weights,
+    kinds_of_architectures,
     quiet,
     read_config,
     text_model,
@@ -167,24 +168,17 @@ def load_language(source: str, *, kind: Kind | None = None, classes: int | None 
 
 def _kind_of(settings: dict[str, Any]) -> Kind:
     """As the configuration says which class it is of; otherwise masked before causal, as for BERT."""
-    from transformers.models.auto import modeling_auto as auto
-
     named = " ".join(settings.get("architectures") or ())
-    for part, kind in (
-        ("SequenceClassification", "classifier"),
-        ("MaskedLM", "masked"),
-        ("CausalLM", "causal"),
-        ("LMHead", "causal"),
-    ):
-        if part in named:
+    said: tuple[tuple[str, Kind], ...] = (
+        ("SequenceClassification", "classifier"), ("MaskedLM", "masked"), ("CausalLM", "causal"), ("LMHead", "causal"),
+    )  # fmt: skip
+    name, known = str(settings.get("model_type")), kinds_of_architectures()
+    for part, kind in (*said, *((name, kind) for kind in ("masked", "causal") if name in known[kind])):
+        if part in f"{named} {name}":
             return cast(Kind, kind)
-    name = settings.get("model_type")
-    if name in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        return "masked"
-    if name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return "causal"
-    known = [*auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]
-    raise BadInput(f"{name!r} is no language model of transformers; {nearest(str(name), known)}")
+    raise BadInput(
+        f"{name!r} is no language model of transformers; {nearest(name, [*known['masked'], *known['causal']])}"
+    )
 
 
 def is_text(source: str) -> bool:
@@ -192,15 +186,10 @@ def is_text(source: str) -> bool:
     path = Path(source)
     if path.suffix == ".gguf" or (path / ADAPTER).is_file():
         return True
-    from transformers.models.auto import modeling_auto as auto
-
-    name = str(read_config(source).get("model_type"))
-    text = (
-        auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-    )
-    return name not in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES and any(name in names for names in text)
+    if not path.exists() and (path.suffix == ".json" or "/" in source):
+        return False  # the loader of images says that there is none
+    name, known = str(read_config(source).get("model_type")), kinds_of_architectures()
+    return name not in known["image"] and any(name in known[kind] for kind in ("masked", "causal", "classifier"))
 
 
 def _automatic(kind: Kind) -> Any:

@@ -28,8 +28,8 @@ class RowSpan:
     R and C are diagonal, or ones: they make rows and columns equally long, because rounding is relative to what is rounded, and trained
     networks have entries of δ and z that are a thousand times as large as others. ``scale`` (width,) is the diagonal of C; vectors are
     multiplied by it before they are compared. ``basis`` (width, width) is V and ``values`` (width,) is S, in units of the noise σ of an
-    entry. The first ``rank`` values are above the largest that noise of ``rows`` × width has, if it is white √rows + √width. ``coarse``: σ is
-    above what rounding explains.
+    entry. The first ``rank`` values are above the largest of noise of ``rows`` × width, √rows + √width if it is white. ``coarse``: σ
+    is above what rounding explains.
     """
 
     basis: Tensor
