@@ -35,7 +35,8 @@ PARTS = {
 def table(rows: list[dict[str, Any]]) -> str:
     """By cut and protection, as Markdown."""
     lines = [
-        "| cut | sent | prompts | tokens found | prompts exact | genie (attack on the same places) | next token kept | kB per token | MFLOP per token | CPU s |",
+        "| cut | sent | prompts | tokens found | prompts exact | genie (attack on the same places) | next token kept | kB per token "
+        "| MFLOP per token | CPU s |",
         "|" + "---|" * 10,
     ]
     for row in rows:

@@ -13,7 +13,7 @@ from leakgauge.audit import evidence
 from leakgauge.audit.case import SETUP, AuxiliaryImages, Case, PublicImages
 from leakgauge.audit.cause import Client
 from leakgauge.audit.evaluate import observe
-from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Victim
+from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Tokens, Victim
 from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.data.facts import USUAL, DataFacts
@@ -191,6 +191,10 @@ def one_of_each_class(labels: Tensor) -> Tensor:
 def check_fits(setup: Setup) -> int:
     """Number of classes. Refuses, in one sentence, a model that does not take the data or labels it cannot have."""
     victim = setup.victim
+    if isinstance(victim.space, Tokens):
+        raise BadInput(
+            f"{victim.name} reads text, and this command takes images; use leakgauge attack or leakgauge scan"
+        )
     probe = victim.to_input(victim.space.encode(setup.images[:2]))
     try:
         with torch.no_grad():

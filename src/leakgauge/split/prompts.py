@@ -31,7 +31,7 @@ FITS = 1e-5
 long features that hardly depend on it, so this is close to rounding."""
 ENTRIES = 0.99
 """Share of the entries of a feature in bfloat16 that must be what the candidate's would be rounded to."""
-CAUSAL = 1e-3
+CAUSAL = 1e-5
 """Features that differ by less than this share do not depend on a token."""
 GENIE = 32
 """Tokens that the genie chooses from: the true one and those with the nearest features."""
@@ -42,7 +42,10 @@ BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "noise": 4}
 
 @dataclass(frozen=True)
 class Protection:
-    """How features are sent. ``noise`` is the deviation of Gaussian noise, as a share of the size of a feature's entry (median over places)."""
+    """How features are sent.
+
+    ``noise`` is the deviation of Gaussian noise, as a share of the size of a feature's entry (median over places).
+    """
 
     sent: Sent = "float32"
     noise: float = 0.0
@@ -64,7 +67,9 @@ class Protection:
         if self.sent == "float32":
             return away.norm(dim=1) <= FITS * target.norm()
         if self.sent == "bfloat16":
-            return (away <= 2**-8 * target.abs() + FITS * target.norm() / math.sqrt(len(target))).float().mean(1) >= ENTRIES
+            return (away <= 2**-8 * target.abs() + FITS * target.norm() / math.sqrt(len(target))).float().mean(
+                1
+            ) >= ENTRIES
         return torch.zeros(len(made), dtype=torch.bool, device=made.device)
 
     def __call__(self, features: Tensor, *, rng: torch.Generator) -> Tensor:
@@ -152,7 +157,11 @@ class DecoderBlocks:
 
     def features(self, ids: Tensor, cut: int, *, memory: Any = None, fill: bool = False) -> Tensor:
         """After ``cut`` blocks, (n, length, width); with a ``memory`` as :class:`~leakgauge.inversion.readers.Continues` describes it."""
-        with torch.no_grad(), private_randomness(0, self.victim.device), _output(self.blocks[cut - 1]) as (seen, ending):
+        with (
+            torch.no_grad(),
+            private_randomness(0, self.victim.device),
+            _output(self.blocks[cut - 1]) as (seen, ending),
+        ):
             try:
                 given = () if memory is None else (memory, fill)
                 output_at(self.victim.model, self.victim.buffers(), self.victim.to_input(ids), *given)
@@ -224,7 +233,7 @@ class Probe:
 def fit_probe(blocks: DecoderBlocks, cut: int, public: Tensor) -> Probe:
     """Ridge regression from features to the embeddings of their tokens, on the adversary's own sentences ``public`` (n, length).
 
-        W = (Zᵀ Z + λ I)⁻¹ Zᵀ E,   Z and E centred,   λ = RIDGE · mean of Zᵀ Z's diagonal
+    W = (Zᵀ Z + λ I)⁻¹ Zᵀ E,   Z and E centred,   λ = RIDGE · mean of Zᵀ Z's diagonal
     """
     table = _token_table(blocks)
     z = torch.cat([blocks.features(part, cut).flatten(0, 1) for part in public.split(16)]).double()
@@ -383,18 +392,11 @@ def _risk(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Recommended:
-    """The cut and protection at which even the genie names at most ``most`` of the tokens and the cloud keeps most of its predictions."""
-
-    risk: PromptRisk
-    most: float
-
-
-def recommend(rows: Sequence[PromptRisk], *, most: float = 0.5) -> Recommended | None:
-    """None if nothing that was tried protects. Without noise nothing is known that bounds an attacker, so nothing else is recommended."""
-    safe = [row for row in rows if row.genie_rate is not None and row.genie_rate <= most and row.rate <= most]
-    if not safe:
-        return None
-    best = max(safe, key=lambda row: (row.agreement, -row.flops))
-    return Recommended(best, most)
+def recommend(rows: Sequence[PromptRisk], *, most: float = 0.5, keep: float = 0.5) -> PromptRisk | None:
+    """Where even the genie names at most ``most`` of the tokens and the cloud keeps at least ``keep`` of its predictions: the row that keeps
+    most, then the one with the least work on the device. None if nothing that was tried does; without noise there is no bound.
+    """
+    safe = [row for row in rows if row.genie_rate is not None and max(row.genie_rate, row.rate) <= most]
+    return max(
+        (row for row in safe if row.agreement >= keep), key=lambda row: (row.agreement, -row.flops), default=None
+    )

@@ -40,6 +40,7 @@ from leakgauge.audit.wording.defenses import points as points
 from leakgauge.audit.wording.defenses import seen as seen
 from leakgauge.audit.wording.protections import defense_words as defense_words
 from leakgauge.audit.wording.split import effort as effort
+from leakgauge.audit.wording.split import on_prompts as on_prompts
 from leakgauge.audit.wording.split import on_split
 from leakgauge.audit.wording.split import remedy as remedy
 from leakgauge.audit.wording.split import split_notes as split_notes
