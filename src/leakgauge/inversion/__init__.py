@@ -1,6 +1,17 @@
 """The parts of optimisation attacks, and the one loop that runs them."""
 
-from leakgauge.inversion.distances import L1, L2, ByName, Cosine, Decaying, Equal, LayerNorms, RelativeL2
+from leakgauge.inversion.distances import (
+    L1,
+    L2,
+    BalancedCosine,
+    ByName,
+    Cosine,
+    Decaying,
+    Equal,
+    LayerCosine,
+    LayerNorms,
+    RelativeL2,
+)
 from leakgauge.inversion.epochs import EpochsAgree, OverEpochs
 from leakgauge.inversion.guided import Guided
 from leakgauge.inversion.knowledge import ExactStatistics, ProxyStatistics, RunningStatistics, Strongest
@@ -32,6 +43,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Annealing",
+    "BalancedCosine",
     "BatchNormStatistics",
     "BiasCounts",
     "ByName",
@@ -54,6 +66,7 @@ __all__ = [
     "Halving",
     "Joint",
     "Latent",
+    "LayerCosine",
     "LayerNorms",
     "Matching",
     "MinimumEntry",

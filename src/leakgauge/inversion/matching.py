@@ -233,7 +233,7 @@ class Matching:
         steps = self.solver.steps
         drops = {} if self.halving is None else self.halving.drops(len(x), steps)
         problem = search.problem
-        move = self.solver.begin(x, logits, search.losses, victim.space, problem.draws, problem.labels)
+        move = self.solver.begin(x, logits, search.losses, victim.space, problem.draws, problem.known_classes())
         every, frames = max(1, steps // POINTS_IN_TRACE), self.frames or _evenly(steps, SNAPSHOTS)
         at: list[int] = []
         curve: list[Tensor] = []
@@ -269,7 +269,7 @@ class Matching:
             labels = found.logits[chosen].argmax(-1)
         else:
             assert rows.problem.labels is not None
-            labels = rows.problem.labels[chosen]
+            labels = rows.problem.classes()[chosen]
         trace = replace(found.trace, losses=found.trace.losses[:, own], snapshots=found.trace.snapshots[chosen])
         return Reconstruction(
             x=found.x[chosen],
