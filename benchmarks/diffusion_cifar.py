@@ -64,7 +64,11 @@ class Setting:
             Sampling(guidance=FixedLength(self.reach), steps=steps)
             if self.kind == "fixed"
             else Annealing(
-                rounds=self.rounds, moves=self.moves, reach=self.reach, through=self.kind == "anneal", select=self.select
+                rounds=self.rounds,
+                moves=self.moves,
+                reach=self.reach,
+                through=self.kind == "anneal",
+                select=self.select,
             )
         )
         term: Term = LayerCosine() if self.power is None else BalancedCosine(self.power) if self.power < 1 else Cosine()
@@ -242,7 +246,9 @@ class Scene:
         kinds: dict[str, object] = {"correlation": normalised_correlation, "features": by_features}
         lpips = load_lpips()
         if lpips is not None:
-            kinds["lpips"] = lambda a, b: torch.stack([-lpips(one.float().expand_as(b).contiguous(), b.float()) for one in a])
+            kinds["lpips"] = lambda a, b: torch.stack(
+                [-lpips(one.float().expand_as(b).contiguous(), b.float()) for one in a]
+            )
         return kinds
 
 
@@ -292,7 +298,9 @@ def measure(given: argparse.Namespace, device: torch.device, prior: Path, out: P
         lines.append(row)
         pictures[name] = made
         print(json.dumps(row), flush=True)
-        mark = "_".join([f"resnet{given.depth}", given.mode, str(given.batch), *([f"{given.noise:g}"] * bool(given.noise))])
+        mark = "_".join(
+            [f"resnet{given.depth}", given.mode, str(given.batch), *([f"{given.noise:g}"] * bool(given.noise))]
+        )
         mark += "" if given.classes == 10 else f"_{given.classes}"
         (out / f"diffusion_{mark}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
         torch.save({k: (v.clamp(0, 1) * 255).byte().cpu() for k, v in pictures.items()}, out / f"pictures_{mark}.pt")
@@ -307,7 +315,9 @@ def measure(given: argparse.Namespace, device: torch.device, prior: Path, out: P
     tried = 20 if given.quick else 200
     short = scene.run(inverting_gradients(tv=0.01, steps=tried, restarts=chosen.restarts), given.seed)[1]
     longer = 40 if given.quick else max(tried, min(10_000, int(tried * seconds / max(short, 1e-3))))
-    attempt(f"inverting_gradients, {longer} steps", inverting_gradients(tv=0.01, steps=longer, restarts=chosen.restarts))
+    attempt(
+        f"inverting_gradients, {longer} steps", inverting_gradients(tv=0.01, steps=longer, restarts=chosen.restarts)
+    )
     if not given.without_paper:
         attempt("diffusion_guided", guided)
 

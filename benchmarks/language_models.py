@@ -40,7 +40,7 @@ from leakgauge.data.sentences import read_sentences
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import Inapplicable
 from leakgauge.integrations.huggingface import TextLogits, text_model
-from leakgauge.integrations.language import LanguageModel, load_language
+from leakgauge.integrations.language import LanguageModel, load_language, with_lora
 
 LENGTH, PUBLIC = 72, 1000
 PARTS = ("batches", "lora", "coarse", "gpt2")
@@ -76,17 +76,14 @@ def victim_of(path: str, part: str, rank: int = 0, first: bool = False, seed: in
         for block in inner.model.layers[:BLOCKS]:
             block.requires_grad_(True)
         return found.victim(LENGTH)
-    from peft import LoraConfig, get_peft_model
-
+    own = with_lora(load_language(path), rank, seed=seed)
+    adapted = cast(Any, own.model).model
     torch.manual_seed(seed)
-    own = load_language(path)
-    settings = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
-    adapted = get_peft_model(cast(Any, own.model).model, settings)
     for name, parameter in adapted.named_parameters():
         if not first and "lora_B" in name:  # as after some training
             torch.nn.init.normal_(parameter, std=0.02)
         parameter.requires_grad_(parameter.requires_grad and any(f"layers.{k}." in name for k in range(BLOCKS)))
-    return replace(own, model=TextLogits(adapted, padding=own.tokenizer.padding)).victim(LENGTH)
+    return own.victim(LENGTH)
 
 
 def attacked(key: dict[str, Any], victim: Victim, ids: Tensor, public: Tensor) -> dict[str, Any]:

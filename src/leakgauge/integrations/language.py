@@ -42,9 +42,10 @@ ADAPTER = "adapter_config.json"
 class Tokenizer(Protocol):
     """Sentences as ids and back. ``padding`` fills short sentences, ``mask`` stands for a token that is asked for."""
 
-    padding: int
-    mask: int | None
-
+    @property
+    def padding(self) -> int: ...
+    @property
+    def mask(self) -> int | None: ...
     def encode(self, sentence: str) -> list[int]: ...
     def token(self, number: int) -> str:
         """The piece of text that an id stands for."""
@@ -243,6 +244,17 @@ def _with_adapter(folder: Path, kind: Kind | None, classes: int | None, *, seed:
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise BadInput(f"the adapter in {folder} does not fit its base model: {one_line(error)}") from error
     return _finished(model, found.tokenizer, found.kind)
+
+
+def with_lora(
+    found: LanguageModel, rank: int, *, modules: Sequence[str] = ("q_proj", "v_proj"), seed: int = 0
+) -> LanguageModel:
+    """The model with new LoRA adapters of peft on the named layers; everything else is frozen. Changes ``found``'s own module."""
+    peft = _peft()
+    with private_randomness(seed, torch.device("cpu")):
+        settings = peft.LoraConfig(r=rank, target_modules=list(modules))
+        adapted = peft.get_peft_model(cast(TextLogits, found.model).model, settings)
+    return _finished(adapted, found.tokenizer, found.kind)
 
 
 def _peft() -> ModuleType:

@@ -28,14 +28,15 @@ class RowSpan:
     R and C are diagonal, or ones: they make rows and columns equally long, because rounding is relative to what is rounded, and trained
     networks have entries of δ and z that are a thousand times as large as others. ``scale`` (width,) is the diagonal of C; vectors are
     multiplied by it before they are compared. ``basis`` (width, width) is V and ``values`` (width,) is S, in units of the noise σ of an
-    entry. The first ``rank`` values are above the largest of noise of ``rows`` × width, √rows + √width if it is white. ``coarse``: σ
-    is above what rounding explains.
+    entry. The first ``rank`` values are above the largest of noise of ``rows`` × width, √rows + √width if it is white. ``filled``
+    counts those that are above it at all, rounding or not. ``coarse``: σ is above what rounding explains.
     """
 
     basis: Tensor
     values: Tensor
     scale: Tensor
     rank: int
+    filled: int
     rows: int
     rounding: float
     coarse: bool
@@ -132,9 +133,12 @@ def row_span(gradients: Sequence[Tensor], *, inputs: int, floors: Sequence[float
     rows, width = stacked.shape
     _, s, v = torch.linalg.svd(stacked, full_matrices=rows < width)
     values = torch.cat([s, s.new_zeros(width - len(s))])
-    edge = (EDGE if coarse or any(floor > 0 for _, _, floor in given) else ROUGH) * (math.sqrt(rows) + math.sqrt(width))
-    rank = int((values > edge).sum())
-    return RowSpan(v.T.contiguous(), values, chosen.scale, rank, rows, max(eps for _, eps, _ in given), coarse)
+    rough = not coarse and not any(floor > 0 for _, _, floor in given)
+    rank, filled = (
+        int((values > factor * (math.sqrt(rows) + math.sqrt(width))).sum())
+        for factor in (ROUGH if rough else EDGE, EDGE)
+    )
+    return RowSpan(v.T.contiguous(), values, chosen.scale, rank, filled, rows, max(eps for _, eps, _ in given), coarse)
 
 
 @dataclass(frozen=True, eq=False)

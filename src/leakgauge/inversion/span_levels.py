@@ -37,8 +37,8 @@ class SpanLimit:
 
     ``level`` "tokens": the layer reads each token by itself; "sentences": it reads the context. The layers that read the same input, of
     ``width``, have ``rows`` outputs together (adapters: the sum of their ranks). Their gradient has at most ``attainable`` directions, as a
-    larger batch of the adversary's own shows; ``rank`` of them are above rounding or noise in this update. The batch has ``places``.
-    ``by_place``: a token has another input at each place. ``adapters``: only adapters are shared. ``first_step``: their second
+    larger batch of the adversary's own shows; ``rank`` of them are above rounding or noise in this update, and ``filled`` may be. The
+    batch has ``places``. ``by_place``: a token has another input at each place. ``adapters``: only adapters are shared. ``first_step``: their second
     factor is zero, so the first has no gradient, and only what the first makes of the input is seen.
     """
 
@@ -48,6 +48,7 @@ class SpanLimit:
     rows: int
     attainable: int
     rank: int
+    filled: int
     places: int
     by_place: bool
     adapters: bool
@@ -66,7 +67,7 @@ class SpanLimit:
     @property
     def fits(self) -> bool:
         """Whether the batch has fewer inputs than its gradient could show."""
-        return self.rank < min(self.width, self.attainable)
+        return self.filled < min(self.width, self.attainable)
 
     @property
     def certain(self) -> bool:
@@ -236,6 +237,7 @@ def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, 
         rows=span.rows,
         attainable=attainable,
         rank=span.rank,
+        filled=span.filled,
         places=places,
         by_place=reading.by_place,
         adapters=all(inner),

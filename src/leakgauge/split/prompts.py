@@ -393,8 +393,10 @@ def _risk(
 
 
 def recommend(rows: Sequence[PromptRisk], *, most: float = 0.5, keep: float = 0.5) -> PromptRisk | None:
-    """Where even the genie names at most ``most`` of the tokens and the cloud keeps at least ``keep`` of its predictions: the row that keeps
-    most, then the one with the least work on the device. None if nothing that was tried does; without noise there is no bound.
+    """Where even the genie names at most ``most`` of the tokens and the cloud keeps at least ``keep`` of its predictions.
+
+    Of these the row that keeps most, then the one with the least work on the device. None if nothing that was tried does; without noise
+    there is no bound.
     """
     safe = [row for row in rows if row.genie_rate is not None and max(row.genie_rate, row.rate) <= most]
     return max(
