@@ -92,8 +92,9 @@ def test_weights_of_a_folder(config, tmp_path):
 
 
 def test_only_the_adapter_of_peft_is_shared(config, tmp_path):
-    peft = pytest.importorskip("peft")
     base = load_language(config(LLAMA), seed=4)
+    import peft
+
     base.model.model.save_pretrained(tmp_path / "base")
     settings = peft.LoraConfig(r=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     adapted = peft.get_peft_model(base.model.model, settings)
@@ -116,7 +117,8 @@ def test_only_the_adapter_of_peft_is_shared(config, tmp_path):
 
 def write_gguf(path, model):
     """A model of Llama's layout as llama.cpp writes it: rows of q and k in another order, a tokenizer of single letters."""
-    gguf = pytest.importorskip("gguf")
+    import gguf
+
     config, writer = model.config, gguf.GGUFWriter(str(path), "llama")
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
