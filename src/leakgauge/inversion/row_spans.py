@@ -92,9 +92,16 @@ class RowSpan:
         hides some of their directions.
         """
         vectors = vectors * self.scale
+        return (vectors @ self.basis).square() @ self._weights() / vectors.square().sum(1).clamp_min(1e-300)
+
+    def _weights(self) -> Tensor:
         edge = math.sqrt(self.rows) + math.sqrt(self.width)
-        weights = (edge / self.values.clamp_min(edge)).square()
-        return (vectors @ self.basis).square() @ weights / vectors.square().sum(1).clamp_min(1e-300)
+        return (edge / self.values.clamp_min(edge)).square()
+
+    @property
+    def random_distance(self) -> float:
+        """The mean smooth distance of a random direction."""
+        return float(self._weights().mean())
 
     def chance(self, vectors: Tensor) -> float:
         """Probability that a random direction is as near to the span as the loosest of ``vectors`` may be."""
