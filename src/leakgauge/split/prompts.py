@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -36,7 +36,9 @@ CAUSAL = 1e-5
 GENIE = 32
 """Tokens that the genie chooses from: the true one and those with the nearest features."""
 RIDGE = 1e-3
-"""Weight of the penalty of the probe, as a share of the features' mean square."""
+"""Weight of the penalty of the probe, as a share of the features' variance."""
+ALONE = 2048
+"""Single tokens that the probe of the first token is fitted on."""
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "noise": 4}
 
 
@@ -216,12 +218,16 @@ def _output(block: nn.Module) -> Iterator[tuple[list[Tensor], _Enough]]:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Orders the vocabulary by how near the embedding of a token is to a linear guess from the feature."""
+    """Orders the vocabulary by how near the embedding of a token is to a linear guess from the feature.
+
+    The guess of the first token is made by ``first``: trained models give it features of another size.
+    """
 
     weight: Tensor
     mean: Tensor
     table: Tensor
     centre: Tensor
+    first: Probe | None = None
 
     def order(self, feature: Tensor, most: int) -> Tensor:
         """The ids of the ``most`` likeliest tokens."""
@@ -230,19 +236,34 @@ class Probe:
         return far.argsort()[:most]
 
 
-def fit_probe(blocks: DecoderBlocks, cut: int, public: Tensor) -> Probe:
+def fit_probe(blocks: DecoderBlocks, cut: int, public: Tensor, *, seed: int = 0) -> Probe:
     """Ridge regression from features to the embeddings of their tokens, on the adversary's own sentences ``public`` (n, length).
 
-    W = (Zᵀ Z + λ I)⁻¹ Zᵀ E,   Z and E centred,   λ = RIDGE · mean of Zᵀ Z's diagonal
+        W = (Zᵀ Z + λ I)⁻¹ Zᵀ E,   Z centred and of unit variance, E centred,   λ = RIDGE · number of features
+
+    For the first token it is fitted on single tokens: those of ``public`` and others drawn from ``seed``, ``ALONE`` in all.
     """
     table = _token_table(blocks)
-    z = torch.cat([blocks.features(part, cut).flatten(0, 1) for part in public.split(16)]).double()
-    e = table[public.flatten().to(table.device)].double()
+    vocab = blocks.space.vocab
+    drawn = torch.randperm(vocab, generator=torch.Generator().manual_seed(seed)).to(public.device)
+    single = torch.cat([public.unique()[: ALONE // 2], drawn])[:ALONE, None]
+    alone = torch.cat([blocks.features(part, cut)[:, 0] for part in single.split(256)])
+    first = _ridge(alone, single[:, 0], table)
+    if public.shape[1] < 2:
+        return replace(first, first=first)
+    z = torch.cat([blocks.features(part, cut)[:, 1:].flatten(0, 1) for part in public.split(16)])
+    return replace(_ridge(z, public[:, 1:].flatten(), table), first=first)
+
+
+def _ridge(features: Tensor, ids: Tensor, table: Tensor) -> Probe:
+    z, e = features.double(), table[ids.to(table.device)].double()
     mean, centre = z.mean(0), e.mean(0)
-    z, e = z - mean, e - centre
+    size = (z - mean).std(0, correction=0).clamp_min(1e-12)
+    z, e = (z - mean) / size, e - centre
     gram = z.T @ z
-    gram.diagonal().add_(RIDGE * float(gram.diagonal().mean()))
-    return Probe(torch.linalg.solve(gram, z.T @ e).to(table.dtype), mean.to(table.dtype), table, centre.to(table.dtype))
+    gram.diagonal().add_(RIDGE * len(z))
+    weight = torch.linalg.solve(gram, z.T @ e) / size[:, None]
+    return Probe(weight.to(table.dtype), mean.to(table.dtype), table, centre.to(table.dtype))
 
 
 def _token_table(blocks: DecoderBlocks) -> Tensor:
@@ -273,7 +294,8 @@ def find_prompt(
     exact = protection.sent in ("float32", "bfloat16")
     deviation = protection.scale(sent)
     for target in sent:
-        order = probe.order(target, blocks.space.vocab if exact else tried)
+        chosen = probe.first if probe.first is not None and len(found) == 0 else probe
+        order = chosen.order(target, blocks.space.vocab if exact else tried)
         likely = _next_scores(blocks, found) if protection.sent == "noise" else None
         best, begin, size = (-math.inf, -1), 0, FIRST if exact else tried
         while begin < len(order):
