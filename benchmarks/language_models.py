@@ -2,7 +2,7 @@
 
     python -m benchmarks.language_models --model FILE.gguf --sentences FILE.txt [--parts NAME ...] [--batches 20] [--out FILE] [--from FILE]
 
-Parts: ``batches`` (1, 4, 8, 16 sentences), ``lora`` (only adapters of q and v shared, made by peft, r = 8, 64, 256, after a step and at the
+Parts: ``batches`` (1, 4, 8, 16 sentences), ``limit`` (24, about as many tokens as the width), ``lora`` (only adapters of q and v shared, made by peft, r = 8, 64, 256, after a step and at the
 first one), ``coarse`` (gradients in bfloat16 and with Gaussian noise, 1 and 4 sentences), ``gpt2`` (GPT-2's layout at width 768, 12
 blocks, random weights, two classes; the sentences are tokenized as for the model above).
 
@@ -43,7 +43,7 @@ from leakgauge.integrations.huggingface import TextLogits, text_model
 from leakgauge.integrations.language import LanguageModel, load_language, with_lora
 
 LENGTH, PUBLIC = 72, 1000
-PARTS = ("batches", "lora", "coarse", "gpt2")
+PARTS = ("batches", "limit", "lora", "coarse", "gpt2")
 GPT2 = {"model_type": "gpt2", "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 2}
 BLOCKS = 2
 
@@ -141,7 +141,9 @@ def most_frequent_of(public: Tensor, size: int) -> Tensor:
 
 def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
     seeds = range(first, first + batches)
-    if part in ("batches", "gpt2"):
+    if part == "limit":
+        yield from ({"part": part, "batch": 24, "seed": seed} for seed in seeds)
+    elif part in ("batches", "gpt2"):
         for seed in seeds:
             yield from ({"part": part, "batch": size, "seed": seed} for size in (1, 4, 8, 16))
     elif part == "lora":
