@@ -38,7 +38,7 @@ class Problem:
         return replace(self, observed=self.observed.take(rows), labels=labels, draws=self.draws.take(rows))
 
     def classes(self) -> Tensor:
-        """The labels (rows, B); where they are gradients at the output (rows, B, C), the class whose score the client's step raises most."""
+        """The labels (rows, B); of gradients at the output (rows, B, C), the class whose score the client's step raises most."""
         assert self.labels is not None
         return self.labels.argmin(-1) if self.labels.is_floating_point() else self.labels
 
