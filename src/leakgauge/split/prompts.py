@@ -125,12 +125,14 @@ class DecoderBlocks:
     def __init__(self, victim: Victim) -> None:
         if not isinstance(victim.space, Tokens):
             raise Inapplicable("prompts are searched in the features of a text model, but the victim takes images")
-        self.victim, self.space = victim, victim.space
+        self.victim: Victim = victim
+        self.space: Tokens = victim.space
         lists = [(name, m) for name, m in victim.model.named_modules() if isinstance(m, nn.ModuleList) and len(m) > 0]
         if not lists:
             raise Inapplicable("the model has no list of blocks to be cut between")
-        self.name, blocks = max(lists, key=lambda one: sum(p.numel() for p in one[1].parameters()))
-        self.blocks = list(blocks)
+        name, blocks = max(lists, key=lambda one: sum(p.numel() for p in one[1].parameters()))
+        self.name: str = name
+        self.blocks: list[nn.Module] = list(blocks)
         probe = victim.to_input(victim.space.start(2, torch.Generator().manual_seed(0)))
         features = self.features(probe, len(self.blocks))
         if features.shape[:2] != probe.shape:
