@@ -138,7 +138,9 @@ def test_a_replay_is_compared_with_the_mixture():
     torch.testing.assert_close(replay.l2({"w": 2.0}), 2 * (Given.value - target).square().sum(1))
     torch.testing.assert_close(replay.l1({"w": 1.0}), (Given.value - target).abs().sum(1))
     own = Given.value.norm(dim=1, keepdim=True)
-    length = 2**0.5 / own * (Given.value[:, :1] / own).square()  # given that of what was sent, then twice what is left of it
+    length = (
+        2**0.5 / own * (Given.value[:, :1] / own).square()
+    )  # given that of what was sent, then twice what is left of it
     scaled = torch.stack([(Given.value * length)[:, 0], torch.zeros(2)], 1) / 2 + sent / 2
     torch.testing.assert_close(replay.dot({"w": 1.0}), (Given.value * scaled).sum(1))
     torch.testing.assert_close(replay.observed_square({"w": 1.0}), scaled.square().sum(1))

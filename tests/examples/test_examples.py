@@ -45,6 +45,14 @@ def gate_federation(said: str, out: Path) -> None:
     assert len((out / "gate.jsonl").read_text().splitlines()) == 10
 
 
+def lora_finetuning(said: str, out: Path) -> None:
+    assert said == (
+        "rank 4, after 3 steps: nothing; rank 64, first step: 0 of 2 sentences, 0 certified; "
+        "rank 64, after 3 steps: 2 of 2 sentences, 2 certified."
+    )
+    assert "after 3 steps: Two hours of my life are gone.\n" in (out / "read.txt").read_text()
+
+
 def own_model(said: str, out: Path) -> None:
     attack, null = decibels(said)
     assert "was reconstructed" in said
@@ -139,6 +147,7 @@ CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
         text_tokens,
+        lora_finetuning,
         own_model,
         gate_federation,
         huggingface_vit,
@@ -191,6 +200,7 @@ def test_quick(name, tmp_path):
         ("flower_simulation", "flwr", "flower"),
         ("flower_simulation", "ray", "ray"),
         ("ray_run", "ray", "ray"),
+        ("lora_finetuning", "peft", "peft"),
     ],
 )
 def test_a_missing_extra_is_one_sentence(name, package, extra, tmp_path, monkeypatch, capsys):
