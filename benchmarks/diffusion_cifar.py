@@ -47,7 +47,7 @@ POOL, TUNED_ON = 1000, 8
 class Setting:
     """One way to search within the prior; ``power`` as in BalancedCosine (1: the plain cosine, None: LayerCosine).
 
-    ``kind``: ``anneal`` (the denoiser's input moves), ``image`` (the image moves between denoisings) or ``fixed`` (steps of fixed length).
+    ``kind`` is ``anneal`` (the denoiser's input moves) or ``fixed`` (steps of fixed length).
     """
 
     power: float | None = 1.0
@@ -63,13 +63,7 @@ class Setting:
         solver = (
             Sampling(guidance=FixedLength(self.reach), steps=steps)
             if self.kind == "fixed"
-            else Annealing(
-                rounds=self.rounds,
-                moves=self.moves,
-                reach=self.reach,
-                through=self.kind == "anneal",
-                select=self.select,
-            )
+            else Annealing(rounds=self.rounds, moves=self.moves, reach=self.reach, select=self.select)
         )
         term: Term = LayerCosine() if self.power is None else BalancedCosine(self.power) if self.power < 1 else Cosine()
         plain = diffusion()

@@ -198,23 +198,6 @@ def test_the_worst_restarts_give_way_to_copies_of_the_best():
     assert sorted(kept) == [0, 0, 3, 3]
 
 
-def test_without_the_denoiser_between_the_image_itself_moves():
-    """Towards the lowest objective, from where the prior begins; the null run ends at what the prior makes."""
-    aim = torch.full((1, 4, 4), 0.9)
-
-    def far(x, logits, rows):
-        return (x - aim).square().flatten(1).mean(1)
-
-    ends = {}
-    for name, objective in {"guided": far, "blind": nothing}.items():
-        solver = Annealing(Normal(), rounds=4, moves=20, through=False)
-        mover = solver.begin(torch.zeros(2, 1, 1, 4, 4), None, objective, Pixels((1, 4, 4)))
-        for number in range(solver.steps):
-            mover(number)
-        ends[name] = float((to_space(mover.x, Pixels((1, 4, 4)), torch.float32) - aim).abs().mean())
-    assert ends["guided"] < 0.05 < ends["blind"]
-
-
 def test_a_share_above_a_half_cannot_give_way():
     with pytest.raises(BadInput, match=r"between 0 and 0\.5, got 0\.7"):
         Annealing(select=0.7)

@@ -44,7 +44,7 @@ def by_place(
     """For a decoder: extends every beginning by every candidate of the next place and keeps those in the span.
 
     What a causal layer reads at a place depends on the tokens up to it, so each beginning is tested by itself. ``sets`` are the candidates
-    of each place. One that cannot be extended ends. With ``guess`` the nearest are kept whether or not they are in the span, as long as they
+    of each place. One that cannot be extended ends. With ``guess`` the nearest are kept whether or not they are in the span, if they
     are much nearer than a random vector.
     """
     found, keep = Found(), WIDER * size
