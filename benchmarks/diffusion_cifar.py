@@ -47,7 +47,7 @@ POOL, TUNED_ON = 1000, 8
 class Setting:
     """One way to search within the prior; ``power`` as in BalancedCosine (1: the plain cosine, None: LayerCosine).
 
-    ``kind`` is ``anneal`` (the denoiser's input moves), ``image`` (the image moves between denoisings) or ``fixed`` (a step of fixed length).
+    ``kind`` is ``anneal`` (the denoiser's input moves) or ``fixed`` (steps of fixed length).
     """
 
     power: float | None = 1.0
@@ -63,14 +63,12 @@ class Setting:
         solver = (
             Sampling(guidance=FixedLength(self.reach), steps=steps)
             if self.kind == "fixed"
-            else Annealing(
-                rounds=self.rounds, moves=self.moves, reach=self.reach, through=self.kind == "anneal", select=self.select
-            )
+            else Annealing(rounds=self.rounds, moves=self.moves, reach=self.reach, select=self.select)
         )
         term: Term = LayerCosine() if self.power is None else BalancedCosine(self.power) if self.power < 1 else Cosine()
         plain = diffusion()
         matching = replace(plain.matching, objective=term, solver=solver, restarts=self.restarts)
-        return replace(plain, matching=matching, learning=Learning(str(prior)), statistics=0.1)
+        return replace(plain, matching=matching, learning=Learning(str(prior)))
 
 
 ROUNDS: tuple[tuple[str, tuple[dict[str, object], ...]], ...] = (
@@ -242,7 +240,9 @@ class Scene:
         kinds: dict[str, object] = {"correlation": normalised_correlation, "features": by_features}
         lpips = load_lpips()
         if lpips is not None:
-            kinds["lpips"] = lambda a, b: torch.stack([-lpips(one.float().expand_as(b).contiguous(), b.float()) for one in a])
+            kinds["lpips"] = lambda a, b: torch.stack(
+                [-lpips(one.float().expand_as(b).contiguous(), b.float()) for one in a]
+            )
         return kinds
 
 
@@ -292,7 +292,9 @@ def measure(given: argparse.Namespace, device: torch.device, prior: Path, out: P
         lines.append(row)
         pictures[name] = made
         print(json.dumps(row), flush=True)
-        mark = "_".join([f"resnet{given.depth}", given.mode, str(given.batch), *([f"{given.noise:g}"] * bool(given.noise))])
+        mark = "_".join(
+            [f"resnet{given.depth}", given.mode, str(given.batch), *([f"{given.noise:g}"] * bool(given.noise))]
+        )
         mark += "" if given.classes == 10 else f"_{given.classes}"
         (out / f"diffusion_{mark}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
         torch.save({k: (v.clamp(0, 1) * 255).byte().cpu() for k, v in pictures.items()}, out / f"pictures_{mark}.pt")
@@ -307,7 +309,9 @@ def measure(given: argparse.Namespace, device: torch.device, prior: Path, out: P
     tried = 20 if given.quick else 200
     short = scene.run(inverting_gradients(tv=0.01, steps=tried, restarts=chosen.restarts), given.seed)[1]
     longer = 40 if given.quick else max(tried, min(10_000, int(tried * seconds / max(short, 1e-3))))
-    attempt(f"inverting_gradients, {longer} steps", inverting_gradients(tv=0.01, steps=longer, restarts=chosen.restarts))
+    attempt(
+        f"inverting_gradients, {longer} steps", inverting_gradients(tv=0.01, steps=longer, restarts=chosen.restarts)
+    )
     if not given.without_paper:
         attempt("diffusion_guided", guided)
 

@@ -73,6 +73,9 @@ MUTANTS = (
     Mutant("limit: prior not squared", "measures/spectrum.py", "+ 1 / spread**2)", "+ 1 / spread)", "TestBounds"),
     Mutant("matching: the worst is kept", "inversion/search.py", "losses <= self.best[rows]", "losses >= self.best[rows]", "TestMatching"),
     Mutant("rouge: no factor 2", "measures/text.py", "return 2 * shared / (mine + theirs)", "return shared / (mine + theirs)", "TestText"),
+    Mutant("spans: columns scaled the other way", "inversion/row_spans.py", "1 / columns[0], inputs", "columns[0], inputs", "TestText"),
+    Mutant("next token: its own place", "models/next_token.py", "scores[:, :-1].flatten(", "scores[:, 1:].flatten(", "TestText"),
+    Mutant("prompts: noise of a whole feature", "split/prompts.py", ".median()) / math.sqrt(", ".median()) * math.sqrt(", "TestText"),
     Mutant("spans: values not squared", "inversion/row_spans.py", "rank].square()).sum(1)", "rank]).sum(1)", "TestText"),
 )  # fmt: skip
 

@@ -38,6 +38,7 @@ from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Case, tries_enough
 from leakgauge.audit.control import Controls, Extent
 from leakgauge.audit.evaluate import ControlOf, Result, assess, assumed, certified_samples
+from leakgauge.audit.evaluate_text import evaluate_text
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
 from leakgauge.audit.identifiability import CHEAP, identify
@@ -45,13 +46,15 @@ from leakgauge.audit.null import null_run
 from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
+from leakgauge.audit.text_record import text_facts
 from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
-from leakgauge.core import Observation, Reconstruction, Trace, Victim
+from leakgauge.core import Observation, Reconstruction, Tokens, Trace, Victim
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.inversion.knowledge import gradient_alignment
 from leakgauge.measures.spectrum import MOST_PRODUCTS
+from leakgauge.measures.text import pair_sentences
 
 OnRecord = Callable[[Record], None]
 
@@ -145,6 +148,8 @@ def run_case(
     try:
         setup = set_up(case, load)
         data = setup.facts
+        if isinstance(setup.victim.space, Tokens):
+            return _text_record(case, setup, folder, began=began)
         victim = _described(setup, check_fits(setup))
         attacked = attack_case(case, setup, controls=controls)
         judged = _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
@@ -152,6 +157,35 @@ def run_case(
         return _with_directions(judged, setup, folder, asked=bool(directions)) if directions or explains else judged
     except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
         return _without_result(case, error, began=began, victim=victim, data=data)
+
+
+def _text_record(case: Case, setup: Setup, folder: Path, *, began: float) -> Record:
+    """Attacks a batch of sentences and judges it."""
+    (x, y), victim = setup.private(case), setup.victim
+    padding = getattr(victim.loss, "padding", None) or getattr(victim.model, "padding", None)
+    found = evaluate_text(
+        case.build_attack(),
+        victim,
+        case.build_channel(),
+        x,
+        y,
+        defenses=case.build_defenses(),
+        reveal=setup.reveal(case),
+        seed=case.seed,
+        public=setup.pool(case),
+        padding=padding,
+    )
+    order = pair_sentences(found.reconstruction.x.cpu(), x.cpu()).argsort()
+    return _record(
+        case,
+        "done",
+        began=began,
+        victim=_facts_of(victim, classes=0),
+        assumptions=found.assumptions,
+        verdict=found.verdict.plain(),
+        text=text_facts(found, x, tokens=setup.tokens, padding=padding),
+        **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
+    )
 
 
 def _with_directions(record: Record, setup: Setup, folder: Path, *, asked: bool) -> Record:

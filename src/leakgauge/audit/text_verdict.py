@@ -12,7 +12,7 @@ from typing import Literal
 
 from leakgauge.audit.cause import Cause
 from leakgauge.audit.scoring import TextScores
-from leakgauge.audit.verdict import SHARE_FOR_FEASIBLE, Outcome
+from leakgauge.audit.verdict import SHARE_FOR_FEASIBLE, Check, Outcome, Verdict, Way
 from leakgauge.core import Assumption, Kind
 
 TextMetric = Literal["tokens", "exact", "rouge1", "rouge2", "rouge_l"]
@@ -62,6 +62,21 @@ class TextVerdict:
     certified: int = 0
     missed: TextCheck | None = None
     cause: Cause | None = None
+
+    def plain(self) -> Verdict:
+        """The same as the verdict on a batch of any kind: a sentence that is only read counts as glimpsed, by its tokens."""
+        only_read = self.read - min(self.read, self.reconstructed)
+        check = None if self.missed is None else Check(self.missed.metric, self.missed.margin, above=self.missed.above)
+        return Verdict(
+            self.outcome,
+            self.kind,
+            self.sentences,
+            self.reconstructed,
+            glimpsed={Way.TOKENS: only_read} if only_read else {},
+            missed=check,
+            certified=self.certified,
+            unit="sentence",
+        )
 
 
 def judge_text(

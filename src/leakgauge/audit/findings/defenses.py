@@ -11,7 +11,7 @@ from leakgauge.audit.case import clients_of, same_protection
 from leakgauge.audit.findings.training import GUESSING
 from leakgauge.audit.findings.unanswered import Unanswered
 from leakgauge.audit.findings.updates import Update
-from leakgauge.audit.questions.defenses import DefenseRecord, worth_having
+from leakgauge.audit.questions.defenses import DefenseRecord, Static, worth_having
 from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, Evidence, Outcome, Verdict
 
 MOST_POINTS = 2.0
@@ -35,7 +35,8 @@ class Defended:
     """One defense at one strength. ``cost`` is the accuracy lost, in points, against the same training without it.
 
     ``ssim`` is that of the attack, ``auc`` how well members of a batch are still recognised, with its lower bound. ``front`` is whether
-    no other row is better at both the attack and the accuracy. ``layout`` and ``pieces_lead`` are those of the image that shows most.
+    no other row is better at both the attack and the accuracy. ``adapted``: the attack knew the defense; ``static`` is what it sees
+    otherwise, where that was tried. ``layout`` and ``pieces_lead`` are those of the image that shows most.
     """
 
     number: int
@@ -52,6 +53,8 @@ class Defended:
     cost_low: float | None = None
     cost_high: float | None = None
     front: bool = False
+    adapted: bool = True
+    static: Static | None = None
 
     @property
     def anchor(self) -> str:
@@ -104,9 +107,15 @@ class Defenses:
     model: str = ""
     broken: tuple[tuple[Defended, Update], ...] = ()
 
+    @property
+    def unadapted(self) -> tuple[Defended, ...]:
+        """Rows that stopped an attack that did not know the defense, which is no evidence."""
+        return tuple(row for row in self.rows if row.outcome is Outcome.INFEASIBLE and not row.adapted)
+
     @cached_property
     def held(self) -> tuple[Defended, ...]:
-        return tuple(row for row in self.rows if row.outcome is Outcome.INFEASIBLE)
+        """Rows that stopped an attack; advice rests only on attacks that knew the defense."""
+        return tuple(row for row in self.rows if row.outcome is Outcome.INFEASIBLE and row.adapted)
 
     @cached_property
     def holding(self) -> tuple[Defended, ...]:
@@ -198,4 +207,6 @@ def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:
         cost_low=low,
         cost_high=high,
         front=front,
+        adapted=record.adapted,
+        static=record.static,
     )
