@@ -291,7 +291,7 @@ def test_a_number_that_is_wrong_in_one_place_is_found(views: Views):
 
 def test_moving_a_threshold_moves_every_view(views: Views, monkeypatch: pytest.MonkeyPatch):
     """A rule is written once: with another number of steps that count, no view quotes the critic any more."""
-    monkeypatch.setattr(findings, "SETTLED", 1_000_000)
+    monkeypatch.setattr(findings.training, "SETTLED", 1_000_000)
     found = read_findings(views.folder)
     assert found.training
     assert found.training.peak is None
