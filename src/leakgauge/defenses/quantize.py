@@ -50,7 +50,7 @@ class Quantize:
         if self.bits >= 32 or not sent.numel():
             return sent
         largest = column(as_rows(sent).abs().amax(1), sent)
-        half = largest / (2 ** (self.bits - 1) - 1) / 2
+        half = largest / (2**self.bits - 2)  # of the step
         return torch.minimum(torch.maximum(plain, (sent - half).maximum(-largest)), (sent + half).minimum(largest))
 
     def _rounded(self, rows: Tensor) -> Tensor:
