@@ -47,7 +47,7 @@ POOL, TUNED_ON = 1000, 8
 class Setting:
     """One way to search within the prior; ``power`` as in BalancedCosine (1: the plain cosine, None: LayerCosine).
 
-    ``kind`` is ``anneal`` (the denoiser's input moves), ``image`` (the image moves between denoisings) or ``fixed`` (a step of fixed length).
+    ``kind`` is ``anneal`` (the denoiser's input moves) or ``fixed`` (steps of fixed length).
     """
 
     power: float | None = 1.0
@@ -63,18 +63,12 @@ class Setting:
         solver = (
             Sampling(guidance=FixedLength(self.reach), steps=steps)
             if self.kind == "fixed"
-            else Annealing(
-                rounds=self.rounds,
-                moves=self.moves,
-                reach=self.reach,
-                through=self.kind == "anneal",
-                select=self.select,
-            )
+            else Annealing(rounds=self.rounds, moves=self.moves, reach=self.reach, select=self.select)
         )
         term: Term = LayerCosine() if self.power is None else BalancedCosine(self.power) if self.power < 1 else Cosine()
         plain = diffusion()
         matching = replace(plain.matching, objective=term, solver=solver, restarts=self.restarts)
-        return replace(plain, matching=matching, learning=Learning(str(prior)), statistics=0.1)
+        return replace(plain, matching=matching, learning=Learning(str(prior)))
 
 
 ROUNDS: tuple[tuple[str, tuple[dict[str, object], ...]], ...] = (

@@ -87,6 +87,7 @@ class Setting:
 
     ``blocks`` are the sizes of the squares of the first stages, ``smooth`` the softplus sharpnesses of the next, ``falling`` the total
     variation of those after them; the last stage moves single pixels on the true network with ``tv``. Stages share the steps equally.
+    ``along`` replays the gradient at the output in place of the loss.
     """
 
     power: float | str = 1.0
@@ -97,6 +98,7 @@ class Setting:
     blocks: tuple[int, ...] = ()
     smooth: tuple[float, ...] = ()
     falling: tuple[float, ...] = ()
+    along: bool = False
 
     @property
     def key(self) -> str:
@@ -110,6 +112,7 @@ class Setting:
         words += [f"blocks={'/'.join(map(str, self.blocks))}"] if self.blocks else []
         words += [f"smooth={'/'.join(f'{s:g}' for s in self.smooth)}"] if self.smooth else []
         words += [f"falling={'/'.join(f'{tv:g}' for tv in self.falling)}"] if self.falling else []
+        words += ["along"] if self.along else []
         return " ".join(words)
 
     def attack(self, steps: int, restarts: int, *, block: int = 1) -> Matching:
@@ -118,7 +121,12 @@ class Setting:
         schedule = StepDecay() if self.decay == "step" else CosineDecay()
         solver = Descent(Adam(self.lr), steps, gradient=maps, schedule=schedule, project=True)
         return Matching(
-            term + self.tv * TotalVariation(), solver=solver, restarts=restarts, precision=TF32(), name="control"
+            term + self.tv * TotalVariation(),
+            solver=solver,
+            restarts=restarts,
+            precision=TF32(),
+            name="control",
+            along=self.along,
         )
 
 

@@ -15,7 +15,6 @@ from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.inversion import Annealing, Cosine, Guided, Matching, Sampling, Strongest, infer_labels
-from leakgauge.inversion.output_gradient import OutputGradient, along_output, output_gradient
 from leakgauge.priors import Diffusion, fit_diffusion, load_diffusion
 from leakgauge.priors.cache import cache_folder
 from leakgauge.priors.decoders import FEWEST
@@ -106,8 +105,8 @@ class WithDiffusion:
     signal: bool = True
 
     def uses(self) -> frozenset[Use]:
-        own: set[Use] = set() if self.learning.source else {"learned_prior"}
-        return frozenset(own | ({"statistics"} if self.statistics else set()))
+        """What it cannot do without; statistics are matched where there are some."""
+        return frozenset() if self.learning.source else frozenset({"learned_prior"})
 
     def assumptions(self) -> tuple[Assumption, ...]:
         return self.learning.assumptions()
@@ -131,9 +130,6 @@ class WithDiffusion:
         scores = class_scores(victim, victim.space.start(1, torch.Generator().manual_seed(0)))
         conditional = solver.conditional and scores is not None and scores.shape[1] == prior.classes
         matching = replace(self.matching, solver=replace(solver, prior=prior, conditional=conditional))
-        along = along_output(victim, seen) if self.signal else None
-        if along is not None:
-            matching, (victim, seen) = replace(matching, labels=OutputGradient()), along
         if not self.signal:
             found = matching.blind().many(victim, seen, seed=seed)
         elif self._knows_statistics(victim, seen[0]):
@@ -144,9 +140,6 @@ class WithDiffusion:
 
     def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
         """The objective of one candidate; the prior restricts where it is searched, not what it is."""
-        along = along_output(victim, [seen])
-        if along is not None:
-            victim, y = along[0], output_gradient(victim, seen)[None].to(x.device)
         attack = self._guided(self.matching) if self._knows_statistics(victim, seen) else self.matching
         return attack.objective_at(victim, seen, x, y, seed=seed)
 
@@ -165,7 +158,9 @@ def diffusion(
     steps: int = 200,
     moves: int = 10,
     reach: float = 0.1,
+    select: float = 0.5,
     restarts: int = 4,
+    statistics: float = 0.1,
     by_label: bool = True,
     width: int = 32,
     training: int = 1000,
@@ -192,9 +187,11 @@ def diffusion(
         matching=Matching(
             objective=Cosine(),
             labels=infer_labels(),
-            solver=Annealing(rounds=steps // moves, moves=moves, reach=reach, conditional=by_label),
+            solver=Annealing(rounds=steps // moves, moves=moves, reach=reach, conditional=by_label, select=select),
             restarts=restarts,
             name="diffusion",
+            along=True,
         ),
         learning=Learning(prior, width, training),
+        statistics=statistics,
     )

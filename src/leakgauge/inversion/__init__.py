@@ -29,6 +29,7 @@ from leakgauge.inversion.labels import (
 )
 from leakgauge.inversion.latent import Latent
 from leakgauge.inversion.matching import Halving, Matching
+from leakgauge.inversion.output_gradient import OutputGradient
 from leakgauge.inversion.priors import BatchNormStatistics, GroupConsistency, Norm, Registration, Shift, TotalVariation
 from leakgauge.inversion.progress import watching
 from leakgauge.inversion.sampling import Annealing, FixedLength, Sampling, Spherical
@@ -75,6 +76,7 @@ __all__ = [
     "Norm",
     "NormStatistics",
     "Normal",
+    "OutputGradient",
     "OverEpochs",
     "ProxyStatistics",
     "Registration",

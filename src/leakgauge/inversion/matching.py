@@ -21,6 +21,7 @@ from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.engine.fused import precision_name, rounds
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
+from leakgauge.inversion.defended import useful
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import (
@@ -32,6 +33,7 @@ from leakgauge.inversion.labels import (
     infer_labels,
     read_class_labels,
 )
+from leakgauge.inversion.output_gradient import OutputGradient, along_output, output_gradient
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, Given, NearTruth, Revealed, Start
@@ -67,6 +69,9 @@ class Halving:
 
 
 NOTE = "searched in float32: in the victim's float16 the squares of gradients become 0 and no step can be taken"
+
+
+ALONG = "replayed along the gradient at the output, read from the head's bias"
 
 
 def too_narrow(victim: Victim) -> bool:
@@ -112,7 +117,8 @@ class Matching:
     together. The adversary keeps the restart with the lowest objective, and within a restart the image that produced the lowest
     objective, not the one a step later. ``precision`` and ``halving`` gain speed with a less exact replay and by stopping
     hopeless restarts; both are off by default. ``frames`` are the steps before which the trace keeps the best candidate so far
-    (besides the end); the default is six, evenly spaced.
+    (besides the end); the default is six, evenly spaced. With ``along``, where the gradient at the output can be read (one sample and a
+    shared bias of the head), the replay follows it in place of the loss (:class:`OutputGradient`).
     """
 
     objective: Term
@@ -124,6 +130,7 @@ class Matching:
     precision: Precision = field(default_factory=Exact)
     halving: Halving | None = None
     frames: tuple[int, ...] = ()
+    along: bool = False
 
     def __post_init__(self) -> None:
         if list(self.frames) != sorted(set(self.frames)) or any(not 0 <= at < self.solver.steps for at in self.frames):
@@ -161,7 +168,7 @@ class Matching:
         Labels come from the signal, so they are guessed too, unless they were revealed.
         """
         objective = Sum(self.objective.parts()).without_signal()
-        return replace(self, objective=objective, labels=Joint(), name=f"{self.name}, blind")
+        return replace(self, along=False, objective=objective, labels=Joint(), name=f"{self.name}, blind")
 
     @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
@@ -179,6 +186,10 @@ class Matching:
             raise BadInput("successive halving compares the restarts of one observation; attack several one by one")
         if too_narrow(victim):
             return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
+        followed = along_output(victim, seen) if self.along else None
+        if followed is not None:
+            attack = replace(self, along=False, labels=OutputGradient())
+            return [_add_notes(one, ALONG) for one in attack.many(followed, seen, seed=seed)]
         rows = _rows(self, victim, seen, seed)
         found: list[_Found] = []
         done, chunk = 0, len(rows.x)
@@ -204,6 +215,10 @@ class Matching:
         """The objective of one candidate ``x`` with the labels ``y``, replayed as in the search and computed in float32."""
         if too_narrow(victim):
             victim, (seen,) = widen(victim, [seen])
+        followed = along_output(victim, [seen]) if self.along else None
+        if followed is not None:
+            y = output_gradient(victim, seen)[None]
+            return replace(self, along=False).objective_at(followed, seen, x, y, seed=seed)
         single = replace(self, restarts=1, start=Given(_tensor(x)))
         rows = _rows(single, victim, [replace(seen, labels=y)], seed)
         with torch.no_grad(), private_randomness(seed, victim.device):
@@ -243,6 +258,7 @@ class Matching:
                 snapshots.append(search.best_x.clone())
             if number in drops:
                 move.keep(drops[number], search.best)
+            search.begin(number, steps)
             if number == 0:
                 with explaining_once_only():
                     move(number)
@@ -304,9 +320,12 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         raise BadInput("there is no observation to attack")
     if isinstance(victim.space, Tokens):
         raise Inapplicable("matching follows a gradient, but token ids have none; use an attack on text")
-    if any(one.channel != seen[0].channel or batch_size(one) != batch_size(seen[0]) for one in seen):
+    if any(
+        (one.channel, one.defenses, batch_size(one)) != (seen[0].channel, seen[0].defenses, batch_size(seen[0]))
+        for one in seen
+    ):
         raise BadInput(
-            "observations attacked together must have the same channel and batch size; attack them one by one"
+            "observations attacked together must have the same channel, defenses and batch size; attack them one by one"
         )
     values = attack.restarts * len(seen) * batch_size(seen[0]) * math.prod(victim.space.shape)
     if values > MOST_VALUES:
@@ -348,6 +367,7 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         labels=torch.stack(known_labels) if known_labels else None,
         precision=attack.precision,
         draws=Draws.of(attack.restarts, observations=len(seen), seed=seed),
+        defenses=useful(seen[0].defenses),
     )
     return _Rows(
         problem,
@@ -419,5 +439,5 @@ def _of_smoothing(seen: Observation) -> list[str]:
     return ["replayed with smoothed steps, because Adam's own have almost no derivative"]
 
 
-def _add_notes(found: Reconstruction) -> Reconstruction:
-    return replace(found, notes=(*found.notes, NOTE))
+def _add_notes(found: Reconstruction, note: str = NOTE) -> Reconstruction:
+    return replace(found, notes=(*found.notes, note))

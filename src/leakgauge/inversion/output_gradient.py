@@ -19,6 +19,8 @@ from leakgauge.families import find_roles
 class OutputGradient:
     """A rule for labels that gives d = ∂loss/∂z at the output z = W h + b of one sample: ∂loss/∂b = d, scaled to length 1.
 
+    It does so even where labels are revealed.
+
     With :class:`~leakgauge.channels.output.Along` in place of the loss, the replay of the truth then points where the observed gradient
     does, even where the network is so sure of its class that p − y is rounded: the client's own rounding is in d.
     """
@@ -61,11 +63,11 @@ def _last_layer(victim: Victim) -> str:
     return name
 
 
-def along_output(victim: Victim, seen: Sequence[Observation]) -> tuple[Victim, list[Observation]] | None:
-    """The victim with a loss along the output's gradient, and the observations without labels; None where it cannot be read."""
+def along_output(victim: Victim, seen: Sequence[Observation]) -> Victim | None:
+    """The victim with a loss along the gradient at the output; None where that cannot be read from all observations."""
     try:
         for one in seen:
             output_gradient(victim, one)
     except Inapplicable:
         return None
-    return replace(victim, loss=Along()), [replace(one, labels=None) for one in seen]
+    return replace(victim, loss=Along())

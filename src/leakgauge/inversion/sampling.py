@@ -314,12 +314,10 @@ class Annealing:
     it can make, and the longer the less noise is left. ``reach`` is the length of a step for each pixel, in units of the noise; ε is fresh
     noise, which lets go of what an earlier level got wrong. Levels are evenly spaced in angle, from pure noise to ``LAST``.
 
-    Without ``through`` the denoised image itself is moved, which takes no derivative of the denoiser; the prior then only sets where each
-    level begins. With ``select``, before noise is added the worst share of the restarts of each observation gives way to copies of its best
+    With ``select``, before noise is added the worst share of the restarts of each observation gives way to copies of its best
     ones; fresh noise tells the copies apart again.
 
     Ref: Alkhouri et al. 2025 — the denoiser's input is optimised at every level, then noise is added again
-    Ref: Zhang et al. 2024 — without ``through``: the image is optimised at every level, then noise is added again
     """
 
     prior: Denoiser | None = None
@@ -327,7 +325,6 @@ class Annealing:
     moves: int = 10
     reach: float = 0.1
     conditional: bool = True
-    through: bool = True
     select: float = 0.0
 
     def __post_init__(self) -> None:
@@ -392,10 +389,10 @@ class _AnnealingMover(_Drawing):
             if self.of.select:
                 self._select()
             after = self.x.new_tensor(self.path[which])
-            self.x.copy_(share_of_image(after) * self._image(self.x).clamp(-1, 1) + after * self._fresh(which))
+            self.x.copy_(
+                share_of_image(after) * self._denoised(self.x, self.now).clamp(-1, 1) + after * self._fresh(which)
+            )
         self.now.fill_(self.path[which])
-        if not self.of.through:
-            self.x.copy_(self._denoised(self.x, self.now).clamp(-1, 1))
         self.momentum.zero_()
 
     def _select(self) -> None:
@@ -411,20 +408,16 @@ class _AnnealingMover(_Drawing):
             with torch.no_grad():
                 self.logits.copy_(self.logits[chosen])
 
-    def _image(self, x: Tensor) -> Tensor:
-        """What ``x`` is judged as: the denoised x, or x itself where the image is moved."""
-        return self._denoised(x, self.now) if self.of.through else x
-
     def _move(self) -> None:
         x = self.x.detach().requires_grad_()
-        slope = self._slope(self._image(x), x)
+        slope = self._slope(self._denoised(x, self.now), x)
         with torch.no_grad():
             typical = _length(slope) / math.sqrt(slope[0].numel())
             self.momentum.lerp_(slope / typical.clamp_min(_TINY), 1 - MOMENTUM)
             self.x.sub_(self.rate * self.momentum)
 
     def judge(self) -> None:
-        self._judged(self._image(self.x))
+        self._judged(self._denoised(self.x, self.now))
 
     def _choose(self, rows: Tensor) -> None:
         super()._choose(rows)

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit.case import Case, Change, accepted_options, made_from, uses_of, with_steps
+from leakgauge.audit.case import Case, Change, accepted_options, uses_of, with_steps
 from leakgauge.audit.records import Record
+from leakgauge.audit.specs import made_from
 from leakgauge.audit.verdict import Outcome
 from leakgauge.core import NoisyCopy, PerSample, SharesBuffers, Use, Victim
 from leakgauge.errors import BadInput
