@@ -144,6 +144,11 @@ def fit_temperature(scores: Tensor, margin: float, *, smoothing: float = 0.0) ->
     return min(grid, key=miss)
 
 
+def thrown_off(slope: Tensor, possible: Sequence[ClassRates]) -> bool:
+    """Whether local steps changed the model's answers by more than the update they left can explain (``WILD``)."""
+    return max(rates.drift for rates in possible) > WILD * float(slope.abs().sum())
+
+
 def estimate_counts(
     slope: Tensor,
     size: int,
@@ -165,7 +170,7 @@ def estimate_counts(
     Ref: Hoeting et al. 1999, Eqs. (1) to (3) — averaging over models by their posterior probabilities
     """
     given = slope + smoothing / len(slope)
-    if max(rates.drift for rates in possible) > WILD * float(slope.abs().sum()):
+    if thrown_off(slope, possible):
         identity, even = torch.eye(len(slope)).to(slope), torch.full_like(slope, 1 / len(slope))
         possible = [
             replace(rates, shares=even, doubt=rates.doubt + LOST * rates.drift**2 * identity) for rates in possible
