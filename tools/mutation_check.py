@@ -48,6 +48,7 @@ MUTANTS = (
     Mutant("ksg: neighbours at the radius count", f"{MI}/ksg.py", "nextafter(radius, 0)", "nextafter(radius, 99)", "TestInformation"),
     Mutant("cosine: sign", "inversion/distances.py", "1 - replay.dot", "1 + replay.dot", "TestObjective"),
     Mutant("total variation: one direction", "inversion/priors.py", "in (across, down)", "in (across,)", "TestObjective"),
+    Mutant("weights by restart: order", "inversion/terms.py", "enumerate(weights)], 1)", "enumerate(weights)], 0)", "TestObjective"),
     Mutant("batch norm prior: deviation for variance", "inversion/priors.py", "inputs.var(2,", "inputs.std(2,", "TestObjective"),
     Mutant("step decay: factor not to the power", "inversion/solvers.py", "self.factor ** sum(", "self.factor * sum(", "TestObjective"),
     Mutant("sign rule: comparison", "inversion/labels.py", "(agreement < 0)", "(agreement > 0)", "TestLabels"),

@@ -40,6 +40,11 @@ def text_tokens(said: str, out: Path) -> None:
     )
 
 
+def gate_federation(said: str, out: Path) -> None:
+    assert said == "the gate refused 5 of 5 plain updates and 0 of 5 with DP-SGD."
+    assert len((out / "gate.jsonl").read_text().splitlines()) == 10
+
+
 def lora_finetuning(said: str, out: Path) -> None:
     assert said == (
         "rank 4, after 3 steps: nothing; rank 64, first step: 0 of 2 sentences, 0 certified; "
@@ -144,6 +149,7 @@ CHECKS: dict[str, Check] = {
         text_tokens,
         lora_finetuning,
         own_model,
+        gate_federation,
         huggingface_vit,
         lightning_training,
         compose_an_attack,

@@ -30,7 +30,7 @@ from leakgauge.inversion import (
     StepDecay,
     TotalVariation,
 )
-from leakgauge.inversion.terms import Candidate
+from leakgauge.inversion.terms import Candidate, PerRestart
 from leakgauge.measures.image import mse, psnr, ssim_index
 from leakgauge.measures.mutual_information.cca import gaussian_information
 from leakgauge.measures.mutual_information.critic import Scores as CriticScores
@@ -130,6 +130,13 @@ class TestObjective:
         at = Candidate(x, None, None)  # pyright: ignore
         # across: |1-0|, |3-3|, mean 0.5; down: |3-0|, |3-1|, mean 2.5
         assert TotalVariation()(at).item() == pytest.approx(3.0)
+
+    def test_each_restart_has_a_weight_of_its_own(self):
+        x = (
+            torch.tensor([[0.0, 1.0], [3.0, 3.0]]).view(1, 1, 1, 2, 2).repeat(4, 1, 1, 1, 1)
+        )  # two observations, two restarts
+        at = Candidate(x, None, None, 2)  # pyright: ignore
+        assert PerRestart((2.0, 0.5), TotalVariation())(at).tolist() == pytest.approx([6.0, 1.5, 6.0, 1.5])
 
     def test_batch_norm_prior_compares_means_and_variances(self):
         model = nn.Sequential(nn.BatchNorm2d(1))  # running mean 0, running variance 1

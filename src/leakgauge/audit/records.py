@@ -12,7 +12,7 @@ from leakgauge.audit.bounds import Bound, Unbounded
 from leakgauge.audit.case import Case, Change, present_fields
 from leakgauge.audit.cause import TruthTest
 from leakgauge.audit.control import Control
-from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text, safe_command
+from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text, picture_in, safe_command
 from leakgauge.audit.identifiability import Identifiable
 from leakgauge.audit.migrate import migrated
 from leakgauge.audit.questions import Question
@@ -246,6 +246,14 @@ def _counted(record: Record, edit: evidence.Edit | None) -> Record:
         record, status="withdrawn", reason=reason, verdict=None, scores=None, null=None, baseline=None, start=None,
         test=None, control=None, text=None,
     )  # fmt: skip
+
+
+def drop(folder: Path, record: Record) -> None:
+    """Removes a record that another one of the same set-up, with other steps, takes the place of; its pictures go too."""
+    STORE.drop(folder, record.key)
+    for name in (*record.pictures.values(), *(frame.picture for frame in record.progress)):
+        if (path := picture_in(folder, name)) is not None:
+            path.unlink(missing_ok=True)
 
 
 def latest(found: Sequence[Record]) -> list[Record]:

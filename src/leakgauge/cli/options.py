@@ -249,14 +249,16 @@ class Threat(ModelAndData, Defended):
     )
     attack: str = opt("strongest", "Name of the attack; see leakgauge list. The default tries all that apply.")
     option: Sequence[str] = opt((), "Option of the attack, such as steps=1000 or restarts=4. Repeatable.")
-    reveal: Sequence[str] = opt((), "Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable.")
+    reveal: Sequence[str] = opt(
+        (), "Give the adversary labels, buffers, defended, auxiliary:64 or noisy_copy:0.5. Repeatable."
+    )
     public: Path | None = opt(
         None, "Folder (or file) of images that the server holds, for attacks that learn a prior from them."
     )
 
     def case(self, *, default: str = "cnn", **more: Any) -> Case:
         """The case that the options describe; its parts are built once, to refuse a wrong option before anything runs."""
-        from leakgauge.audit.case import option_of
+        from leakgauge.audit.specs import option_of
 
         chosen: dict[str, Any] = {
             "attack": self.attack,

@@ -35,6 +35,7 @@ from leakgauge.audit.wording.data import NO_CLASSES as NO_CLASSES
 from leakgauge.audit.wording.data import read_at as read_at
 from leakgauge.audit.wording.defenses import cheapest as cheapest
 from leakgauge.audit.wording.defenses import cost_unknown as cost_unknown
+from leakgauge.audit.wording.defenses import guarantee as guarantee
 from leakgauge.audit.wording.defenses import on_defenses
 from leakgauge.audit.wording.defenses import points as points
 from leakgauge.audit.wording.defenses import seen as seen

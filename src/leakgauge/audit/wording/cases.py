@@ -225,7 +225,8 @@ def raced(record: Record) -> str:
 
 def _reached(one: Raced) -> str:
     effort = plural(one.steps, "step") if one.steps else "closed form"
-    return effort if one.mismatch is None else f"{effort}, mismatch {one.mismatch:.2g}"
+    held_back = "" if one.unseen is None else f", {one.unseen:.2g} on layers held back from it"
+    return effort if one.mismatch is None else f"{effort}, mismatch {one.mismatch:.2g}{held_back}"
 
 
 def described(record: Record) -> str:
