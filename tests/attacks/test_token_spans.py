@@ -12,6 +12,7 @@ from leakgauge.core import Tokens, Victim, share
 from leakgauge.defenses import GaussianNoise, Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.integrations.huggingface import load_text
+from leakgauge.models import NextToken
 
 VOCAB, LENGTH = 300, 8
 SETTINGS = {
@@ -241,3 +242,17 @@ def test_images_are_refused():
     victim, x, y = tiny_case("mlp")
     with pytest.raises(Inapplicable, match="takes images"):
         token_spans()(victim, share(victim, Gradient(), x, y))
+
+
+def test_a_sentence_longer_than_the_rank_does_not_hide_a_short_one():
+    """The adversary's own sentence must not fill the directions of a first step."""
+    model, space = load_text({**SETTINGS["llama"], "vocab_size": VOCAB}, length=24, language_model=True)
+    model.requires_grad_(False)
+    torch.manual_seed(0)
+    for layer in model.model.model.layers:
+        for name in ("q_proj", "v_proj"):
+            setattr(layer.self_attn, name, Adapted(getattr(layer.self_attn, name), 16, second=0.0))
+    victim = Victim(model, space, loss=NextToken(0))
+    x = torch.nn.functional.pad(draw(1, seed=5), (0, 16))
+    found = token_spans()(victim, share(victim, Gradient(), x, x))
+    assert rows(found.x) == rows(x)

@@ -191,11 +191,15 @@ def _made_probe(victim: Victim, names: tuple[str, ...], *, padding: int | None, 
     readings = [reading for group in _first_readings(reader) for reading in group]
     used = {one.parameter for reading in readings for one in reading.readers}
     ids = victim.to_input(own_ids(victim.space, 1, seed=seed))
-    own = _own_gradient(victim, ids, used, seed=seed)
-    heard = {reading.module: _heard(reader, reading, own, ids) for reading in readings}
+    fewest = min((min(reading.width, reading.rows) for reading in readings), default=0)
+    some = (
+        ids[:, : fewest // 2] if reader.cuts and 4 <= fewest <= ids.shape[1] else ids
+    )  # a long one would fill the span
+    own = _own_gradient(victim, some, used, seed=seed)
+    heard = {reading.module: _at_length(_heard(reader, reading, own, some), ids.shape[1]) for reading in readings}
     ends_heard = False
     if padding is not None and victim.space.length > 2:
-        text = victim.space.length // 2
+        text = some.shape[1] // 2
         short = ids.clone()
         short[:, text:] = padding
         gradient = _own_gradient(victim, short, used, seed=seed)
@@ -203,6 +207,11 @@ def _made_probe(victim: Victim, names: tuple[str, ...], *, padding: int | None, 
     most = max((min(reading.width, reading.rows) for reading in readings), default=0)
     many = victim.to_input(own_ids(victim.space, math.ceil(CROWD * most / ids.shape[1]), seed=seed))
     return Probe(reader, heard, ends_heard, _own_gradient(victim, many, used, seed=seed))
+
+
+def _at_length(heard: Tensor, length: int) -> Tensor:
+    """What holds for the places of a shorter sentence, for one of ``length``: its last place is the last, those added are as before it."""
+    return torch.cat([heard[:-1], heard[-2:-1].expand(length - len(heard)), heard[-1:]])
 
 
 def _own_gradient(victim: Victim, ids: Tensor, used: set[str], *, seed: int) -> Signal:
