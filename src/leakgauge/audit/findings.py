@@ -17,12 +17,14 @@ from leakgauge.audit import records
 from leakgauge.audit.bounds import Bound, Unbounded
 from leakgauge.audit.case import Change, accepted_options, clients_of, enough_steps, same_protection
 from leakgauge.audit.control import Control
-from leakgauge.audit.questions import QUESTIONS, Question, answers
+from leakgauge.audit.questions import ON_REQUEST, QUESTIONS, Question, answers
 from leakgauge.audit.questions import defenses as defense_records
+from leakgauge.audit.questions import properties as property_records
 from leakgauge.audit.questions import split as scan_records
 from leakgauge.audit.questions import training as monitor_records
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.questions.defenses import DefenseRecord, worth_having
+from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.audit.questions.split import DECODER, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.questions.updates import DISHONEST, flips
@@ -498,6 +500,7 @@ class Findings:
     training: Training | None = None
     split: Split | None = None
     defenses: Defenses | None = None
+    properties: tuple[PropertyRecord, ...] | None = None
     unanswered: tuple[Unanswered, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     incomplete: tuple[Unanswered, ...] = ()
@@ -517,11 +520,15 @@ def read_findings(folder: Path) -> Findings:
         "training": _read_training(folder),
         "split": _read_split(folder),
         "defenses": _read_defenses(folder),
+        "properties": _read_properties(folder),
     }
     missing: list[Unanswered] = []
     partly: list[Unanswered] = []
     for question in QUESTIONS:
         answer = found[question]
+        if answer == Unanswered(question) and question in ON_REQUEST and question not in {*said, *late}:
+            found[question] = None
+            continue
         if answer == Unanswered(question) and (ended := said.get(question)):
             answer = Unanswered(question, ended.reason or ended.status, failed=ended.status == "failed")
         elif answer == Unanswered(question):
@@ -550,6 +557,10 @@ def _read_split(folder: Path) -> Split | Unanswered:
 
 def _read_defenses(folder: Path) -> Defenses | Unanswered:
     return defenses_of(defense_records.read(folder)) if defense_records.exists(folder) else Unanswered("defenses")
+
+
+def _read_properties(folder: Path) -> tuple[PropertyRecord, ...] | Unanswered:
+    return (property_records.read(folder) if property_records.exists(folder) else ()) or Unanswered("properties")
 
 
 def updates_of(found: Sequence[Record]) -> Updates | Unanswered:

@@ -32,6 +32,14 @@ from leakgauge.audit.questions.defenses import (
     fit_trials,
     plan_trials,
 )
+from leakgauge.audit.questions.properties import (
+    FEWEST_UPDATES,
+    PROPERTIES,
+    UPDATES,
+    PropertyPlan,
+    plan_properties,
+    seconds_of_update,
+)
 from leakgauge.audit.questions.split import SHARE, Asked, ScanRun, plan_scan
 from leakgauge.audit.questions.training import FEWEST_STEPS as FEWEST_TRAINING
 from leakgauge.audit.questions.training import MOST_STEPS as MOST_TRAINING
@@ -47,9 +55,15 @@ from leakgauge.errors import BadInput, Inapplicable
 FILE = "plan.json"
 FORMAT = 2
 """Of the file. Before it, the file was a list of cases: a plan of the question ``updates`` alone."""
-SHARES: Mapping[Question, float] = {"updates": 0.45, "training": 0.10, "split": 0.20, "defenses": 0.25}
+SHARES: Mapping[Question, float] = {
+    "updates": 0.45,
+    "training": 0.10,
+    "split": 0.20,
+    "defenses": 0.25,
+    "properties": 0.10,
+}
 """How the time of a budget is shared out. What one question cannot use goes to those that are planned after it."""
-ORDER: tuple[Question, ...] = ("split", "training", "defenses", "updates")
+ORDER: tuple[Question, ...] = ("split", "training", "properties", "defenses", "updates")
 """The order of planning: what can take any number of iterations comes last and gets the rest, at least what a verdict needs."""
 PLANNING = 0.1
 """Share of the budget for finding out what things cost; set-ups that were not tried by then are estimated from those that were."""
@@ -61,7 +75,7 @@ FINISH = 2.0
 """Seconds for the report."""
 TRAINING_STEPS, EPOCHS, DEFENSE_STEPS, DEFENSE_TRAINING_STEPS = 300, 12, 200, 60
 """Effort without a budget: of the monitored training, of a decoder, of the attack and of the training under each defense."""
-NOMINAL: Mapping[str, float] = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0}
+NOMINAL: Mapping[str, float] = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0, "properties": 60.0}
 """Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
 
 
@@ -88,6 +102,7 @@ class Effort:
         """Whether some question needs a time to know its iterations by."""
         decided = {"updates": self.steps, "training": self.training, "split": self.epochs}
         decided["defenses"] = self.steps if self.training is None else self.training
+        decided["properties"] = None
         return any(decided[question] is None for question in questions)
 
 
@@ -133,6 +148,7 @@ class Plan:
     training: TrainingPlan | None = None
     epochs: int | None = None
     trials: tuple[Trial, ...] = ()
+    properties: PropertyPlan | None = None
     refusals: Mapping[str, str] = field(default_factory=dict)
     estimates: Mapping[str, float] = field(default_factory=dict)
     planning: float = 0.0
@@ -332,7 +348,13 @@ def make_plan(
         rehearse([*request.cases, *request.ladder], load=load, until=until)
         if request.budget is not None:
             _measure(draft)
-    planners = {"split": _split, "training": _training, "defenses": _defenses, "updates": _updates}
+    planners = {
+        "split": _split,
+        "training": _training,
+        "properties": _properties,
+        "defenses": _defenses,
+        "updates": _updates,
+    }
     for question in ORDER:
         if question not in request.questions:
             continue
@@ -418,6 +440,18 @@ def _training(draft: _Draft) -> None:
             plan = planned(cost.affordable(draft.allotted("training"), fewest=FEWEST_TRAINING, most=MOST_TRAINING))
         draft.estimates["training"] = cost.seconds(plan.steps)
     draft.found["training"] = plan
+
+
+def _properties(draft: _Draft) -> None:
+    request = draft.request
+    plan = plan_properties(draft.setup, command=again(request.main, "properties", "", None))
+    if request.budget is not None:
+        cost = Cost(step=2 * len(PROPERTIES) * seconds_of_update(draft.setup, request.main, plan))
+        draft.afford("properties", cost.seconds(FEWEST_UPDATES))
+        updates = cost.affordable(draft.allotted("properties"), fewest=FEWEST_UPDATES, most=UPDATES)
+        plan = replace(plan, updates=min(updates, UPDATES))
+        draft.estimates["properties"] = cost.seconds(plan.updates)
+    draft.found["properties"] = plan
 
 
 def _defenses(draft: _Draft) -> None:

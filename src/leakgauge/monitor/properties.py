@@ -1,7 +1,7 @@
 """What else an update tells: whether the samples behind it have a property, how many of them, and which site sent it.
 
 The adversary owns data of the same kind and knows the property of each of its own samples. It makes *shadow updates* of both kinds through
-the same channel at the same public weights, keeps a short sketch of each, and fits a linear probe. The probe is then asked about
+the same channel at the same public weights, keeps a short sketch of each, and fits linear probes to it. They are then asked about
 updates of other data. Nothing of these was seen before.
 """
 
@@ -23,10 +23,10 @@ from leakgauge.measures.probe import fit_probes
 from leakgauge.monitor.sketch import SignBucket, Sketch, SketchPlan
 
 PERMUTATIONS = 200
-"""Of the shadow updates' labels, for the null."""
+"""Of the kinds of the updates, for the null."""
 NUMBERS = 1 << 14
-"""Of the sketch. A property moves an update less than its labels do, so it needs a finer sketch than the monitor's own: of a planted square in
-the embedded CNN's update, 1,024 numbers show an AUC of 0.82, these 0.96."""
+"""Of the sketch. A property moves an update less than its labels do, so it needs a finer sketch than the monitor's own: of a planted
+square in the embedded CNN's update, 1,024 numbers show an AUC of 0.82, these 0.96."""
 ADDS_UP = 1e-3
 """How far the mean of single updates may be from the update of the batch, relative to its norm."""
 FEWEST = 20
@@ -62,8 +62,9 @@ class Share:
 class PropertyLeakage:
     """How well updates of the two kinds are told apart.
 
-    ``auc`` and ``tpr`` (at 1 % false positives) are on updates of data that the adversary never saw, with their 95 % intervals. ``blind`` is the
-    AUC of the same probe on nothing but how often each label occurs. ``null`` holds the AUCs of probes fitted to permuted labels.
+    ``auc`` and ``tpr`` (at 1 % false positives) are on updates of data that the adversary never saw, with their 95 % intervals. ``blind``
+    is the AUC of the same probe on nothing but how often each label occurs. ``null`` holds the AUCs of probes where the
+    kinds of all updates, shadows and tests, are permuted: what would be found if there were no property.
     """
 
     auc: Rate
@@ -78,7 +79,11 @@ class PropertyLeakage:
     @property
     def null_interval(self) -> tuple[float, float]:
         """Where 95 % of the probes on permuted labels are."""
-        low, high = torch.tensor(self.null, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+        low, high = (
+            torch.tensor(self.null, dtype=torch.float64)
+            .quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+            .tolist()
+        )
         return low, high
 
     @property
@@ -121,9 +126,13 @@ def property_leakage(
     """
     rounds = [victims] if isinstance(victims, Victim) else list(victims)
     if not rounds or len({len(x), len(y), len(has)}) != 1 or has.dim() != 1:
-        raise BadInput(f"a property needs one value per sample and a victim, got {tuple(has.shape)} for {len(x)} samples")
+        raise BadInput(
+            f"a property needs one value per sample and a victim, got {tuple(has.shape)} for {len(x)} samples"
+        )
     if batch < 1 or min(shadows, tests) < FEWEST:
-        raise BadInput(f"a property needs batches of at least 1 and {FEWEST} updates of each kind, got {batch}, {shadows}, {tests}")
+        raise BadInput(
+            f"a property needs batches of at least 1 and {FEWEST} updates of each kind, got {batch}, {shadows}, {tests}"
+        )
     has, rng = has.bool().cpu(), torch.Generator().manual_seed(seed)
     own, other = _halves(has, rng)
     clients = clients_of(channel)
@@ -145,22 +154,22 @@ def property_leakage(
             done += 1
             if on_update is not None:
                 on_update(done, total)
-        shadow, test = torch.stack(rows).split([shadows, tests])
+        views = [view.split([shadows, tests]) for view in _views(torch.stack(rows), shadows)]
         counts = [_label_counts(y, one) for one in batches]
-        found = fit_probes(shadow, permuted)(test)
+        found = torch.stack([fit_probes(shadow, permuted)(test) for shadow, test in views]).sum(0)
         evidence += found[0]
         null += found[1:]
         blind += fit_probes(counts[0], kinds[0][None])(counts[1])[0]
-    positive = kinds[1].bool()
+    truth = kinds[1]
 
-    def area(scores: Tensor) -> Rate:
-        return auc(scores[positive], scores[~positive])
+    def area(scores: Tensor, kind: Tensor = truth) -> Rate:
+        return auc(scores[kind == 1], scores[kind == 0])
 
     return PropertyLeakage(
         auc=area(evidence),
-        tpr=true_positive_rate(evidence[positive], evidence[~positive]),
+        tpr=true_positive_rate(evidence[truth == 1], evidence[truth == 0]),
         blind=area(blind),
-        null=tuple(area(one).value for one in null),
+        null=tuple(area(one, truth[torch.randperm(tests, generator=rng)]).value for one in null),
         batch=batch,
         shadows=shadows,
         tests=tests,
@@ -170,7 +179,9 @@ def property_leakage(
 
 def _halves(has: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Two halves of the samples, each with half of those that have the property."""
-    parts = [where[torch.randperm(len(where), generator=rng)] for where in (has.nonzero()[:, 0], (~has).nonzero()[:, 0])]
+    parts = [
+        where[torch.randperm(len(where), generator=rng)] for where in (has.nonzero()[:, 0], (~has).nonzero()[:, 0])
+    ]
     if min(map(len, parts)) < 2 * FEWEST:
         raise BadInput(
             f"a property needs {2 * FEWEST} samples with it and {2 * FEWEST} without, got {len(parts[0])} and {len(parts[1])}"
@@ -193,6 +204,12 @@ def _batch(
     mine = torch.cat(drawn)[torch.randperm(size, generator=rng)]
     left = size * (clients - 1)
     return torch.cat([mine, half[torch.randint(len(half), (left,), generator=rng)]]) if left else mine
+
+
+def _views(rows: Tensor, shadows: int) -> tuple[Tensor, Tensor]:
+    """The sketches, and how far each number is from its mean over the shadow updates. A property that makes samples larger or smaller
+    moves an update either way, depending on the labels: then its size tells what its direction does not. Each view has its own probe."""
+    return rows, (rows - rows[:shadows].mean(0)).abs()
 
 
 class _Seen:
@@ -246,7 +263,9 @@ class _Seen:
         """What leaves the device, with noise and orders of its own; features of a batch as their mean."""
         noise = int(torch.randint(2**31, (1,), generator=self.rng))
         x, y = self.victim.to_input(self.x[drawn]), self.y[drawn].to(self.victim.device)
-        signal = share(self.victim, reseed(channel, 1 + noise % 1_000_003), x, y, defenses=self.defenses, secret=noise).signal
+        signal = share(
+            self.victim, reseed(channel, 1 + noise % 1_000_003), x, y, defenses=self.defenses, secret=noise
+        ).signal
         if isinstance(channel, PerSample):
             signal = {name: value.float().mean(0) for name, value in signal.items()}
         if self.plan is None:
