@@ -14,21 +14,20 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.facts import clients as clients_of
-from leakgauge.channels.facts import is_gradient, reseed, single_client
-from leakgauge.core import Channel, Defense, PerSample, Victim, share
+from leakgauge.channels.facts import reseed
+from leakgauge.core import Channel, Defense, PerSample, Signal, Victim, share
 from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
-from leakgauge.measures.membership import Rate, auc, true_positive_rate
+from leakgauge.measures.membership import Rate, auc, auc_interval, true_positive_rate
 from leakgauge.measures.probe import fit_probes
 from leakgauge.monitor.sketch import SignBucket, Sketch, SketchPlan
 
 PERMUTATIONS = 200
 """Of the kinds of the updates, for the null."""
-NUMBERS = 1 << 14
-"""Of the sketch. A property moves an update less than its labels do, so it needs a finer sketch than the monitor's own: of a planted
-square in the embedded CNN's update, 1,024 numbers show an AUC of 0.82, these 0.96."""
-ADDS_UP = 1e-3
-"""How far the mean of single updates may be from the update of the batch, relative to its norm."""
+NUMBERS = 1 << 13
+"""Of each sketch. A property moves an update less than its labels do, so it needs a finer sketch than the monitor's own."""
+HELD = 1 / 3
+"""Share of the adversary's samples whose shadow updates choose the view and the penalty. Shadow updates share samples, so others cannot."""
 FEWEST = 20
 """Samples of each kind that the adversary and the client need each."""
 
@@ -52,6 +51,15 @@ class Share:
         if not 0 <= self.low < self.high <= 1:
             raise BadInput(f"a property needs shares with 0 <= low < high <= 1, got {self.low} and {self.high}")
 
+    def disjoint(self, those: int, rest: int, size: int) -> int:
+        """How many batches of either kind can be made of ``those`` with the property and the ``rest`` without using a sample twice.
+
+        >>> Share(0.2, 0.5).disjoint(400, 600, 32)
+        23
+        """
+        low, high = self.counts(size)
+        return min(those // high, rest // max(1, size - low))
+
     def counts(self, size: int) -> tuple[int, int]:
         """How many of ``size`` samples have the property, in either kind; at least one makes the difference."""
         low = int(self.low * size)
@@ -64,7 +72,13 @@ class PropertyLeakage:
 
     ``auc`` and ``tpr`` (at 1 % false positives) are on updates of data that the adversary never saw, with their 95 % intervals. ``blind``
     is the AUC of the same probe on nothing but how often each label occurs. ``null`` holds the AUCs of probes where the
-    kinds of all updates, shadows and tests, are permuted: what would be found if there were no property.
+    kinds of all updates, shadows and tests, are permuted.
+
+    Tests share samples, since a half of the data has only so many. Their AUC is then a U-statistic, whose deviation is bounded as that of
+    ``disjoint`` independent tests of each kind: the most that can be made without using a sample twice. All intervals are for that
+    number, so they hold, and are wide where there are few data.
+
+    Ref: Hoeffding 1963, section 5 — bounds for U-statistics
     """
 
     auc: Rate
@@ -75,21 +89,14 @@ class PropertyLeakage:
     shadows: int
     tests: int
     rounds: int
+    disjoint: int
 
     @property
     def null_interval(self) -> tuple[float, float]:
-        """Where 95 % of the probes on permuted labels are."""
-        low, high = (
-            torch.tensor(self.null, dtype=torch.float64)
-            .quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
-            .tolist()
-        )
-        return low, high
-
-    @property
-    def p_value(self) -> float:
-        """How often a probe on permuted labels is as good, counting this one."""
-        return (1 + sum(one >= self.auc.value for one in self.null)) / (1 + len(self.null))
+        """Where the AUC of chance is with 95 %: that of permuted kinds, and that of finite data."""
+        permuted = torch.tensor(self.null, dtype=torch.float64)
+        low, high = auc_interval(0.5, self.disjoint, self.disjoint)
+        return min(low, float(permuted.quantile(0.025))), max(high, float(permuted.quantile(0.975)))
 
     @property
     def leaks(self) -> bool:
@@ -121,20 +128,21 @@ def property_leakage(
     property.
 
     Several ``victims`` are one model at the weights of several rounds: a client sends one update a round, each of another batch with the
-    same share, and the evidence of the rounds is added. Batches are drawn from the same half with repetition between batches, so
-    tests are not fully independent and the intervals are a little too narrow.
+    same share, and the evidence of the rounds is added.
     """
     rounds = [victims] if isinstance(victims, Victim) else list(victims)
     if not rounds or len({len(x), len(y), len(has)}) != 1 or has.dim() != 1:
         raise BadInput(
             f"a property needs one value per sample and a victim, got {tuple(has.shape)} for {len(x)} samples"
         )
-    if batch < 1 or min(shadows, tests) < FEWEST:
+    if batch < 1 or shadows < 2 * FEWEST or tests < FEWEST:
         raise BadInput(
-            f"a property needs batches of at least 1 and {FEWEST} updates of each kind, got {batch}, {shadows}, {tests}"
+            f"a property needs batches of at least 1, {2 * FEWEST} shadow updates and {FEWEST} tests, got {batch}, {shadows} and {tests}"
         )
     has, rng = has.bool().cpu(), torch.Generator().manual_seed(seed)
-    own, other = _halves(has, rng)
+    own, other = _split(torch.arange(len(has)), has, 0.5, rng)
+    fitted, held_out = _split(own, has, HELD, rng)
+    held = round(HELD * shadows)
     clients = clients_of(channel)
     kinds = [torch.arange(count) % 2 for count in (shadows, tests)]
     total, done = len(rounds) * (shadows + tests), 0
@@ -143,50 +151,59 @@ def property_leakage(
     null = torch.zeros(PERMUTATIONS, tests, dtype=torch.float64)
     permuted = torch.stack([kinds[0], *(kinds[0][torch.randperm(shadows, generator=rng)] for _ in range(PERMUTATIONS))])
     for number, victim in enumerate(rounds):
-        batches = [
-            [_batch(half, has, share_of, int(one), batch, clients, rng) for one in kind]
-            for half, kind in zip((own, other), kinds, strict=True)
+        sources = (*[fitted] * (shadows - held), *[held_out] * held, *[other] * tests)
+        drawn = [
+            _batch(half, has, share_of, int(one), batch, clients, rng)
+            for half, one in zip(sources, torch.cat(kinds), strict=True)
         ]
-        seen = _Seen(victim, channel, x, y, defenses, sketch or SignBucket(total=NUMBERS), seed + number, rng)
-        rows: list[Tensor] = []
-        for drawn in (*batches[0], *batches[1]):
-            rows.append(seen(drawn))
+        seen = _Seen(victim, channel, defenses, sketch or SignBucket(total=NUMBERS), seed + number, rng)
+        rows: list[tuple[Tensor, ...]] = []
+        for one in drawn:
+            rows.append(seen(x[one], y[one]))
             done += 1
             if on_update is not None:
                 on_update(done, total)
-        views = [view.split([shadows, tests]) for view in _views(torch.stack(rows), shadows)]
-        counts = [_label_counts(y, one) for one in batches]
-        found = torch.stack([fit_probes(shadow, permuted)(test) for shadow, test in views]).sum(0)
+        stacked = [torch.stack(view) for view in zip(*rows, strict=True)]
+        stacked.append((stacked[0] - stacked[0][:shadows].mean(0)).abs())
+        counts = _label_counts(y, drawn)
+        found = _best_view(stacked, permuted, held)
         evidence += found[0]
         null += found[1:]
-        blind += fit_probes(counts[0], kinds[0][None])(counts[1])[0]
+        blind += _best_view([counts], kinds[0][None], held)[0]
     truth = kinds[1]
 
+    few = share_of.disjoint(int(has[other].sum()), int((~has[other]).sum()), batch)
+    few = max(1, min(few, tests // 2))
+
     def area(scores: Tensor, kind: Tensor = truth) -> Rate:
-        return auc(scores[kind == 1], scores[kind == 0])
+        value = auc(scores[kind == 1], scores[kind == 0]).value
+        return Rate(value, *auc_interval(value, few, few))
+
+    found_at = true_positive_rate(evidence[truth == 1], evidence[truth == 0]).value
 
     return PropertyLeakage(
         auc=area(evidence),
-        tpr=true_positive_rate(evidence[truth == 1], evidence[truth == 0]),
+        tpr=Rate(found_at, *auc_interval(found_at, few, few)),
         blind=area(blind),
         null=tuple(area(one, truth[torch.randperm(tests, generator=rng)]).value for one in null),
         batch=batch,
         shadows=shadows,
         tests=tests,
         rounds=len(rounds),
+        disjoint=few,
     )
 
 
-def _halves(has: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two halves of the samples, each with half of those that have the property."""
-    parts = [
-        where[torch.randperm(len(where), generator=rng)] for where in (has.nonzero()[:, 0], (~has).nonzero()[:, 0])
-    ]
-    if min(map(len, parts)) < 2 * FEWEST:
+def _split(samples: Tensor, has: Tensor, share: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """All but a ``share`` of the samples, and that share; with as many of those that have the property in proportion."""
+    parts = [samples[has[samples]], samples[~has[samples]]]
+    if min(map(len, parts)) < 2 * FEWEST and len(samples) == len(has):
         raise BadInput(
             f"a property needs {2 * FEWEST} samples with it and {2 * FEWEST} without, got {len(parts[0])} and {len(parts[1])}"
         )
-    return torch.cat([p[: len(p) // 2] for p in parts]), torch.cat([p[len(p) // 2 :] for p in parts])
+    mixed = [part[torch.randperm(len(part), generator=rng)] for part in parts]
+    pieces = [part.split([len(part) - round(share * len(part)), round(share * len(part))]) for part in mixed]
+    return torch.cat([first for first, _ in pieces]), torch.cat([second for _, second in pieces])
 
 
 def _batch(
@@ -197,7 +214,7 @@ def _batch(
     those, rest = half[has[half]], half[~has[half]]
     if count > len(those) or size - count > len(rest):
         raise BadInput(
-            f"a batch of {size} needs {count} samples with the property and {size - count} without, but a half of the data has "
+            f"a batch of {size} needs {count} samples with the property and {size - count} without, but its part of the data has "
             f"{len(those)} and {len(rest)}; use a smaller batch"
         )
     drawn = [part[torch.randperm(len(part), generator=rng)[:n]] for part, n in ((those, count), (rest, size - count))]
@@ -206,72 +223,72 @@ def _batch(
     return torch.cat([mine, half[torch.randint(len(half), (left,), generator=rng)]]) if left else mine
 
 
-def _views(rows: Tensor, shadows: int) -> tuple[Tensor, Tensor]:
-    """The sketches, and how far each number is from its mean over the shadow updates. A property that makes samples larger or smaller
-    moves an update either way, depending on the labels: then its size tells what its direction does not. Each view has its own probe."""
-    return rows, (rows - rows[:shadows].mean(0)).abs()
+def _best_view(views: Sequence[Tensor], kinds: Tensor, held: int) -> Tensor:
+    """Evidence (P, tests) of the probe on the view that separates the held shadow updates best; chosen for each of P ``kinds`` of the
+    shadow updates, so the null has the same choice. Of each view the shadow updates come first."""
+    shadows = kinds.shape[1]
+    probes = [fit_probes(view[:shadows], kinds, held=held) for view in views]
+    best = torch.stack([one.apart for one in probes]).argmax(0)
+    evidence = torch.stack([one(view[shadows:]) for one, view in zip(probes, views, strict=True)])
+    return evidence[best, torch.arange(len(best))]
 
 
 class _Seen:
-    """The sketch of what a batch sends. Where an update is the mean of those of its samples, each alone, every sample is sent once
-    and the sketches, which are linear, are averaged."""
+    """What a batch sends, as the probes see it: a sketch of the update, and the mean inputs of its layers.
+
+    A property that makes samples larger or smaller moves an update either way, depending on the labels. So there are two views besides
+    the sketch: how far each of its numbers is from the mean (made later), and x̄ = ∂Wᵀ∂b / ‖∂b‖² of every layer with a weight and a bias,
+    an average of what the layer read with weights that sum to 1.
+    """
 
     def __init__(
         self,
         victim: Victim,
         channel: Channel,
-        x: Tensor,
-        y: Tensor,
         defenses: Sequence[Defense],
         sketch: Sketch,
         seed: int,
         rng: torch.Generator,
     ) -> None:
-        self.victim, self.channel, self.x, self.y, self.defenses, self.rng = victim, channel, x, y, defenses, rng
+        self.victim, self.channel, self.defenses, self.rng = victim, channel, defenses, rng
         self.sketch, self.seed = sketch, seed
-        self.plan: SketchPlan | None = None
-        self.singles: dict[int, Tensor] | None = {} if self._may_add_up() else None
+        self.plans: list[SketchPlan] = []
 
-    def __call__(self, drawn: Tensor) -> Tensor:
-        if self.singles is None:
-            return self._whole(drawn)
-        if not self.singles and len(drawn) > 1:  # verified on the first batch
-            whole, mean = self._whole(drawn), self._mean(drawn)
-            if float((whole - mean).norm()) > ADDS_UP * float(whole.norm()):
-                self.singles = None
-                return whole
-        return self._mean(drawn)
-
-    def _may_add_up(self) -> bool:
-        """Whether it is worth a try: no defense, and neither local steps nor statistics of the batch."""
-        coupled = self.victim.mode == "train" and self.victim.depends_on_mode()
-        plain = is_gradient(single_client(self.channel), self.victim.mode) or isinstance(self.channel, PerSample)
-        return plain and not coupled and not self.defenses
-
-    def _mean(self, drawn: Tensor) -> Tensor:
-        assert self.singles is not None
-        channel = single_client(self.channel)
-        for one in drawn.tolist():
-            if one not in self.singles:
-                self.singles[one] = self._sketched(channel, torch.tensor([one]))
-        return torch.stack([self.singles[one] for one in drawn.tolist()]).mean(0)
-
-    def _whole(self, drawn: Tensor) -> Tensor:
-        return self._sketched(self.channel, drawn)
-
-    def _sketched(self, channel: Channel, drawn: Tensor) -> Tensor:
-        """What leaves the device, with noise and orders of its own; features of a batch as their mean."""
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """The views of one update, with noise and orders of its own; features of a batch as their mean."""
         noise = int(torch.randint(2**31, (1,), generator=self.rng))
-        x, y = self.victim.to_input(self.x[drawn]), self.y[drawn].to(self.victim.device)
-        signal = share(
-            self.victim, reseed(channel, 1 + noise % 1_000_003), x, y, defenses=self.defenses, secret=noise
-        ).signal
+        channel = reseed(self.channel, 1 + noise % 1_000_003)
+        x, y = self.victim.to_input(x), y.to(self.victim.device)
+        signal = share(self.victim, channel, x, y, defenses=self.defenses, secret=noise).signal
         if isinstance(channel, PerSample):
             signal = {name: value.float().mean(0) for name, value in signal.items()}
-        if self.plan is None:
-            shapes = {name: tuple(value.shape) for name, value in signal.items()}
-            self.plan = self.sketch.plan(shapes, device=self.victim.device, seed=self.seed)
-        return self.plan(signal).flatten().double().cpu()
+        parts = [signal, mean_inputs(signal)]
+        if not self.plans:
+            self.plans = [
+                self.sketch.plan(
+                    {n: tuple(t.shape) for n, t in part.items()}, device=self.victim.device, seed=self.seed
+                )
+                for part in parts
+                if part
+            ]
+        return tuple(plan(part).flatten().cpu() for plan, part in zip(self.plans, parts, strict=False))
+
+
+def mean_inputs(signal: Signal) -> dict[str, Tensor]:
+    """x̄ = ∂Wᵀ∂b / ‖∂b‖² for every weight with a bias of its own, or with the bias of a normalisation right behind it."""
+    found: dict[str, Tensor] = {}
+    names = list(signal)
+    for place, name in enumerate(names):
+        weight = signal[name].float()
+        near = [
+            signal[n]
+            for n in names[place + 1 : place + 3]
+            if n.endswith("bias") and signal[n].shape == weight.shape[:1]
+        ]
+        if weight.dim() > 1 and near:
+            bias = near[0].float()
+            found[name] = weight.flatten(1).T @ bias / bias.square().sum().clamp_min(1e-20)
+    return found
 
 
 def _label_counts(y: Tensor, batches: Sequence[Tensor]) -> Tensor:

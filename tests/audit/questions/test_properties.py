@@ -12,7 +12,7 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.plan import Effort, Plan, Request
 from leakgauge.audit.questions import properties
-from leakgauge.audit.questions.properties import PROPERTIES, PropertyPlan, PropertyRecord, plan_properties, probe
+from leakgauge.audit.questions.properties import PROPERTIES, PropertyPlan, plan_properties, probe
 from leakgauge.audit.session import Setup, embedded
 from leakgauge.audit.whole import conduct, run
 from leakgauge.audit.wording import property_sentence, statements
@@ -20,11 +20,7 @@ from leakgauge.audit.wording.properties import NOT_BOUNDED
 from leakgauge.errors import BadInput
 from leakgauge.measures.membership import Rate
 from leakgauge.report import page
-
-TOLD = PropertyRecord(
-    property="bright", low=0.2, high=0.5, model="cnn", setting="train mode", batch=32, shadows=100, tests=100,
-    auc=Rate(0.9, 0.8, 0.95), tpr=Rate(0.4, 0.3, 0.5), blind=Rate(0.5, 0.4, 0.6), null_low=0.4, null_high=0.6, p_value=0.005,
-)  # fmt: skip
+from tests.made import TOLD
 
 
 def small(case):
@@ -42,13 +38,12 @@ def test_a_brightness_is_told_within_each_class():
 
 def test_few_images_allow_small_batches_or_none():
     setup = embedded(Case())
-    assert plan_properties(setup).batch == 32
-    labels = torch.arange(160) % 2
-    few = Setup(setup.victim, setup.images[:160], labels)
-    assert plan_properties(few).batch == 32
-    assert plan_properties(replace(few, images=few.images[:80], labels=labels[:80])).batch == 16
+    assert plan_properties(setup).batch == 8  # 1000 images
+    many = Setup(setup.victim, torch.zeros(4000, 1, 28, 28), torch.arange(4000) % 2)
+    many.images[:, 0, 0, 0] = torch.rand(4000)
+    assert plan_properties(many).batch == 32
     with pytest.raises(BadInput, match="more than 20 images"):
-        plan_properties(replace(few, images=few.images[:20], labels=labels[:20]))
+        plan_properties(replace(setup, images=setup.images[:20], labels=setup.labels[:20]))
 
 
 def test_an_audit_of_properties_alone(tmp_path, monkeypatch):
@@ -76,10 +71,10 @@ def test_a_stopped_run_goes_on_with_the_next_property(tmp_path):
     properties.STORE.append(tmp_path, TOLD)
     made = []
     setup = small(Case())
-    probe(setup, Case(model="cnn", batch_size=4), PropertyPlan(8, 20), tmp_path, on_update=made.append)
+    probe(setup, Case(model="cnn", batch_size=4), PropertyPlan(8, 40), tmp_path, on_update=made.append)
     assert [record.property for record in properties.read(tmp_path)] == ["bright", "class"]
     assert properties.read(tmp_path)[0] == TOLD
-    assert (made[0], made[-1]) == (41, 80)
+    assert (made[0], made[-1]) == (81, 160)
 
 
 def test_an_audit_that_was_not_asked_says_nothing_of_it(tmp_path):

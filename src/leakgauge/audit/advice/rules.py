@@ -234,7 +234,7 @@ RULES: tuple[Rule, ...] = (
         severity="check",
         condition="A probe of updates tells a property of the batch better than chance, permuted labels and labels alone.",
         when=conditions.properties_told,
-        title="Assume that a server learns how your samples are distributed, and share updates of more clients together.",
+        title="Assume that a server learns how your samples are distributed.",
         why="{said} Noise for single records does not bound this: what is protected is one record, not a share of all of them.",
     ),
     Rule(

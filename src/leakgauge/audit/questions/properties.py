@@ -20,14 +20,17 @@ from leakgauge.audit.typed import typed
 from leakgauge.core import share
 from leakgauge.errors import BadInput
 from leakgauge.measures.membership import Rate
-from leakgauge.monitor.properties import FEWEST, Share, property_leakage
+from leakgauge.monitor.properties import FEWEST, HELD, Share, property_leakage
 
 FILE = "properties.jsonl"
 UPDATES, FEWEST_UPDATES = 400, 100
 """Shadow updates of a probe, and as many updates that it is asked about: usually, and at least."""
-MOST_IMAGES = 2000
+MOST_IMAGES = 10_000
 BATCHES = (32, 16, 8)
-"""Sizes of a client's batch, the first that the data allow: a share of a smaller batch is no property."""
+"""Sizes of a client's batch: the first for which the data make ``ENOUGH`` batches, or else the smallest. A share of a smaller one is no
+property."""
+ENOUGH = 30
+"""Batches of either kind without a sample in two of them, for an attribute that half of the samples have."""
 SHARE = Share(0.2, 0.5)
 
 
@@ -74,7 +77,7 @@ class PropertyRecord:
     blind: Rate
     null_low: float
     null_high: float
-    p_value: float
+    disjoint: int
     defenses: tuple[str, ...] = ()
     seconds: float = 0.0
     command: str = ""
@@ -109,13 +112,15 @@ def read(folder: Path) -> tuple[PropertyRecord, ...]:
 def plan_properties(setup: Setup, *, command: str = "") -> PropertyPlan:
     """The largest batch that the data allow; refused where they hold too few images."""
     images, labels = _data(setup)
-    for batch in BATCHES:
-        if all(_allows(has(images, labels), batch) for has in PROPERTIES.values()):
-            return PropertyPlan(batch, UPDATES, command)
-    raise BadInput(
-        f"probes of properties need more than {len(images)} images: the adversary and the client each need {FEWEST} with a property and "
-        f"{FEWEST} without, and batches of {BATCHES[-1]}; give more data"
-    )
+    smallest, quarter = BATCHES[-1], len(images) // 4
+    if not all(_allows(has(images, labels), smallest) for has in PROPERTIES.values()):
+        raise BadInput(
+            f"probes of properties need more than {len(images)} images: the adversary and the client each need {FEWEST} with a property "
+            f"and {FEWEST} without; give more data"
+        )
+    enough = [batch for batch in BATCHES if SHARE.disjoint(quarter, quarter, batch) >= ENOUGH]
+    fits = [batch for batch in enough if all(_allows(has(images, labels), batch) for has in PROPERTIES.values())]
+    return PropertyPlan(next(iter(fits), smallest), UPDATES, command)
 
 
 def _data(setup: Setup) -> tuple[Tensor, Tensor]:
@@ -123,10 +128,9 @@ def _data(setup: Setup) -> tuple[Tensor, Tensor]:
 
 
 def _allows(has: Tensor, batch: int) -> bool:
-    """Whether each half of the data can fill batches of either kind."""
+    """Whether the smallest part of the data, what the adversary holds out, can fill batches of either kind."""
     those, rest = int(has.sum()) // 2, int((~has).sum()) // 2
-    low, high = SHARE.counts(batch)
-    return those >= max(high, FEWEST) and rest >= max(batch - low, FEWEST)
+    return min(those, rest) >= FEWEST and SHARE.disjoint(int(HELD * those), int(HELD * rest), batch) >= 1
 
 
 def seconds_of_update(setup: Setup, main: Case, plan: PropertyPlan) -> float:
@@ -192,7 +196,7 @@ def probe(
                 blind=found.blind,
                 null_low=low,
                 null_high=high,
-                p_value=found.p_value,
+                disjoint=found.disjoint,
                 defenses=case.protections(),
                 seconds=round(time.perf_counter() - began, 2),
                 command=plan.command,
