@@ -148,12 +148,12 @@ class Plan:
     training: TrainingPlan | None = None
     epochs: int | None = None
     trials: tuple[Trial, ...] = ()
-    properties: PropertyPlan | None = None
     refusals: Mapping[str, str] = field(default_factory=dict)
     estimates: Mapping[str, float] = field(default_factory=dict)
     planning: float = 0.0
     notes: tuple[str, ...] = ()
     controls: Extent = "full"
+    properties: PropertyPlan | None = None
 
     @property
     def questions(self) -> tuple[Question, ...]:
