@@ -4,7 +4,8 @@
 
 A property is planted: two fifths of the images get a bright square of 8 x 8 pixels in a corner, whatever their class. A client's batch of
 32 holds 20 % or 50 % of them. IMAGES.npz holds grey images of 28 x 28 pixels and labels (KMNIST's test set in the committed figures; the
-probes were made on Fashion-MNIST and KMNIST). The networks are the embedded MLP's and CNN's; all parts but ``plain`` use the MLP, untrained.
+probes were made on Fashion-MNIST and KMNIST). The networks are the embedded MLP's and CNN's; all parts but ``plain`` use the MLP,
+untrained.
 
 ``plain``: the gradient, with random weights and after 300 steps of training. ``noise``: Gaussian noise with a share of the gradient's
 norm. ``clients``: sums of several clients, of which one has the property. ``channels``: local steps, features of a split, single images.

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +30,19 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Labels, Mode, Observation, Pixels, Reconstruction, Size, Space, Victim, share
 from leakgauge.data.embedded import photographs
 from leakgauge.engine import TF32
-from leakgauge.inversion import Adam, CosineDecay, Descent, FromSpace, Matching, Sign, StepDecay, TotalVariation
+from leakgauge.inversion import (
+    Adam,
+    BalancedCosine,
+    CosineDecay,
+    Descent,
+    FromSpace,
+    LayerCosine,
+    Matching,
+    Sign,
+    StepDecay,
+    TotalVariation,
+)
 from leakgauge.inversion.starts import Start
-from leakgauge.inversion.terms import Candidate, Term, root
 from leakgauge.measures.image import ssim
 from reproductions.common import gates, runner
 from reproductions.common.networks.resnet import ResNet18
@@ -45,30 +55,6 @@ CASES = ("post untrained", "pre untrained", "post trained", "pre trained")
 IMAGES, TUNED_ON, CLASSES = 8, 4, 10
 Images = tuple[Tensor, Tensor]
 """Pictures and their labels."""
-
-
-@dataclass(frozen=True)
-class GroupedCosine(Term):
-    """Mean over groups of tensors of 1 − cos, so that a layer with a long gradient does not drown the others.
-
-    Groups are single tensors, or with ``power`` below 1 one group in which tensor l counts ‖g*_l‖^(2·power − 2): at 1 this is the
-    plain cosine, at 0 every tensor has the same length.
-    """
-
-    power: float | None = None
-    reads_signal: ClassVar[bool] = True
-
-    def __call__(self, at: Candidate, /) -> Tensor:
-        replay = at.require_replay()
-        each = [{name: 1.0} for name in replay.names]
-        dots = torch.stack([replay.dot(one) for one in each])
-        own = torch.stack([replay.square(one) for one in each])
-        seen = torch.stack([replay.observed_square(one).expand(len(at.x)) for one in each])
-        if self.power is None:
-            return (1 - dots / (root(own) * root(seen)).clamp_min(1e-30)).mean(0)
-        weight = seen.clamp_min(1e-30) ** (self.power - 1)
-        dot, one, other = ((weight * part).sum(0) for part in (dots, own, seen))
-        return 1 - dot / (root(one) * root(other)).clamp_min(1e-30)
 
 
 @dataclass(frozen=True)
@@ -97,10 +83,11 @@ class BlockNoise:
 
 @dataclass(frozen=True)
 class Setting:
-    """``power`` as in :class:`GroupedCosine` ("layers" for single tensors).
+    """``power`` as in :class:`~leakgauge.inversion.BalancedCosine` ("layers" for :class:`~leakgauge.inversion.LayerCosine`).
 
     ``blocks`` are the sizes of the squares of the first stages, ``smooth`` the softplus sharpnesses of the next, ``falling`` the total
     variation of those after them; the last stage moves single pixels on the true network with ``tv``. Stages share the steps equally.
+    ``along`` replays the gradient at the output in place of the loss.
     """
 
     power: float | str = 1.0
@@ -111,6 +98,7 @@ class Setting:
     blocks: tuple[int, ...] = ()
     smooth: tuple[float, ...] = ()
     falling: tuple[float, ...] = ()
+    along: bool = False
 
     @property
     def key(self) -> str:
@@ -124,15 +112,21 @@ class Setting:
         words += [f"blocks={'/'.join(map(str, self.blocks))}"] if self.blocks else []
         words += [f"smooth={'/'.join(f'{s:g}' for s in self.smooth)}"] if self.smooth else []
         words += [f"falling={'/'.join(f'{tv:g}' for tv in self.falling)}"] if self.falling else []
+        words += ["along"] if self.along else []
         return " ".join(words)
 
     def attack(self, steps: int, restarts: int, *, block: int = 1) -> Matching:
-        term = GroupedCosine(None if self.power == "layers" else float(self.power))
+        term = LayerCosine() if self.power == "layers" else BalancedCosine(float(self.power))
         maps = ((Blocks(block),) if block > 1 else ()) + ((Sign(),) if self.signed else ())
         schedule = StepDecay() if self.decay == "step" else CosineDecay()
         solver = Descent(Adam(self.lr), steps, gradient=maps, schedule=schedule, project=True)
         return Matching(
-            term + self.tv * TotalVariation(), solver=solver, restarts=restarts, precision=TF32(), name="control"
+            term + self.tv * TotalVariation(),
+            solver=solver,
+            restarts=restarts,
+            precision=TF32(),
+            name="control",
+            along=self.along,
         )
 
 

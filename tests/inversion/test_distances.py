@@ -16,11 +16,13 @@ from leakgauge.errors import BadInput
 from leakgauge.inversion import (
     L1,
     L2,
+    BalancedCosine,
     ByName,
     Cosine,
     Decaying,
     Descent,
     Equal,
+    LayerCosine,
     LayerNorms,
     Matching,
     Norm,
@@ -136,3 +138,28 @@ def test_a_weight_of_zero_costs_nothing(victim_of, batch_of, seen_by, values_at)
     victim, (x, y) = victim_of(), batch_of(1)
     objective = L2() + 0.0 * L1(ByName({"nowhere": 1.0}))
     assert float(values_at(objective, victim, seen_by(victim, Gradient(), x, y), x[None])) < 1e-9
+
+
+def test_balanced_cosine_by_hand(victim_of, batch_of, seen_by, values_at):
+    """Against the formula, written with the gradients themselves."""
+    victim, (x, y) = victim_of(), batch_of(1)
+    seen, guess = seen_by(victim, Gradient(), x, y), batch_of(1, seed=3)[0]
+    own, other = Gradient()(victim, guess, y), seen.signal
+    for power in (0.0, 0.5, 1.0):
+        weight = {n: other[n].norm() ** (2 * power - 2) for n in other if other[n].norm() > 0}
+        dot, one, two = (
+            sum(weight[n] * (a[n] * b[n]).sum() for n in weight) for a, b in ((own, other), (own, own), (other, other))
+        )
+        expected = 1 - float(dot / (one * two).sqrt())
+        assert float(values_at(BalancedCosine(power), victim, seen, guess[None])) == pytest.approx(expected, abs=1e-5)
+    plain = float(values_at(Cosine(), victim, seen, guess[None]))
+    assert float(values_at(BalancedCosine(1.0), victim, seen, guess[None])) == pytest.approx(plain, abs=1e-5)
+
+
+def test_layer_cosine_by_hand(victim_of, batch_of, seen_by, values_at):
+    victim, (x, y) = victim_of(), batch_of(1)
+    seen, guess = seen_by(victim, Gradient(), x, y), batch_of(1, seed=3)[0]
+    own = Gradient()(victim, guess, y)
+    each = [1 - torch.cosine_similarity(own[n].flatten(), t.flatten(), dim=0) for n, t in seen.signal.items()]
+    expected = float(torch.stack(each).mean())
+    assert float(values_at(LayerCosine(), victim, seen, guess[None])) == pytest.approx(expected, abs=1e-5)

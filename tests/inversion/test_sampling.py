@@ -182,3 +182,39 @@ def test_the_noise_of_a_restart_does_not_depend_on_the_others():
     like = torch.zeros(3, 1, 1, 4, 4)
     every = Draws.of(3).normal(-1, like)
     assert torch.equal(Draws.of(3).take(slice(1, 2)).normal(-1, like[:1]), every[1:2])
+
+
+def test_the_worst_restarts_give_way_to_copies_of_the_best():
+    """Each observation on its own: the best half of its restarts survives, twice."""
+    start = torch.zeros(8, 1, 1, 4, 4)
+    solver = Annealing(Normal(), rounds=2, moves=1, select=0.5)
+    mover = solver.begin(start, None, nothing, Pixels((1, 4, 4)), Draws.of(4, observations=2))
+    before = mover.x.clone()
+    mover.scores.copy_(torch.tensor([0.3, 0.1, 0.4, 0.2, 0.0, 0.9, 0.8, 0.1]))
+    mover._select()
+    kept = [int((before[:4] == one).flatten(1).all(1).nonzero()[0]) for one in mover.x[:4]]
+    assert sorted(kept) == [1, 1, 3, 3]
+    kept = [int((before[4:] == one).flatten(1).all(1).nonzero()[0]) for one in mover.x[4:]]
+    assert sorted(kept) == [0, 0, 3, 3]
+
+
+def test_without_the_denoiser_between_the_image_itself_moves():
+    """Towards the lowest objective, from where the prior begins; the null run ends at what the prior makes."""
+    aim = torch.full((1, 4, 4), 0.9)
+
+    def far(x, logits, rows):
+        return (x - aim).square().flatten(1).mean(1)
+
+    ends = {}
+    for name, objective in {"guided": far, "blind": nothing}.items():
+        solver = Annealing(Normal(), rounds=4, moves=20, through=False)
+        mover = solver.begin(torch.zeros(2, 1, 1, 4, 4), None, objective, Pixels((1, 4, 4)))
+        for number in range(solver.steps):
+            mover(number)
+        ends[name] = float((to_space(mover.x, Pixels((1, 4, 4)), torch.float32) - aim).abs().mean())
+    assert ends["guided"] < 0.05 < ends["blind"]
+
+
+def test_a_share_above_a_half_cannot_give_way():
+    with pytest.raises(BadInput, match=r"between 0 and 0\.5, got 0\.7"):
+        Annealing(select=0.7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -13,7 +14,7 @@ from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
-from leakgauge.inversion import Annealing, Cosine, Matching, Sampling, infer_labels
+from leakgauge.inversion import Annealing, Cosine, Guided, Matching, Sampling, Strongest, infer_labels
 from leakgauge.priors import Diffusion, fit_diffusion, load_diffusion
 from leakgauge.priors.cache import cache_folder
 from leakgauge.priors.decoders import FEWEST
@@ -93,15 +94,19 @@ def class_scores(victim: Victim, images: Tensor) -> Tensor | None:
 @dataclass(frozen=True)
 class WithDiffusion:
     """An attack by ``matching``, whose solver samples from a diffusion prior; ``learning`` makes the prior when the attack runs.
-    ``signal`` is False for the null run: the same sampler without guidance.
+
+    Where the client shares the statistics of its batch, matching them counts ``statistics``. ``signal`` is False for the null run: the
+    same sampler without guidance.
     """
 
     matching: Matching
     learning: Learning
+    statistics: float = 0.0
     signal: bool = True
 
     def uses(self) -> frozenset[Use]:
-        return frozenset({"learned_prior"}) if not self.learning.source else frozenset()
+        """What it cannot do without; statistics are matched where there are some."""
+        return frozenset() if self.learning.source else frozenset({"learned_prior"})
 
     def assumptions(self) -> tuple[Assumption, ...]:
         return self.learning.assumptions()
@@ -115,14 +120,34 @@ class WithDiffusion:
 
     @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
-        prior = self.learning(victim, seen, seed=seed)
+        return self.many(victim, [seen], seed=seed)[0]
+
+    def many(self, victim: Victim, seen: Sequence[Observation], /, *, seed: int = 0) -> list[Reconstruction]:
+        """Attacks several observations of one channel with one prior, in one batch where no statistics are matched."""
+        prior = self.learning(victim, seen[0], seed=seed)
         solver = self.matching.solver
         assert isinstance(solver, Sampling | Annealing)
         scores = class_scores(victim, victim.space.start(1, torch.Generator().manual_seed(0)))
         conditional = solver.conditional and scores is not None and scores.shape[1] == prior.classes
         matching = replace(self.matching, solver=replace(solver, prior=prior, conditional=conditional))
-        found = (matching if self.signal else matching.blind())(victim, seen, seed=seed)
-        return replace(found, made_by=repr(self), notes=(str(prior), *found.notes))
+        if not self.signal:
+            found = matching.blind().many(victim, seen, seed=seed)
+        elif self._knows_statistics(victim, seen[0]):
+            found = [self._guided(matching)(victim, one, seed=seed) for one in seen]
+        else:
+            found = matching.many(victim, seen, seed=seed)
+        return [replace(one, made_by=repr(self), notes=(str(prior), *one.notes)) for one in found]
+
+    def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
+        """The objective of one candidate; the prior restricts where it is searched, not what it is."""
+        attack = self._guided(self.matching) if self._knows_statistics(victim, seen) else self.matching
+        return attack.objective_at(victim, seen, x, y, seed=seed)
+
+    def _knows_statistics(self, victim: Victim, seen: Observation) -> bool:
+        return bool(self.statistics) and victim.mode == "train" and seen.buffers is not None
+
+    def _guided(self, matching: Matching) -> Guided:
+        return Guided(matching, Strongest(), self.statistics)
 
 
 @example("cnn", auxiliary=True, width=8, training=40, steps=80, restarts=2)
@@ -133,7 +158,9 @@ def diffusion(
     steps: int = 200,
     moves: int = 10,
     reach: float = 0.1,
+    select: float = 0.5,
     restarts: int = 4,
+    statistics: float = 0.1,
     by_label: bool = True,
     width: int = 32,
     training: int = 1000,
@@ -160,9 +187,11 @@ def diffusion(
         matching=Matching(
             objective=Cosine(),
             labels=infer_labels(),
-            solver=Annealing(rounds=steps // moves, moves=moves, reach=reach, conditional=by_label),
+            solver=Annealing(rounds=steps // moves, moves=moves, reach=reach, conditional=by_label, select=select),
             restarts=restarts,
             name="diffusion",
+            along=True,
         ),
         learning=Learning(prior, width, training),
+        statistics=statistics,
     )

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from leakgauge.channels.output import Along
 from leakgauge.channels.rows import as_rows
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Victim
@@ -214,6 +215,8 @@ def summed_loss(loss: Any, output: Any, y: Tensor) -> Tensor:
     Plain cross entropy is a mean over samples, so R times the mean of all is the same; any other loss is called row by row.
     """
     rows = len(y)
+    if isinstance(loss, Along):  # a sum over samples
+        return loss(output, y.flatten(0, 1))
     plain = isinstance(loss, nn.CrossEntropyLoss) and loss.reduction == "mean" and loss.weight is None
     if loss is F.cross_entropy or (plain and loss.ignore_index < 0):
         return rows * loss(output, y.flatten(0, 1))

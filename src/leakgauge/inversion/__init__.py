@@ -1,6 +1,17 @@
 """The parts of optimisation attacks, and the one loop that runs them."""
 
-from leakgauge.inversion.distances import L1, L2, ByName, Cosine, Decaying, Equal, LayerNorms, RelativeL2
+from leakgauge.inversion.distances import (
+    L1,
+    L2,
+    BalancedCosine,
+    ByName,
+    Cosine,
+    Decaying,
+    Equal,
+    LayerCosine,
+    LayerNorms,
+    RelativeL2,
+)
 from leakgauge.inversion.epochs import EpochsAgree, OverEpochs
 from leakgauge.inversion.guided import Guided
 from leakgauge.inversion.knowledge import ExactStatistics, ProxyStatistics, RunningStatistics, Strongest
@@ -18,6 +29,7 @@ from leakgauge.inversion.labels import (
 )
 from leakgauge.inversion.latent import Latent
 from leakgauge.inversion.matching import Halving, Matching
+from leakgauge.inversion.output_gradient import OutputGradient
 from leakgauge.inversion.priors import BatchNormStatistics, GroupConsistency, Norm, Registration, Shift, TotalVariation
 from leakgauge.inversion.progress import watching
 from leakgauge.inversion.sampling import Annealing, FixedLength, Sampling, Spherical
@@ -32,6 +44,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Annealing",
+    "BalancedCosine",
     "BatchNormStatistics",
     "BiasCounts",
     "ByName",
@@ -54,6 +67,7 @@ __all__ = [
     "Halving",
     "Joint",
     "Latent",
+    "LayerCosine",
     "LayerNorms",
     "Matching",
     "MinimumEntry",
@@ -62,6 +76,7 @@ __all__ = [
     "Norm",
     "NormStatistics",
     "Normal",
+    "OutputGradient",
     "OverEpochs",
     "ProxyStatistics",
     "Registration",

@@ -77,6 +77,43 @@ class Cosine(Term):
 
 
 @dataclass(frozen=True)
+class BalancedCosine(Term):
+    """1 − ⟨g, g*⟩_w / (‖g‖_w·‖g*‖_w) with w_l = ‖g*_l‖^(2·power − 2), so a tensor with a long gradient does not drown the others.
+
+    At ``power`` 1 this is :class:`Cosine`; at 0 every tensor of the observation has the same length. The weights come from the
+    observation of each row.
+    """
+
+    power: float = 0.5
+    reads_signal: ClassVar[bool] = True
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        dots, own, seen = _by_tensor(at)
+        weight = seen.clamp_min(_TINY) ** (self.power - 1)
+        dot, one, other = ((weight * part).sum(0) for part in (dots, own, seen))
+        return 1 - dot / (root(one) * root(other)).clamp_min(_TINY)
+
+
+@dataclass(frozen=True)
+class LayerCosine(Term):
+    """The mean over all shared tensors of 1 − ⟨g_l, g*_l⟩ / (‖g_l‖·‖g*_l‖): each has a direction of its own, and its length is ignored."""
+
+    reads_signal: ClassVar[bool] = True
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        dots, own, seen = _by_tensor(at)
+        return (1 - dots / (root(own) * root(seen)).clamp_min(_TINY)).mean(0)
+
+
+def _by_tensor(at: Candidate) -> tuple[Tensor, Tensor, Tensor]:
+    """⟨g_l, g*_l⟩, ‖g_l‖² and ‖g*_l‖² of every tensor, each (tensors, R)."""
+    replay = at.require_replay()
+    each = [{name: 1.0} for name in replay.names]
+    dots, own = (torch.stack([part(one) for one in each]) for part in (replay.dot, replay.square))
+    return dots, own, torch.stack([replay.observed_square(one).expand(len(at.x)) for one in each])
+
+
+@dataclass(frozen=True)
 class L2(Term):
     """Σ_l w_l ‖g_l − g*_l‖².
 

@@ -40,6 +40,7 @@ from leakgauge.inversion.class_counts import (
     fit_temperature,
     rates_from_scores,
 )
+from leakgauge.inversion.output_gradient import OutputGradient
 
 
 class LabelRule(Protocol):
@@ -298,7 +299,7 @@ def class_labels(rule: LabelRule, victim: Victim, seen: Observation, *, rng: tor
 
 def read_class_labels(rule: LabelRule, victim: Victim, seen: Observation, *, rng: torch.Generator) -> ReadLabels:
     """As :func:`class_labels`, with the share of labels that the rule expects to be right."""
-    if seen.labels is None:
+    if seen.labels is None or isinstance(rule, OutputGradient):
         found = _read(rule, victim, seen, rng)
         parts = is_weight_update(seen.channel) and step_size(seen.channel, batch_size(seen)) < batch_size(seen)
         if parts and found.labels is not None:

@@ -32,6 +32,7 @@ from leakgauge.inversion.labels import (
     infer_labels,
     read_class_labels,
 )
+from leakgauge.inversion.output_gradient import OutputGradient, along_output, output_gradient
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Solver
 from leakgauge.inversion.starts import FromSpace, Given, NearTruth, Revealed, Start
@@ -67,6 +68,9 @@ class Halving:
 
 
 NOTE = "searched in float32: in the victim's float16 the squares of gradients become 0 and no step can be taken"
+
+
+ALONG = "replayed along the gradient at the output, read from the head's bias"
 
 
 def too_narrow(victim: Victim) -> bool:
@@ -112,7 +116,8 @@ class Matching:
     together. The adversary keeps the restart with the lowest objective, and within a restart the image that produced the lowest
     objective, not the one a step later. ``precision`` and ``halving`` gain speed with a less exact replay and by stopping
     hopeless restarts; both are off by default. ``frames`` are the steps before which the trace keeps the best candidate so far
-    (besides the end); the default is six, evenly spaced.
+    (besides the end); the default is six, evenly spaced. With ``along``, where the gradient at the output can be read (one sample and a
+    shared bias of the head), the replay follows it in place of the loss (:class:`OutputGradient`).
     """
 
     objective: Term
@@ -124,6 +129,7 @@ class Matching:
     precision: Precision = field(default_factory=Exact)
     halving: Halving | None = None
     frames: tuple[int, ...] = ()
+    along: bool = False
 
     def __post_init__(self) -> None:
         if list(self.frames) != sorted(set(self.frames)) or any(not 0 <= at < self.solver.steps for at in self.frames):
@@ -161,7 +167,7 @@ class Matching:
         Labels come from the signal, so they are guessed too, unless they were revealed.
         """
         objective = Sum(self.objective.parts()).without_signal()
-        return replace(self, objective=objective, labels=Joint(), name=f"{self.name}, blind")
+        return replace(self, along=False, objective=objective, labels=Joint(), name=f"{self.name}, blind")
 
     @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
@@ -179,6 +185,10 @@ class Matching:
             raise BadInput("successive halving compares the restarts of one observation; attack several one by one")
         if too_narrow(victim):
             return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
+        followed = along_output(victim, seen) if self.along else None
+        if followed is not None:
+            attack = replace(self, along=False, labels=OutputGradient())
+            return [_add_notes(one, ALONG) for one in attack.many(followed, seen, seed=seed)]
         rows = _rows(self, victim, seen, seed)
         found: list[_Found] = []
         done, chunk = 0, len(rows.x)
@@ -204,6 +214,10 @@ class Matching:
         """The objective of one candidate ``x`` with the labels ``y``, replayed as in the search and computed in float32."""
         if too_narrow(victim):
             victim, (seen,) = widen(victim, [seen])
+        followed = along_output(victim, [seen]) if self.along else None
+        if followed is not None:
+            y = output_gradient(victim, seen)[None]
+            return replace(self, along=False).objective_at(followed, seen, x, y, seed=seed)
         single = replace(self, restarts=1, start=Given(_tensor(x)))
         rows = _rows(single, victim, [replace(seen, labels=y)], seed)
         with torch.no_grad(), private_randomness(seed, victim.device):
@@ -233,7 +247,7 @@ class Matching:
         steps = self.solver.steps
         drops = {} if self.halving is None else self.halving.drops(len(x), steps)
         problem = search.problem
-        move = self.solver.begin(x, logits, search.losses, victim.space, problem.draws, problem.labels)
+        move = self.solver.begin(x, logits, search.losses, victim.space, problem.draws, problem.known_classes())
         every, frames = max(1, steps // POINTS_IN_TRACE), self.frames or _evenly(steps, SNAPSHOTS)
         at: list[int] = []
         curve: list[Tensor] = []
@@ -269,7 +283,7 @@ class Matching:
             labels = found.logits[chosen].argmax(-1)
         else:
             assert rows.problem.labels is not None
-            labels = rows.problem.labels[chosen]
+            labels = rows.problem.classes()[chosen]
         trace = replace(found.trace, losses=found.trace.losses[:, own], snapshots=found.trace.snapshots[chosen])
         return Reconstruction(
             x=found.x[chosen],
@@ -423,5 +437,5 @@ def _of_twins(victim: Victim) -> list[str]:
     return [f"computed {taken}, which can be differentiated twice" for taken in twins_taken(victim.model)]
 
 
-def _add_notes(found: Reconstruction) -> Reconstruction:
-    return replace(found, notes=(*found.notes, NOTE))
+def _add_notes(found: Reconstruction, note: str = NOTE) -> Reconstruction:
+    return replace(found, notes=(*found.notes, note))

@@ -195,6 +195,7 @@ class _Drawing:
         self.rows: Rows = slice(None)
         self.kind = x.dtype
         self.x = draws.normal(-1, x).float()
+        self.scores = self.x.new_zeros(len(x))
         self._captured = RecordedStep(self._move) if x.device.type == "cuda" else None
 
     @property
@@ -222,7 +223,9 @@ class _Drawing:
     def _slope(self, clean: Tensor, variable: Tensor) -> Tensor:
         """The gradient of the objective at the images ``clean`` with respect to ``variable``; labels that are not known move along."""
         variables = [variable] if self.logits is None else [variable, self.logits]
-        total = self.losses(to_space(clean, self.space, self.kind), self.logits, self.rows).sum()
+        each = self.losses(to_space(clean, self.space, self.kind), self.logits, self.rows)
+        self.scores.copy_(each.detach())
+        total = each.sum()
         if not total.requires_grad:  # a blind run
             return torch.zeros_like(variable)
         found, *of_labels = torch.autograd.grad(total, variables, allow_unused=True)
@@ -243,7 +246,7 @@ class _Drawing:
         self._captured = None if self._captured is None else RecordedStep(self._move)
 
     def _choose(self, rows: Tensor) -> None:
-        self.x = self.x[rows].clone()
+        self.x, self.scores = self.x[rows].clone(), self.scores[rows].clone()
         self.labels = None if self.labels is None else self.labels[rows]
         self.logits = None if self.logits is None else self.logits.detach()[rows].clone().requires_grad_()
 
@@ -311,7 +314,12 @@ class Annealing:
     it can make, and the longer the less noise is left. ``reach`` is the length of a step for each pixel, in units of the noise; ε is fresh
     noise, which lets go of what an earlier level got wrong. Levels are evenly spaced in angle, from pure noise to ``LAST``.
 
+    Without ``through`` the denoised image itself is moved, which takes no derivative of the denoiser; the prior then only sets where each
+    level begins. With ``select``, before noise is added the worst share of the restarts of each observation gives way to copies of its best
+    ones; fresh noise tells the copies apart again.
+
     Ref: Alkhouri et al. 2025 — the denoiser's input is optimised at every level, then noise is added again
+    Ref: Zhang et al. 2024 — without ``through``: the image is optimised at every level, then noise is added again
     """
 
     prior: Denoiser | None = None
@@ -319,12 +327,16 @@ class Annealing:
     moves: int = 10
     reach: float = 0.1
     conditional: bool = True
+    through: bool = True
+    select: float = 0.0
 
     def __post_init__(self) -> None:
         check_steps(self.rounds)
         check_steps(self.moves)
         if not self.reach > 0:
             raise BadInput(f"the reach of a step must be positive, got {self.reach!r}")
+        if not 0 <= self.select <= 0.5:
+            raise BadInput(f"the share of restarts that give way is between 0 and 0.5, got {self.select!r}")
 
     @property
     def steps(self) -> int:
@@ -377,21 +389,42 @@ class _AnnealingMover(_Drawing):
     @torch.no_grad()
     def _add_noise(self, which: int) -> None:
         if which > 0:
-            image, after = self._denoised(self.x, self.now).clamp(-1, 1), self.x.new_tensor(self.path[which])
-            self.x.copy_(share_of_image(after) * image + after * self._fresh(which))
+            if self.of.select:
+                self._select()
+            after = self.x.new_tensor(self.path[which])
+            self.x.copy_(share_of_image(after) * self._image(self.x).clamp(-1, 1) + after * self._fresh(which))
         self.now.fill_(self.path[which])
+        if not self.of.through:
+            self.x.copy_(self._denoised(self.x, self.now).clamp(-1, 1))
         self.momentum.zero_()
+
+    def _select(self) -> None:
+        """Replaces the worst rows of each observation by its best ones, both by the objective of the last step."""
+        count = min(self.draws.restarts, len(self.x))
+        order = self.scores.view(-1, count).argsort(1)
+        leaving = int(self.of.select * count)
+        order[:, count - leaving :] = order[:, :leaving].clone()
+        first = torch.arange(0, len(self.x), count, device=self.x.device)[:, None]
+        chosen = (order + first).flatten()
+        self.x.copy_(self.x[chosen])
+        if self.logits is not None:
+            with torch.no_grad():
+                self.logits.copy_(self.logits[chosen])
+
+    def _image(self, x: Tensor) -> Tensor:
+        """What ``x`` is judged as: the denoised x, or x itself where the image is moved."""
+        return self._denoised(x, self.now) if self.of.through else x
 
     def _move(self) -> None:
         x = self.x.detach().requires_grad_()
-        slope = self._slope(self._denoised(x, self.now), x)
+        slope = self._slope(self._image(x), x)
         with torch.no_grad():
             typical = _length(slope) / math.sqrt(slope[0].numel())
             self.momentum.lerp_(slope / typical.clamp_min(_TINY), 1 - MOMENTUM)
             self.x.sub_(self.rate * self.momentum)
 
     def judge(self) -> None:
-        self._judged(self._denoised(self.x, self.now))
+        self._judged(self._image(self.x))
 
     def _choose(self, rows: Tensor) -> None:
         super()._choose(rows)

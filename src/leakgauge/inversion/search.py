@@ -37,6 +37,14 @@ class Problem:
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, observed=self.observed.take(rows), labels=labels, draws=self.draws.take(rows))
 
+    def classes(self) -> Tensor:
+        """The labels (rows, B); of gradients at the output (rows, B, C), the class whose score the client's step raises most."""
+        assert self.labels is not None
+        return self.labels.argmin(-1) if self.labels.is_floating_point() else self.labels
+
+    def known_classes(self) -> Tensor | None:
+        return None if self.labels is None else self.classes()
+
     def targets(self, logits: Tensor | None, rows: Rows) -> Tensor:
         if logits is not None:
             return logits.softmax(-1)

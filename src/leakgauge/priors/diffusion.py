@@ -73,7 +73,9 @@ class Diffusion:
         unknown = torch.full((len(x),), self.classes, device=x.device)
         label = unknown if label is None else torch.where(label < self.classes, label, unknown)
         wide, level = x.float(), level.float()
-        v = self.network(wide, level, label)
+        # trained in bfloat16 on a GPU; what it makes is judged in full precision
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
+            v = self.network(wide, level, label).float()
         a = level[:, None, None, None]
         return (share_of_image(a) * wide - a * v).to(x.dtype)
 
@@ -148,7 +150,8 @@ def frozen(
     with private_randomness(0, torch.device("cpu")):  # drawn and replaced
         network = UNet(shape, width=width, classes=classes)
     network.load_state_dict(state)
-    return network.to(device).eval().requires_grad_(False)
+    layout = torch.channels_last if device.type == "cuda" else torch.preserve_format
+    return network.to(device, memory_format=layout).eval().requires_grad_(False)  # pyright: ignore[reportCallIssue]
 
 
 def sample(prior: Diffusion, count: int, *, steps: int = 50, labels: Tensor | None = None, seed: int = 0) -> Tensor:

@@ -1,0 +1,18 @@
+"""A loss with a given gradient at the model's output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Along:
+    """loss(z, d) = Σ_k ⟨z_k, d_k⟩ for outputs z and targets d (B, C): its gradient with respect to z is d, whatever z is.
+
+    With d the gradient of another loss at the truth's output, both losses have the same gradient with respect to the weights there.
+    """
+
+    def __call__(self, output: Tensor, towards: Tensor, /) -> Tensor:
+        return (output * towards).sum()

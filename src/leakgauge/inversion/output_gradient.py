@@ -1,0 +1,73 @@
+"""The gradient at the model's output, read from the head's bias: an attack that knows it need not replay the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels.facts import is_gradient
+from leakgauge.channels.output import Along
+from leakgauge.core import Observation, Victim
+from leakgauge.errors import Inapplicable
+from leakgauge.families import find_roles
+
+
+@dataclass(frozen=True)
+class OutputGradient:
+    """A rule for labels that gives d = ∂loss/∂z at the output z = W h + b of one sample: ∂loss/∂b = d, scaled to length 1.
+
+    It does so even where labels are revealed.
+
+    With :class:`~leakgauge.channels.output.Along` in place of the loss, the replay of the truth then points where the observed gradient
+    does, even where the network is so sure of its class that p − y is rounded: the client's own rounding is in d.
+    """
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor:
+        return output_gradient(victim, seen)[None]
+
+
+def output_gradient(victim: Victim, seen: Observation) -> Tensor:
+    """d (C,) of length 1 for an observation of one sample; ``Inapplicable`` where it cannot be read."""
+    if seen.size != 1:
+        raise Inapplicable("the gradient at the output is the bias's gradient only for one sample")
+    if not is_gradient(seen.channel, victim.mode):
+        raise Inapplicable("the gradient at the output is read from a gradient, but the client sends something else")
+    name = f"{_last_layer(victim)}.bias"
+    if name not in seen.signal:
+        raise Inapplicable(f"not shared: {name}")
+    found = seen.signal[name].detach().float()
+    if found.dim() != 1 or not bool(found.any()):
+        raise Inapplicable(f"the gradient of {name} is zero")
+    scaled = found / found.abs().max()  # squares of p − y may be too small for float32
+    return scaled / scaled.norm()
+
+
+def _last_layer(victim: Victim) -> str:
+    """The linear layer whose output is the model's output."""
+    name = find_roles(victim.model).head
+    if name is None:
+        raise Inapplicable("the model has no linear head")
+    made: list[Tensor] = []
+    still = replace(victim, mode="eval")
+    handle = still.model.get_submodule(name).register_forward_hook(lambda module, inputs, output: made.append(output))
+    try:
+        with torch.no_grad():
+            output = still(still.to_input(still.space.start(1, torch.Generator().manual_seed(0))))
+    finally:
+        handle.remove()
+    if len(made) != 1 or not isinstance(output, Tensor) or output.dim() != 2 or not torch.equal(made[0], output):
+        raise Inapplicable(f"the output of {name} is not the output of the model")
+    return name
+
+
+def along_output(victim: Victim, seen: Sequence[Observation]) -> Victim | None:
+    """The victim with a loss along the gradient at the output; None where that cannot be read from all observations."""
+    try:
+        for one in seen:
+            output_gradient(victim, one)
+    except Inapplicable:
+        return None
+    return replace(victim, loss=Along())
