@@ -88,6 +88,8 @@ def parts(asked: argparse.Namespace) -> Iterator[tuple[str, str, dict[str, Any]]
         for count in (1, 4, 16):
             few = {"batch": 8, "shadows": 300, "tests": 400}
             yield "rounds", f"{count} rounds", {**usual, "victims": victims[:count], **few}
+            noise = {"defenses": (GaussianNoise(relative=10.0),)}
+            yield "rounds", f"{count} rounds, noise 10 x norm", {**usual, "victims": victims[:count], **few, **noise}
     if "clients" in asked.parts:
         for clients in (4, 16):
             yield "clients", f"{clients} clients", {**usual, "channel": Aggregate(clients=clients)}

@@ -2,10 +2,10 @@
 
     python examples/table_rows.py [--quick] [--out FOLDER]
 
-The table is made up: age, weight, days in hospital, ward and smoking, and whether a patient came back. A small network of ReLU layers learns
-the last column, and a client shares the gradient of one batch. Four rows come back exactly, with a certificate: each row leaves units of
-the first layer at zero, which separates them. Of a batch that is too large for that, a search still finds most cells, and knows which.
-Full: 32 rows, 600 steps. Quick: 16 rows, 120 steps. About 12 s, quick 6 s, on one core.
+The table is made up: age, weight, days in hospital, ward and smoking, and whether a patient came back. A small network learns the last
+column, and a client shares the gradient of one batch. A single row comes back in closed form, with a certificate. Four rows are found by a
+search over relaxed columns, whose restarts are pooled; how far they agree is the adversary's own confidence.
+Full: 4 and 12 rows, 800 steps. Quick: 4 rows, 200 steps. About 10 s, quick 4 s, on one core.
 """
 
 from __future__ import annotations
@@ -52,28 +52,25 @@ def main() -> None:
     write_table(options.out / "patients.csv", 500)
     patients = read_table(options.out / "patients.csv", label="back", numbers=["days"])
     with seeded(0):
-        network = nn.Sequential(nn.Linear(patients.space.shape[0], 48), nn.ReLU(), nn.Linear(48, 2))
+        network = nn.Sequential(nn.Linear(patients.space.shape[0], 48), nn.Tanh(), nn.Linear(48, 2))
     hospital = Victim(network, patients.space, name="return of patients")
 
-    large, steps = (16, 120) if options.quick else (32, 600)
     results = {}
-    for size in (4, large):
+    for size in (1, 4) if options.quick else (1, 4, 12):
         x, y = patients.x[:size], patients.labels[:size]
-        attack = tables(steps=steps, restarts=10)
-        result = evaluate_table(hospital, Gradient(), x, y, attack=attack, public=patients.rows[large:])
-        results[size] = result
+        attack = tables(steps=200 if options.quick else 800, restarts=10)
+        result = results[size] = evaluate_table(hospital, Gradient(), x, y, attack=attack, public=patients.rows[size:])
         print(
-            f"{size} rows: {result.verdict.outcome.label}, {result.scores.accuracy:.0%} of the cells, {result.verdict.certified} rows "
-            f"certified; without the gradient {result.null.accuracy:.0%}"
+            f"batch of {size}: {result.verdict.outcome.label}, {result.scores.accuracy:.0%} of the cells right, "
+            f"{result.verdict.certified} certified rows; without the gradient {result.null.accuracy:.0%}"
         )
-    found = patients.space.words(results[4].rows["reconstruction"])[0]
+    found = patients.space.words(results[1].rows["reconstruction"])[0]
     (options.out / "first_row.txt").write_text(", ".join(f"{name}: {value}" for name, value in found.items()))
 
-    few, many = results[4], results[large]
-    sure = "" if many.scores.sure is None else f", {many.scores.sure:.0%} of those it is surest of"
+    one, four = results[1], results[4]
     print(
-        f"Finding: of 4 rows {few.verdict.certified} are read exactly and certified; of {large} rows {many.scores.accuracy:.0%} of the "
-        f"cells{sure}, where guessing finds {many.null.accuracy:.0%}."
+        f"Finding: a single row is {'certified exact' if one.verdict.certified else 'not certified'}; of four rows a search finds "
+        f"{four.scores.accuracy:.0%} of the cells, guessing {four.null.accuracy:.0%}."
     )
 
 

@@ -125,7 +125,7 @@ def property_anchor(number: int) -> str:
 
 def of_properties(found: Sequence[PropertyRecord]) -> Group:
     sources = [
-        Source(property_anchor(k), f"Probe {k}: {one.property}", one.command, pretty(finite(asdict(one))))
+        Source(property_anchor(k), f"Probe {k}: {one.name}", one.command, pretty(finite(asdict(one))))
         for k, one in enumerate(found, start=1)
     ]
     return Group("properties", "Properties", properties.FILE, tuple(sources))

@@ -53,7 +53,7 @@ def test_an_audit_of_properties_alone(tmp_path, monkeypatch):
     plan, answers = conduct(request, folder=tmp_path, load=small, began=0.0)
     assert answers["properties"].status == "answered"
     found = properties.read(tmp_path)
-    assert [record.property for record in found] == ["bright", "class"]
+    assert [record.name for record in found] == ["bright", "class"]
     assert found[1].blind.value > 0.95  # how often a class occurs is what labels say
     assert all(record.shadows == record.tests == 40 for record in found)
     said = {one.question: one for one in statements(read_findings(tmp_path))}
@@ -72,7 +72,7 @@ def test_a_stopped_run_goes_on_with_the_next_property(tmp_path):
     made = []
     setup = small(Case())
     probe(setup, Case(model="cnn", batch_size=4), PropertyPlan(8, 40), tmp_path, on_update=made.append)
-    assert [record.property for record in properties.read(tmp_path)] == ["bright", "class"]
+    assert [record.name for record in properties.read(tmp_path)] == ["bright", "class"]
     assert properties.read(tmp_path)[0] == TOLD
     assert (made[0], made[-1]) == (81, 160)
 

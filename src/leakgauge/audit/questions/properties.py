@@ -64,7 +64,7 @@ class PropertyRecord:
     """How well a share of ``low`` of the samples is told from one of ``high``, with the numbers of
     :class:`~leakgauge.monitor.properties.PropertyLeakage`. ``defenses`` and ``setting`` are those of the set-up that counts."""
 
-    property: str
+    name: str
     low: float
     high: float
     model: str
@@ -105,7 +105,7 @@ exists = STORE.exists
 
 def read(folder: Path) -> tuple[PropertyRecord, ...]:
     """The properties in the order of ``PROPERTIES``. Of two lines on one the later counts."""
-    found = {record.property: record for record in STORE.read(folder)}
+    found = {record.name: record for record in STORE.read(folder)}
     return tuple(found[name] for name in PROPERTIES if name in found)
 
 
@@ -153,7 +153,7 @@ def probe(
     """Measures what has no record yet; ``on_update`` is given the number of updates made."""
     images, labels = _data(setup)
     case = replace(main, batch_size=plan.batch)
-    known = {record.property for record in STORE.read_if_there(folder)}
+    known = {record.name for record in STORE.read_if_there(folder)}
     done = len(known) * 2 * plan.updates
     x = setup.victim.space.encode(images)
     for name, has in PROPERTIES.items():
@@ -183,7 +183,7 @@ def probe(
         STORE.append(
             folder,
             PropertyRecord(
-                property=name,
+                name=name,
                 low=SHARE.low,
                 high=SHARE.high,
                 model=main.model,

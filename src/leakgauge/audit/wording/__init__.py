@@ -88,7 +88,7 @@ def statements(found: Findings) -> tuple[Statement, ...]:
             ended = f"It ended early: {partly.reason}."
             made[partly.question] = replace(done, sentences=(*done.sentences, ended), state="unfinished")
     why = {missing.question: missing for missing in found.unanswered}
-    asked = [q for q in QUESTIONS if q not in ON_REQUEST or q in made or q in why]
+    asked: list[Question] = [q for q in QUESTIONS if q not in ON_REQUEST or q in made or q in why]
     return tuple(made.get(q) or _unanswered(q, why.get(q, Unanswered(q))) for q in asked)
 
 

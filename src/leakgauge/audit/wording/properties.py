@@ -36,9 +36,7 @@ def on_properties(found: Sequence[PropertyRecord]) -> Statement:
 
 def property_sentence(record: PropertyRecord) -> str:
     """What one probe showed."""
-    what = (
-        f"whether {record.low:.0%} or {record.high:.0%} of {plural(record.batch, 'sample')} are {WHAT[record.property]}"
-    )
+    what = f"whether {record.low:.0%} or {record.high:.0%} of {plural(record.batch, 'sample')} are {WHAT[record.name]}"
     if record.leaks:
         verb = f"The update tells {what}"
     elif record.told_by_labels:

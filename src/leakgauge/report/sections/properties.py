@@ -29,7 +29,7 @@ def section(records: Sequence[PropertyRecord], statement: Statement) -> dict[str
 
 def _row(place: int, record: PropertyRecord) -> dict[str, Any]:
     return {
-        "name": WHAT[record.property],
+        "name": WHAT[record.name],
         "source": property_anchor(place),
         "shares": f"{record.low:.0%} or {record.high:.0%} of {record.batch}",
         "auc": rate(record.auc),
