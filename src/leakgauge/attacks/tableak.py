@@ -49,7 +49,7 @@ def pool(candidates: Tensor, best: Tensor, space: Table) -> tuple[Tensor, Tensor
     restarts, entry by entry. The agreement of a cell is exp(−H) of the restarts' votes: 1 if all say the same, 1/R if each says
     something else. Numbers within a tolerance of the answer are one vote.
 
-    Ref: Vero et al. 2023, section 3.2 — pooled ensembling; section 3.3 — entropy over the ensemble
+    Ref: Vero et al. 2023, public code — pooled ensembling, and entropy over the ensemble
     """
     target = space.decode(best).cpu()
     paired = torch.stack(
@@ -84,7 +84,7 @@ def tableak(*, lr: float = 0.06, steps: int = 1500, restarts: int = 30) -> TabLe
     the confidence is 1 divided by the perplexity of the votes for categories and for numbers alike, where the paper takes the
     entropy of a normal distribution for numbers.
 
-    Ref: Vero et al. 2023, Algorithm 1 — TabLeak
+    Ref: Vero et al. 2023, public code — TabLeak
     """
     return TabLeak(
         Matching(

@@ -16,7 +16,7 @@ TOLERANCE = 0.319
 """By how many standard deviations of its column a number may be off and still count as right. An interval of that half width around
 the mean of a normal column holds a quarter of the values.
 
-Ref: Vero et al. 2023, section 4 — tolerance of continuous features
+Ref: Vero et al. 2023, public code — tolerance of continuous features
 """
 
 MOST_ENTRIES = 1 << 20
@@ -218,7 +218,7 @@ class Table:
     def relax(self, free: Tensor) -> Tensor:
         """From free numbers (…, entries) to the model's input: low + (high − low) · sigmoid for numbers, softmax for categories.
 
-        Ref: Vero et al. 2023, Eq. (3) — softmax relaxation of the categories
+        Ref: Vero et al. 2023, public code — softmax relaxation of the categories
         """
         low, high = (bound.to(free) for bound in self._bounds)
         parts = [

@@ -17,7 +17,7 @@ from leakgauge.inversion.solvers import Descent, Losses, Mover, Rows
 class Relaxed:
     """``descent`` over free numbers z of the candidates x = relax(z): numbers stay within their bounds, categories are shares.
 
-    Ref: Vero et al. 2023, Eq. (3) — softmax relaxation of the categories
+    Ref: Vero et al. 2023, public code — softmax relaxation of the categories
     """
 
     descent: Descent = field(default_factory=Descent)
