@@ -1,10 +1,11 @@
 """Attacks beside what no attack can exceed, under DP-SGD.
 
     python -m benchmarks.bounds [--parts NAME ...] [--out FILE]
+    python -m benchmarks.bounds --from FILE
 
 Parts: ``membership`` (200 runs: the likelihood-ratio test for one sample at 10 % false positives, the attack that the bound is tight for),
-``candidates`` (naming one of 10 images, each with its real gradient) and ``imprint`` (a malicious server that reads one image off the first
-layer, against the law of reconstruction from scratch).
+``candidates`` (naming one of 10 images, each with its real gradient, by the largest likelihood: no test is right more often)
+and ``imprint`` (a malicious server that reads one image off the first layer, against the law of reconstruction from scratch).
 
 Each trial is a batch of 4 embedded images through ``DPSGD.release`` with its own noise, ``steps`` times at the same weights; the adversary
 knows the three other images. A run is ``TRIALS`` trials; ``low`` is the lower end of the exact 99 % interval of its rate.
@@ -128,6 +129,21 @@ def imprinted() -> Iterator[dict[str, Any]]:
             }
 
 
+def named(ratio: float, candidates: int = 10) -> tuple[float, float]:
+    """How often the largest likelihood names one of ``candidates`` with gradients as long as clipping allows: orthogonal ones, and the
+    corners of a regular simplex, which are as far apart as can be.
+
+        ∫ φ(x − r) Φ(x)^(M−1) dx,  with r = √T/σ, or that times √(M / (M − 1)) for the simplex
+    """
+    x = torch.linspace(-10, 10 + 2 * ratio, 20001, dtype=torch.float64)
+    below = torch.special.ndtr(x) ** (candidates - 1)
+
+    def rate(r: float) -> float:
+        return float(torch.trapezoid(torch.exp(-((x - r) ** 2) / 2) / math.sqrt(2 * math.pi) * below, x))
+
+    return rate(ratio), rate(ratio * math.sqrt(candidates / (candidates - 1)))
+
+
 def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
     for part in ("membership", "candidates"):
         own = [row for row in rows if row["part"] == part]
@@ -139,6 +155,11 @@ def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
                 rate = sum(row["hits"] for row in here) / sum(row["trials"] for row in here)
                 bound = here[0]["bound"]
                 yield f"  √T/σ = {setting[0]:g}, T = {setting[1]}: {rate:.3f}, bound {bound:.3f}, gap {bound - rate:.3f}"
+    if any(row["part"] == "candidates" for row in rows):
+        for ratio in dict.fromkeys(ratio for ratio, _ in SETTINGS):
+            bound = reconstruction_bound(GaussianSteps(1 / ratio), PRIOR)
+            orthogonal, simplex = named(ratio)
+            yield f"  the best test, √T/σ = {ratio:g}: orthogonal gradients {orthogonal:.3f}, a simplex {simplex:.3f}, bound {bound:.3f}"
     for row in rows:
         if row["part"] == "imprint":
             yield f"imprint, {row['model']}, σ = {row['noise']:g}: {row['psnr']:.2f} dB, law {row['law']:.2f} dB"
@@ -148,7 +169,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--parts", nargs="+", default=["membership", "candidates", "imprint"])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/bounds_cpu.jsonl"))
+    parser.add_argument("--from", dest="source", type=Path, help="print the summary of an earlier --out file and stop")
     options = parser.parse_args()
+    if options.source is not None:
+        lines = options.source.read_text(encoding="utf-8").splitlines()
+        print("\n".join(summary([json.loads(line) for line in lines])))
+        return
     rows: list[dict[str, Any]] = []
     if "membership" in options.parts:
         rows += [membership(run) for run in range(RUNS)]

@@ -1,4 +1,4 @@
-"""Whether an audit keeps its budget: the time that it takes beside the time it was given, what was planned and what was left out.
+"""Whether an audit keeps its budget: the time that it takes beside the time it was given, the time for planning and what was left out.
 
 python -m benchmarks.budget [--budgets 60 120 300 600] [--only embedded resnet8 timm] [--out FILE]
 """
@@ -97,13 +97,11 @@ def measured(name: str, seconds: float) -> dict[str, Any]:
         taken, cpu = time.perf_counter() - began, time.process_time() - worked
         made, said = plan.read(Path(folder)), answers.read(Path(folder))
         assert isinstance(made, plan.Plan)
-        planned = made.planning + sum(made.estimates.values()) + plan.FINISH
         return {
             "model": name,
             "budget": seconds,
             "taken": round(taken, 1),
             "share": round(taken / seconds, 2),
-            "planned": round(planned, 1),
             "planning": made.planning,
             "planning_cpu": round(watcher.cpu - worked, 1),
             "cpu": round(cpu, 1),

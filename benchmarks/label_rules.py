@@ -161,7 +161,7 @@ def counts(rule: str, victim: Victim, seen: Observation, public: Tensor) -> tupl
         assert labels is not None
         return torch.bincount(labels, minlength=CLASSES).float(), None
     if rule == "expected+":
-        seen = Auxiliary(public)(seen, victim, public, torch.empty(0), rng=rng)
+        seen = Auxiliary(public)(seen, victim, public[:0], torch.empty(0), rng=rng)
     found = ExpectedCounts().estimate(victim, seen, rng=rng)
     return found.counts.float(), found.accuracy
 
@@ -219,7 +219,7 @@ def rows_of(family: str, epochs: int, part: Part, *, draws: dict[int, int]) -> I
     victim = Victim(model, space)
     if victim.depends_on_mode():
         victim = Victim(model, space, mode="train")
-    oracle = Oracle.fit(victim, x[part.others], labels[part.others], MIDDLE, seed=seed)
+    oracle = Oracle.fit(victim, x[part.others], labels[part.others], MIDDLE, seed=seed) if MIDDLE in draws else None
     rng = torch.Generator().manual_seed(seed)
     for channel in CHANNELS:
         for kind in ("random", "imbalanced", "soft"):
@@ -243,7 +243,7 @@ def rows_of(family: str, epochs: int, part: Part, *, draws: dict[int, int]) -> I
                         row["scores"][rule] = round(float(torch.minimum(found, true).sum()) / size, 4)
                         if states is not None:
                             row[STATING[rule]] = round(states, 4)
-                    if (channel, kind, size) == ("gradient", "random", MIDDLE):
+                    if oracle is not None and (channel, kind, size) == ("gradient", "random", MIDDLE):
                         score = float(torch.minimum(oracle(victim, seen), true).sum()) / size
                         row["scores"][ORACLE] = round(score, 4)
                     yield row

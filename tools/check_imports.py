@@ -56,6 +56,7 @@ NARROW: dict[str, set[str]] = {
         "audit.advice",
         "audit.compare",
         "audit.scoring",
+        "audit.text_record",
         "audit.verdict",
         "audit.wording",
         "errors",

@@ -88,7 +88,7 @@ def _blanks(template: str) -> Iterator[str]:
 
 def _thresholds() -> str:
     lines = ["| number | value | why |", "|---|---|---|"]
-    for file in (Path(findings.__file__), Path(conditions.__file__)):
+    for file in (*sorted(Path(findings.__file__).parent.glob("*.py")), Path(conditions.__file__)):
         body = ast.parse(file.read_text(encoding="utf-8")).body
         for node, after in pairwise(body):
             match node, after:
@@ -96,8 +96,12 @@ def _thresholds() -> str:
                     ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)),
                     ast.Expr(value=ast.Constant(value=str(reason))),
                 ):
-                    lines.append(f"| `{name}` ({file.stem}) | {value:g} | {reason} |")
+                    lines.append(f"| `{name}` ({_place(file)}) | {value:g} | {reason} |")
     return "\n".join(lines)
+
+
+def _place(file: Path) -> str:
+    return "findings" if file.parent.name == "findings" else file.stem
 
 
 def _exclusive() -> str:

@@ -48,6 +48,7 @@ MUTANTS = (
     Mutant("ksg: neighbours at the radius count", f"{MI}/ksg.py", "nextafter(radius, 0)", "nextafter(radius, 99)", "TestInformation"),
     Mutant("cosine: sign", "inversion/distances.py", "1 - replay.dot", "1 + replay.dot", "TestObjective"),
     Mutant("total variation: one direction", "inversion/priors.py", "in (across, down)", "in (across,)", "TestObjective"),
+    Mutant("weights by restart: order", "inversion/terms.py", "enumerate(weights)], 1)", "enumerate(weights)], 0)", "TestObjective"),
     Mutant("batch norm prior: deviation for variance", "inversion/priors.py", "inputs.var(2,", "inputs.std(2,", "TestObjective"),
     Mutant("step decay: factor not to the power", "inversion/solvers.py", "self.factor ** sum(", "self.factor * sum(", "TestObjective"),
     Mutant("sign rule: comparison", "inversion/labels.py", "(agreement < 0)", "(agreement > 0)", "TestLabels"),
@@ -72,6 +73,9 @@ MUTANTS = (
     Mutant("limit: prior not squared", "measures/spectrum.py", "+ 1 / spread**2)", "+ 1 / spread)", "TestBounds"),
     Mutant("matching: the worst is kept", "inversion/search.py", "losses <= self.best[rows]", "losses >= self.best[rows]", "TestMatching"),
     Mutant("rouge: no factor 2", "measures/text.py", "return 2 * shared / (mine + theirs)", "return shared / (mine + theirs)", "TestText"),
+    Mutant("spans: columns scaled the other way", "inversion/row_spans.py", "1 / columns[0], inputs", "columns[0], inputs", "TestText"),
+    Mutant("next token: its own place", "models/next_token.py", "scores[:, :-1].flatten(", "scores[:, 1:].flatten(", "TestText"),
+    Mutant("prompts: noise of a whole feature", "split/prompts.py", ".median()) / math.sqrt(", ".median()) * math.sqrt(", "TestText"),
     Mutant("spans: values not squared", "inversion/row_spans.py", "rank].square()).sum(1)", "rank]).sum(1)", "TestText"),
 )  # fmt: skip
 

@@ -22,12 +22,14 @@ from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import score, score_text
 from leakgauge.audit.tables import score_table
 from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels.rows import row_norms
 from leakgauge.core import (
     Attack,
     Auxiliary,
     Category,
     Channel,
     Defense,
+    Explains,
     Mode,
     NeedsVictim,
     Number,
@@ -36,6 +38,7 @@ from leakgauge.core import (
     Pixels,
     Reconstruction,
     Reveal,
+    Signal,
     Size,
     Table,
     Tokens,
@@ -357,7 +360,27 @@ def check_defense(
     assert set(same) == set(signal), f"{neutral!r} is not the identity"
     for name, value in same.items():
         torch.testing.assert_close(value, signal[name], atol=0, rtol=0)
+    other = bound(signal, rng=torch.Generator().manual_seed(6))
+    if isinstance(bound, Explains) and all(torch.equal(value, sent[name]) for name, value in other.items()):  # no draws
+        _check_explains(bound, signal, sent)
     check_part(defense)
+
+
+def _check_explains(defense: Explains, signal: Signal, sent: Signal) -> None:
+    """The true signal explains what was sent of it, and no signal is moved farther than to the true one."""
+    true, rows = ({name: value[None].double() for name, value in one.items()} for one in (signal, sent))
+    near = defense.nearest(true, rows)
+    assert set(near) == set(sent), "the nearest signal must have the tensors that were sent"
+    scale = max(float(value.abs().max()) for value in true.values()) or 1.0
+    for name, value in near.items():
+        torch.testing.assert_close(
+            value, true[name], atol=1e-5 * scale, rtol=1e-4, msg=f"{name}: the truth explains itself"
+        )
+    rng = torch.Generator().manual_seed(7)
+    other = {n: t + t.std(correction=0) * torch.randn(t.shape, generator=rng, dtype=t.dtype) for n, t in true.items()}
+    moved = defense.nearest(other, rows)
+    step, to_truth = (row_norms({n: one[n] - other[n] for n in sent}) for one in (moved, true))
+    assert step <= to_truth * (1 + 1e-4), "the truth is nearer than what was called the nearest"
 
 
 def gaussian_pairs(n: int, *, correlation: float, seed: int = 0) -> tuple[Tensor, Tensor]:

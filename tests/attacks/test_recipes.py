@@ -11,7 +11,7 @@ from leakgauge import testing
 from leakgauge.attacks import ATTACKS, dlg, idlg, inverting_gradients, tag
 from leakgauge.audit import Case, embedded, score
 from leakgauge.audit.null import null_run
-from leakgauge.audit.plan import default_cases
+from leakgauge.audit.request import default_cases
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.core.examples import examples_of

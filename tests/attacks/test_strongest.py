@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from leakgauge import testing
 from leakgauge.attacks import dlg, inverting_gradients, linear, r_gap, relu_batches, strongest, tag_read_labels
-from leakgauge.attacks.strongest import AS_GOOD, SAMPLES, _Race, _Result
+from leakgauge.attacks.strongest import AS_GOOD, DESCENTS, SAMPLES, SEARCHES, _held_back, _Race, _Result
 from leakgauge.audit import gate
 from leakgauge.audit.case import Case
 from leakgauge.audit.evaluate import evaluate
@@ -23,7 +23,7 @@ from leakgauge.core import Auxiliary, Buffers, Labels, Pixels, Size, Victim, sha
 from leakgauge.data import fashion
 from leakgauge.defenses import Withhold
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.inversion import infer_labels, watching
+from leakgauge.inversion import FromSpace, infer_labels, watching
 from leakgauge.inversion.labels import read_or_none
 from leakgauge.inversion.mismatch import label_images, layer_mismatch
 
@@ -182,6 +182,46 @@ def test_of_those_that_explain_as_well_the_smoothest_wins():
     rough, smooth_, far = (_Result(None, None, found, mismatch, roughness, 1) for mismatch, roughness in
                            ((0.10, 3.0), (0.99 * AS_GOOD * 0.10, 1.0), (0.2, 0.1)))  # fmt: skip
     assert race.best([rough, smooth_, far]) is smooth_
+
+
+def test_descents_of_one_batch_are_those_that_run_alone():
+    victim, x, y = testing.tiny_case("cnn")
+    seen = share(victim, Gradient(), x, y)
+    together, alone = _Race(victim, seen, 0, 100), _Race(victim, seen, 0, 100)
+    entrants = [one for one in SEARCHES if one.name in DESCENTS]
+    assert together.run_together(entrants, steps=6)
+    assert [one.entrant.name for one in together.results] == list(DESCENTS)
+    starts = FromSpace()(victim.space, seen, len(entrants), 1, rng=torch.Generator().manual_seed(0))
+    for entrant, start, one in zip(entrants, starts, together.results, strict=True):
+        alone.run(entrant, 1, steps=6, start=start)
+        assert torch.allclose(one.found.x, alone.results[-1].found.x, atol=1e-4)
+        assert one.attack == entrant.make(6, 1)
+    assert together.spent == alone.spent == 18
+
+
+def test_layers_are_held_back_from_the_race_and_given_in_the_end():
+    victim, x, y = testing.tiny_case("lenet")
+    seen = share(victim, Gradient(), x, y)
+    held, layers = _held_back(seen), list(dict.fromkeys(name.rpartition(".")[0] for name in seen.signal))
+    assert {name.rpartition(".")[0] for name in held} == set(layers[1:-1:3])
+    assert not _held_back(share(victim, Features("0"), x, y))
+    raced = [one for one in strongest(steps=200)(victim, seen).raced if one.steps]
+    assert all(one.unseen is not None for one in raced[:-1])
+    assert raced[-1].unseen is None
+    told = share(victim, Gradient(), x, y)
+    other = replace(told, signal={n: torch.randn_like(v) if n in held else v for n, v in told.signal.items()})
+    races = [_Race(victim, one, 0, 100) for one in (told, other)]
+    for race in races:
+        race.hold_back()
+        race.run(SEARCHES[0], 1, steps=5)
+    assert torch.equal(races[0].results[0].found.x, races[1].results[0].found.x)  # what is held back plays no part
+
+
+def test_what_goes_on_begins_at_what_it_found_but_its_null_run_does_not():
+    victim, x, y = testing.tiny_case("cnn")
+    found = strongest(steps=200)(victim, share(victim, Gradient(), x, y))
+    assert isinstance(found.by.start, FromSpace)
+    assert "Given" in found.made_by
 
 
 def test_the_null_run_is_that_of_the_attack_that_won():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from leakgauge.attacks import inverting_gradients
-from leakgauge.audit.cause import Cause, Client, Knowledge, Three, TruthTest, _in_order, explain
+from leakgauge.audit.cause import Cause, Client, Knowledge, Three, TruthTest, explain, in_order
 from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import pair_images, trivial_baseline
 from leakgauge.audit.verdict import Outcome, judge
@@ -139,6 +140,42 @@ def test_what_the_adversary_lacks_is_found_by_giving_it() -> None:
         assert test.lacks == (Knowledge.MASKS,)
 
 
+def test_statistics_of_the_client_alone_are_named_as_what_is_missing() -> None:
+    x, y = images(4)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.Sigmoid(), nn.Flatten(), nn.Linear(600, 10)]
+        server = Victim(nn.Sequential(*layers), Pixels((1, SIDE, SIDE)))
+        own = copy.deepcopy(server.model)
+        own[1].running_mean.normal_(0, 2)
+        own[1].running_var.uniform_(0.2, 3.0)
+    sent = share(replace(server, model=own), Gradient(), x, y)
+    client = Client(y, Gradient(), None, {n: b for n, b in own.named_buffers() if "running" in n})
+    attack = inverting_gradients(steps=1, tv=0.0)
+    seen = replace(sent, labels=y)
+    image, _ = continue_from(server, seen, x, y, goal=0.0)  # a search that explains more than the truth does
+    found = replace(attack(server, seen), x=image)
+    test = explain(attack, server, seen, found, x, client)
+    assert test.mismatch.truth > 0.01 > test.informed == 0.0
+    assert test.cause is Cause.KNOWLEDGE
+    assert test.lacks == (Knowledge.STATISTICS,)
+    # without them, labels that are right are not what is missing
+    assert explain(attack, server, seen, found, x, Client(y, Gradient(), None)).lacks == ()
+
+
+def test_labels_that_can_be_read_are_no_missing_knowledge() -> None:
+    x, y = images(5)
+    victim = Victim(network(5), Pixels((1, SIDE, SIDE)))
+    seen = share(victim, Gradient(), x, y)
+    wrong = (y + 1) % 10
+    attack = inverting_gradients(steps=30, tv=0.01)
+    found = attack(victim, replace(seen, labels=wrong))  # as an attack that looked for labels and found others
+    client = Client(y, Gradient(), 0)
+    given = explain(attack, victim, replace(seen, labels=wrong), found, x, client)
+    assert (given.cause, given.lacks) == (Cause.KNOWLEDGE, (Knowledge.LABELS,))
+    assert explain(attack, victim, seen, found, x, client).cause is Cause.SEARCH
+
+
 def test_the_truth_of_a_client_in_a_secret_order_fits_only_with_that_order() -> None:
     x, y = images(3, 4)
     victim = Victim(network(3), Pixels((1, SIDE, SIDE)))
@@ -164,7 +201,7 @@ def test_batches_and_local_steps_have_a_truth_that_fits() -> None:
 
 
 def test_labels_are_compared_as_a_multiset() -> None:
-    assert _in_order(torch.tensor([5, 1, 1]), torch.tensor([1, 2, 1])).tolist() == [1, 5, 1]
+    assert in_order(torch.tensor([5, 1, 1]), torch.tensor([1, 2, 1])).tolist() == [1, 5, 1]
 
 
 def test_a_negative_must_be_earned() -> None:

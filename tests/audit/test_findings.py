@@ -24,7 +24,6 @@ from leakgauge.audit.findings import (
     training_of,
     updates_of,
 )
-from leakgauge.audit.plan import default_cases
 from leakgauge.audit.questions import answers, split, training
 from leakgauge.audit.questions import defenses as defense_records
 from leakgauge.audit.questions.answers import Answer
@@ -33,6 +32,7 @@ from leakgauge.audit.questions.split import Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.questions.updates import explain, ladder
 from leakgauge.audit.records import Record
+from leakgauge.audit.request import default_cases
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome, Way, judge
 from tests.made import EVAL_MODE, INFEASIBLE, SIZE_KNOWN, scores, tried

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from leakgauge.audit import gate
+from leakgauge.audit.bounds import Bound, Unbounded
+from leakgauge.audit.bracket import bracket_sentence
 from leakgauge.audit.case import Case, Change
 from leakgauge.audit.findings import Findings, Split
 from leakgauge.audit.records import Record
@@ -94,6 +96,18 @@ def test_json():
     assert [c["over_limit"] for c in found["cases"]] == [True, False, False, False]
     assert found["cases"][0]["psnr"] == "inf"
     assert found["cases"][2]["reason"] == "boom"
+
+
+def test_junit_has_the_bound_or_why_there_is_none():
+    bounded = replace(RUN[1], bound=Bound(1.0, "sample", 0.84, 0.09, 65, 4 / 65, 0.28), unbounded=None)
+    free = replace(RUN[1], bound=None, unbounded=Unbounded.NO_NOISE)
+    said = [
+        one.findtext("testcase/system-out")
+        for one in map(ElementTree.fromstring, (gate.junit([r], None) for r in (bounded, free)))
+    ]
+    assert bracket_sentence(bounded) in said[0]
+    assert "no attack can exceed 28 %" in said[0]
+    assert "No upper bound exists" in said[1]
 
 
 def test_junit():

@@ -135,6 +135,29 @@ def test_a_record_holds_the_directions_and_the_page_shows_them(tmp_path: Path) -
     assert "directions were not measured" in other.notes[-1]
 
 
+def test_a_cheap_negative_is_explained_without_being_asked(tmp_path: Path) -> None:
+    victim, x, y = testing.tiny_case("cnn", count=4)
+    setup = Setup(victim, victim.space.decode(x), y)
+    hidden = Case(
+        model="own",
+        data="own",
+        defenses=("gaussian_noise:relative=100.0",),
+        attack="inverting_gradients",
+        options={"steps": 1},
+    )
+    (negative,) = run_all([hidden], load=lambda case: setup, folder=tmp_path)
+    assert negative.outcome is not None
+    assert not negative.outcome.leaks
+    assert negative.identifiable is not None
+    assert negative.identifiable.above < negative.identifiable.directions
+    assert {"kept", "lost"} <= negative.pictures.keys()
+    assert victim.dtype == torch.float32  # the derivative is taken on a copy
+    (silent,) = run_all([hidden], load=lambda case: setup, folder=tmp_path / "without", directions=False)
+    assert silent.identifiable is None
+    with pytest.raises(Inapplicable, match=r"too many to measure \(at most 10 products\)"):
+        identify(victim, Gradient(), x[:1], y[:1], most=10)
+
+
 def test_too_many_directions_are_refused() -> None:
     victim, x, y = testing.tiny_case("cnn", count=1)
     with pytest.raises(Inapplicable, match="too many directions"):

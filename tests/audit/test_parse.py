@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit.case import made_from, option_of, value_of
+from leakgauge.audit.specs import made_from, option_of, value_of
 from leakgauge.channels import CHANNELS, Features
 from leakgauge.defenses import DEFENSES, Clip, GaussianNoise, LaplacianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import BadInput

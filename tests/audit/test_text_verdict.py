@@ -1,20 +1,24 @@
 """Verdicts on text: the table by hand, nulls that need no update, and whole evaluations of attacks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from leakgauge.attacks import bag_of_tokens, token_spans
 from leakgauge.audit import evaluate_text, judge_text
-from leakgauge.audit.evaluate_text import own_guesses
+from leakgauge.audit.cause import Cause
+from leakgauge.audit.evaluate_text import explain_text, own_guesses
 from leakgauge.audit.scoring import TextScores
 from leakgauge.audit.text_verdict import READ, RECONSTRUCTED, strongest_null
 from leakgauge.audit.verdict import Outcome
 from leakgauge.channels import Gradient
-from leakgauge.core import Assumption, Victim
+from leakgauge.core import Assumption, Victim, share
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import BadInput
 from leakgauge.integrations.huggingface import load_text
+from leakgauge.inversion.mismatch import layer_mismatch
 from leakgauge.testing import tiny_case
 
 
@@ -39,8 +43,9 @@ NULL = scores((0.2, 0.2), (0.1, 0.1))
     ],
 )
 def test_the_table(rouge1, rouge_l, outcome, counts, missed):
-    verdict = judge_text(scores(rouge1, rouge_l), NULL)
+    verdict = judge_text(scores(rouge1, rouge_l), NULL, cause=Cause.INFORMATION)
     assert verdict.outcome is outcome
+    assert verdict.cause is (Cause.INFORMATION if outcome is Outcome.INFEASIBLE else None)
     assert (verdict.reconstructed, verdict.read) == counts
     assert verdict.missed == missed
     assert verdict.kind == "deployable"
@@ -48,9 +53,32 @@ def test_the_table(rouge1, rouge_l, outcome, counts, missed):
 
 def test_a_sentence_that_anyone_could_guess_is_no_leakage():
     easy = scores((1.0, 1.0), (0.9, 0.9))
-    assert judge_text(easy, easy).outcome is Outcome.INFEASIBLE
+    assert judge_text(easy, easy, cause=Cause.KNOWLEDGE).outcome is Outcome.INFEASIBLE
+    for cause in (Cause.SEARCH, Cause.UNTESTED):
+        assert judge_text(easy, easy, cause=cause).outcome is Outcome.INCONCLUSIVE
     given = judge_text(easy, NULL, (Assumption("labels", "diagnostic"),), certified=2)
     assert (given.kind, given.certified) == ("diagnostic", 2)
+
+
+def test_a_failed_attack_on_text_says_why():
+    victim, x, y = tiny_case("text_deep")
+    seen = share(victim, Gradient(), x, y)
+    right = replace(token_spans()(victim, seen), x=x)
+    assert right.y is not None
+    assert explain_text(victim, seen, right, x, y) is Cause.INFORMATION  # nothing fits better than the truth
+    wrong = replace(right, x=(x + 1) % victim.space.vocab)
+    assert explain_text(victim, seen, wrong, x, y) is Cause.SEARCH
+    other = replace(seen, labels=(y + 1) % 2)  # wrong labels: ids that fit better with these than the truth does
+    ids = torch.stack(
+        [
+            torch.randint(0, victim.space.vocab, x.shape[1:], generator=torch.Generator().manual_seed(k))
+            for k in range(200)
+        ]
+    )
+    fit = min(ids, key=lambda one: layer_mismatch(victim, other, one[None], other.labels))[None]
+    assert layer_mismatch(victim, other, fit, other.labels) < layer_mismatch(victim, other, x, other.labels)
+    assert explain_text(victim, other, replace(right, x=fit), x, y) is Cause.KNOWLEDGE
+    assert explain_text(victim, seen, replace(right, y=None), x, y) is Cause.UNTESTED
 
 
 def test_the_best_guess_counts_sentence_by_sentence():
@@ -70,10 +98,10 @@ def test_an_exact_attack_is_feasible_and_a_bag_is_partial():
     assert bag.verdict.read == 1
 
 
-def test_strong_noise_leaves_nothing():
+def test_strong_noise_stops_the_attack_but_not_a_better_search():
     victim, x, y = tiny_case("text_deep")
     result = evaluate_text(token_spans(), victim, Gradient(), x, y, defenses=[GaussianNoise(relative=3.0)])
-    assert result.verdict.outcome is Outcome.INFEASIBLE
+    assert (result.verdict.outcome, result.verdict.cause) == (Outcome.INCONCLUSIVE, Cause.SEARCH)
     assert result.verdict.certified == 0
 
 

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakgauge.audit import plan, timing
+from leakgauge.audit import pricing, timing
 from leakgauge.audit.case import with_steps
-from leakgauge.audit.plan import _alike, _estimated, costs, rehearse
+from leakgauge.audit.planner import rehearse
+from leakgauge.audit.pricing import alike, costs, estimated
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import Cost, evenly, expected, places_within, seconds_of
 from leakgauge.core import Pixels
@@ -49,9 +50,9 @@ class Clock:
 
     def on(self, monkeypatch):
         monkeypatch.setattr(timing, "time", self)
-        monkeypatch.setattr(plan, "attack_once", self.attack_once)
-        monkeypatch.setattr(plan, "_scoring", lambda case, load: 0.0)
-        monkeypatch.setattr(plan, "READING", 0)
+        monkeypatch.setattr(pricing, "attack_once", self.attack_once)
+        monkeypatch.setattr(pricing, "_scoring", lambda case, load: 0.0)
+        monkeypatch.setattr(pricing, "READING", 0)
         return self
 
 
@@ -77,7 +78,7 @@ def test_cases_that_differ_in_defenses_alone_are_tried_once(quick, load, monkeyp
 
 def test_after_its_time_planning_estimates_from_what_it_tried(quick, load, monkeypatch):
     clock = Clock(0.3, 0.01).on(monkeypatch)
-    monkeypatch.setattr(plan, "time", clock)
+    monkeypatch.setattr(pricing, "time", clock)
     one, four = costs([quick(), quick(batch_size=4, mode="train")], load=load, until=0.0)
     ran = clock.runs
     assert costs([quick()], load=load)  # the first is tried whatever the time
@@ -88,10 +89,10 @@ def test_after_its_time_planning_estimates_from_what_it_tried(quick, load, monke
 def test_a_small_set_up_is_not_estimated_at_the_cost_of_a_large_one(quick):
     """One image against five local steps on 32: a fifth for the steps, and at least the square root for the batch."""
     large, small = quick(batch_size=32, local_steps=5), quick()
-    found = _estimated(small, [large], {_alike(large): Cost(10.0, 4.0)})
+    found = estimated(small, [large], {alike(large): Cost(10.0, 4.0)})
     assert found.step == pytest.approx(4.0 / 5 / 32**0.5)
     assert found.fixed < 1
-    found = _estimated(large, [small], {_alike(small): Cost(1.0, 0.1)})
+    found = estimated(large, [small], {alike(small): Cost(1.0, 0.1)})
     assert found == Cost(1.0, 0.1 * 160)
 
 

@@ -12,7 +12,7 @@ import time
 import pytest
 import typer
 
-from leakgauge.audit import plan, records
+from leakgauge.audit import plan, records, request
 
 FAST = ("--option", "steps=2")
 
@@ -132,8 +132,8 @@ def test_a_resumed_audit_refuses_what_it_would_pass_over(leakgauge):
 
 def test_the_default_audit(leakgauge, tmp_path, monkeypatch):
     """All eight cases, with one step each; one of them explains itself by the others."""
-    whole = plan.default_cases
-    monkeypatch.setattr(plan, "default_cases", lambda **options: whole(**{**options, "steps": 1}))
+    whole = request.default_cases
+    monkeypatch.setattr(request, "default_cases", lambda **options: whole(**{**options, "steps": 1}))
     said = leakgauge("audit", "--only", "updates", "--seed", 2)
     assert said.code == 0, said.err
     found = records.read(tmp_path / "leakgauge-runs/audit")
@@ -170,15 +170,15 @@ def asked(leakgauge, monkeypatch):
 
 def test_which_audit_is_the_default(asked):
     for words, expected in [
-        ((), plan.default_cases()),
-        (("--seed", 4), plan.default_cases(seed=4)),
-        (("--device", "cuda"), plan.default_cases(device="cuda")),
+        ((), request.default_cases()),
+        (("--seed", 4), request.default_cases(seed=4)),
+        (("--device", "cuda"), request.default_cases(device="cuda")),
     ]:
-        request = asked(*words)
-        assert list(request.cases[:-1]) == expected
-        assert request.cases[-1].server == "imprint"
-        assert (request.main, request.ladder, request.budget) == (expected[0], (), None)
-        assert (request.split.model, request.split.data) == ("vgg", "fashion")
+        made = asked(*words)
+        assert list(made.cases[:-1]) == expected
+        assert made.cases[-1].server == "imprint"
+        assert (made.main, made.ladder, made.budget) == (expected[0], (), None)
+        assert (made.split.model, made.split.data) == ("vgg", "fashion")
         assert request.questions == ("updates", "training", "split", "defenses")
     assert asked("--budget", "2m").budget == 120.0
 

@@ -12,7 +12,8 @@ import pytest
 
 from leakgauge.audit import plan, records
 from leakgauge.audit.case import Case
-from leakgauge.audit.plan import Effort, Plan, Request
+from leakgauge.audit.plan import Plan
+from leakgauge.audit.request import Effort, Request
 from tests.made import record
 
 CASE = Case(options={"steps": 1})

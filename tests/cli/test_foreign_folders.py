@@ -8,8 +8,9 @@ import pytest
 
 from leakgauge.audit import plan, records
 from leakgauge.audit.case import Case
-from leakgauge.audit.plan import Effort, Plan, Request
+from leakgauge.audit.plan import Plan
 from leakgauge.audit.questions import split
+from leakgauge.audit.request import Effort, Request
 from tests.made import record
 
 EVIL = """

@@ -18,6 +18,7 @@ import pytest
 from leakgauge import cli
 from leakgauge.audit import plan
 from leakgauge.audit.questions import QUESTIONS, answers
+from leakgauge.audit.request import Request
 
 MODEL = """
 import torch
@@ -140,7 +141,7 @@ def killed_and_resumed(place: Path, effort: tuple[str, ...], *, kills: int, seed
 
 
 def under_way(folder: Path) -> str:
-    if not (folder / "plan.json").exists() or isinstance(plan.read(folder), plan.Request):
+    if not (folder / "plan.json").exists() or isinstance(plan.read(folder), Request):
         return "planning"
     done = answers.read(folder)
     return next((question for question in QUESTIONS if question not in done), "report")

@@ -183,7 +183,7 @@ MISTAKES = {
         (["my_model.py:sized", "--weights", "nowhere.pt"], "there is no file nowhere.pt"),
         (["my_model.py:sized", "--data", "photos", "--window", "4095"], "a window is written BLACK:WHITE"),
         (["my_model.py:sized", "--window", "0:4095"], "the embedded photographs need no window"),
-        (["my_model.py:pair_the_wrong_way"], "or a Victim of images; got (Pixels, Sequential)"),
+        (["my_model.py:pair_the_wrong_way"], "a Victim or a LanguageModel; got (Pixels, Sequential)"),
         (["my_model.py:frozen"], "no trainable parameter"),
         (["my_model.py:wrong_rank"], "my_model.py:wrong_rank"),
         (["my_model.py:worded"], "my_model.py:worded"),

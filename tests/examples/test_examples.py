@@ -51,6 +51,19 @@ def text_tokens(said: str, out: Path) -> None:
     )
 
 
+def gate_federation(said: str, out: Path) -> None:
+    assert said == "the gate refused 5 of 5 plain updates and 0 of 5 with DP-SGD."
+    assert len((out / "gate.jsonl").read_text().splitlines()) == 10
+
+
+def lora_finetuning(said: str, out: Path) -> None:
+    assert said == (
+        "rank 4, after 3 steps: nothing; rank 64, first step: 0 of 2 sentences, 0 certified; "
+        "rank 64, after 3 steps: 2 of 2 sentences, 2 certified."
+    )
+    assert "after 3 steps: Two hours of my life are gone.\n" in (out / "read.txt").read_text()
+
+
 def own_model(said: str, out: Path) -> None:
     attack, null = decibels(said)
     assert "was reconstructed" in said
@@ -146,7 +159,9 @@ CHECKS: dict[str, Check] = {
     for check in (
         table_rows,
         text_tokens,
+        lora_finetuning,
         own_model,
+        gate_federation,
         huggingface_vit,
         lightning_training,
         compose_an_attack,
@@ -197,6 +212,7 @@ def test_quick(name, tmp_path):
         ("flower_simulation", "flwr", "flower"),
         ("flower_simulation", "ray", "ray"),
         ("ray_run", "ray", "ray"),
+        ("lora_finetuning", "peft", "peft"),
     ],
 )
 def test_a_missing_extra_is_one_sentence(name, package, extra, tmp_path, monkeypatch, capsys):

@@ -30,7 +30,7 @@ from leakgauge.inversion import (
     StepDecay,
     TotalVariation,
 )
-from leakgauge.inversion.terms import Candidate
+from leakgauge.inversion.terms import Candidate, PerRestart
 from leakgauge.measures.image import mse, psnr, ssim_index
 from leakgauge.measures.mutual_information.cca import gaussian_information
 from leakgauge.measures.mutual_information.critic import Scores as CriticScores
@@ -130,6 +130,13 @@ class TestObjective:
         at = Candidate(x, None, None)  # pyright: ignore
         # across: |1-0|, |3-3|, mean 0.5; down: |3-0|, |3-1|, mean 2.5
         assert TotalVariation()(at).item() == pytest.approx(3.0)
+
+    def test_each_restart_has_a_weight_of_its_own(self):
+        x = (
+            torch.tensor([[0.0, 1.0], [3.0, 3.0]]).view(1, 1, 1, 2, 2).repeat(4, 1, 1, 1, 1)
+        )  # two observations, two restarts
+        at = Candidate(x, None, None, 2)  # pyright: ignore
+        assert PerRestart((2.0, 0.5), TotalVariation())(at).tolist() == pytest.approx([6.0, 1.5, 6.0, 1.5])
 
     def test_batch_norm_prior_compares_means_and_variances(self):
         model = nn.Sequential(nn.BatchNorm2d(1))  # running mean 0, running variance 1
@@ -331,6 +338,27 @@ class TestText:
         """Singular values 10 and 5 and one free direction: (1, 1, 1/2) is expected outside by 1/100 + 1/25, times 4²."""
         from leakgauge.inversion.row_spans import RowSpan
 
-        span = RowSpan(torch.eye(3).double(), torch.tensor([10.0, 5.0, 0.0]).double(), 2, 2, 0.0, False)
+        values = torch.tensor([10.0, 5.0, 0.0]).double()
+        span = RowSpan(torch.eye(3).double(), values, torch.ones(3).double(), 2, 2, 2, 0.0, False)
         found = span.outside(torch.tensor([[1.0, 1.0, 0.5]]).double())
         assert found.item() == pytest.approx(0.25 / (16 * (1 / 100 + 1 / 25)))
+
+    def test_columns_are_made_equally_long(self):
+        """Rows (3, 4) and (30, 40) become (0.6, 0.8) twice, so the columns have the lengths 0.6 √2 and 0.8 √2."""
+        from leakgauge.inversion.row_spans import row_span
+
+        span = row_span([torch.tensor([[3.0, 4.0], [30.0, 40.0]])], inputs=2)
+        assert span is not None
+        torch.testing.assert_close(span.scale, (1 / (torch.tensor([0.6, 0.8]) * 2**0.5)).double())
+
+    def test_each_token_is_predicted_from_the_place_before(self):
+        from leakgauge.models import NextToken
+
+        scores = torch.tensor([[[0.0, 2.0], [5.0, 0.0], [7.0, 1.0]]])
+        expected = -(torch.tensor([0.0, 2.0]).log_softmax(0)[1] + torch.tensor([5.0, 0.0]).log_softmax(0)[0]) / 2
+        torch.testing.assert_close(NextToken()(scores, torch.tensor([[0, 1, 0]])), expected)
+
+    def test_noise_is_relative_to_the_size_of_an_entry(self):
+        from leakgauge.split.prompts import Protection
+
+        assert Protection("noise", 2.0).scale(torch.tensor([[3.0, 4.0]])) == pytest.approx(2 * 5 / 2**0.5)

@@ -109,6 +109,45 @@ def test_in_a_real_trainer(tmp_path):
     assert all(norm == pytest.approx(0.05, rel=1e-2) for norm, _ in seen)
 
 
+def test_adapters_of_a_language_model_are_watched_alone(tmp_path):
+    """A fine-tuning with peft as it is: the monitor sees the gradients of the adapters, and batches of tokens."""
+    callback = trainer_monitor(every=1, strict=True)
+    import peft
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=16,
+    )  # fmt: skip
+    rng = torch.Generator().manual_seed(0)
+    ids = [torch.randint(30, (6,), generator=rng) for _ in range(12)]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = peft.get_peft_model(
+            transformers.LlamaForCausalLM(config), peft.LoraConfig(r=2, target_modules=["q_proj"])
+        )
+    seen = []
+
+    class Spy(transformers.TrainerCallback):
+        def on_train_begin(self, args, state, control, **given):
+            finish = callback.monitor.finish
+
+            def look(signal):
+                seen.append((sorted(signal), callback.monitor._features.size))
+                finish(signal)
+
+            callback.monitor.finish = look
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), per_device_train_batch_size=3, num_train_epochs=1, report_to=[], use_cpu=True,
+        disable_tqdm=True, save_strategy="no", logging_strategy="no",
+    )  # fmt: skip
+    rows = [{"input_ids": one, "labels": one} for one in ids]
+    transformers.Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[callback, Spy()]).train()
+    assert callback.monitor.compute().step == 4
+    assert [size for _, size in seen] == [3] * 4
+    assert all(len(names) == 4 and all("lora_" in name for name in names) for names, _ in seen)
+
+
 def test_a_training_that_was_broken_off_leaves_no_second_monitor(handler):
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -57,9 +57,9 @@ def test_observations_that_cannot_be_matched_together(victim_of, batch_of):
     attack = Matching(Cosine(), solver=STEPS)
     with pytest.raises(BadInput, match="no observation"):
         attack.many(victim, [])
-    with pytest.raises(BadInput, match="same channel and batch size"):
+    with pytest.raises(BadInput, match="same channel, defenses and batch size"):
         attack.many(victim, [one, replace(two, channel=FedAvg())])
-    with pytest.raises(BadInput, match="same channel and batch size"):
+    with pytest.raises(BadInput, match="same channel, defenses and batch size"):
         attack.many(victim, [one, *clients(victim, batch_of, 1, size=2)])
     with pytest.raises(BadInput, match="have the same tensors"):
         attack.many(victim, [one, replace(two, signal={n: t for n, t in two.signal.items() if n != "0.bias"})])

@@ -33,8 +33,9 @@ def test_the_residual_is_that_of_least_squares():
     span = row_span([g], inputs=7)
     vectors = torch.randn(4, 40, generator=torch.Generator().manual_seed(1)).double()
     kept = span.basis[:, : span.rank]
-    fitted = torch.linalg.lstsq(g.double()[:, :].T, vectors.T, driver="gelsd", rcond=1e-6).solution
-    left = (vectors.T - g.double().T @ fitted).square().sum(0)
+    scaled, vectors = g.double() * span.scale, vectors * span.scale
+    fitted = torch.linalg.lstsq(scaled.T, vectors.T, driver="gelsd", rcond=1e-6).solution
+    left = (vectors.T - scaled.T @ fitted).square().sum(0)
     own = (vectors - vectors @ kept @ kept.T).square().sum(1)
     torch.testing.assert_close(own, left, rtol=1e-4, atol=1e-8)
 
@@ -65,3 +66,25 @@ def test_layers_that_read_the_same_are_taken_together():
 
 def test_a_gradient_of_zeros_has_no_span():
     assert row_span([torch.zeros(3, 4)], inputs=2) is None
+
+
+def test_outlying_rows_and_columns_do_not_hide_the_rank():
+    """Trained networks have entries of δ and z that are a thousand times as large as others; rounding is relative to them."""
+    rng = torch.Generator().manual_seed(2)
+    z = torch.randn(12, 96, generator=rng) * torch.logspace(3, 0, 96)
+    delta = torch.randn(80, 12, generator=rng) * torch.logspace(0, -3, 80)[:, None]
+    g = delta @ z
+    span = row_span([g], inputs=30)
+    assert span.rank == 12
+    assert not span.coarse
+    assert span.holds(z.double()).all()
+    others = torch.randn(500, 96, generator=rng) * torch.logspace(3, 0, 96)
+    assert not span.holds(others.double()).any()
+
+
+def test_noise_that_is_the_same_everywhere_is_not_scaled():
+    g, _ = gradient(6)
+    g = g * torch.logspace(0, -3, len(g))[:, None]
+    noise = 1e-3 * torch.randn(g.shape, generator=torch.Generator().manual_seed(3))
+    span = row_span([g + noise], inputs=6)
+    assert torch.equal(span.scale, torch.ones(40).double())

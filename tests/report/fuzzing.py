@@ -23,11 +23,12 @@ from leakgauge.audit import evidence, gate, plan, records
 from leakgauge.audit.case import Case
 from leakgauge.audit.compare import compare
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.plan import Effort, Plan, Request
+from leakgauge.audit.plan import Plan
 from leakgauge.audit.questions import answers, defenses, properties, training
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.questions.defenses import Trial
 from leakgauge.audit.questions.training import TrainingPlan
+from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.verdict import Outcome
 from leakgauge.errors import BadInput
 from leakgauge.report import compare_page
@@ -53,7 +54,7 @@ CPU_SECONDS, MEMORY = 20, 2**31
 
 
 def make_run(folder: Path) -> Path:
-    """A small run of all questions, made by hand."""
+    """A small run of all four questions, made by hand."""
     folder.mkdir()
     case = Case(batch_size=2)
     records.append(folder, make_record(folder, "one", name="one", batch=2))

@@ -106,7 +106,7 @@ def test_the_page_says_what_was_found(run: Path):
     assert "<h1>Audit of guarded" in page
     assert "from trials of 7 defenses." in " ".join(page.split())
     assert page.count("1 of 7 defenses made the attack infeasible") == 2  # at the top and in the section
-    assert "The attack does not adapt to the defense." in page
+    assert "The attack knows the defense." in page
     assert "not shared: &lt;head&gt;" in page
     assert "learned &lt;nothing&gt;" in page
     assert "cnn&lt;b&gt;" in page

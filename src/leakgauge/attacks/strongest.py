@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from functools import partial
 from torch import Tensor
 
 from leakgauge.attacks.april.closed_form import april_closed_form
+from leakgauge.attacks.bag_of_tokens import bag_of_tokens
 from leakgauge.attacks.diffusion import diffusion
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.feasibility import feasibility
@@ -22,6 +24,8 @@ from leakgauge.attacks.linear_rows import linear_rows
 from leakgauge.attacks.r_gap import r_gap
 from leakgauge.attacks.relu_batches import relu_batches
 from leakgauge.attacks.tag_read_labels import tag_read_labels
+from leakgauge.attacks.token_positions import token_positions
+from leakgauge.attacks.token_spans import token_spans
 from leakgauge.channels import ShuffledFedAvg
 from leakgauge.channels.facts import single_client
 from leakgauge.core import (
@@ -32,37 +36,62 @@ from leakgauge.core import (
     Reconstruction,
     Targets,
     Tokens,
+    Trace,
     Use,
     Victim,
     uses,
 )
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.inversion import LBFGS, Adam, CosineDecay, Descent, Given, Matching, TotalVariation, infer_labels
+from leakgauge.inversion import (
+    LBFGS,
+    Adam,
+    CosineDecay,
+    Descent,
+    FromSpace,
+    Given,
+    Matching,
+    Sign,
+    TotalVariation,
+    infer_labels,
+)
+from leakgauge.inversion.distances import Cosine
 from leakgauge.inversion.labels import ReadLabels, as_targets, batch_size, read_or_none
 from leakgauge.inversion.matching import too_narrow, widen
 from leakgauge.inversion.mismatch import label_images, layer_mismatch
 from leakgauge.inversion.progress import as_part
-from leakgauge.inversion.terms import Candidate
+from leakgauge.inversion.solvers import SignPerRestart
+from leakgauge.inversion.terms import Candidate, PerRestart
 
 HEAT, LONGEST_HEAT = 0.05, 150
 """Share of the steps that each recipe gets in the race, and the most it gets."""
+EVERY = 3
+"""In the race every third layer is held back, to compare recipes by."""
 EXACT = 1e-9
 """A candidate with a smaller mismatch explains what was sent up to rounding; nothing is left to search."""
 AS_GOOD = 1.25
 """Candidates whose mismatch is within this factor of the lowest explain the observation as well; two searches differ by as much. Of
 these the smoothest is taken, since a rougher one fits the noise."""
-SMOOTH, RATE = 0.1, 0.1
-"""Weight of total variation and first rate of the portfolio's own search. A weight of 0.01 or 0.03 improves a reconstruction that is
-good anyway a little and makes poor ones worse; to lower it on the way is no better."""
+DESCENTS: dict[str, tuple[float, bool]] = {
+    "cosine_descent": (0.1, False),
+    "signed_descent": (0.1, True),
+    "cosine_descent:tv=0.03": (0.03, False),
+}
+"""The portfolio's own searches: weight of total variation, and whether only signs of the gradient count. No one of them is best on all
+models."""
+RATE = 0.3
+"""First rate of these searches. With 0.1, the rate of :func:`inverting_gradients`, they stay near where they began on deep networks."""
 SAMPLES = 32
 """Most samples of a batch that are separated behind a ReLU beforehand: about four seconds. The time grows with the cube."""
 UNKNOWNS = 1024
 """Largest system of R-GAP that is solved beforehand: about two seconds. The time grows with the cube."""
+CLOSE, PLAYOFF = 1.25, 0.12
+"""Another kind of search whose mismatch is within this factor of the leader's may still win: both get this share of the steps, and then
+the better of them gets the rest."""
 EARLY = 0.25
 """Share of the remaining steps for a leader that converges early; the best of the others gets the rest."""
 LEAST_RUNS = 4
-"""Searches of a race on updates: three heats and the one that gets the rest."""
+"""Searches of a race on updates, one after the other: descents together, two more heats and the one that gets the rest."""
 NEAR = 0.02
 """Step of a search that starts at what a closed form found."""
 
@@ -90,6 +119,8 @@ class _Result:
     mismatch: float | None
     roughness: float
     steps: int
+    unseen: float | None = None
+    """Mismatch of the layers that were held back from this run, if any were."""
 
     @property
     def certified(self) -> bool:
@@ -97,7 +128,25 @@ class _Result:
         return self.found.certified is not None and bool(self.found.certified.all())
 
     def raced(self, *, chosen: bool) -> Raced:
-        return Raced(self.entrant.name, self.steps, self.mismatch, chosen=chosen)
+        return Raced(self.entrant.name, self.steps, self.mismatch, chosen=chosen, unseen=self.unseen)
+
+
+def _strongest_on_text(victim: Victim, seen: Observation, *, seed: int) -> Reconstruction:
+    """The first that applies: whole sentences of a batch, one sentence, the set of tokens."""
+    raced, reasons = list[Raced](), list[str]()
+    for name, attack in (
+        ("token_spans", token_spans()),
+        ("token_positions", token_positions()),
+        ("bag_of_tokens", bag_of_tokens()),
+    ):
+        try:
+            found = attack(victim, seen, seed=seed)
+        except Inapplicable as refusal:
+            raced.append(Raced(name, 0, None, refused=str(refusal)))
+            reasons.append(f"{name}: {refusal}")
+            continue
+        return replace(found, raced=(*raced, Raced(name, 0, None, chosen=True)), by=attack)
+    raise Inapplicable("; ".join(reasons))
 
 
 @dataclass(frozen=True)
@@ -114,7 +163,7 @@ class Strongest:
 
     def sample(self) -> tuple[Attack, int]:
         """One of its searches with as many steps, to time a step with, and how many searches there are at least."""
-        return _descent(self.steps, 1), LEAST_RUNS
+        return _descent("cosine_descent", self.steps, 1), LEAST_RUNS
 
     def effort(self) -> tuple[str, int]:
         return "strongest", self.steps
@@ -127,7 +176,7 @@ class Strongest:
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         if isinstance(victim.space, Tokens):
-            raise Inapplicable("the portfolio holds attacks on images; for token ids use an attack on text")
+            return _strongest_on_text(victim, seen, seed=seed)
         batch_size(seen)
         if too_narrow(victim):
             victim, (seen,) = widen(victim, [seen])
@@ -147,7 +196,7 @@ class Strongest:
             seconds=time.perf_counter() - began,
             notes=(f"the best of {len(race.results)} runs: {best.entrant.name}", *best.found.notes),
             raced=raced,
-            by=best.attack,
+            by=_unaided(best.attack),
         )
 
     def _search(self, race: _Race) -> None:
@@ -160,23 +209,33 @@ class Strongest:
                 if not race.spent:
                     race.run(entrant, self.restarts, steps=self.steps)
             return
+        race.hold_back()
+        together = [one for one in entrants if one.name in DESCENTS]
+        if race.labels is None or not together or not race.run_together(together, steps=heat):
+            for entrant in together:
+                race.run(entrant, 1, steps=heat)
         for entrant in entrants:
-            race.run(entrant, 1, steps=heat)
             if race.solved:
                 return
-        searched = [one for one in race.results if one.entrant.searches]
-        if not searched:
+            if entrant not in together:
+                race.run(entrant, 1, steps=min(heat, LBFGS.iterations) if entrant.early else heat)
+        playoff = round(PLAYOFF * self.steps)
+        if playoff >= LBFGS.iterations:
+            for one in race.rivals():
+                race.go_on(one, 1, steps=playoff)
+        ahead = race.leaders()
+        race.give_all()
+        if not ahead:
             return
-        best = race.best(searched).entrant
-        others = [one for one in searched if not one.entrant.early]
-        if best.early and others:
-            race.run(best, self.restarts, steps=max(LBFGS.iterations, round(EARLY * (self.steps - race.spent))))
-            best = race.best(others).entrant
-        race.run(best, self.restarts, steps=max(1, self.steps - race.spent))
+        best, others = ahead[0], [one for one in ahead if not one.entrant.early]
+        if best.entrant.early and others:
+            race.go_on(best, self.restarts, steps=max(LBFGS.iterations, round(EARLY * (self.steps - race.spent))))
+            best = others[0]
+        race.go_on(best, self.restarts, steps=max(1, self.steps - race.spent))
 
 
 class _Race:
-    """Runs entrants one by one and keeps what each reached, and why others were refused."""
+    """Runs entrants and keeps what each reached, and why others were refused."""
 
     def __init__(self, victim: Victim, seen: Observation, seed: int, steps: int) -> None:
         self.victim, self.seen, self.seed, self.steps = victim, seen, seed, steps
@@ -186,8 +245,20 @@ class _Race:
         self.results: list[_Result] = []
         self.refused: list[Raced] = []
         self.spent = 0
+        self.given, self.held = seen, None
 
-    def run(self, entrant: Entrant, restarts: int, *, steps: int) -> None:
+    def hold_back(self) -> None:
+        """From here on runs are given only part of the tensors; the others tell which one found more than it was shown."""
+        held = _held_back(self.seen)
+        if held:
+            self.given = replace(self.seen, signal={n: v for n, v in self.seen.signal.items() if n not in held})
+            self.held = replace(self.seen, signal={n: self.seen.signal[n] for n in held})
+
+    def give_all(self) -> None:
+        self.given, self.held = self.seen, None
+
+    def run(self, entrant: Entrant, restarts: int, *, steps: int, start: Tensor | None = None) -> None:
+        """One entrant, from the images ``start`` where these are given and it is a search that can begin there."""
         try:
             attack = entrant.make(steps, restarts)
             if entrant.most is not None and batch_size(self.seen) > entrant.most:
@@ -195,18 +266,50 @@ class _Race:
             if missing := _missing(attack, self.seen):
                 raise Inapplicable(missing)
             with as_part(self.spent, steps, self.steps):
-                known = self.seen if entrant.joint else replace(self.seen, labels=self.labels)
-                found = attack(self.victim, known, seed=self.seed)
-                if not entrant.joint and found.label_accuracy is None:
-                    found = replace(found, label_accuracy=self.label_accuracy)
+                found = _begun(attack, start)(self.victim, self._known(entrant), seed=self.seed)
         except Inapplicable as refusal:
             self.refused.append(Raced(entrant.name, refused=str(refusal)))
             return
+        self._keep(entrant, attack, found, steps)
+
+    def run_together(self, entrants: Sequence[Entrant], *, steps: int) -> bool:
+        """All of these descents as one batch of the engine, with one start each; False where they do not run like that."""
+        weights, signs = zip(*(DESCENTS[one.name] for one in entrants), strict=True)
+        attack = replace(
+            _descent(entrants[0].name, steps, len(entrants)),
+            objective=Cosine() + PerRestart(weights, TotalVariation()),
+            solver=Descent(Adam(RATE), steps, gradient=(SignPerRestart(signs),), schedule=CosineDecay()),
+        )
+        try:
+            with as_part(self.spent, len(entrants) * steps, self.steps):
+                found = attack(self.victim, self._known(entrants[0]), seed=self.seed)
+        except Inapplicable:
+            return False
+        for entrant, x, loss in zip(entrants, found.candidates, found.losses, strict=True):
+            own = replace(
+                found, x=x, loss=float(loss), candidates=x[None], losses=loss[None], made_by=entrant.name, trace=Trace()
+            )
+            self._keep(entrant, entrant.make(steps, 1), own, steps)
+        return True
+
+    def go_on(self, best: _Result, restarts: int, *, steps: int) -> None:
+        """The entrant once more, from what it found; with several restarts from starts of its own."""
+        self.run(best.entrant, restarts, steps=steps, start=best.found.x if restarts == 1 else None)
+
+    def _known(self, entrant: Entrant) -> Observation:
+        return self.given if entrant.joint else replace(self.given, labels=self.labels)
+
+    def _keep(self, entrant: Entrant, attack: Attack, found: Reconstruction, steps: int) -> None:
+        if not entrant.joint and found.label_accuracy is None:
+            found = replace(found, label_accuracy=self.label_accuracy)
         found, y = self._labelled(found)
         y = as_targets(self.victim, y) if isinstance(y, Tensor) and self.seen.labels is None else y
-        value = None if y is None else layer_mismatch(self.victim, self.seen, found.x, y, seed=self.seed)
+
+        def mismatch(seen: Observation | None) -> float | None:
+            return None if seen is None or y is None else layer_mismatch(self.victim, seen, found.x, y, seed=self.seed)
+
         rough = float(TotalVariation()(Candidate(found.x[None], self.victim, None, 1)))
-        self.results.append(_Result(entrant, attack, found, value, rough, steps))
+        self.results.append(_Result(entrant, attack, found, mismatch(self.seen), rough, steps, mismatch(self.held)))
         self.spent += steps
 
     def _labelled(self, found: Reconstruction) -> tuple[Reconstruction, Targets | None]:
@@ -225,6 +328,24 @@ class _Race:
     def solved(self) -> bool:
         return any(one.certified or (one.mismatch is not None and one.mismatch < EXACT) for one in self.results)
 
+    def leaders(self) -> list[_Result]:
+        """The latest result of every kind of search, the best first.
+
+        Of the descents, which differ in how much they smooth, the one that explains best what was held back from it: a rougher one fits
+        more of what it was shown. Kinds are compared by everything that was sent, since layers differ in what they tell about the image.
+        """
+        latest = {one.entrant.name: one for one in self.results if one.entrant.searches}
+        descents = [one for name, one in latest.items() if name in DESCENTS]
+        kinds = [one for name, one in latest.items() if name not in DESCENTS]
+        if descents:
+            kinds.append(min(descents, key=lambda one: _last(one.mismatch if one.unseen is None else one.unseen)))
+        return sorted(kinds, key=lambda one: _last(one.mismatch))
+
+    def rivals(self) -> list[_Result]:
+        """The two best kinds, where they are close; nobody where they are not."""
+        first = self.leaders()[:2]
+        return first if len(first) == 2 and _last(first[1].mismatch) <= CLOSE * _last(first[0].mismatch) else []
+
     def best(self, among: Sequence[_Result] | None = None) -> _Result:
         """One that certifies every sample, or else the smoothest of those that explain the observation as well as any. One that cannot
         be compared comes last."""
@@ -241,11 +362,40 @@ def _replays(make: Callable[..., Attack], steps: int, restarts: int) -> Attack:
     return make(steps=steps, restarts=restarts)
 
 
-def _descent(steps: int, restarts: int) -> Matching:
-    """The objective of :func:`inverting_gradients`, descended along the gradient itself, not its sign, at a rate that falls to zero
-    along half a cosine. It comes closer than the signs in the same number of steps."""
-    solver = Descent(Adam(RATE), steps, schedule=CosineDecay())
-    return replace(inverting_gradients(tv=SMOOTH, restarts=restarts), solver=solver, name="cosine_descent")
+def _descent(name: str, steps: int, restarts: int) -> Matching:
+    """The objective of :func:`inverting_gradients`, descended at a rate that falls to zero along half a cosine."""
+    tv, signed = DESCENTS[name]
+    solver = Descent(Adam(RATE), steps, gradient=(Sign(),) if signed else (), schedule=CosineDecay())
+    return replace(inverting_gradients(tv=tv, restarts=restarts), solver=solver, name=name)
+
+
+def _begun(attack: Attack, start: Tensor | None) -> Attack:
+    if start is None or not isinstance(attack, Matching) or not isinstance(attack.start, FromSpace):
+        return attack
+    return replace(attack, start=Given(start))
+
+
+def _last(mismatch: float | None) -> float:
+    """What cannot be compared comes last."""
+    return math.inf if mismatch is None else mismatch
+
+
+def _unaided(attack: Attack) -> Attack:
+    """The attack from its own start: its null run must not begin at what was found in the observation."""
+    if isinstance(attack, Matching) and isinstance(attack.start, Given):
+        return replace(attack, start=FromSpace())
+    return attack
+
+
+def _held_back(seen: Observation) -> frozenset[str]:
+    """Names of the tensors of every third layer, none for features. The first layer, which knows most about pixels, and the last, which
+    knows the labels, are not among them."""
+    layers: dict[str, list[str]] = {}
+    for name in seen.signal:
+        layers.setdefault(name.rpartition(".")[0], []).append(name)
+    if isinstance(seen.channel, PerSample):
+        return frozenset()
+    return frozenset(name for layer in list(layers.values())[1:-1:EVERY] for name in layer)
 
 
 def _dlg(steps: int, restarts: int) -> Attack:
@@ -263,7 +413,7 @@ CLOSED: tuple[Entrant, ...] = (
     Entrant("r_gap", lambda _steps, _restarts: r_gap(unknowns=UNKNOWNS), searches=False),
 )
 SEARCHES: tuple[Entrant, ...] = (
-    Entrant("cosine_descent", _descent),
+    *(Entrant(name, partial(_descent, name)) for name in DESCENTS),
     Entrant("tag_read_labels", partial(_replays, tag_read_labels)),
     Entrant("dlg", _dlg, joint=True, early=True),
     Entrant("feasibility", partial(_replays, feasibility)),
@@ -296,7 +446,7 @@ def _from_closed_forms(found: Sequence[_Result]) -> Iterator[Entrant]:
 
 def _near(x: Tensor, steps: int, restarts: int) -> Attack:
     solver = Descent(Adam(NEAR), steps, schedule=CosineDecay())
-    return replace(_descent(steps, restarts), start=Given(x), solver=solver)
+    return replace(_descent("cosine_descent", steps, restarts), start=Given(x), solver=solver)
 
 
 @example("cnn", steps=200)
@@ -307,18 +457,20 @@ def strongest(*, steps: int = 2000, restarts: int = 1) -> Strongest:
     1. Closed forms, which take seconds: :func:`linear`, :func:`linear_rows`, :func:`relu_batches` for batches that are not large,
        :func:`april_closed_form`, and :func:`r_gap` for small systems. One that explains the observation up to rounding, or
        certifies every sample, ends the attack.
-    2. A race: every search that has what it uses gets the same small share of the steps. These are a descent of its own on the
-       objective of :func:`inverting_gradients` (the gradient instead of its sign, a rate that falls to zero along half a cosine),
-       :func:`tag_read_labels`, :func:`dlg`, and where there is something to use :func:`feasibility` (shared statistics),
-       :func:`generative_prior` and :func:`diffusion` (similar images), :func:`federated_averaging` (unknown orders), a search from
-       what a closed form found; for features :func:`feature_matching`.
-    3. The search that came closest gets all remaining steps, with ``restarts`` restarts. L-BFGS converges early: if it leads, it shares
-       the rest with the best of the others.
+    2. A race: every search that has what it uses gets a small share of the steps, and sees two thirds of the layers. Three descents on the
+       objective of :func:`inverting_gradients` run as one batch (the gradient or its sign, two weights of total variation, a larger
+       first rate that falls to zero along half a cosine). Then come :func:`tag_read_labels`, :func:`dlg`, and where there is something
+       to use :func:`feasibility` (shared statistics), :func:`generative_prior` and :func:`diffusion` (similar images),
+       :func:`federated_averaging` (unknown orders), a search from what a closed form found; for features :func:`feature_matching`.
+    3. The descent that explains best the layers that were held back goes on, unless a search of another kind explains everything better:
+       the winner gets everything that was sent and all remaining steps, from what it found, or with ``restarts`` restarts. Where the
+       other is close, both go on for a while first.
+       L-BFGS converges early: if it leads, it shares the rest with the best of the others.
 
     Candidates are compared by :func:`~leakgauge.inversion.mismatch.layer_mismatch`, which the adversary can compute and which does not
-    depend on any objective. Of those that explain the observation as well as the best, the smoothest wins. ``steps`` counts the replays
-    of the channel in all (a step of L-BFGS has 20), so it costs what one search of as many steps costs, beside the closed forms. The
-    result says what raced, what each reached and why others were refused.
+    depend on any objective. At the end, of those that explain everything that was sent as well as the best, the smoothest wins. ``steps``
+    counts the replays of the channel in all (a step of L-BFGS has 20), so it costs what one search of as many steps costs, beside the
+    closed forms. The result says what raced, what each reached and why others were refused.
 
     Deviations: none, since no paper describes it.
     """

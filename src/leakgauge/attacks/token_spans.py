@@ -6,115 +6,38 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from leakgauge.channels import Gradient
-from leakgauge.channels.facts import is_weight_update, local_steps, require_gradients, require_no_decay
 from leakgauge.core import Observation, Reconstruction, Signal, Tokens, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
-from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
-from leakgauge.inversion.readers import Reading, TextReader, own_ids, text_reader
-from leakgauge.inversion.row_spans import RowSpan, row_span
+from leakgauge.inversion.readers import TextReader
+from leakgauge.inversion.row_spans import RowSpan
 from leakgauge.inversion.sentence_search import Found, by_descent, by_place
+from leakgauge.inversion.span_levels import Level, SpanLimit, Spans, find_spans, too_many
 
 CHANCE = 1e-6
 """A sentence is certified if random vectors in place of its inputs would pass with at most this probability, all candidates together."""
-ROOMY = 0.25
-"""In a decoder the first layer with this share of its directions outside the span is taken; otherwise the one with the most."""
 SAME = 1e-4
 """Inputs that differ by less than this share of their length are the same."""
-CROWD = 1.25
-"""Tokens of the adversary's own batch for each direction that a gradient could have."""
-NEARLY = 0.9
-"""Such a batch fills at least this share of the possible directions, unless the vocabulary is too small to fill them."""
 LEFT = 4.0
 """What the found sentences leave of the gradient may be this many times as large as white noise."""
 CHUNK = 512
 """Rows of ids that are read at once."""
-ADAPTERS = ("lora_A", "lora_B")
-"""What ``peft`` calls the two factors of a low-rank adapter."""
-DEEPEST = 3
-"""How many layers that read the context are looked at, from the first on."""
 
 
-@dataclass(frozen=True)
-class SpanLimit:
-    """What one layer's gradient can tell, known before any candidate is tried.
-
-    ``level`` "tokens": the layer reads each token by itself; "sentences": it reads the context. The layers that read the same input, of
-    ``width``, have ``rows`` outputs together (adapters: the sum of their ranks). Their gradient has at most ``attainable`` directions, as a
-    larger batch of the adversary's own shows; ``rank`` of them are above rounding or noise in this update. The batch has ``places``.
-    ``by_place``: a token has another input at each place. ``adapters``: only adapters are shared. ``first_step``: their second
-    factor is zero, so the first has no gradient, and only what the first makes of the input is seen.
-    """
-
-    level: Literal["tokens", "sentences"]
-    layer: str
-    width: int
-    rows: int
-    attainable: int
-    rank: int
-    places: int
-    by_place: bool
-    adapters: bool
-    first_step: bool
-
-    @property
-    def most(self) -> int:
-        """Inputs that can be recovered: fewer than the width, as one direction must be left, and at most as many as the gradient spans."""
-        return min(self.width - 1, self.attainable)
-
-    @property
-    def counts(self) -> Literal["distinct tokens", "tokens"]:
-        """What may not exceed ``most``."""
-        return "distinct tokens" if self.level == "tokens" and not self.by_place else "tokens"
-
-    @property
-    def fits(self) -> bool:
-        """Whether the batch has fewer inputs than its gradient could show."""
-        return self.rank < min(self.width, self.attainable)
-
-    @property
-    def certain(self) -> bool:
-        """Whether any batch of this size fits."""
-        return self.places <= self.most
-
-
-@dataclass(frozen=True, eq=False)
-class Level:
-    """Layers that read the same, the span of their gradients, and what it can tell."""
-
-    reading: Reading
-    span: RowSpan
-    limit: SpanLimit
-
-
-@dataclass(frozen=True, eq=False)
-class Spans:
-    """What the gradient of a text model spans: one level or more for tokens, at most one for sentences."""
-
-    reader: TextReader
-    tokens: tuple[Level, ...]
-    sentences: Level | None
-    silent: tuple[int, ...]
-    """Places that get no gradient of their own in this model, such as the last of a model that predicts the next token."""
-    coarse: bool
-    """Whether noise or low precision moved the gradient by more than rounding does."""
-    limits: tuple[SpanLimit, ...]
-    """Of these levels; if none can tell sentences, also the widest of those that could with a smaller batch."""
-
-
-def span_limits(victim: Victim, seen: Observation, *, seed: int = 0) -> tuple[SpanLimit, ...]:
+def span_limits(
+    victim: Victim, seen: Observation, *, padding: int | None = None, seed: int = 0
+) -> tuple[SpanLimit, ...]:
     """What :func:`token_spans` will be able to tell, layer by layer, before it tries any token. Refuses what it would refuse."""
-    return _spans(victim, seen, Observed.check(seen.signal, victim).signal, seed=seed).limits
+    signal = Observed.check(seen.signal, victim).signal
+    return find_spans(victim, seen, signal, padding=_padding(victim, padding), seed=seed).limits
 
 
 @dataclass(frozen=True)
@@ -129,10 +52,9 @@ class TokenSpans:
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began, size = time.perf_counter(), batch_size(seen)
         signal = Observed.check(seen.signal, victim).signal
-        spans = _spans(victim, seen, signal, seed=seed)
-        space = victim.space
-        assert isinstance(space, Tokens)
-        among, filler = _candidates(victim, signal, size), self._filler(victim)
+        padding = _padding(victim, self.padding)
+        spans = find_spans(victim, seen, signal, padding=padding, seed=seed)
+        among, filler = _candidates(victim, signal, size), 0 if padding is None else padding
         sets = token_sets(spans, among, size, guess=False)
         found = self._sentences(spans, sets, size, guess=False, seed=seed)
         answer = _answer(spans, sets, found, size, guess=False, filler=filler)
@@ -164,139 +86,12 @@ class TokenSpans:
             return by_place(spans.reader, level.reading, level.span, sets, size, guess=guess)
         return by_descent(spans.reader, level.reading, level.span, sets, size, tries=self.tries, seed=seed)
 
-    def _filler(self, victim: Victim) -> int:
-        known = _padding(victim) if self.padding is None else self.padding
-        return 0 if known is None else known
 
-
-def _padding(victim: Victim) -> int | None:
-    tables = (m for m in victim.model.modules() if isinstance(m, torch.nn.Embedding))
-    return next((table.padding_idx for table in tables if table.padding_idx is not None), None)
-
-
-def _spans(victim: Victim, seen: Observation, signal: Signal, *, seed: int) -> Spans:
-    """The levels that can tell tokens and sentences; refuses an update or a model for which there is none."""
-    size = batch_size(seen)
-    if local_steps(seen.channel, size) > 1:
-        raise Inapplicable(
-            f"the update sums {local_steps(seen.channel, size)} local steps, taken at different weights, so it spans no one set of inputs"
-        )
-    require_gradients(seen.channel)
-    require_no_decay(seen.channel)
-    reader = text_reader(victim, list(signal), seed=seed)
-    single = [reading for reading in reader.readings if reading.alone]
-    context = [reading for reading in reader.readings if not reading.alone][:DEEPEST]
-    ids, own = _own_gradient(victim, 1, seed=seed)
-    most = max((min(reading.width, reading.rows) for reading in (*single, *context)), default=0)
-    _, crowd = _own_gradient(victim, math.ceil(CROWD * most / ids.shape[1]), seed=seed)
-    alone = [_level(reading, victim, seen, signal, crowd) for reading in single]
-    levels = [level for level in alone if level is not None]
-    if not levels:
-        raise Inapplicable(
-            "no layer that reads single tokens shares a gradient: the first attention is fixed, withheld or has none"
-        )
-    fitting = [level for level in levels if level.limit.fits]
-    if not fitting:
-        raise Inapplicable(_too_many(max((level.limit for level in levels), key=lambda limit: limit.most)))
-    heard = [_heard(reader, level.reading, own, ids) for level in fitting]
-    passing = max(heard, key=lambda one: int(one.sum()))  # q of a decoder has no gradient at the first place, v has
-    fitting = [level for level, one in zip(fitting, heard, strict=True) if bool((one | ~passing).all())]
-    if int(passing.sum()) * 2 < len(passing):
-        raise Inapplicable(
-            f"the gradient of {fitting[0].reading.module} mixes the places of a sentence: of {len(passing)} tokens of the adversary's "
-            f"own only {int(passing.sum())} are in its span, because too few places of the model's output are used"
-        )
-    chosen, full = None, None
-    for reading in context:
-        level = _level(reading, victim, seen, signal, crowd)
-        if level is None:
-            continue
-        if not level.limit.fits:
-            full = level.limit if full is None or level.limit.most > full.most else full
-            continue
-        if bool((_heard(reader, reading, own, ids) | ~passing).all()):
-            if chosen is None or level.span.free > chosen.span.free:
-                chosen = level
-            if reader.causal and chosen.span.free >= ROOMY * chosen.span.width:
-                break
-    silent = tuple((~passing).nonzero().flatten().tolist())
-    said = [chosen.limit] if chosen is not None else [full] if full is not None else []
-    coarse = any(level.span.coarse for level in (*fitting, *((chosen,) if chosen is not None else ())))
-    return Spans(reader, tuple(fitting), chosen, silent, coarse, (*(level.limit for level in fitting), *said))
-
-
-def _own_gradient(victim: Victim, count: int, *, seed: int) -> tuple[Tensor, Signal]:
-    """Sentences of the adversary's own, and their gradient."""
-    assert isinstance(victim.space, Tokens)
-    ids = victim.to_input(own_ids(victim.space, count, seed=seed))
-    with private_randomness(seed, victim.device):
-        with torch.no_grad():
-            unlikely = victim(ids).argmin(-1)  # so the gradient does not vanish
-        return ids, Gradient()(victim, ids, unlikely)
-
-
-def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, crowd: Signal) -> Level | None:
-    """None if all gradients of the layers are zero."""
-    places = batch_size(seen) * victim.space.shape[0]
-    shared = [one for one in reading.readers if bool(signal[one.parameter].any())]
-    floors = [_update_rounding(victim, seen, one.parameter) for one in shared]
-    span = row_span([one.gradient(signal) for one in shared], inputs=places, floors=floors)
-    if span is None:
-        return None
-    largest = row_span([one.gradient(crowd) for one in shared], inputs=max(span.rows, span.width))
-    bound = min(span.rows, span.width)
-    attainable = bound if largest is None or largest.rank < NEARLY * bound else largest.rank
-    inner = [_is_adapter(one.module) for one in reading.readers]
-    limit = SpanLimit(
-        level="tokens" if reading.alone else "sentences",
-        layer=reading.module,
-        width=span.width,
-        rows=span.rows,
-        attainable=attainable,
-        rank=span.rank,
-        places=places,
-        by_place=reading.by_place,
-        adapters=all(inner),
-        first_step=all(inner) and _first_step(victim, shared[0].module),
-    )
-    return Level(reading, span, limit)
-
-
-def _update_rounding(victim: Victim, seen: Observation, name: str) -> float:
-    """Rounding of an entry of a change of weights: that of the weight itself."""
-    if not is_weight_update(seen.channel):
-        return 0.0
-    weight = victim.parameters()[name]
-    return torch.finfo(weight.dtype).eps * float(weight.double().norm()) / math.sqrt(weight.numel())
-
-
-def _is_adapter(module: str) -> bool:
-    """Whether it is a factor of a low-rank adapter, by the names of ``peft``."""
-    return any(part in ADAPTERS for part in module.split("."))
-
-
-def _first_step(victim: Victim, module: str) -> bool:
-    """Whether this is the second factor of an adapter and still zero."""
-    parts = module.split(".")
-    if "lora_B" not in parts:
-        return False
-    return not bool(victim.parameters()[f"{module}.weight"].any())
-
-
-def _heard(reader: TextReader, reading: Reading, own: Signal, ids: Tensor) -> Tensor:
-    """Which places of the adversary's own sentence are in the span of its own gradient, (length,)."""
-    span = row_span([one.gradient(own) for one in reading.readers], inputs=ids.numel())
-    if span is None or span.saturated:
-        return torch.zeros(ids.shape[1], dtype=torch.bool, device=ids.device)
-    return span.outside(reader.read(ids, reading)[0]) <= 1
-
-
-def _too_many(limit: SpanLimit) -> str:
-    what = "ranks of the adapters" if limit.adapters and limit.rows < limit.width else "directions"
-    return (
-        f"the gradient of {limit.layer} fills all {min(limit.width, limit.attainable)} {what}: the batch has as many {limit.counts} "
-        "or more, or there is noise"
-    )
+def _padding(victim: Victim, given: int | None) -> int | None:
+    """The id that fills short sentences: as given, or as the victim's loss or embedding names it."""
+    tables = (m.padding_idx for m in victim.model.modules() if isinstance(m, torch.nn.Embedding))
+    named = (given, getattr(victim.loss, "padding", None), *tables)
+    return next((one for one in named if one is not None), None)
 
 
 def _candidates(victim: Victim, signal: Signal, size: int) -> Tensor:
@@ -366,11 +161,11 @@ def _answer(spans: Spans, sets: Sequence[Tensor], found: Found, size: int, *, gu
     vectors = [spans.reader.read(ids[None], level.reading)[0] for ids in found.ids]
     order = telling(vectors, found)
     shown = order[:size]
-    exact = all(found.fits[k] for k in shown) and not (guess or found.crowded or spans.silent) and len(order) <= size
+    exact = all(found.fits[k] for k in shown) and not (guess or found.crowded) and len(order) <= size
     whole = exact and explains(level.span, torch.cat([vectors[k] for k in shown]))
     likely = exact and level.span.chance(torch.cat([vectors[k] for k in shown])) * found.tested <= CHANCE
     rows = [_padded(found.ids[k], length, filler) for k in shown]
-    sure = [likely and (whole or len(found.ids[k]) == length) for k in shown]
+    sure = [likely and spans.hears_all(len(found.ids[k])) and (whole or len(found.ids[k]) == length) for k in shown]
     return Answer(
         torch.stack([rows[k % len(rows)] for k in range(size)]),
         torch.tensor([k < len(sure) and sure[k] for k in range(size)], device=rows[0].device),
@@ -420,12 +215,14 @@ def _without_order(spans: Spans, sets: Sequence[Tensor], size: int, *, guess: bo
 
 def explains(span: RowSpan, vectors: Tensor) -> bool:
     """Whether nothing is left of the gradient outside the span of ``vectors`` (n, width) but rounding or noise."""
+    vectors = vectors * span.scale
     _, s, v = torch.linalg.svd(vectors / vectors.norm(dim=1, keepdim=True), full_matrices=False)
     basis = v[s > span.rounding * math.sqrt(vectors.numel()) * s[0]].T
     scaled = span.values[:, None] * span.basis.T
     left = scaled - (scaled @ basis) @ basis.T
     largest = float(torch.linalg.matrix_norm(left, 2))
-    return largest <= LEFT * (math.sqrt(span.rows) + math.sqrt(span.width))
+    rounded = math.sqrt(span.width) * span.rounding * float(span.values[0])  # of the vectors themselves
+    return largest <= LEFT * (math.sqrt(span.rows) + math.sqrt(span.width) + rounded)
 
 
 def _padded(ids: Tensor, length: int, filler: int) -> Tensor:
@@ -463,7 +260,7 @@ def _notes(
         notes.append("the gradient is noisy or of low precision: the nearest sentences, a best guess")
     if not answer.sentences:
         notes.append("no sentence was put together: only the tokens of each place are known")
-        notes.extend(_too_many(limit) for limit in spans.limits if not limit.fits)
+        notes.extend(too_many(limit) for limit in spans.limits if not limit.fits)
     elif answer.whole:
         notes.append("the sentences explain every direction of the gradient")
     elif not guess:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from leakgauge.channels import DPSGD
 from leakgauge.core import AddsClients, AddsNoise, Channel, Defense, Observation, PerSample, Pixels, Victim
-from leakgauge.defenses import Clip, GaussianNoise
+from leakgauge.defenses import Clip, FlowerLocalDP, GaussianNoise
 from leakgauge.measures.first_layer import from_scratch_psnr
 from leakgauge.measures.reidentification import merge_candidates, rounding_error
 from leakgauge.measures.rero import GaussianSteps, membership_bound, reconstruction_bound
@@ -85,6 +85,7 @@ def mechanism(channel: Channel, defenses: Sequence[Defense]) -> Mechanism | Unbo
     own = channel.of if isinstance(channel, AddsClients) else channel
     if isinstance(own, DPSGD) and own.noise:
         return Mechanism(own.noise, "sample")
+    defenses = [part for one in defenses for part in (one.parts if isinstance(one, FlowerLocalDP) else (one,))]
     noisy = [i for i, one in enumerate(defenses) if isinstance(one, AddsNoise)]
     if not noisy:
         return Unbounded.NO_NOISE

@@ -5,6 +5,8 @@ This runs after the attack, as scoring does. The truth never reaches the attack.
 
 from __future__ import annotations
 
+import copy
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +22,8 @@ from leakgauge.channels.facts import single_client, smooth
 from leakgauge.channels.twice import refuse_once_only
 from leakgauge.core import Attack, Channel, Observation, PerSample, Reconstruction, Targets, Victim
 from leakgauge.errors import Inapplicable
+from leakgauge.inversion import infer_labels
+from leakgauge.inversion.labels import read_or_none
 from leakgauge.inversion.matching import too_narrow, widen
 from leakgauge.inversion.mismatch import OUTSIDE, continue_from, layer_mismatch, outside
 
@@ -49,15 +53,19 @@ class Knowledge(StrEnum):
     LABELS = "labels"
     MASKS = "masks"
     ORDER = "order"
+    STATISTICS = "statistics"
 
 
 @dataclass(frozen=True)
 class Client:
-    """What only the client knows: its labels, its channel with all secrets, and the seed of its dropout masks (None: not known)."""
+    """What only the client knows: its labels, its channel with all secrets, the seed of its dropout masks (None: not known), and the
+    running statistics with which it normalises, by name, where it keeps its own (None: those of the shared model).
+    """
 
     labels: Targets
     channel: Channel
     secret: int | None
+    statistics: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -124,10 +132,11 @@ def explain(
         m(x̂) > m*(x) + ε otherwise  knowledge     with what the adversary lacks it would have
         otherwise                   information   another image explains what was sent as well
 
-    The attack's own objective, which has priors too, must agree that the truth is no better; otherwise the search failed. A search that
-    came close is continued first (``continue_from``), because no finite search meets rounding by itself; what it comes to counts
-    only if it is an image that does not show the truth (``shows`` tells). ε is what rounding the truth to its number type does to m,
-    times ``ROUNDINGS``. ``nothing`` is the null run. Without ``thorough`` no search is continued.
+    Labels that a rule of ours reads in the same observation are no knowledge that an adversary lacks: an attack that looked for them
+    itself and found others failed as a search. The attack's own objective, which has priors too, must agree that the truth is no
+    better; otherwise the search failed. A search that came close is continued first (``continue_from``), because no finite search meets
+    rounding by itself; what it comes to counts only if it is an image that does not show the truth (``shows`` tells). ε is what rounding
+    the truth to its number type does to m, times ``ROUNDINGS``. ``nothing`` is the null run. Without ``thorough`` no search is continued.
     """
     if too_narrow(victim):
         victim, (seen,) = widen(victim, [seen])
@@ -165,6 +174,8 @@ def explain(
         cause = Cause.SEARCH
     elif reached > informed + rounding:
         cause, lacks = Cause.KNOWLEDGE, true.missing(ours, fits=reached)
+        if lacks == (Knowledge.LABELS,) and reached > true.readable(seed) + rounding:
+            cause, lacks = Cause.SEARCH, ()
     else:
         cause = Cause.INFORMATION
     return TruthTest(cause, Three(at_truth, at_found, at_null), informed, rounding, objective, lacks, continued)
@@ -179,9 +190,20 @@ class _Replay:
     x: Tensor
     client: Client
 
-    def known(self, labels: Targets, *, order: bool = False, masks: bool = False) -> float:
+    def known(self, labels: Targets, *, order: bool = False, masks: bool = False, statistics: bool = False) -> float:
         seen = replace(self.seen, channel=self.client.channel) if order else self.seen
-        return layer_mismatch(self.victim, seen, self.x, labels, masks=self.client.secret if masks else None)
+        victim = self._normalising() if statistics else self.victim
+        return layer_mismatch(victim, seen, self.x, labels, masks=self.client.secret if masks else None)
+
+    def _normalising(self) -> Victim:
+        """The victim with the client's own running statistics."""
+        model = copy.deepcopy(self.victim.model)
+        model.load_state_dict(dict(self.client.statistics or {}), strict=False)
+        return replace(self.victim, model=model)
+
+    @property
+    def statistics_secret(self) -> bool:
+        return self.client.statistics is not None
 
     @property
     def order_secret(self) -> bool:
@@ -193,7 +215,14 @@ class _Replay:
         return dropping and self.client.secret is not None
 
     def informed(self) -> float:
-        return self.known(self.client.labels, order=self.order_secret, masks=self.masks_secret)
+        return self.known(
+            self.client.labels, order=self.order_secret, masks=self.masks_secret, statistics=self.statistics_secret
+        )
+
+    def readable(self, seed: int) -> float:
+        """Mismatch of the truth with the labels that can be read in what was sent; as if nothing fitted where none can be."""
+        read = read_or_none(infer_labels(), self.victim, self.seen, seed=seed).labels
+        return math.inf if read is None else self.known(in_order(read, self.client.labels))
 
     def missing(self, labels: Targets, *, fits: float) -> tuple[Knowledge, ...]:
         """Each piece that alone makes the truth explain more than was found; all that help where none does alone."""
@@ -201,6 +230,7 @@ class _Replay:
             Knowledge.LABELS: self.known(self.client.labels),
             Knowledge.ORDER: self.known(labels, order=True) if self.order_secret else None,
             Knowledge.MASKS: self.known(labels, masks=True) if self.masks_secret else None,
+            Knowledge.STATISTICS: self.known(labels, statistics=True) if self.statistics_secret else None,
         }
         known = {piece: value for piece, value in pieces.items() if value is not None}
         alone = tuple(piece for piece, value in known.items() if value < fits)
@@ -213,13 +243,13 @@ def _adversary_labels(found: Reconstruction, seen: Observation, client: Client) 
     ours = seen.labels if found.y is None else found.y
     if ours is None:
         return client.labels
-    return _in_order(ours, client.labels)
+    return in_order(ours, client.labels)
 
 
-def _in_order(ours: Targets, true: Targets) -> Targets:
+def in_order(ours: Targets, true: Targets) -> Targets:
     """Class labels in the order of the true images: a true label that was read stays where it is, wrong ones take the other places.
 
-    >>> _in_order(torch.tensor([1, 2, 2]), torch.tensor([2, 3, 1])).tolist()
+    >>> in_order(torch.tensor([1, 2, 2]), torch.tensor([2, 3, 1])).tolist()
     [2, 2, 1]
     """
     if isinstance(ours, Mapping) or isinstance(true, Mapping) or ours.dim() != 1 or ours.shape != true.shape:

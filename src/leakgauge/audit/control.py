@@ -33,7 +33,7 @@ from leakgauge.core import (
 )
 from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import FromSpace, Given, Guided, Matching, NearTruth
+from leakgauge.inversion import Guided, Matching, NearTruth
 
 Extent = Literal["full", "plain", "none"]
 """Which controls are run: with starts near the truth, without them, or none."""
@@ -100,7 +100,6 @@ class Controls:
         budget has no time for them.
         """
         starts = starts and self.starts
-        attack = _unaided(attack)
         key = key_of(attack, victim, seen, x, seed)
         found = self.known.get(key)
         if found is None:
@@ -186,13 +185,6 @@ def _channel(seen: Observation) -> Channel:
 def _known(seen: Observation) -> tuple[Reveal, ...]:
     more = () if seen.auxiliary is None else (Auxiliary(seen.auxiliary),)
     return (Size(), Labels(), *more)
-
-
-def _unaided(attack: Attack) -> Attack:
-    """The attack from its own start, where it began at what another attack had found in the same observation."""
-    if isinstance(attack, Matching) and isinstance(attack.start, Given):
-        return replace(attack, start=FromSpace())
-    return attack
 
 
 def fresh(model: nn.Module, *, seed: int, device: torch.device) -> nn.Module:

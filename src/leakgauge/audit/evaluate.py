@@ -27,6 +27,7 @@ from leakgauge.core import (
     Attack,
     Channel,
     Defense,
+    Doubtful,
     Observation,
     Reconstruction,
     Reveal,
@@ -35,10 +36,11 @@ from leakgauge.core import (
     Table,
     Tokens,
     Victim,
+    apply_defenses,
     share,
 )
 from leakgauge.core.defaults import plain_defaults
-from leakgauge.core.randomness import own_stream
+from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.families.patches import patch_side
@@ -242,6 +244,8 @@ def assess(
             thorough=enough and negative,
             seed=seed,
         )
+    if client is not None and any(isinstance(one, Doubtful) for one in defenses or ()):
+        found = replace(found, notes=(*found.notes, *_doubts(victim, client, x, defenses or ())))
     verdict = judged(own.scores, test=test, control=leaks_undefended)
     if control_of is not None and test is not None and enough and negative:
         control = control_of(attack, victim, seen, starts=test.cause is Cause.SEARCH)
@@ -269,6 +273,17 @@ def assess(
         order=own.order,
         bound=bound_of(victim, seen, defenses, x, pool=pool),
     )
+
+
+def _doubts(victim: Victim, client: Client, x: Tensor, defenses: Sequence[Defense]) -> list[str]:
+    """What the defenses fail to do to this update, although their options say so."""
+    with private_randomness(client.secret or 0, victim.device):
+        signal = {name: value.detach() for name, value in client.channel(victim, x, client.labels).items()}
+    said: list[str] = []
+    for defense in defenses:
+        said += defense.doubts(signal) if isinstance(defense, Doubtful) else ()
+        signal = apply_defenses(victim, client.channel, signal, (defense,), rng=torch.Generator().manual_seed(0))
+    return said
 
 
 def certified_samples(found: Reconstruction) -> tuple[bool, ...]:

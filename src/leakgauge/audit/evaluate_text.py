@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakgauge.audit.cause import Cause, in_order
 from leakgauge.audit.evaluate import assumed, observe
 from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import TextScores, score_text
@@ -19,6 +20,7 @@ from leakgauge.core import (
     Attack,
     Channel,
     Defense,
+    Observation,
     Reconstruction,
     Reveal,
     Size,
@@ -29,6 +31,7 @@ from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
+from leakgauge.inversion.mismatch import layer_mismatch
 from leakgauge.measures.text import most_frequent
 
 
@@ -86,7 +89,46 @@ def evaluate_text(
     null = strongest_null(*guesses.values())
     scores, known = score_text(found, x, labels, padding=padding), assumed(attack, seen)
     certified = 0 if found.certified is None else int(found.certified.sum())
-    return TextResult(judge_text(scores, null, known, certified=certified), scores, null, guesses, found, known)
+    cause = explain_text(victim, seen, found, x, y, seed=seed)
+    verdict = judge_text(scores, null, known, certified=certified, cause=cause)
+    return TextResult(verdict, scores, null, guesses, found, known)
+
+
+FITS = 1e-9
+"""Differences of two mismatches up to this are rounding: the square of some tens of units in the last place of float32."""
+
+
+def explain_text(
+    victim: Victim, seen: Observation, found: Reconstruction, x: Tensor, y: Tensor, *, seed: int = 0
+) -> Cause:
+    """Why an attack that found the ids ``found.x`` did not find ``x``, as :func:`~leakgauge.audit.cause.explain` does for images.
+
+    With m the mismatch of what ids and the labels that the adversary has for them would have sent: *search* where the truth fits better
+    than what was found, else *knowledge* where it does with its own labels, else *information*. *Untested* where the attack leaves open
+    what its ids should be followed by.
+    """
+    own, given = _targets(found, seen, x, y)
+    if own is None or given is None:
+        return Cause.UNTESTED
+
+    def mismatch(ids: Tensor, targets: Tensor) -> float:
+        return layer_mismatch(victim, seen, victim.to_input(ids), targets.to(victim.device), seed=seed)
+
+    reached = mismatch(found.x, own)
+    if reached > mismatch(x, given) + FITS:
+        return Cause.SEARCH
+    return Cause.KNOWLEDGE if reached > mismatch(x, y) + FITS else Cause.INFORMATION
+
+
+def _targets(
+    found: Reconstruction, seen: Observation, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """The adversary's targets for what it found and for the truth: the labels that it was given or read, or the ids themselves."""
+    known = seen.labels if isinstance(seen.labels, Tensor) else found.y
+    if known is not None and known.shape == y.shape:
+        ordered = in_order(known, y)
+        return known, ordered if isinstance(ordered, Tensor) else known
+    return (found.x, x) if torch.equal(x.to(y.device), y) else (None, None)
 
 
 def own_guesses(victim: Victim, count: int, public: Tensor | None, *, seed: int) -> dict[str, Tensor]:

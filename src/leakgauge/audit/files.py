@@ -300,6 +300,12 @@ class JsonLines(Generic[T]):
     def read_if_there(self, folder: Path) -> list[T]:
         return self.read(folder) if self.exists(folder) else []
 
+    def drop(self, folder: Path, key: str) -> None:
+        """Removes the lines of this key; whole or not at all."""
+        path = folder / self.name
+        kept = [line for _, line in whole_lines(path) if json.loads(line).get("key") != key]
+        write_whole(path, b"".join(line + b"\n" for line in kept))
+
     def sort(self, folder: Path, keys: Sequence[str]) -> None:
         """Puts the lines into the order of ``keys``, those of other keys last; whole or not at all."""
         if self.exists(folder):

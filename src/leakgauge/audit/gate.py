@@ -164,7 +164,7 @@ def junit(records: Sequence[Record], limit: Outcome | None, findings: Findings |
         if r.verdict is not None:
             figures = (f"SSIM {_figure(r.scores, 'ssim')}", f"PSNR {_figure(r.scores, 'psnr')}")
             said = [f"verdict: {r.verdict.outcome.label}", ", ".join(figures), f"rule: {rule(r.verdict)}", raced(r)]
-            said += [f"{name}: {value}" for name, value in cause_rows(r)]
+            said += [*(f"{name}: {value}" for name, value in cause_rows(r)), bracket_sentence(r)]
             ElementTree.SubElement(case, "system-out").text = _printable("\n".join(filter(None, said)))
     if unjudged:
         case = ElementTree.SubElement(suite, "testcase", name="gate", classname="leakgauge", time="0.000")

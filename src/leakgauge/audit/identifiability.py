@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -29,6 +30,8 @@ from leakgauge.measures.spectrum import MOST_PRODUCTS, Spectrum, spectrum
 
 MOST_DIRECTIONS = 4096
 """Values of the private images together, for which the derivative is taken one by one."""
+CHEAP = 2**24
+"""Products that take about two seconds of one core: so many are spent on explaining a negative without being asked."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,20 @@ class Identifiable:
 
 
 def identify(
-    victim: Victim, channel: Channel, x: Tensor, y: Targets, *, defenses: Sequence[Defense] = (), seed: int = 0
+    victim: Victim,
+    channel: Channel,
+    x: Tensor,
+    y: Targets,
+    *,
+    defenses: Sequence[Defense] = (),
+    seed: int = 0,
+    most: int = MOST_PRODUCTS,
 ) -> tuple[Identifiable, Tensor, Tensor]:
     """The facts, what is left of ``x`` (model space) without the lost directions, and for each pixel the share that is lost.
 
     Both are images in [0, 1]. The derivative is that of the channel at the truth, in float64, with dropout masks fixed. Of defenses, noise
-    counts as noise, what is withheld or pruned does not count, and clipping scales; others are refused.
+    counts as noise, what is withheld or pruned does not count, and clipping scales; others are refused. So are more than ``most`` products
+    of values and shared numbers, since the time grows with these.
     """
     if not isinstance(victim.space, Pixels):
         raise Inapplicable("directions are measured for images")
@@ -65,7 +76,7 @@ def identify(
             f"{x.numel()} values are too many directions to measure one by one (at most {MOST_DIRECTIONS})"
         )
     rounding = torch.finfo(victim.dtype).eps
-    exact = replace(victim, model=victim.model.double())
+    exact = replace(victim, model=copy.deepcopy(victim.model).double())
     known, plain = public(channel), [one for one in defenses if not isinstance(one, AddsNoise)]
     images, space = victim.space.decode(x).double(), victim.space
     low, high = space.bounds
@@ -76,9 +87,9 @@ def identify(
 
     kept = apply_defenses(exact, known, _detached(sent(images)), plain, rng=torch.Generator().manual_seed(seed))
     size = sum(value.numel() for value in kept.values())
-    if size * x.numel() > MOST_PRODUCTS:
+    if size * x.numel() > most:
         raise Inapplicable(
-            f"{x.numel()} values by {size} shared numbers are too many to measure (at most {MOST_PRODUCTS} products)"
+            f"{x.numel()} values by {size} shared numbers are too many to measure (at most {most} products)"
         )
     whole, whole_kept = (_norm(one) for one in (_detached(sent(images)), kept))
     factor = whole_kept / whole if any(isinstance(one, Clip) for one in plain) and whole else 1.0

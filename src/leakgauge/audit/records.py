@@ -12,11 +12,12 @@ from leakgauge.audit.bounds import Bound, Unbounded
 from leakgauge.audit.case import Case, Change, present_fields
 from leakgauge.audit.cause import TruthTest
 from leakgauge.audit.control import Control
-from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text, safe_command
+from leakgauge.audit.files import JsonLines, infinity_as_text, infinity_from_text, picture_in, safe_command
 from leakgauge.audit.identifiability import Identifiable
 from leakgauge.audit.migrate import migrated
 from leakgauge.audit.questions import Question
 from leakgauge.audit.scoring import Interval, Scores, values_in
+from leakgauge.audit.text_record import TextFacts
 from leakgauge.audit.typed import Misfit, typed
 from leakgauge.audit.verdict import Outcome, Verdict
 from leakgauge.channels.facts import LocalTraining
@@ -99,7 +100,8 @@ class Record:
     simulated client; of a captured update without the truth there are pictures, but neither scores nor a verdict. ``bound`` is what no
     attack can exceed; if there is none, ``unbounded`` says why, where that is known. ``certified`` says of each image, in the order of
     the pictures, whether the attack certified it exact without the truth; it is empty where the attack has no certificates.
-    ``identifiable`` says which directions of the images what was shared determines, where that was measured. On disk each score is
+    ``identifiable`` says which directions of the images what was shared determines, where that was measured. ``text`` is what was found
+    of sentences; such a record has no scores of images. On disk each score is
     ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case describes.
     """
 
@@ -140,6 +142,7 @@ class Record:
     unbounded: Unbounded | None = None
     certified: tuple[bool, ...] = ()
     identifiable: Identifiable | None = None
+    text: TextFacts | None = None
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -241,8 +244,16 @@ def _counted(record: Record, edit: evidence.Edit | None) -> Record:
     reason = f"withdrawn by {edit.author}: {edit.reason}"
     return replace(
         record, status="withdrawn", reason=reason, verdict=None, scores=None, null=None, baseline=None, start=None,
-        test=None, control=None,
+        test=None, control=None, text=None,
     )  # fmt: skip
+
+
+def drop(folder: Path, record: Record) -> None:
+    """Removes a record that another one of the same set-up, with other steps, takes the place of; its pictures go too."""
+    STORE.drop(folder, record.key)
+    for name in (*record.pictures.values(), *(frame.picture for frame in record.progress)):
+        if (path := picture_in(folder, name)) is not None:
+            path.unlink(missing_ok=True)
 
 
 def latest(found: Sequence[Record]) -> list[Record]:

@@ -38,19 +38,23 @@ from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Case, tries_enough
 from leakgauge.audit.control import Controls, Extent
 from leakgauge.audit.evaluate import ControlOf, Result, assess, assumed, certified_samples
+from leakgauge.audit.evaluate_text import evaluate_text
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
-from leakgauge.audit.identifiability import identify
+from leakgauge.audit.identifiability import CHEAP, identify
 from leakgauge.audit.null import null_run
 from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
+from leakgauge.audit.text_record import text_facts
 from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
-from leakgauge.core import Observation, Reconstruction, Trace, Victim
+from leakgauge.core import Observation, Reconstruction, Tokens, Trace, Victim
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.inversion.knowledge import gradient_alignment
+from leakgauge.measures.spectrum import MOST_PRODUCTS
+from leakgauge.measures.text import pair_sentences
 
 OnRecord = Callable[[Record], None]
 
@@ -82,14 +86,15 @@ def run_all(
     map: CaseMap = here,
     on_record: OnRecord | None = None,
     controls: Extent = "full",
-    directions: bool = False,
+    directions: bool | None = None,
 ) -> list[Record]:
     """Runs every case that has no record yet, or whose record is of a crash or withdrawn, and appends its record as soon as it is done.
 
     ``map`` may run cases elsewhere (``Processes``, ``OnRay``); records are written here, as they come, and put into the
     order of the cases at the end, so the file does not depend on who was faster. A killed run loses what was under way.
     Without ``controls`` no negative is evidence, because nobody knows whether the attack works where it must. With
-    ``directions`` records say which directions of the images are determined, which takes a derivative for each value of an image.
+    ``directions`` records say which directions of the images are determined, which takes a derivative for each value of an image; unless it
+    is given, records of negatives say so where that takes seconds.
     """
     done = {record.key: record for record in records.read(folder)} if resume and records.exists(folder) else {}
     todo = [case for case in cases if case.key() not in done or done[case.key()].broken]
@@ -123,7 +128,7 @@ class _Runner:
     load: Load
     folder: Path
     controls: Controls | None
-    directions: bool = False
+    directions: bool | None = None
 
     def __call__(self, case: Case) -> Record:
         return run_case(case, load=self.load, folder=self.folder, controls=self.controls, directions=self.directions)
@@ -133,7 +138,7 @@ class _Runner:
 
 
 def run_case(
-    case: Case, *, load: Load, folder: Path, controls: Controls | None = None, directions: bool = False
+    case: Case, *, load: Load, folder: Path, controls: Controls | None = None, directions: bool | None = None
 ) -> Record:
     """Attacks one case, its null run, the trivial baseline and, where nothing was found, its control, and judges.
 
@@ -143,24 +148,65 @@ def run_case(
     try:
         setup = set_up(case, load)
         data = setup.facts
+        if isinstance(setup.victim.space, Tokens):
+            return _text_record(case, setup, folder, began=began)
         victim = _described(setup, check_fits(setup))
         attacked = attack_case(case, setup, controls=controls)
         judged = _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
-        return _with_directions(judged, setup, folder) if directions else judged
+        explains = directions is None and judged.outcome is not None and not judged.outcome.leaks
+        return _with_directions(judged, setup, folder, asked=bool(directions)) if directions or explains else judged
     except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
         return _without_result(case, error, began=began, victim=victim, data=data)
 
 
-def _with_directions(record: Record, setup: Setup, folder: Path) -> Record:
-    """The record with what is identifiable in it, and pictures of what is left and what is lost; a note where that cannot be measured."""
+def _text_record(case: Case, setup: Setup, folder: Path, *, began: float) -> Record:
+    """Attacks a batch of sentences and judges it."""
+    (x, y), victim = setup.private(case), setup.victim
+    padding = getattr(victim.loss, "padding", None) or getattr(victim.model, "padding", None)
+    found = evaluate_text(
+        case.build_attack(),
+        victim,
+        case.build_channel(),
+        x,
+        y,
+        defenses=case.build_defenses(),
+        reveal=setup.reveal(case),
+        seed=case.seed,
+        public=setup.pool(case),
+        padding=padding,
+    )
+    order = pair_sentences(found.reconstruction.x.cpu(), x.cpu()).argsort()
+    return _record(
+        case,
+        "done",
+        began=began,
+        victim=_facts_of(victim, classes=0),
+        assumptions=found.assumptions,
+        verdict=found.verdict.plain(),
+        text=text_facts(found, x, tokens=setup.tokens, padding=padding),
+        **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
+    )
+
+
+def _with_directions(record: Record, setup: Setup, folder: Path, *, asked: bool) -> Record:
+    """The record with what is identifiable in it, and pictures of what is left and what is lost. Where that was ``asked`` for and cannot be
+    measured, a note says why; otherwise it is measured only where that is cheap.
+    """
     case = record.case
     x, y = setup.private(case)
     try:
         facts, left, lost = identify(
-            setup.victim, case.build_channel(), x, y, defenses=case.build_defenses(), seed=case.seed
+            setup.victim,
+            case.build_channel(),
+            x,
+            y,
+            defenses=case.build_defenses(),
+            seed=case.seed,
+            most=MOST_PRODUCTS if asked else CHEAP,
         )
     except Inapplicable as refusal:
-        return replace(record, notes=(*record.notes, f"directions were not measured: {refusal}"))
+        said = (f"directions were not measured: {refusal}",) if asked else ()
+        return replace(record, notes=(*record.notes, *said))
     pictures = save_pictures(case, {"kept": left.float().cpu(), "lost": lost.float().cpu()}, folder)
     return replace(record, identifiable=facts, pictures={**record.pictures, **pictures})
 

@@ -13,7 +13,7 @@ from leakgauge.audit import evidence
 from leakgauge.audit.case import SETUP, AuxiliaryImages, Case, PublicImages
 from leakgauge.audit.cause import Client
 from leakgauge.audit.evaluate import observe
-from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Victim
+from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Tokens, Victim
 from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.data.facts import USUAL, DataFacts
@@ -27,12 +27,17 @@ POOL = 200
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,) are the data the case takes its batch from; ``facts`` are about them."""
+    """``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,) are the data the case takes its batch from; ``facts`` are about them.
+
+    For a text model ``images`` are token ids (N, length), and ``labels`` are what it is asked for. ``tokens`` gives the pieces of text of
+    one sentence; without it ids are shown as numbers.
+    """
 
     victim: Victim
     images: Tensor
     labels: Tensor
     facts: DataFacts = USUAL
+    tokens: Callable[[Tensor], list[str]] | None = None
 
     def private(self, case: Case) -> tuple[Tensor, Tensor]:
         """The case's batch, in model space, on the victim's device."""
@@ -186,6 +191,10 @@ def one_of_each_class(labels: Tensor) -> Tensor:
 def check_fits(setup: Setup) -> int:
     """Number of classes. Refuses, in one sentence, a model that does not take the data or labels it cannot have."""
     victim = setup.victim
+    if isinstance(victim.space, Tokens):
+        raise BadInput(
+            f"{victim.name} reads text, and this command takes images; use leakgauge attack or leakgauge scan"
+        )
     probe = victim.to_input(victim.space.encode(setup.images[:2]))
     try:
         with torch.no_grad():

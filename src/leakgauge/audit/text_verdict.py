@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
+from leakgauge.audit.cause import Cause
 from leakgauge.audit.scoring import TextScores
-from leakgauge.audit.verdict import SHARE_FOR_FEASIBLE, Outcome
+from leakgauge.audit.verdict import SHARE_FOR_FEASIBLE, Check, Outcome, Verdict, Way
 from leakgauge.core import Assumption, Kind
 
 TextMetric = Literal["tokens", "exact", "rouge1", "rouge2", "rouge_l"]
@@ -48,7 +49,8 @@ class TextVerdict:
 
     Of ``sentences`` in the batch, ``exact`` are right in every token, ``reconstructed`` pass every check of ``RECONSTRUCTED``, and ``read``
     those of ``READ`` (whether reconstructed or not). ``certified`` are those that the attack itself proved, without the truth.
-    ``missed`` is the first check that failed, on the first sentence that failed one; None where all passed.
+    ``missed`` is the first check that failed, on the first sentence that failed one; None where all passed. ``cause`` says why nothing was
+    found, where nothing was: only information and knowledge make that evidence.
     """
 
     outcome: Outcome
@@ -59,6 +61,22 @@ class TextVerdict:
     read: int
     certified: int = 0
     missed: TextCheck | None = None
+    cause: Cause | None = None
+
+    def plain(self) -> Verdict:
+        """The same as the verdict on a batch of any kind: a sentence that is only read counts as glimpsed, by its tokens."""
+        only_read = self.read - min(self.read, self.reconstructed)
+        check = None if self.missed is None else Check(self.missed.metric, self.missed.margin, above=self.missed.above)
+        return Verdict(
+            self.outcome,
+            self.kind,
+            self.sentences,
+            self.reconstructed,
+            glimpsed={Way.TOKENS: only_read} if only_read else {},
+            missed=check,
+            certified=self.certified,
+            unit="sentence",
+        )
 
 
 def judge_text(
@@ -67,10 +85,13 @@ def judge_text(
     assumptions: Sequence[Assumption] = (),
     *,
     certified: int = 0,
+    cause: Cause = Cause.UNTESTED,
     to_reconstruct: Sequence[TextCheck] = RECONSTRUCTED,
     to_read: Sequence[TextCheck] = READ,
 ) -> TextVerdict:
-    """Applies the table sentence by sentence; ``null`` is scored on the same truths in the same order."""
+    """Applies the table sentence by sentence; ``null`` is scored on the same truths in the same order. ``cause`` is why the attack failed,
+    if it did.
+    """
     count = len(scores.rouge1)
     whole = [_failed(to_reconstruct, k, scores, null) for k in range(count)]
     read = [_failed(to_read, k, scores, null) for k in range(count)]
@@ -79,12 +100,21 @@ def judge_text(
     elif None in whole or None in read:
         outcome, decisive = Outcome.PARTIAL, whole
     else:
-        outcome, decisive = Outcome.INFEASIBLE, read
+        earned = cause in (Cause.INFORMATION, Cause.KNOWLEDGE)
+        outcome, decisive = Outcome.INFEASIBLE if earned else Outcome.INCONCLUSIVE, read
     kinds = {a.kind for a in assumptions}
     kind: Kind = "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
     missed = next((check for check in decisive if check is not None), None)
     return TextVerdict(
-        outcome, kind, count, int(sum(scores.exact)), whole.count(None), read.count(None), certified, missed
+        outcome,
+        kind,
+        count,
+        int(sum(scores.exact)),
+        whole.count(None),
+        read.count(None),
+        certified,
+        missed,
+        None if outcome.leaks else cause,
     )
 
 

@@ -76,11 +76,13 @@ class Way(StrEnum):
     STRUCTURE = "structure"
     LAYOUT = "layout"
     PIECES = "pieces"
+    TOKENS = "tokens"
 
 
 Metric = Literal[
-    "ssim", "psnr", "lpips", "reid", "layout", "layout_rank", "pieces_lead", "ssim_reduced", "psnr_reduced"
-]
+    "ssim", "psnr", "lpips", "reid", "layout", "layout_rank", "pieces_lead", "ssim_reduced", "psnr_reduced",
+    "tokens", "exact", "rouge1", "rouge2", "rouge_l",
+]  # fmt: skip
 Evidence = Literal["ssim", "layout", "pieces_lead"]
 """Metrics that can show what an attack saw."""
 
@@ -173,7 +175,7 @@ class Verdict:
     which they do. ``missed`` is the first check that failed, on the first image that failed one; None where all passed. ``cause`` says why
     nothing was found, or why that is no evidence; None for what leaks. ``lacks`` is what the adversary would need to know, where that is
     the cause. ``certified`` images are exact by a certificate of the attack, which needs no truth; if the result was
-    not ``compared`` with the truth, they alone count as reconstructed.
+    not ``compared`` with the truth, they alone count as reconstructed. ``unit`` is what the batch consists of.
     """
 
     outcome: Outcome
@@ -187,6 +189,7 @@ class Verdict:
     lacks: tuple[Knowledge, ...] = ()
     certified: int = 0
     compared: bool = True
+    unit: Literal["image", "sentence"] = "image"
 
     @property
     def evidence(self) -> Evidence:

@@ -8,23 +8,27 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from leakgauge.audit import evidence, records
-from leakgauge.audit.case import Case, accepted_options, with_steps
+from leakgauge.audit.case import Case, accepted_options
+from leakgauge.audit.control import Extent
 from leakgauge.audit.files import DRAFTS, PICTURES, write_whole
+from leakgauge.audit.pace import Pace
 from leakgauge.audit.phrasing import duration, few, plural
-from leakgauge.audit.plan import FILE, FINISH, Plan, Request, make_plan, save
+from leakgauge.audit.plan import FILE, Plan, save
+from leakgauge.audit.planner import Planner, ends
 from leakgauge.audit.questions import Question, answers, defenses, properties, split, training
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.questions.defenses import DefenseRecord
 from leakgauge.audit.questions.split import DECODER, FEATURES, CutRecord, ScanRun
 from leakgauge.audit.questions.training import train, trained
-from leakgauge.audit.questions.updates import Explanation, explain
+from leakgauge.audit.questions.updates import Explanation, explain, same_work
 from leakgauge.audit.records import Record
+from leakgauge.audit.request import Request
 from leakgauge.audit.run import CaseMap, Until, here, run_all
 from leakgauge.audit.session import Load, keep_evidence
 from leakgauge.audit.wording import result
@@ -70,14 +74,19 @@ class Unwatched:
     def ended(self, answer: Answer) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Run:
+    """``plan`` follows what is done with time that is left, of which ``planner`` knows."""
+
     plan: Plan
     folder: Path
     load: Load
     watcher: Watcher
     map: CaseMap | None
     until: float = math.inf
+    pace: Pace | None = None
+    done: int = 0
+    """Cases of updates that are attacked."""
 
 
 class _TimeIsOver(Exception):
@@ -108,14 +117,18 @@ def conduct(
         left.unlink(missing_ok=True)  # a killed process left it half-written; it never counted
     if isinstance(asked, Plan):
         _check_together(asked, folder)
-    plan = asked if isinstance(asked, Plan) else _planned(asked, folder=folder, load=load, began=began, watcher=watcher)
+    planner = None
+    if isinstance(asked, Plan):
+        plan = asked
+    else:
+        plan, planner = _planned(asked, folder=folder, load=load, began=began, watcher=watcher)
     watcher.planned(plan.estimates)
     if any(question not in answers.read(folder) for question in plan.questions):
         keep_evidence(folder, _sources(plan), load)
     until = math.inf
     if isinstance(asked, Request) and asked.budget is not None and asked.effort.leaves_open(asked.questions):
-        until = began + asked.budget - FINISH  # who resumes a run, or fixes the effort, wants all of it
-    return plan, run(plan, folder=folder, load=load, watcher=watcher, map=map, until=until)
+        until = ends(began, asked.budget)  # who resumes a run, or fixes the effort, wants all of it
+    return carry_out(plan, folder=folder, load=load, watcher=watcher, map=map, until=until, planner=planner)
 
 
 def _check_together(plan: Plan, folder: Path) -> None:
@@ -138,12 +151,13 @@ def _sources(plan: Plan) -> list[Case]:
     return [case for question in plan.questions if question not in plan.refusals for case in asked[question]]
 
 
-def _planned(request: Request, *, folder: Path, load: Load, began: float, watcher: Watcher) -> Plan:
+def _planned(request: Request, *, folder: Path, load: Load, began: float, watcher: Watcher) -> tuple[Plan, Planner]:
     """Makes the plan, without what an earlier attempt had measured; a user's mistake leaves nothing in the folder."""
     save(folder, request)
     _forget(folder)
     try:
-        plan = make_plan(request, load=load, folder=folder, began=began, on_question=watcher.planning)
+        planner = Planner(request, load, folder, began)
+        plan = planner.plan(watcher.planning)
     except CannotWrite:  # the user makes room and resumes
         raise
     except Exception:  # a mistake or a crash; what cannot be planned cannot be resumed either
@@ -151,7 +165,7 @@ def _planned(request: Request, *, folder: Path, load: Load, began: float, watche
         (folder / FILE).unlink(missing_ok=True)
         raise
     save(folder, plan)
-    return plan
+    return plan, planner
 
 
 def _forget(folder: Path) -> None:
@@ -164,17 +178,12 @@ def _forget(folder: Path) -> None:
 def explained(folder: Path, plan: Plan, *, models: Mapping[str, str] | None = None) -> Explanation | None:
     """Which single changes flip the verdict of the set-up that counts; kept with the run. None where it has no record."""
     found = records.read(folder) if records.exists(folder) else []
-    main = next((case for case in plan.every_case if _same(case, plan.request.main)), None)
+    main = next((case for case in plan.every_case if same_work(case) == same_work(plan.request.main)), None)
     if main is None or all(record.case.content_key() != main.content_key() for record in found):
         return None
     made = explain(found, main=main, models=models)
     write_whole(folder / EXPLANATION, json.dumps(made.summary(), indent=1).encode())
     return made
-
-
-def _same(case: Case, other: Case) -> bool:
-    """Whether they differ in nothing but the steps, which a budget may have planned."""
-    return with_steps(case, 1).content_key() == with_steps(other, 1).content_key()
 
 
 def run(
@@ -186,27 +195,79 @@ def run(
     map: CaseMap | None = None,
     until: float = math.inf,
 ) -> dict[Question, Answer]:
-    """Does what the plan says and is not done yet; returns what became of every question.
+    """As :func:`carry_out`, for a plan that stays as it is."""
+    return carry_out(plan, folder=folder, load=load, watcher=watcher, map=map, until=until)[1]
+
+
+def carry_out(
+    plan: Plan,
+    *,
+    folder: Path,
+    load: Load,
+    watcher: Watcher | None = None,
+    map: CaseMap | None = None,
+    until: float = math.inf,
+    planner: Planner | None = None,
+) -> tuple[Plan, dict[Question, Answer]]:
+    """Does what the plan says and is not done yet; returns the plan as it was carried out, and what became of every question.
 
     What is done is known from each question's own file, so the same call resumes a run that was stopped anywhere. A
     question that refuses or crashes is recorded as such, and the next one runs. ``map`` runs the cases of ``updates``
-    elsewhere. After the time ``until`` (perf_counter) nothing begins; what was left out is named.
+    elsewhere. After the time ``until`` (perf_counter) nothing begins; what was left out is named. Time that is left before that is
+    given to further steps and to what was left out, where the ``planner`` of the plan is at hand.
     """
     this = _Run(plan, folder, load, Unwatched() if watcher is None else watcher, map, until)
+    if planner is not None and until < math.inf and "updates" in plan.questions and plan.request.effort.steps is None:
+        this.pace = Pace(planner, folder, partial(_one_more, this), elsewhere=map is not None)
     known = answers.read(folder)
     for question in plan.questions:
-        before = known.get(question)
-        answer = _answered(this, question, before)
-        same = before is not None and before.status == answer.status
-        known[question] = answer = before if before is not None and same else answers.append(folder, answer)
-        this.watcher.ended(answer)
-    return {question: known[question] for question in plan.questions}
+        if this.pace is None or question not in plan.waiting:
+            _settle(this, question, known)
+    if this.pace is not None:
+
+        def ask(changed: Plan, question: Question) -> Plan:
+            this.plan = changed
+            _settle(this, question, known)
+            return this.plan
+
+        this.plan = this.pace.spend(this.plan, ask)
+        this.plan = replace(this.plan, notes=this.pace.planner.notes(this.plan))
+        save(folder, this.plan)
+        records.sort(folder, [case.key() for case in this.plan.every_case])
+        for question in plan.questions:
+            if question not in known or (question == "updates" and known[question].status == "refused"):
+                _settle(this, question, known)
+    return this.plan, {question: known[question] for question in plan.questions}
+
+
+def _settle(run: _Run, question: Question, known: dict[Question, Answer]) -> None:
+    """Answers a question and keeps what became of it."""
+    before = known.get(question)
+    answer = _answered(run, question, before)
+    same = before is not None and before.status == answer.status
+    known[question] = answer = before if before is not None and same else answers.append(run.folder, answer)
+    run.watcher.ended(answer)
+
+
+def _one_more(run: _Run, case: Case, controls: Extent) -> Record:
+    """Attacks one case and keeps its record."""
+    where: CaseMap = here if run.map is None else run.map
+    (record,) = run_all(
+        [case],
+        load=run.load,
+        folder=run.folder,
+        resume=True,
+        map=where,
+        on_record=partial(_attacked, run),
+        controls=controls,
+    )
+    return record
 
 
 def _answered(run: _Run, question: Question, before: Answer | None) -> Answer:
     if question in run.plan.refusals:
         return Answer(question, "refused", run.plan.refusals[question])
-    if before is not None and before.status == "refused":
+    if before is not None and before.status == "refused" and (run.pace is None or question != "updates"):
         return before
     began = time.perf_counter()
     if began > run.until and question != "updates":
@@ -230,35 +291,45 @@ def _answered(run: _Run, question: Question, before: Answer | None) -> Answer:
 
 
 def _updates(run: _Run) -> None:
-    cases = sorted(run.plan.every_case, key=lambda case: not _same(case, run.plan.request.main))  # first what counts
-    finished = 0.0
+    main = same_work(run.plan.request.main)
+    cases = sorted(run.plan.every_case, key=lambda case: same_work(case) != main)  # first what counts
     run.watcher.started("updates", len(cases))
-
-    def on_record(record: Record) -> None:
-        nonlocal finished
-        finished += 1
-        run.watcher.moved("updates", waiting + finished, f"{record.case.name}: {result(record)}")
-
-    def on_step(done: int, total: int) -> None:
-        run.watcher.moved("updates", waiting + finished + (1 - OTHER_THAN_ATTACK) * done / total, "")
-
     keys = _known_keys(run.folder)
-    waiting = sum(case.key() in keys for case in cases)
+    run.done = sum(case.key() in keys for case in cases)
     where: CaseMap = here if run.map is None else run.map
     timed = [case for case in cases if "steps" in accepted_options(case)]
     closed = [case for case in cases if case not in timed]  # seconds: here, and never left out
     run_cases = partial(
-        run_all, load=run.load, folder=run.folder, resume=True, on_record=on_record, controls=run.plan.controls
+        run_all,
+        load=run.load,
+        folder=run.folder,
+        resume=True,
+        on_record=partial(_attacked, run),
+        controls=run.plan.controls,
     )
-    with watching(on_step):
-        done = [*run_cases(closed), *run_cases(timed, map=Until(run.until, where))]
+    with watching(partial(_stepped, run)):
+        if run.pace is not None and run.map is None:
+            planned = [*timed[:1], *closed, *timed[1:]]
+            run.plan = run.pace.first_look(run.plan, [case for case in planned if case.key() not in keys])
+        else:
+            run_cases(closed)
+            run_cases(timed, map=Until(run.until, where))
     records.sort(run.folder, [case.key() for case in run.plan.every_case])
-    if len(done) < len(cases):
-        keys = {record.key for record in done}
-        late = [case.short_name() for case in cases if case.key() not in keys]
+    done = {record.key for record in records.read(run.folder)} if records.exists(run.folder) else set[str]()
+    late = [case.short_name() for case in run.plan.every_case if case.key() not in done]
+    if late:
         raise _TimeIsOver(
             f"{plural(len(late), 'set-up')} of {len(cases)} {'was' if len(late) == 1 else 'were'} not attacked ({few(late)})"
         )
+
+
+def _attacked(run: _Run, record: Record) -> None:
+    run.done += 1
+    run.watcher.moved("updates", run.done, f"{record.case.name}: {result(record)}")
+
+
+def _stepped(run: _Run, done: int, total: int) -> None:
+    run.watcher.moved("updates", run.done + (1 - OTHER_THAN_ATTACK) * done / total, "")
 
 
 def _known_keys(folder: Path) -> set[str]:

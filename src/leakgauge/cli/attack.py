@@ -157,7 +157,7 @@ def _attack(options: AttackOptions, case: Case) -> int:
 
     screen, load = Console(quiet=options.quiet), Session(find)
     with shown_progress(screen, case.name):
-        found = run_all([case], load=load, folder=options.folder, directions=options.directions)
+        found = run_all([case], load=load, folder=options.folder, directions=options.directions or None)
         keep_evidence(options.folder, [case], load)
     path = page.write(options.folder)
     screen.print(verdict_table(found))

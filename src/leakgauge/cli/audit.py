@@ -15,9 +15,10 @@ from leakgauge.errors import BadInput
 
 if TYPE_CHECKING:
     from leakgauge.audit.findings import Findings
-    from leakgauge.audit.plan import Plan, Request
+    from leakgauge.audit.plan import Plan
     from leakgauge.audit.questions import Question
     from leakgauge.audit.questions.answers import Answer
+    from leakgauge.audit.request import Request
     from leakgauge.audit.run import CaseMap
     from leakgauge.audit.session import Load
     from leakgauge.integrations.plan_file import PlanFile
@@ -116,8 +117,8 @@ def request_of(options: AuditOptions, written: PlanFile | None, *, load: Load, c
     The cases of a plan file (``written``) replace the usual ones; its first is the one that counts.
     """
     from leakgauge.audit.case import Case
-    from leakgauge.audit.plan import Effort, ask, ask_embedded
     from leakgauge.audit.questions import chosen
+    from leakgauge.audit.request import Effort, ask, ask_embedded
     from leakgauge.audit.timing import seconds_of
     from leakgauge.integrations import plan_file
     from leakgauge.integrations.setups import smaller

@@ -173,13 +173,14 @@ class ModelAndData(Run):
 
     model: str | None = arg(
         "[MODEL]",
-        "Embedded: cnn, vit or vgg. Yours: file.py:factory, package:factory, timm:NAME, timm32:NAME, hf:NAME, or a plan file "
-        "(audit.py, see leakgauge init). Prefix with attention_first: to rearrange a vision transformer (architecture A of "
+        "Embedded: cnn, vit or vgg. Yours: file.py:factory, package:factory, timm:NAME, timm32:NAME, hf:NAME (images or text), or "
+        "a plan file (audit.py, see leakgauge init). Prefix with attention_first: to rearrange a vision transformer (architecture A of "
         "APRIL).",
         default=None,
     )
     data: str | None = opt(
-        None, "Folder of images (DICOM too), .npz, idx or CIFAR-10 .bin file. Default: embedded images."
+        None,
+        "Folder of images (DICOM too), .npz, idx or CIFAR-10 .bin file; sentences as .txt. Default: embedded images.",
     )
     weights: Path | None = opt(None, "Weights to load into the model: a .safetensors or .pt file of tensors by name.")
     classes: int | None = opt(None, "Number of classes to build a timm or hf model for.")
@@ -248,14 +249,16 @@ class Threat(ModelAndData, Defended):
     )
     attack: str = opt("strongest", "Name of the attack; see leakgauge list. The default tries all that apply.")
     option: Sequence[str] = opt((), "Option of the attack, such as steps=1000 or restarts=4. Repeatable.")
-    reveal: Sequence[str] = opt((), "Give the adversary labels, buffers, auxiliary:64 or noisy_copy:0.5. Repeatable.")
+    reveal: Sequence[str] = opt(
+        (), "Give the adversary labels, buffers, defended, auxiliary:64 or noisy_copy:0.5. Repeatable."
+    )
     public: Path | None = opt(
         None, "Folder (or file) of images that the server holds, for attacks that learn a prior from them."
     )
 
     def case(self, *, default: str = "cnn", **more: Any) -> Case:
         """The case that the options describe; its parts are built once, to refuse a wrong option before anything runs."""
-        from leakgauge.audit.case import option_of
+        from leakgauge.audit.specs import option_of
 
         chosen: dict[str, Any] = {
             "attack": self.attack,

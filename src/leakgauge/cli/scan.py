@@ -59,7 +59,8 @@ class ScanOptions(ModelAndData, Defended, Resumable):
 def scan(options: ScanOptions) -> int:
     """Find where to cut a model between device and cloud: attack the features at every cut, then recommend one.
 
-    Without MODEL: the embedded vgg. The adversary learns from four fifths of the data; the rest is attacked.
+    Without MODEL: the embedded vgg. For a language model (hf:, with sentences as --data) it says which tokens of a prompt leak after each
+    block. The adversary learns from four fifths of the data; the rest is attacked.
     """
     from leakgauge.audit import evidence
     from leakgauge.audit.questions import split as store
@@ -67,6 +68,9 @@ def scan(options: ScanOptions) -> int:
     from leakgauge.audit.session import Session, keep_evidence
     from leakgauge.audit.timing import seconds_of
     from leakgauge.cli.run_folder import claimed, held, refuse_changes, refuse_unnamed_code, remember
+    from leakgauge.cli.scan_text import FILE as PROMPTS
+    from leakgauge.cli.scan_text import scan_text
+    from leakgauge.core import Tokens
     from leakgauge.integrations.setups import find
     from leakgauge.models.pretrained import PRETRAINED
     from leakgauge.report import page
@@ -97,11 +101,13 @@ def scan(options: ScanOptions) -> int:
         every=options.every_cut,
     )
     command = replace(options, model=case.model, epochs=epochs, attack_budget=budget).command()
-    files = (store.PLAN, store.FILE, store.CONCLUSION, page.FILE, FEATURES, ASKED, evidence.FILE)
+    files = (PROMPTS, store.PLAN, store.FILE, store.CONCLUSION, page.FILE, FEATURES, ASKED, evidence.FILE)
     refusal = "a scan; resume it with --resume, or choose another folder with --out"
     with claimed(folder, files, replace_old=options.out is None, refusal=refusal):
         load = Session(find)
         setup = load(replace(case, mode="eval"))
+        if isinstance(setup.victim.space, Tokens):
+            return scan_text(options, setup)
         plan = plan_scan(setup, case, asked, folder, command=command)
         remember(folder, options.asked())
         keep_evidence(folder, [case], load)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from leakgauge.audit.phrasing import duration, metric, plural
+from leakgauge.audit.phrasing import duration, metric, number, plural
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.records import Record
@@ -142,8 +142,28 @@ def attack_progress(screen: Console) -> Progress:
     )
 
 
+def text_table(found: Sequence[Record]) -> Table:
+    """The verdicts of cases on text, each with its ROUGE-1 beside that of the best guess without the update."""
+    table = Table(title=f"What {server_of(found)} could reconstruct")
+    for column in ("case", "ROUGE-1", "null", "exact", "verdict"):
+        table.add_column(column, overflow="fold")
+    for record in found:
+        name = shown(record.case.name)
+        if record.outcome is None or record.text is None:
+            table.add_row(name, "", "", "", shown(result(record)))
+            continue
+        mine, null = (
+            number(sum(one["rouge1"]) / len(one["rouge1"]), 2) for one in (record.text.scores, record.text.null)
+        )
+        exact = f"{record.text.verdict.exact} of {record.text.verdict.sentences}"
+        table.add_row(name, mine, null, exact, f"[{record.outcome.colour}]{record.outcome.label}[/]")
+    return table
+
+
 def verdict_table(found: Sequence[Record]) -> Table:
-    """The verdicts of cases, each with its PSNR beside that of the null run."""
+    """The verdicts of cases, each with its PSNR beside that of the null run; text has a table of its own."""
+    if any(record.text is not None for record in found):
+        return text_table(found)
     table = Table(title=f"What {server_of(found)} could reconstruct")
     for column in ("case", "PSNR", "null", "SSIM", "verdict"):
         table.add_column(column, overflow="fold")

@@ -232,11 +232,36 @@ class RowByRow(Protocol):
 
 
 @runtime_checkable
+class Explains(Protocol):
+    """A defense that says which signals it would have sent as the observed one; an adversary who knows the defense compares with these.
+
+    Both methods treat each row of the tensors as a separate message.
+    """
+
+    def replayed(self, plain: Signal, /) -> Signal:
+        """What the defense sends of ``plain``, without its random draws."""
+        ...
+
+    def nearest(self, plain: Signal, sent: Signal, /) -> Signal:
+        """The signal nearest to ``plain`` among those that the defense sends as ``sent``, up to its random draws."""
+        ...
+
+
+@runtime_checkable
 class AddsNoise(Protocol):
     """A defense that adds random noise, which no accountant turns into a guarantee."""
 
     def deviation(self, signal: Signal, /) -> float:
         """Standard deviation of the noise on one entry of ``signal``."""
+        ...
+
+
+@runtime_checkable
+class Doubtful(Protocol):
+    """A defense that may silently do less than its options say."""
+
+    def doubts(self, signal: Signal, /) -> tuple[str, ...]:
+        """What it fails to do to ``signal``, a sentence each; none if it does what it says."""
         ...
 
 
@@ -268,6 +293,7 @@ class Observation:
     buffers: Signal | None = None
     near: Tensor | None = None
     auxiliary: Tensor | None = None
+    defenses: tuple[Defense, ...] | None = None
     assumptions: tuple[Assumption, ...] = ()
 
     def __post_init__(self) -> None:
@@ -322,6 +348,22 @@ class Buffers:
             raise BadInput(f"{seen.channel!r} has no buffers to reveal; drop Buffers() from reveal")
         after = seen.channel.buffers(victim, x, y)
         return _assume(seen, "running statistics shared with the update", "deployable", buffers=after)
+
+
+@dataclass(frozen=True)
+class Defended:
+    """The defenses of the client, with their settings but not their random draws. A protocol is agreed on, and the code is public.
+
+    Ref: Balunović et al. 2022, breaking existing defenses — the adversary knows the defense mechanism
+    """
+
+    def __call__(
+        self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
+    ) -> Observation:
+        if not seen.defenses:
+            return seen
+        named = " + ".join(type(defense).__name__ for defense in seen.defenses)
+        return _assume(seen, f"defense known to the adversary ({named})", "deployable")
 
 
 @checked
@@ -413,7 +455,7 @@ def share(
                 if not victim.loss(victim(x), y).requires_grad:
                     raise BadInput(NO_GRADIENT)
     signal = apply_defenses(victim, channel, signal, defenses, rng=torch.Generator().manual_seed(secret))
-    seen = Observation(signal=signal, channel=channel)
+    seen = Observation(signal=signal, channel=channel, defenses=tuple(_bound(one, victim) for one in defenses))
     if victim.sent_by:
         seen = _assume(seen, f"server sends another model than the agreed one: {victim.sent_by}", "malicious")
     if updates and victim.mode == "eval" and victim.depends_on_mode():
@@ -422,6 +464,8 @@ def share(
     for known in reveal:
         with private_randomness(secret, victim.device):  # the same dropout masks as the signal's
             seen = known(seen, victim, x, y, rng=rng)
+    if not any(isinstance(known, Defended) for known in reveal):
+        seen = replace(seen, defenses=None)
     return replace(seen, channel=channel.public()) if isinstance(channel, KeepsSecrets) else seen
 
 
@@ -437,12 +481,17 @@ def _detach(signal: Signal) -> Signal:
     return found
 
 
+def _bound(defense: Defense, victim: Victim) -> Defense:
+    """The defense with the names of the victim's parameters, where it needs them."""
+    return defense.for_victim(victim) if isinstance(defense, NeedsVictim) else defense
+
+
 def apply_defenses(
     victim: Victim, channel: Channel, signal: Signal, defenses: Sequence[Defense], *, rng: torch.Generator
 ) -> Signal:
     """``signal`` after all defenses. Features are defended sample by sample, because each sample is a separate message."""
     for defense in defenses:
-        bound = defense.for_victim(victim) if isinstance(defense, NeedsVictim) else defense
+        bound = _bound(defense, victim)
         if isinstance(channel, PerSample) and isinstance(bound, RowByRow):
             signal = bound.by_row(signal, rng=rng)
         else:
@@ -463,7 +512,8 @@ class Trace:
 @dataclass(frozen=True)
 class Raced:
     """One run of an attack that tries several: what it is called, how many replays it took, and how well the result explains the
-    observation (``mismatch``: 0 is fully; None where that cannot be computed). ``refused`` is the reason where it does not apply.
+    observation (``mismatch``: 0 is fully; None where that cannot be computed). ``unseen`` is the mismatch of the tensors that this run was
+    not given, where some were held back to compare runs by. ``refused`` is the reason where it does not apply.
     """
 
     name: str
@@ -471,6 +521,7 @@ class Raced:
     mismatch: float | None = None
     refused: str = ""
     chosen: bool = False
+    unseen: float | None = None
 
 
 @checked(nan=True)

@@ -43,6 +43,14 @@ class _OfChannels(ABC):
             for name, t in signal.items()
         }
 
+    def replayed(self, plain: Signal, /) -> Signal:
+        """``plain`` without those channels."""
+        return self.by_row(plain, rng=torch.Generator())
+
+    def nearest(self, plain: Signal, sent: Signal, /) -> Signal:
+        """What was sent, and ``plain`` where that is zero."""
+        return {name: torch.where(t != 0, t, plain[name]) for name, t in sent.items()}
+
     def _kept(self, rows: Tensor, axis: int) -> Tensor:
         count = round(self.fraction * rows.shape[axis])
         if count == 0 or axis == 0:

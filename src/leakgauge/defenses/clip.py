@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
-from leakgauge.channels.rows import clip_rows
+from leakgauge.channels.rows import as_rows, clip_rows, column, row_norms
 from leakgauge.core import Signal
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
+
+ROUNDING = 1e-5
+"""A clipped signal is as long as the norm, up to this."""
 
 
 @example(norm=0.1, neutral={"norm": math.inf})
@@ -35,3 +38,16 @@ class Clip:
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         """The same with each row clipped by its own norm."""
         return clip_rows(signal, self.norm)
+
+    def replayed(self, plain: Signal, /) -> Signal:
+        """``plain``, clipped."""
+        return clip_rows(plain, self.norm)
+
+    def nearest(self, plain: Signal, sent: Signal, /) -> Signal:
+        """What was sent, times the factor of at least 1 that brings it nearest to ``plain``: clipping hides the length of what it
+        shortened. A signal shorter than the norm was not clipped."""
+        square = row_norms(sent).square()
+        along = torch.stack([as_rows(plain[n] * t).double().sum(1) for n, t in sent.items()]).sum(0)
+        longer = (along / square.clamp_min(torch.finfo(square.dtype).tiny)).clamp_min(1.0)
+        longer = torch.where(square >= (self.norm * (1 - ROUNDING)) ** 2, longer, 1.0)
+        return {name: t * column(longer, t) for name, t in sent.items()}

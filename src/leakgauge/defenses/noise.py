@@ -62,6 +62,14 @@ class _Noise(ABC):
         sigma = self.deviation(signal)
         return {name: t + sigma * self.unit(t, rng) for name, t in signal.items()}
 
+    def replayed(self, plain: Signal, /) -> Signal:
+        """``plain`` itself, the mean of what is sent."""
+        return plain
+
+    def nearest(self, plain: Signal, sent: Signal, /) -> Signal:
+        """What was sent. Noise of the same size on every entry makes the squared distance to it the likelihood of ``plain``."""
+        return sent
+
     @abstractmethod
     def unit(self, like: Tensor, rng: torch.Generator) -> Tensor:
         """Noise with deviation 1."""

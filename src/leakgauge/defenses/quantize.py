@@ -38,6 +38,21 @@ class Quantize:
         """The same with a separate largest value for each row of each tensor."""
         return {name: self._rounded(t) for name, t in signal.items()}
 
+    def replayed(self, plain: Signal, /) -> Signal:
+        """``plain``, rounded."""
+        return {name: self._rounded(t) for name, t in plain.items()}
+
+    def nearest(self, plain: Signal, sent: Signal, /) -> Signal:
+        """``plain``, moved into the bins around what was sent; no entry is beyond the largest, which is sent exactly."""
+        return {name: self._in_bins(plain[name], t) for name, t in sent.items()}
+
+    def _in_bins(self, plain: Tensor, sent: Tensor) -> Tensor:
+        if self.bits >= 32 or not sent.numel():
+            return sent
+        largest = column(as_rows(sent).abs().amax(1), sent)
+        half = largest / (2 ** (self.bits - 1) - 1) / 2
+        return torch.minimum(torch.maximum(plain, (sent - half).maximum(-largest)), (sent + half).minimum(largest))
+
     def _rounded(self, rows: Tensor) -> Tensor:
         if self.bits >= 32 or not rows.numel():
             return rows.clone()

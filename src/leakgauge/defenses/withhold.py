@@ -22,6 +22,14 @@ class WithholdNames:
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         return {name: t for name, t in signal.items() if name not in self.names}
 
+    def replayed(self, plain: Signal, /) -> Signal:
+        """``plain`` without the named tensors."""
+        return {name: t for name, t in plain.items() if name not in self.names}
+
+    def nearest(self, plain: Signal, sent: Signal, /) -> Signal:
+        """What was sent; nothing is known of the rest, and nothing is compared with it."""
+        return sent
+
     def by_row(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
         """Refuses: features contain no parameters to withhold."""
         raise BadInput("Withhold keeps parameters on the device, but features have none; mask channels instead")

@@ -1,4 +1,4 @@
-"""Mods of a Flower client: save what it sends, to be attacked later, and probe what that tells about its data."""
+"""Mods of a Flower client: save what it sends, to be attacked later, probe what that tells about its data, and stop what leaks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakgauge.core import Loss, Mode
+from leakgauge.channels import FedAvg
+from leakgauge.core import Loss, Mode, Space, Victim
 from leakgauge.errors import Inapplicable
 from leakgauge.integrations.captured import COUNT
 from leakgauge.integrations.captured_file import About, save_captured
+from leakgauge.integrations.gate import Gate, Refused
 from leakgauge.monitor import Log
 from leakgauge.monitor.guard import Guard
 from leakgauge.monitor.whitebox import Protection, WhiteBox, probe
@@ -145,6 +147,70 @@ def update_monitor(
         return reply
 
     return mod
+
+
+REFUSED = 403
+"""Code of the error that a server gets in place of an update that the gate refused."""
+
+
+def gate(
+    model: nn.Module,
+    keeper: Gate,
+    *,
+    space: Space,
+    batch: Pair | Callable[[Any], Pair],
+    loss: Loss = nn.functional.cross_entropy,
+    mode: Mode = "train",
+    local_steps: int = 1,
+    local_lr: float = 0.01,
+) -> Mod:
+    """A Flower mod that attacks every training reply on the client before it leaves, and refuses one that leaks.
+
+        app = ClientApp(mods=[gate(model, Gate(), space=Pixels(…), batch=(x, y)), LocalDpMod(…)])
+
+    ``batch`` are the samples (model space) that the client trained on, or a function of the context; ``model`` gives the architecture, and
+    its parameter names must be the arrays' keys. Put it first, so it sees what leaves. The server gets an error with code 403 for a
+    refused update, without a reason: that would be a fact about private data. A gate with a budget sends weights with its noise in
+    them; arrays that are no parameters (running statistics) are then set back to what the server sent, because no noise covers them.
+    """
+
+    def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
+        before = _weights(message) if _trains(message) else None
+        reply = call_next(message, context)
+        if before is None or reply.has_error():
+            return reply
+        after = _weights(reply)
+        sent = copy.deepcopy(model)
+        sent.load_state_dict(before, strict=False)
+        victim = Victim(sent, space, loss, mode)
+        names = [name for name in victim.parameters() if name in before and name in after]
+        if not names:
+            raise Inapplicable("the arrays of the message carry none of the model's parameter names")
+        update = {name: after[name] - before[name] for name in names}
+        x, y = batch(context) if callable(batch) else batch
+        try:
+            allowed = keeper(victim, update, x, y, channel=FedAvg(steps=local_steps, lr=local_lr))
+        except Refused:
+            from flwr.app import Error, Message
+
+            return Message(error=Error(code=REFUSED, reason="not sent"), reply_to=message)
+        if keeper.budget is not None:
+            _replace(
+                reply,
+                {name: before[name] for name in after if name in before} | {n: before[n] + allowed[n] for n in names},
+            )
+        return reply
+
+    return mod
+
+
+def _replace(message: Any, arrays: Mapping[str, Tensor]) -> None:
+    """Puts these values in place of the arrays of the same names."""
+    from flwr.app import ArrayRecord
+
+    for key, record in list(message.content.array_records.items()):
+        old = record.to_torch_state_dict()
+        message.content[key] = ArrayRecord({name: arrays.get(name, value) for name, value in old.items()})
 
 
 def _probe(

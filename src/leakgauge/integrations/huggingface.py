@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -39,14 +39,49 @@ class Logits(nn.Module):
 
 
 class TextLogits(nn.Module):
-    """A Hugging Face text model whose forward is ``token ids -> logits``; its names get the prefix ``model.``."""
+    """A Hugging Face text model whose forward is ``token ids -> logits``; its names get the prefix ``model.``.
 
-    def __init__(self, model: nn.Module) -> None:
+    Nothing attends to the id ``padding``, which fills short sentences. A decoder needs no mask for that: what follows a token does not
+    change what the model makes of it. A decoder can also go on from a ``memory`` of keys and values: with ``fill`` it adds ``ids`` to it,
+    otherwise all of ``ids`` are candidates for the next place.
+    """
+
+    def __init__(self, model: nn.Module, *, padding: int | None = None) -> None:
         super().__init__()
         self.model = model
+        self.padding = padding
+        inner = cast(Any, model).get_base_model() if hasattr(model, "get_base_model") else model  # peft's
+        self.continues = "past_key_values" in inspect.signature(inner.forward).parameters
 
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.model(input_ids=ids, return_dict=True).logits
+    def forward(self, ids: Tensor, memory: Any = None, fill: bool = False) -> Tensor:
+        given: dict[str, Any] = {}
+        if self.continues:
+            given = {"past_key_values": memory, "use_cache": memory is not None}
+            if memory is not None and not fill:
+                given |= self._beside(ids, memory.get_seq_length())
+        elif self.padding is not None:
+            given = {"attention_mask": (ids != self.padding).long()}
+        return self.model(input_ids=ids, return_dict=True, **given).logits
+
+    def _beside(self, ids: Tensor, place: int) -> dict[str, Tensor]:
+        """Every token at the same place: it attends to what is kept and to itself."""
+        rows, count = ids.shape
+        weight = next(p for p in self.model.parameters() if p.is_floating_point())
+        own = torch.eye(count, dtype=torch.bool, device=ids.device)
+        seen = torch.cat([own.new_ones(count, place), own], 1)
+        mask = weight.new_zeros(seen.shape).masked_fill(~seen, torch.finfo(weight.dtype).min)
+        return {
+            "attention_mask": mask.expand(rows, 1, -1, -1),
+            "position_ids": torch.full_like(ids, place),
+        }
+
+    def memory(self, of: Any = None) -> Any:
+        from transformers import DynamicCache
+
+        found = DynamicCache()
+        for number, layer in enumerate(() if of is None else of.layers):
+            found.update(layer.keys, layer.values, number)
+        return found
 
 
 def has_weights(folder: str | Path) -> bool:
@@ -63,7 +98,7 @@ def load(name: str, *, classes: int | None = None, seed: int = 0, pretrained: bo
     ever downloaded. Attention is the eager one, which can be differentiated twice. Mean and deviation are those of
     the folder's ``preprocessor_config.json``, whose scale of the pixels counts too, else 0.5.
     """
-    transformers = _transformers()
+    transformers = transformers_package()
     architectures = _architectures()
     path = Path(name)
     local = path.exists() and name not in architectures
@@ -99,24 +134,38 @@ def load_text(
     every token of the vocabulary at every place (masked for BERT and its kin, causal for GPT-2), as a rule with an
     output layer tied to the token embedding.
     """
-    transformers = _transformers()
-    architectures, automatic = _text_architectures(transformers, language_model=language_model)
     name = source if isinstance(source, str) else f"of {source.get('model_type')}"
-    settings: Mapping[str, Any] = {"model_type": source} if isinstance(source, str) else source
-    if isinstance(source, str) and source not in architectures and Path(source).exists():
-        settings = _read_json(Path(source) / "config.json" if Path(source).is_dir() else Path(source))
-    config = _configure(transformers, architectures, settings, source=name, classes=classes, kind_of="text")
+    settings = read_config(source) if isinstance(source, str) else source
+    with private_randomness(seed, torch.device("cpu")):
+        model = text_model(settings, name=name, classes=classes, language_model=language_model)
+    config = cast(Any, model).config
     places = config.to_dict().get("max_position_embeddings")  # XLNet's itself says -1
     if places is not None and length > places:
         raise BadInput(f"the configuration {name} has {places} positions, too few for sentences of {length} tokens")
-    with private_randomness(seed, torch.device("cpu")):
-        model = _build(automatic[config.model_type], config, source=name)
     if config.pad_token_id is None:  # such a model (GPT-2) takes no batches until it knows which token is no text
-        cast(Any, model).config.pad_token_id = -1
+        config.pad_token_id = -1
     return TextLogits(model), Tokens(length, config.vocab_size)
 
 
-def _transformers(extra: str = "huggingface") -> ModuleType:
+def read_config(source: str) -> dict[str, Any]:
+    """The settings of an architecture, a ``config.json`` or a folder with one."""
+    path = Path(source)
+    if path.is_dir():
+        return _read_json(path / "config.json")
+    return _read_json(path) if path.is_file() else {"model_type": source}
+
+
+def text_model(
+    settings: Mapping[str, Any], *, name: str, classes: int | None = None, language_model: bool = False
+) -> nn.Module:
+    """A text model with random weights."""
+    transformers = transformers_package()
+    architectures, automatic = _text_architectures(transformers, language_model=language_model)
+    config = _configure(transformers, architectures, settings, source=name, classes=classes, kind_of="text")
+    return _build(automatic[config.model_type], config, source=name)
+
+
+def transformers_package(extra: str = "huggingface") -> ModuleType:
     try:
         invite_torchvision()
         import transformers
@@ -135,6 +184,19 @@ def _architectures() -> dict[str, tuple[str, ...]]:
         name: (classes,) if isinstance(classes, str) else tuple(classes)
         for name, classes in NAMES.items()
         if name not in _NO_PIXELS
+    }
+
+
+def kinds_of_architectures() -> dict[str, Collection[str]]:
+    """Names of the architectures that classify images or text, or predict masked or next tokens."""
+    transformers_package()
+    from transformers.models.auto import modeling_auto as auto
+
+    return {
+        "image": auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        "classifier": auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        "masked": auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        "causal": auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     }
 
 
@@ -213,7 +275,7 @@ def _restore(transformers: ModuleType, config: Any, folder: Path) -> nn.Module:
     if not has_weights(folder):
         raise BadInput(f"{folder} holds no model.safetensors; pretrained weights are read from a local folder only")
     try:
-        with _quiet():
+        with quiet():
             model, info = transformers.AutoModelForImageClassification.from_pretrained(
                 folder,
                 config=config,
@@ -231,7 +293,7 @@ def _restore(transformers: ModuleType, config: Any, folder: Path) -> nn.Module:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Holds back transformers' progress bar and load report: what is wrong with the weights is raised instead."""
     from transformers.utils import logging
 

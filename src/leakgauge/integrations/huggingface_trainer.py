@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from leakgauge.integrations.huggingface import _transformers
+from leakgauge.integrations.huggingface import transformers_package
 from leakgauge.integrations.recorded import Watched
 from leakgauge.monitor import Monitor
 
@@ -29,7 +29,7 @@ def trainer_monitor(*, out: str | Path | None = None, **options: Any) -> Any:
     give ``log=trainer.log`` or a logger. Blocks end with the epoch. Checkpoints get a small file with the monitor's step, alarm
     and reports (nothing that derives from data), and a training resumed from one in ``output_dir`` continues from there.
     """
-    transformers = _transformers(extra="trainer")
+    transformers = transformers_package(extra="trainer")
     prefix = transformers.trainer_utils.PREFIX_CHECKPOINT_DIR
 
     def path_of(args: Any, state: Any) -> Path:

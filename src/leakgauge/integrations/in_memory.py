@@ -18,14 +18,14 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from leakgauge.audit import plan, records, whole
+from leakgauge.audit import records, whole
 from leakgauge.audit.advice import Advice, advise, to_do_as_text
 from leakgauge.audit.case import Case
 from leakgauge.audit.files import sole_writer, write_whole
 from leakgauge.audit.findings import Findings, read_findings
-from leakgauge.audit.plan import Effort
 from leakgauge.audit.questions import QUESTIONS, USUAL, Question
 from leakgauge.audit.records import Record
+from leakgauge.audit.request import Effort, ask
 from leakgauge.audit.session import Session, Setup, check_fits, one_of_each_class
 from leakgauge.audit.timing import seconds_of
 from leakgauge.audit.wording import statements
@@ -192,7 +192,7 @@ def run_audit(
     if budget is None and effort.leaves_open(wanted):
         raise BadInput("give a budget such as '10m', or options={'steps': …}, training_steps and epochs")
     load = Session(Held(setup))
-    request = plan.ask(
+    request = ask(
         base,
         load=load,
         questions=wanted,

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from leakgauge.audit.case import Case, accepted_options, default_data
 from leakgauge.core.randomness import private_randomness
+from leakgauge.data.sentences import Sentences
 from leakgauge.errors import BadInput
 from leakgauge.integrations.tensor_files import plain, refuse_unstored
 from leakgauge.integrations.user_code import called, function, import_file, place
@@ -143,8 +144,8 @@ def is_function(data: str) -> bool:
     return bool(colon) and source.endswith(".py") and name.isidentifier()
 
 
-def returned_data(spec: str, *, seed: int = 0) -> str | tuple[np.ndarray, np.ndarray, str]:
-    """What the function ``spec`` returns: the path or name of data, or images, labels and where they come from.
+def returned_data(spec: str, *, seed: int = 0) -> str | Sentences | tuple[np.ndarray, np.ndarray, str]:
+    """What the function ``spec`` returns: the path or name of data, sentences, or images (token ids), labels and where they come from.
 
     A relative path starts from the plan file's own folder, so the plan works from anywhere.
     """
@@ -158,13 +159,17 @@ def returned_data(spec: str, *, seed: int = 0) -> str | tuple[np.ndarray, np.nda
             return found
         case str() | Path():
             return str(Path(source).parent / found)
+        case list() if found and all(isinstance(one, str) for one in found):
+            return Sentences(tuple(found))
         case (x, y) if _like_an_array(x) and _like_an_array(y):
             return as_array(x, where), as_array(y, where), where
         case tuple() | list():
             got = f"{len(found)} things ({', '.join(type(part).__name__ for part in found[:4])})"
         case _:
             got = type(found).__name__
-    raise BadInput(f"{where} must return (images, labels) as tensors or arrays, or the path of data; got {got}")
+    raise BadInput(
+        f"{where} must return (images, labels) as tensors or arrays, a list of sentences, or the path of data; got {got}"
+    )
 
 
 def _like_an_array(value: object) -> bool:

@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.audit.case import REARRANGED
-from leakgauge.core import Loss, Pixels, Victim
+from leakgauge.core import Loss, Pixels, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.core.running import refuse_without_values, refuse_wrapped
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.families import attention_first, find_roles
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations import huggingface, timm
+from leakgauge.integrations.language import LanguageModel, is_text, load_language
 from leakgauge.integrations.tensor_files import read_tensors, with_weights
 from leakgauge.integrations.user_code import called, function, import_file, import_package, place
 from leakgauge.models.pretrained import PRETRAINED
@@ -26,11 +27,15 @@ FORMS = "file.py:factory, package.module:factory, timm:NAME, timm32:NAME (adapte
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A model, the images it takes where its source says so, and its loss where that is not cross entropy."""
+    """A model, what it takes where its source says so, and its loss where that is not cross entropy.
+
+    ``language`` is set for a text model that comes with a tokenizer.
+    """
 
     model: nn.Module
-    space: Pixels | None = None
+    space: Pixels | Tokens | None = None
     loss: Loss = F.cross_entropy
+    language: LanguageModel | None = None
 
     def __post_init__(self) -> None:
         refuse_wrapped(self.model)
@@ -42,8 +47,8 @@ def load_model(
 ) -> Loaded:
     """The model that ``spec`` names, with the tensors of the file ``weights`` if one is given.
 
-    A factory is called without arguments and returns a module, a module and its ``Pixels``, or a ``Victim`` (whose mode
-    does not count: the case decides on it); a module standing in the file under that name serves as well. Weights that
+    A factory is called without arguments and returns a module, a module and its ``Pixels`` or ``Tokens``, a ``LanguageModel``, or a
+    ``Victim`` (whose mode does not count: the case decides on it); a module in the file under that name serves as well. Weights that
     are drawn at random are drawn from ``seed``. A folder with safetensors given as ``hf:FOLDER`` is loaded with its
     weights. ``classes`` is for timm and Hugging Face, whose models come with a number of classes of their own, ``size`` (of the
     images) for timm; a factory decides for itself. ``attention_first:`` before any of these rearranges a transformer as
@@ -74,6 +79,8 @@ def _made(spec: str, *, seed: int, classes: int | None, size: int | None) -> Loa
         return Loaded(adapted.model, adapted.space)
     if spec.startswith("hf:") and name:
         name = spec.removeprefix("hf:")
+        if is_text(name):
+            return _of_language(load_language(name, classes=classes, seed=seed))
         return Loaded(*huggingface.load(name, classes=classes, seed=seed, pretrained=huggingface.has_weights(name)))
     if not source or not name:
         close = nearest(spec, PRETRAINED)
@@ -106,13 +113,19 @@ def rearranged(model: nn.Module) -> nn.Module:
         raise BadInput(f"{REARRANGED} needs a vision transformer: {refusal}") from refusal
 
 
+def _of_language(found: LanguageModel) -> Loaded:
+    return Loaded(found.model, None, found.loss, found)
+
+
 def _checked(made: object, where: str) -> Loaded:
     match made:
+        case LanguageModel():
+            return _of_language(made)
         case nn.Module():
             return Loaded(made)
-        case (nn.Module() as model, Pixels() as space):
+        case (nn.Module() as model, (Pixels() | Tokens()) as space):
             return Loaded(model, space)
-        case Victim(space=Pixels() as space):
+        case Victim(space=(Pixels() | Tokens()) as space):
             return Loaded(made.model, space, made.loss)
         case Victim():
             got = f"a Victim of {type(made.space).__name__}"
@@ -120,4 +133,6 @@ def _checked(made: object, where: str) -> Loaded:
             got = f"({', '.join(type(part).__name__ for part in made)})"
         case _:
             got = type(made).__name__
-    raise BadInput(f"{where} must return a torch.nn.Module, a module and its Pixels, or a Victim of images; got {got}")
+    raise BadInput(
+        f"{where} must return a torch.nn.Module, a module and its Pixels (or Tokens), a Victim or a LanguageModel; got {got}"
+    )

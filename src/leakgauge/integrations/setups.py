@@ -10,16 +10,18 @@ from torch import Tensor
 
 from leakgauge.audit.case import REARRANGED, Case
 from leakgauge.audit.session import Setup, check_fits, embedded, one_of_each_class
-from leakgauge.core import Pixels, Victim
+from leakgauge.core import Pixels, Tokens, Victim
 from leakgauge.data.arrays import from_arrays
 from leakgauge.data.embedded import fashion, photographs
 from leakgauge.data.facts import DataFacts
 from leakgauge.data.fit import Shape, fit
 from leakgauge.data.levels import Given, levels_of
 from leakgauge.data.reader import is_image_folder, read_given
+from leakgauge.data.sentences import Sentences, is_text_file, read_sentences
 from leakgauge.errors import BadInput
+from leakgauge.integrations.language import read_ids
 from leakgauge.integrations.plan_file import EMBEDDED, is_function, returned_data
-from leakgauge.integrations.resolve import filled, load_model, rearranged
+from leakgauge.integrations.resolve import Loaded, filled, load_model, rearranged
 from leakgauge.integrations.timm import adaptable
 from leakgauge.models.pretrained import PRETRAINED
 
@@ -47,10 +49,46 @@ def find(case: Case) -> Setup:
             return replace(small, victim=victim)
         return set_up_given(victim, data_of(case, cast(Shape, victim.space.shape)))
     loaded = load_model(case.model, seed=case.seed, classes=case.classes, weights=case.weights, size=case.size)
+    if loaded.language is not None or isinstance(loaded.space, Tokens):
+        return _text(case, loaded)
+    if is_text_file(case.data):
+        raise BadInput(f"{case.data} holds sentences, but {case.model} is no text model that comes with a tokenizer")
     given = data_of(case, cast(Shape, loaded.space.shape) if loaded.space is not None else None)
     space = loaded.space or Pixels(tuple(given.images.shape[1:]))
     victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
     return set_up_given(victim, given)
+
+
+def _text(case: Case, loaded: Loaded) -> Setup:
+    """A text model with sentences, or with ids as tensors where it has no tokenizer."""
+    data = case.data if not is_function(case.data) else returned_data(case.data, seed=case.seed)
+    language = loaded.language
+    if isinstance(data, Sentences) or (isinstance(data, str) and is_text_file(data)):
+        given = read_sentences(data) if isinstance(data, str) else data
+        if language is None:
+            raise BadInput(f"{case.model} has no tokenizer, so its data must be token ids; return them from data()")
+        ids, labels = read_ids(language, given)
+        x, y = language.private(ids, labels, seed=case.seed)
+        victim = replace(language.victim(ids.shape[1]), mode=case.mode, name=case.model)
+        return Setup(replace(victim, model=victim.model.to(case.device)), x, y, tokens=language.tokens)
+    if isinstance(data, str) or language is not None:
+        raise BadInput(
+            f"{case.model} reads text; give sentences, one a line, as --data FILE.txt, or let data() of a plan file return them"
+        )
+    x, y, where = data
+    ids, labels = torch.as_tensor(x), torch.as_tensor(y)
+    space = loaded.space
+    assert isinstance(space, Tokens)
+    if ids.is_floating_point() or ids.dim() != 2 or ids.shape[1] != space.length:
+        raise BadInput(
+            f"{where} must return token ids of shape (N, {space.length}), got {tuple(ids.shape)} {ids.dtype}"
+        )
+    if int(ids.min()) < 0 or int(ids.max()) >= space.vocab:
+        raise BadInput(
+            f"{where} returns ids from {int(ids.min())} to {int(ids.max())}; the model has {space.vocab} tokens"
+        )
+    victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
+    return Setup(victim, ids.long(), labels.long())
 
 
 def images_for(case: Case, shape: Shape) -> Tensor:
@@ -76,6 +114,8 @@ def data_of(case: Case, shape: Shape | None) -> Given:
     image of each class comes first, then the next ones, as in the embedded data.
     """
     data = case.data if not is_function(case.data) else returned_data(case.data, seed=case.seed)
+    if isinstance(data, Sentences):
+        raise BadInput(f"{case.data} returns sentences, but {case.model} takes images")
     if isinstance(data, tuple):
         x, y, source = data
         images, labels = from_arrays(x, y, source=source, shape=shape, resize=case.resize, window=case.window)

@@ -21,6 +21,7 @@ from leakgauge.engine import Exact, Observed, Precision
 from leakgauge.engine.fused import precision_name, rounds
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
+from leakgauge.inversion.defended import useful
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import (
@@ -257,6 +258,7 @@ class Matching:
                 snapshots.append(search.best_x.clone())
             if number in drops:
                 move.keep(drops[number], search.best)
+            search.begin(number, steps)
             if number == 0:
                 with explaining_once_only():
                     move(number)
@@ -318,9 +320,12 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         raise BadInput("there is no observation to attack")
     if isinstance(victim.space, Tokens):
         raise Inapplicable("matching follows a gradient, but token ids have none; use an attack on text")
-    if any(one.channel != seen[0].channel or batch_size(one) != batch_size(seen[0]) for one in seen):
+    if any(
+        (one.channel, one.defenses, batch_size(one)) != (seen[0].channel, seen[0].defenses, batch_size(seen[0]))
+        for one in seen
+    ):
         raise BadInput(
-            "observations attacked together must have the same channel and batch size; attack them one by one"
+            "observations attacked together must have the same channel, defenses and batch size; attack them one by one"
         )
     values = attack.restarts * len(seen) * batch_size(seen[0]) * math.prod(victim.space.shape)
     if values > MOST_VALUES:
@@ -362,6 +367,7 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         labels=torch.stack(known_labels) if known_labels else None,
         precision=attack.precision,
         draws=Draws.of(attack.restarts, observations=len(seen), seed=seed),
+        defenses=useful(seen[0].defenses),
     )
     return _Rows(
         problem,

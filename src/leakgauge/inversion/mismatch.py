@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.dropout import without_dropout
-from leakgauge.core import Observation, Targets, Victim
+from leakgauge.core import Observation, PerSample, Signal, Targets, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.core.spaces import Space
+from leakgauge.inversion.defended import explained_direction, useful
 
 SWAPS = 64
 """Replays that may be spent on giving labels to the images of a batch."""
@@ -23,7 +24,8 @@ def layer_mismatch(
 
         1 − cos(g, g*) = ½ ‖g / ‖g‖ − g* / ‖g*‖‖²
 
-    in float64, since the left side cancels where it matters. Every tensor counts the same: over all of them together the head would
+    where g* is what was sent, or, if the adversary knows the defenses, the signal nearest to g that explains it. In float64,
+    since the left side cancels where it matters. Every tensor counts the same: over all of them together the head would
     decide alone, and in a network of sigmoids its gradient fits long before the image does. A tensor that was sent as zeros is left out.
     The adversary computes this; nothing here knows the truth. Dropout is off, because the client's masks are unknown, unless ``masks`` is
     the seed that they are drawn from.
@@ -38,12 +40,26 @@ def _mismatch(
     steady = without_dropout(victim) if victim.mode == "train" and masks is None else victim
     with private_randomness(seed if masks is None else masks, victim.device):
         signal = seen.channel(steady, x, y)
+    targets = _targets(seen, signal)
     found = [
         _apart(signal[name].double().flatten(), target.to(signal[name].device).double().flatten())
-        for name, target in seen.signal.items()
+        for name, target in targets.items()
         if bool(target.any())
     ]
     return torch.stack(found).mean() if found else x.new_ones((), dtype=torch.float64)
+
+
+def _targets(seen: Observation, signal: Signal) -> Signal:
+    """What was sent, or what an adversary who knows the defenses compares ``signal`` with."""
+    defenses = useful(seen.defenses)
+    if not defenses:
+        return seen.signal
+    plain = {name: signal[name].detach() for name in seen.signal}
+    sent = {name: target.to(plain[name]) for name, target in seen.signal.items()}
+    if isinstance(seen.channel, PerSample):
+        return explained_direction(defenses, plain, sent)
+    each = explained_direction(defenses, *({n: t[None] for n, t in one.items()} for one in (plain, sent)))
+    return {name: t[0] for name, t in each.items()}
 
 
 def _apart(own: Tensor, target: Tensor) -> Tensor:

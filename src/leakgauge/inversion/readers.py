@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from leakgauge.core import Signal, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
+from leakgauge.core.running import output_at
 from leakgauge.errors import Inapplicable
 
 SAME = 1e-4
@@ -24,6 +25,23 @@ COLUMNS = "Conv1D"
 """GPT-2's linear layer in transformers, with a weight of shape (inputs, outputs)."""
 NUMBERS = 2**23
 """Numbers that one pass may hold in the inputs that are read (64 MiB)."""
+BESIDE = 1024
+"""Candidates for one place that are read beside each other."""
+
+
+@runtime_checkable
+class Continues(Protocol):
+    """A decoder that takes candidates for the next token with what it kept of those before: ``model(ids, memory, fill)``.
+
+    With ``fill`` it keeps beginnings (n, k) in the memory. Without, ``ids`` (n, candidates) are all read at place k, each by itself.
+    """
+
+    @property
+    def continues(self) -> bool: ...
+
+    def memory(self, of: Any = None) -> Any:
+        """Empty, or a copy of another one."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -68,6 +86,8 @@ class TextReader:
     causal: bool
     cuts: bool
     """Whether sentences may be shorter than the model's length."""
+    continues: bool = False
+    """Whether the model is a :class:`Continues` that reads the same if it goes on from a memory."""
 
     def read(self, ids: Tensor, reading: Reading, *, last: bool = False) -> Tensor:
         """Inputs (n, length, width) of a reading for ``ids`` (n, length), in float64; with ``last`` those of the last place, (n, width)."""
@@ -78,6 +98,30 @@ class TextReader:
             seen = inputs_of(self.victim, part, [reading.module])[reading.module]
             found.append((seen[:, length - 1] if last else seen[:, :length]).double())
         return torch.cat(found)
+
+    def read_next(self, starts: Tensor, candidates: Tensor, reading: Reading) -> Iterator[Tensor]:
+        """Inputs of a reading at the place after each of ``starts`` (m, k), for each of ``candidates`` (n,), in parts of (·, width).
+
+        All candidates of the first start come first. A model that continues runs the starts once, and candidates beside each other.
+        """
+        if len(candidates) == 0:
+            return
+        if not self.continues or starts.shape[1] == 0:
+            tried = torch.cat(
+                [starts.repeat_interleave(len(candidates), 0), candidates.repeat(len(starts))[:, None]], 1
+            )
+            for part in tried.split(max(1, NUMBERS // (tried.shape[1] * reading.width))):
+                yield self.read(part, reading, last=True)
+            return
+        model: Any = self.victim.model
+        for part in starts.split(max(1, NUMBERS // (len(candidates) * reading.width))):
+            memory = model.memory()
+            inputs_of(self.victim, part, [reading.module], memory=memory, fill=True)
+            found = [
+                inputs_of(self.victim, some.expand(len(part), -1), [reading.module], memory=model.memory(memory))
+                for some in candidates.split(BESIDE)
+            ]
+            yield torch.cat([one[reading.module] for one in found], 1).flatten(0, 1).double()
 
 
 def text_reader(victim: Victim, names: Sequence[str], *, seed: int) -> TextReader:
@@ -117,7 +161,18 @@ def text_reader(victim: Victim, names: Sequence[str], *, seed: int) -> TextReade
         readings.append(Reading(tuple(readers), first[name].shape[2], rows, alone, by_place))
     later = [one.module for one in readings if not one.alone]
     causal = all(_alike(first[name][:, :-1], ended[name][:, :-1]) for name in later)
-    return TextReader(victim, tuple(readings), causal, _takes_shorter(victim, ids, first, readings))
+    found = TextReader(victim, tuple(readings), causal, _takes_shorter(victim, ids, first, readings))
+    return replace(found, continues=_goes_on(found, ids, first))
+
+
+def _goes_on(reader: TextReader, ids: Tensor, whole: Mapping[str, Tensor]) -> bool:
+    model = reader.victim.model
+    later = [reading for reading in reader.readings if not reading.alone]
+    if not (isinstance(model, Continues) and model.continues and reader.causal and reader.cuts and later):
+        return False
+    begun = replace(reader, continues=True)
+    (last,) = begun.read_next(ids[:1, :-1], ids[0, -1:], later[0])
+    return _alike(last, whole[later[0].module][:1, -1].double())
 
 
 def _takes_shorter(victim: Victim, ids: Tensor, whole: Mapping[str, Tensor], readings: Sequence[Reading]) -> bool:
@@ -144,15 +199,23 @@ def own_ids(space: Tokens, count: int, *, seed: int) -> Tensor:
     return torch.stack(rows)
 
 
-def inputs_of(victim: Victim, ids: Tensor, modules: Sequence[str], *, seed: int = 0) -> dict[str, Tensor]:
-    """What the named modules read for ``ids``, as far as they read one vector per place and are run once; ends after the last of them."""
+def inputs_of(
+    victim: Victim, ids: Tensor, modules: Sequence[str], *, seed: int = 0, memory: Any = None, fill: bool = False
+) -> dict[str, Tensor]:
+    """What the named modules read for ``ids``, as far as they read one vector per place and are run once; ends after the last of them.
+
+    ``memory`` is that of a model that :class:`Continues`: ``ids`` are candidates for the next place, or with ``fill`` what it keeps.
+    """
     with (
         torch.no_grad(),
         private_randomness(seed, victim.device),
         _recording(victim.model, modules, tuple(ids.shape)) as (seen, calls, ending),
     ):
         try:
-            victim(victim.to_input(ids))
+            if memory is None:
+                victim(victim.to_input(ids))
+            else:
+                output_at(victim.model, victim.buffers(), victim.to_input(ids), memory, fill)
         except _Enough as end:
             if end is not ending:
                 raise

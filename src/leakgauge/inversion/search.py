@@ -8,14 +8,32 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.twice import refuse_once_only
-from leakgauge.core import Channel, PerSample, Victim
-from leakgauge.engine import Observed, Precision, Reference, Replayer, VmapReplay, choose, rows_that_fit, saved_bytes
+from leakgauge.core import Channel, Explains, PerSample, Victim
+from leakgauge.core.randomness import private_randomness
+from leakgauge.engine import (
+    Observed,
+    Precision,
+    Reference,
+    Replay,
+    Replayer,
+    VmapReplay,
+    choose,
+    rows_that_fit,
+    saved_bytes,
+)
 from leakgauge.errors import Inapplicable
+from leakgauge.inversion.defended import FIRST, DefendedReplay, trust
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.terms import Candidate, Term
 
 Rows = slice | Tensor
 """Which rows: a slice, or their indices."""
+
+
+KNOWN = {
+    True: "compared through the defense, which takes whole gradients",
+    False: "the defense is known, and loses so little that what was sent is compared with itself",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +50,8 @@ class Problem:
     labels: Tensor | None
     precision: Precision
     draws: Draws
+    defenses: tuple[Explains, ...] = ()
+    """Those that the adversary knows and compares through."""
 
     def take(self, rows: Rows) -> Problem:
         labels = None if self.labels is None else self.labels[rows]
@@ -61,14 +81,17 @@ class Search:
         self.latest = self.best.clone()
         self.best_x = x.detach().clone()
         self.best_logits = None if logits is None else logits.detach().clone()
+        self._final = self._weigh(x, logits) if problem.defenses and _reads_signal(problem) else 0.0
+        self._trust = torch.tensor(self._final, device=x.device)  # a tensor, since a recorded step reads it again
         self._replay, chosen = self._choose(x, logits)
         said = (term.note(problem.victim) for weight, term in problem.objective.parts() if weight)
-        self.notes = tuple(filter(None, [chosen, *said]))
+        known = KNOWN[bool(self._final)] if problem.defenses and self._replay is not None else ""
+        self.notes = tuple(filter(None, [chosen, known, *said]))
 
     def _choose(self, x: Tensor, logits: Tensor | None) -> tuple[Replayer | None, str]:
         problem = self.problem
         capture = problem.objective.captures(problem.victim)
-        if not capture and not any(w and term.reads_signal for w, term in problem.objective.parts()):
+        if not capture and not _reads_signal(problem):
             return None, "replay: none (blind run)"
         if not isinstance(problem.channel, PerSample):  # features are only differentiated once
             refuse_once_only(problem.victim.model)
@@ -76,7 +99,7 @@ class Search:
             reference = Reference(problem.victim, problem.channel, problem.observed, capture)
             return reference, "replay: reference (the solver moves one restart at a time)"
         y = problem.targets(None if logits is None else logits.detach(), slice(None))
-        formed = any(w and term.needs_gradients for w, term in problem.objective.parts())
+        formed = bool(self._final) or any(w and term.needs_gradients for w, term in problem.objective.parts())
         choice = choose(
             problem.victim, problem.channel, problem.observed, x.detach(), y, capture=capture, gradients=formed
         )
@@ -99,9 +122,38 @@ class Search:
     def objective(self, x: Tensor, logits: Tensor | None, rows: Rows) -> Tensor:
         replayed = None
         if self._replay is not None:
-            replayed = self._of(rows)(x, self.problem.targets(logits, rows))
+            replayed = self._known(self._of(rows)(x, self.problem.targets(logits, rows)), rows)
         group = min(len(x), self.problem.draws.restarts)  # fewer if only some rows are given
         return self.problem.objective(Candidate(x, self.problem.victim, replayed, group)).float()
+
+    def _weigh(self, x: Tensor, logits: Tensor | None) -> float:
+        """How far the bounds are trusted, from the signal of a random image; it is the same for every candidate."""
+        victim, channel = self.problem.victim, self.problem.channel
+        image = victim.to_input(victim.space.start(x.shape[1], torch.Generator().manual_seed(0)))
+        y = self.problem.targets(None if logits is None else logits.detach()[:1], slice(0, 1))[0]
+        with private_randomness(0, victim.device):
+            signal = channel(victim, image, y)
+        plain = {name: signal[name].detach() for name in self.problem.observed.signal}
+        if isinstance(channel, PerSample):
+            plain = {name: t[0] for name, t in plain.items()}
+        return trust(self.problem.defenses, plain)
+
+    def begin(self, number: int, steps: int) -> None:
+        """Called before each step of a search that knows the defenses: it compares with what was sent first, and through them later."""
+        if not self._final:
+            return
+        switch = int(FIRST * steps)
+        if number in (0, switch):
+            self._trust.fill_(self._final if number == switch else 0.0)
+            self.best.fill_(torch.inf)  # the objective is another one from here on
+
+    def _known(self, replayed: Replay, rows: Rows) -> Replay:
+        """The replay as an adversary compares it who knows the defenses."""
+        problem = self.problem
+        if not self._final:
+            return replayed
+        per_sample = isinstance(problem.channel, PerSample)
+        return DefendedReplay(replayed, problem.observed.take(rows), problem.defenses, self._trust, per_sample)
 
     def _of(self, rows: Rows) -> Replayer:
         """The replay for some rows only; it differs from the whole if each row has its own observation."""
@@ -127,6 +179,10 @@ class Search:
             measured = Search(self.problem.take(one), trial, label, together=False)
         kept = saved_bytes(lambda: measured.objective(trial, label, one), besides=self.problem.observed.signal.values())
         return rows_that_fit(len(x), kept, x.device)
+
+
+def _reads_signal(problem: Problem) -> bool:
+    return any(w and term.reads_signal for w, term in problem.objective.parts())
 
 
 def _column(flags: Tensor, like: Tensor) -> Tensor:

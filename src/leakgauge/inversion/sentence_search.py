@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 from leakgauge.inversion.readers import Reading, TextReader
 from leakgauge.inversion.row_spans import RowSpan
 
+MUCH_NEARER = 0.5
+"""A vector that is outside the span by more than this share of what a random one is, is taken for none of the inputs."""
 WIDER = 4
 """Beginnings that are kept at each place for each sentence; more than one are kept only if more fit."""
 
@@ -42,32 +44,48 @@ def by_place(
     """For a decoder: extends every beginning by every candidate of the next place and keeps those in the span.
 
     What a causal layer reads at a place depends on the tokens up to it, so each beginning is tested by itself. ``sets`` are the candidates
-    of each place. One that cannot be extended ends. With ``guess`` the nearest are kept whether or not they are in the span.
+    of each place. One that cannot be extended ends. With ``guess`` the nearest are kept whether or not they are in the span, as long as they
+    are much nearer than a random vector.
     """
     found, keep = Found(), WIDER * size
     starts = torch.zeros(1, 0, dtype=torch.long, device=span.basis.device)
     so_far = span.values.new_zeros(1)
     for at, candidates in enumerate(sets):
-        tried = torch.cat([starts.repeat_interleave(len(candidates), 0), candidates.repeat(len(starts))[:, None]], 1)
-        found.tested += len(tried)
-        vectors = reader.read(tried, reading, last=True) if len(tried) else span.basis[:0]
-        near = span.distance(vectors)
-        total = near + so_far.repeat_interleave(len(candidates))
-        chosen = torch.ones_like(near, dtype=torch.bool) if guess else span.outside(vectors) <= 1
-        came_from = torch.arange(len(starts), device=near.device).repeat_interleave(len(candidates))
-        if at and not guess:
-            for k in set(range(len(starts))) - set(came_from[chosen].tolist()):
-                found.add(starts[k], float(so_far[k]), fits=True)
-        rows = chosen.nonzero().flatten()
+        found.tested += len(starts) * len(candidates)
+        rows, near = _nearest(reader.read_next(starts, candidates, reading), span, guess=guess)
+        came_from, last = rows // max(1, len(candidates)), candidates[rows % max(1, len(candidates))]
+        if at:
+            for k in sorted(set(range(len(starts))) - set(came_from.tolist())):
+                found.add(starts[k], float(so_far[k]), fits=not guess)
+        total = near + so_far[came_from]
         if len(rows) > keep:
             found.crowded |= not guess
-            rows = rows[total[rows].argsort()[:keep]]
-        starts, so_far = tried[rows], total[rows]
-        if len(rows) == 0:
+            best = total.argsort()[:keep]
+            came_from, last, total = came_from[best], last[best], total[best]
+        starts, so_far = torch.cat([starts[came_from], last[:, None]], 1), total
+        if len(starts) == 0:
             break
     for k in so_far.argsort().tolist():
         found.add(starts[k], float(so_far[k]), fits=not guess)
     return found
+
+
+def _nearest(parts: Iterable[Tensor], span: RowSpan, *, guess: bool) -> tuple[Tensor, Tensor]:
+    """Which of the vectors, given in parts, are in the span (with ``guess``: near it), and their smooth distances."""
+    rows, near, begin = [], [], 0
+    for vectors in parts:
+        if guess:
+            distance = span.distance(vectors)
+            held = (distance <= MUCH_NEARER * span.random_distance).nonzero().flatten()
+            near.append(distance[held])
+        else:
+            held = span.holds(vectors).nonzero().flatten()
+            near.append(span.distance(vectors[held]))
+        rows.append(begin + held)
+        begin += len(vectors)
+    if not rows:
+        return torch.zeros(0, dtype=torch.long, device=span.basis.device), span.values[:0]
+    return torch.cat(rows), torch.cat(near)
 
 
 def by_descent(

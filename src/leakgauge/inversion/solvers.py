@@ -168,6 +168,18 @@ class Sign:
         return gradient.sign()
 
 
+@dataclass(frozen=True)
+class SignPerRestart:
+    """Only the sign counts, for those restarts r with ``signed[r]``."""
+
+    signed: tuple[bool, ...]
+
+    def __call__(self, gradient: Tensor, /) -> Tensor:
+        by_restart = gradient.unflatten(0, (-1, len(self.signed)))
+        rows = [by_restart[:, r].sign() if sign else by_restart[:, r] for r, sign in enumerate(self.signed)]
+        return torch.stack(rows, 1).flatten(0, 1)
+
+
 def check_steps(steps: int) -> None:
     if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
         raise BadInput(

@@ -100,6 +100,22 @@ class Sum(Term):
         return " + ".join(shown) or "nothing"
 
 
+@dataclass(frozen=True)
+class PerRestart(Term):
+    """weights[r] · term for restart r: several objectives in one batch. Restarts stay together, since their place says whose weight
+    counts."""
+
+    weights: tuple[float, ...]
+    term: Term
+    couples_restarts: ClassVar[bool] = True
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        values = self.term(at)
+        weights = self.weights[: len(values)]  # of a single row, when its memory is measured
+        by_restart = values.unflatten(0, (-1, len(weights)))
+        return torch.stack([w * by_restart[:, r] for r, w in enumerate(weights)], 1).flatten()
+
+
 def couples_restarts(objective: Term) -> bool:
     """Whether a summand with nonzero weight uses several restarts at once."""
     return any(weight and term.couples_restarts for weight, term in objective.parts())

@@ -3,6 +3,7 @@
 from leakgauge.models.cnn import CNN
 from leakgauge.models.lenet import LeNet
 from leakgauge.models.mlp import MLP
+from leakgauge.models.next_token import MaskedTokens, NextToken
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 from leakgauge.models.text import TextTransformer
 from leakgauge.models.vgg import VGG
@@ -14,6 +15,8 @@ __all__ = [
     "PRETRAINED",
     "VGG",
     "LeNet",
+    "MaskedTokens",
+    "NextToken",
     "TextTransformer",
     "ViT",
     "pretrained",

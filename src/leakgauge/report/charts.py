@@ -517,7 +517,8 @@ def _name(x: float, y: float, name: str) -> str:
 class Mark:
     """A numbered point. ``kind`` says what its shape and colour mean; ``low`` and ``high`` bound its place across.
 
-    ``front`` is whether no other point is better in every respect: those points are named, if there is room.
+    ``front`` is whether no other point is better in every respect: those points are named, if there is room. ``was`` is another height,
+    to which a line leads.
     """
 
     number: int
@@ -531,6 +532,7 @@ class Mark:
     low: float = math.nan
     high: float = math.nan
     front: bool = False
+    was: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -596,7 +598,13 @@ def _scatter(marks: Sequence[Mark], frame: Frame) -> list[str]:
     """
     spots = [(frame.x(one.x), frame.y(one.y)) for one in marks]
     placed = list(zip(marks, spots, strict=True))
-    spreads = [line(frame.x(m.low), y, frame.x(m.high), y, "spread") for m, (_, y) in placed if m.high > m.low]
+    spreads = [
+        part
+        for m, (x, y) in placed
+        if not math.isnan(m.was)
+        for part in (line(x, y, x, frame.y(m.was), "was"), line(x - 4, frame.y(m.was), x + 4, frame.y(m.was), "was"))
+    ]
+    spreads += [line(frame.x(m.low), y, frame.x(m.high), y, "spread") for m, (_, y) in placed if m.high > m.low]
     taken: list[Box] = [(x - m.size, y - m.size, x + m.size, y + m.size) for m, (x, y) in placed]
     leaders, labels = [], []
     for one, spot in sorted(placed, key=lambda pair: not pair[0].front):

@@ -10,9 +10,10 @@ import torch
 from leakgauge.audit.advice import advise
 from leakgauge.audit.case import Case
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.plan import Effort, Plan, Request
+from leakgauge.audit.plan import Plan
 from leakgauge.audit.questions import properties
 from leakgauge.audit.questions.properties import PROPERTIES, PropertyPlan, plan_properties, probe
+from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.session import Setup, embedded
 from leakgauge.audit.whole import conduct, run
 from leakgauge.audit.wording import property_sentence, statements
@@ -102,7 +103,7 @@ def test_what_is_told_becomes_advice(tmp_path):
 def test_a_budget_buys_as_many_updates_as_there_is_time_for(tmp_path):
     main = Case(model="cnn", mode="train", batch_size=4)
     request = Request(("properties",), main, (), (), main, Effort(), budget=1.0)
-    from leakgauge.audit.plan import make_plan
+    from leakgauge.audit.planner import make_plan
 
     with pytest.raises(BadInput, match="left out: it takes at least"):
         make_plan(request, load=small, folder=tmp_path, began=-1e6)

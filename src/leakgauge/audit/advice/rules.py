@@ -62,7 +62,7 @@ RULES: tuple[Rule, ...] = (
         when=conditions.use_defense,
         title="Consider {defense} on what you share.",
         why="It made this attack infeasible within {budget} ({after} instead of {before}) and cost {cost}. {membership} "
-        "The attack was not adapted to it, so this is not a guarantee.",
+        "The attack knew the defense. Another one may see more, so this is not a guarantee.",
     ),
     Rule(
         name="no_cheap_defense",

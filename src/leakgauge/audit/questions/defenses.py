@@ -1,8 +1,8 @@
 """What defenses buy: each defense and strength against the same attack, the same decoder and the same short training.
 
-A trial measures three things of one defense: how well the ordinary attack still reconstructs, how well a decoder still separates
-who was in the batch, and what accuracy a short training loses. Neither attack nor decoder is adapted to the defense.
-Each trial leaves one line of ``defenses.jsonl``.
+A trial measures three things of one defense: how well an attack that knows it still reconstructs (and how well it does without knowing
+it), how well a decoder still separates who was in the batch, and what accuracy a short training loses. The decoder is not adapted to the
+defense. Each trial leaves one line of ``defenses.jsonl``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, NotRequired, TypedDict
 import torch
 from torch import Tensor
 
+from leakgauge.audit.bounds import Mechanism, mechanism
 from leakgauge.audit.case import Case, accepted_options, present_fields, protects, with_steps
 from leakgauge.audit.cause import TruthTest
 from leakgauge.audit.files import JsonLines, infinity_as_text, safe_command
@@ -28,6 +29,7 @@ from leakgauge.audit.migrate import migrated_defense
 from leakgauge.audit.null import null_run
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions.defense_measures import (
+    DELTA,
     Releases,
     Training,
     accuracy,
@@ -49,9 +51,11 @@ from leakgauge.audit.typed import typed
 from leakgauge.audit.verdict import Evidence, Outcome, Verdict
 from leakgauge.channels import DPSGD
 from leakgauge.core import Assumption, Blindable, Kind, PerSample, Reconstruction
-from leakgauge.defenses import GaussianNoise
+from leakgauge.defenses import GaussianNoise, SVTPrivacy
 from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.families import find_roles
+from leakgauge.inversion.defended import useful
+from leakgauge.measures.rdp import spent_epsilon
 
 FILE = "defenses.jsonl"
 
@@ -97,7 +101,17 @@ def protected(case: Case, protections: Sequence[str]) -> Case:
         raise BadInput(f"{' + '.join(protections)} cannot be tried here: a step is private once, and by itself")
     plain = "" if protects(case.channel) else case.channel
     defenses = tuple(spec for spec in protections if not protects(spec))
-    return replace(case, name="", channel=channels[0] if channels else plain, defenses=defenses)
+    reveal = (*unadapted(case).reveal, *((KNOWN,) if defenses else ()))
+    return replace(case, name="", channel=channels[0] if channels else plain, defenses=defenses, reveal=reveal)
+
+
+KNOWN = "defended"
+"""What a case reveals to an adversary who knows the defense."""
+
+
+def unadapted(case: Case) -> Case:
+    """The case of an adversary who does not know the defense."""
+    return replace(case, reveal=tuple(spec for spec in case.reveal if spec != KNOWN))
 
 
 class Span(TypedDict):
@@ -145,8 +159,22 @@ class NotMeasured(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
+class Static:
+    """What the same attack sees without knowing the defense."""
+
+    verdict: Verdict
+    ssim: float
+    layout: float | None = None
+    pieces_lead: float | None = None
+
+
+@dataclass(frozen=True)
 class DefenseRecord:
     """Everything one trial of a defense produced. ``defenses`` is empty for the trial without any.
+
+    ``adapted``: the attack knew the defense, which older versions did not try. ``static`` is what it sees otherwise; None where that was
+    not tried, because nothing depends on it or the attack refused. ``epsilon`` is what one update spends at δ = 1e-5; None where the
+    defense gives no guarantee.
 
     ``scores``, ``null`` and ``baseline`` are as in :class:`leakgauge.audit.records.Record`; where the attack refused
     (``status`` refused), they are None and ``reason`` says why, while the other two measurements may still be there. The attack without
@@ -183,6 +211,9 @@ class DefenseRecord:
     finished: str = ""
     question: Question = "defenses"
     format: int = FORMAT
+    adapted: bool = True
+    static: Static | None = None
+    epsilon: float | None = None
 
     @property
     def name(self) -> str:
@@ -244,7 +275,7 @@ def to_json(record: DefenseRecord) -> dict[str, Any]:
 
 def from_json(fields: dict[str, Any]) -> DefenseRecord:
     """The record that was written down as these fields, in this format or an older one."""
-    known = with_infinity(migrated_defense(fields, FORMAT), SCORED)
+    known = {"adapted": False, **with_infinity(migrated_defense(fields, FORMAT), SCORED)}
     trial = dict(typed(Mapping[str, Any], known.get("trial"), "trial"))
     record = typed(DefenseRecord, {**known, "trial": {**trial, "case": present_fields(trial.get("case"))}})
     typed(ToldApart if "auc" in record.leakage else NotMeasured, record.leakage, "leakage")
@@ -308,6 +339,8 @@ FEWEST_TRAIN_STEPS, MOST_TRAIN_STEPS = 20, 200
 """Of the training under a defense; more steps than that would be a study of their own, and their time goes to the attack."""
 PRIVATE = 3.0
 """Time of a trial of DP-SGD in units of a plain one: 2 to 4 on the embedded models, batches of 1 to 16, one thread."""
+TWICE = 1.7
+"""Time of a trial whose attack runs with and without knowing the defense; training and decoding are done once."""
 TRAIN_SHARE = 0.45
 """Of the time of a trial, for training; the rest is the attack's."""
 STRONGEST = ("gaussian_noise:relative=10.0", "prune:0.99", "quantize:2", "dpsgd:clip=1.0,noise=1.0")
@@ -461,6 +494,7 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
         "channel": repr(case.build_channel()),
         "versions": versions(),
         "command": case.command(),
+        "epsilon": epsilon_of(case, sum(p.numel() for p in base.setup.victim.parameters().values())),
     }
     try:
         found = {**_attack(trial, base, folder, undefended), "leakage": _leakage(trial, base)}
@@ -482,6 +516,7 @@ def _attack(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | 
         return {"status": "refused", "reason": str(refusal)}
     return {
         "status": "done",
+        "static": _static(trial, base, plain) if depends_on_defense(trial.case) else None,
         "assumptions": found.assumptions,
         "scores": found.scores,
         "null": found.null,
@@ -491,6 +526,27 @@ def _attack(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | 
         "notes": found.reconstruction.notes,
         "pictures": save_pictures(trial.case, found.images, folder),
     }
+
+
+def epsilon_of(case: Case, entries: int) -> float | None:
+    """ε of one update of so many entries at δ = ``DELTA``, None without a guarantee. Filters with an accountant of their own have no δ."""
+    defenses = case.build_defenses()
+    own = [one.spent(entries) for one in defenses if isinstance(one, SVTPrivacy)]
+    if own:
+        return own[0]
+    found = mechanism(case.build_channel(), defenses)
+    return spent_epsilon(noise=found.noise, rate=1.0, steps=1, delta=DELTA) if isinstance(found, Mechanism) else None
+
+
+def depends_on_defense(case: Case) -> bool:
+    """Whether an attack that knows the defenses does something else than one that does not."""
+    return bool(useful(case.build_defenses()))
+
+
+def _static(trial: Trial, base: Base, leaks_undefended: bool | None) -> Static:
+    found = attack_case(unadapted(trial.case), base.setup, nothing=base.nothing, leaks_undefended=leaks_undefended)
+    layout, pieces = (found.scores.best(name) for name in ("layout", "pieces_lead"))
+    return Static(found.verdict, found.scores.mean("ssim"), layout, pieces)
 
 
 def _leakage(trial: Trial, base: Base) -> Mapping[str, Any]:
@@ -571,8 +627,12 @@ def fit_trials(
 
 
 def counted(trials: Sequence[Trial]) -> float:
-    """How many plain trials take as long: a step that clips every sample by itself takes longer."""
-    return sum(PRIVATE if protects(trial.case.channel) else 1.0 for trial in trials)
+    """How many plain trials take as long: a step that clips every sample by itself takes longer, and where it matters whether the attack
+    knows the defense, it runs twice."""
+    return sum(
+        PRIVATE if protects(trial.case.channel) else TWICE if depends_on_defense(trial.case) else 1.0
+        for trial in trials
+    )
 
 
 def cost_of_trials(setup: Setup, case: Case, *, load: Load) -> TrialCost:

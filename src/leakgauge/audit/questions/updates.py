@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from leakgauge.attacks import ATTACKS
-from leakgauge.audit.case import Case, Change, accepted_options, made_from, uses_of
+from leakgauge.audit.case import Case, Change, accepted_options, uses_of, with_steps
 from leakgauge.audit.records import Record
+from leakgauge.audit.specs import made_from
 from leakgauge.audit.verdict import Outcome
 from leakgauge.core import NoisyCopy, PerSample, SharesBuffers, Use, Victim
 from leakgauge.errors import BadInput
@@ -151,6 +152,11 @@ def ladder(
     return [one for one in every if one is case or one.first + one.images <= images]
 
 
+def same_work(case: Case) -> str:
+    """The same for cases that differ in nothing but the steps, which a budget may have planned."""
+    return with_steps(case, 1).content_key()
+
+
 @dataclass(frozen=True)
 class Step:
     """One single change, the record of the case that it leads to, and whether that flips the verdict."""
@@ -183,25 +189,49 @@ def explain(
 
     Cases count by what they do, whatever their names, so a grid explains itself as far as it is a ladder.
     """
-    by_content = {record.case.content_key(): record for record in records}
+    by_content = _by_content(records)
     base = main if main is not None else records[0].case if records else None
     found = None if base is None else by_content.get(base.content_key())
     if base is None or found is None:
         raise BadInput("there is no record to explain; run the audit with --explain first")
     steps = [
-        _step(changed.change, by_content[changed.content_key()], found.outcome)
+        _step(changed.change, other, found)
         for changed in changes(base, models=models)
-        if changed.change is not None and changed.content_key() in by_content
+        if changed.change is not None and (other := _found(changed, by_content)) is not None
     ]
     return Explanation(found, tuple(steps))
 
 
-def _step(change: Change, record: Record, base: Outcome | None) -> Step:
-    flips = False
-    if record.outcome is not None and base is not None:
-        difference = record.outcome.severity - base.severity if record.outcome.conclusive and base.conclusive else 0
-        flips = difference > 0 if change.kind == "relaxation" else difference < 0
-    return Step(change, record, flips)
+def _step(change: Change, record: Record, base: Record) -> Step:
+    pair = (record, base) if change.kind == "relaxation" else (base, record)
+    return Step(change, record, _leaks_more(*pair))
+
+
+def _by_content(records: Sequence[Record]) -> dict[str, Record]:
+    """Records by what their cases do, and by the same without the steps; of several that differ in steps alone, the one with most."""
+    ordered = sorted(records, key=lambda record: _steps(record) or 0)
+    exact = {record.case.content_key(): record for record in ordered}
+    return {same_work(record.case): record for record in ordered} | exact
+
+
+def _found(case: Case, by_content: Mapping[str, Record]) -> Record | None:
+    """The record of the case, or else of the same with other steps, since a budget may give a set-up more steps than another."""
+    return by_content.get(case.content_key()) or by_content.get(same_work(case))
+
+
+def _steps(record: Record) -> int | None:
+    found = record.case.options.get("steps")
+    return found if isinstance(found, int) else None
+
+
+def _leaks_more(leaking: Record, holding: Record) -> bool:
+    """Whether the first was shown to leak more than the second, which no smaller number of steps explains."""
+    more, less = leaking.outcome, holding.outcome
+    if more is None or less is None or not (more.conclusive and less.conclusive):
+        return False
+    spent, had = _steps(leaking), _steps(holding)
+    fair = spent is None or had is None or had >= spent
+    return fair and more.severity > less.severity
 
 
 @dataclass(frozen=True)
@@ -220,13 +250,13 @@ def flips(records: Sequence[Record]) -> tuple[RecordFlip, ...]:
     Cases are compared by what they do, not by their names. Each pair counts once.
     """
     judged = [record for record in records if record.status == "done" and record.outcome is not None]
-    by_content = {record.case.content_key(): record for record in judged}
+    by_content = _by_content(judged)
     found: dict[tuple[str, str], RecordFlip] = {}
     for record in judged:
         if record.change is not None or not _has_attack_of(record.case):
             continue
         for changed in changes(record.case):
-            other = by_content.get(changed.content_key())
+            other = _found(changed, by_content)
             if other is not None and changed.change is not None:
                 pair = (other, record) if changed.change.kind == "relaxation" else (record, other)
                 _add(found, changed.change.name, *pair, makes=other)
@@ -242,19 +272,14 @@ def _has_attack_of(case: Case) -> bool:
 
 
 def _same_but_model(case: Case, other: Case) -> bool:
-    alike = replace(other, name="", change=None, model=case.model) == replace(case, name="", change=None)
-    return alike and other.model != case.model
+    return same_work(replace(other, name="", model=case.model)) == same_work(case) and other.model != case.model
 
 
 def _add(
     found: dict[tuple[str, str], RecordFlip], change: str, leaking: Record, holding: Record, *, makes: Record
 ) -> None:
     """A pair counts where the easier one for the adversary leaks more; the other way round it is chance, not a flip."""
-    if leaking.outcome is None or holding.outcome is None or makes.outcome is None:
-        return
-    if not (leaking.outcome.conclusive and holding.outcome.conclusive):
-        return
-    if leaking.outcome.severity > holding.outcome.severity:
+    if makes.outcome is not None and _leaks_more(leaking, holding):
         found.setdefault((leaking.key, holding.key), RecordFlip(change, leaking, holding, makes.outcome))
 
 

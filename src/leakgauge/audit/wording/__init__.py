@@ -35,6 +35,7 @@ from leakgauge.audit.wording.data import NO_CLASSES as NO_CLASSES
 from leakgauge.audit.wording.data import read_at as read_at
 from leakgauge.audit.wording.defenses import cheapest as cheapest
 from leakgauge.audit.wording.defenses import cost_unknown as cost_unknown
+from leakgauge.audit.wording.defenses import guarantee as guarantee
 from leakgauge.audit.wording.defenses import on_defenses
 from leakgauge.audit.wording.defenses import points as points
 from leakgauge.audit.wording.defenses import seen as seen
@@ -42,6 +43,7 @@ from leakgauge.audit.wording.properties import on_properties
 from leakgauge.audit.wording.properties import property_sentence as property_sentence
 from leakgauge.audit.wording.protections import defense_words as defense_words
 from leakgauge.audit.wording.split import effort as effort
+from leakgauge.audit.wording.split import on_prompts as on_prompts
 from leakgauge.audit.wording.split import on_split
 from leakgauge.audit.wording.split import remedy as remedy
 from leakgauge.audit.wording.split import split_notes as split_notes
@@ -51,6 +53,7 @@ from leakgauge.audit.wording.statement import Tone as Tone
 from leakgauge.audit.wording.terms import LIMITS as LIMITS
 from leakgauge.audit.wording.terms import METRICS as METRICS
 from leakgauge.audit.wording.terms import OPTIONAL as OPTIONAL
+from leakgauge.audit.wording.terms import TEXT_METRICS as TEXT_METRICS
 from leakgauge.audit.wording.terms import interval as interval
 from leakgauge.audit.wording.training import TOO_SHORT as TOO_SHORT
 from leakgauge.audit.wording.training import alarm as alarm

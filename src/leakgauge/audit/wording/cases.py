@@ -34,7 +34,8 @@ def certificates(record: Record) -> str:
         return ""
     proven = [str(place) for place, one in enumerate(record.certified, start=1) if one]
     which = f" ({', '.join(proven)})" if proven and len(proven) < len(record.certified) else ""
-    return f"Certified exact without the truth: {len(proven)} of {plural(len(record.certified), 'image')}{which}."
+    unit = "image" if getattr(record, "text", None) is None else "sentence"
+    return f"Certified exact without the truth: {len(proven)} of {plural(len(record.certified), unit)}{which}."
 
 
 def labels_of(record: Record) -> str:
@@ -111,11 +112,12 @@ def server_of(records: Sequence[Record]) -> str:
 
 def case_sentence(record: Record) -> str:
     """The verdict of one set-up in one sentence; the rule and the reason of a refusal are shown beside it."""
+    what = "images" if record.text is None else "sentences"
     return {
-        "feasible": "An adversary with the knowledge listed below could reconstruct private images.",
-        "partial": "An adversary with the knowledge listed below could partially reconstruct private images.",
+        "feasible": f"An adversary with the knowledge listed below could reconstruct private {what}.",
+        "partial": f"An adversary with the knowledge listed below could partially reconstruct private {what}.",
         "inconclusive": f"Nothing was reconstructed, and that is no evidence: {_unproven(record)}.",
-        "infeasible_within_budget": f"No private image was reconstructed ({_budget(record)}): {_why(record)}.",
+        "infeasible_within_budget": f"No private {what.removesuffix('s')} was reconstructed ({_budget(record)}): {_why(record)}.",
         "refused": "The attack does not apply to this set-up and was not run, so there is no score.",
         "error": "The run broke before it could be judged, so there is no score.",
         "withdrawn": "The record was withdrawn after the run, so there is no score.",
@@ -223,7 +225,8 @@ def raced(record: Record) -> str:
 
 def _reached(one: Raced) -> str:
     effort = plural(one.steps, "step") if one.steps else "closed form"
-    return effort if one.mismatch is None else f"{effort}, mismatch {one.mismatch:.2g}"
+    held_back = "" if one.unseen is None else f", {one.unseen:.2g} on layers held back from it"
+    return effort if one.mismatch is None else f"{effort}, mismatch {one.mismatch:.2g}{held_back}"
 
 
 def described(record: Record) -> str:

@@ -24,6 +24,7 @@ LACKED: Mapping[Knowledge, str] = {
     Knowledge.LABELS: "the labels",
     Knowledge.MASKS: "the dropout masks",
     Knowledge.ORDER: "the order of the batches",
+    Knowledge.STATISTICS: "the client's own running statistics",
 }
 
 

@@ -49,6 +49,13 @@ def on_defenses(defenses: Defenses) -> Statement:
         if open_:
             reasons = by_cause([row.verdict for row in open_ if row.verdict is not None])
             said.append(f"{len(open_)} {'is' if len(open_) == 1 else 'are'} inconclusive: {reasons}.")
+        if defenses.unadapted:
+            names = ", ".join(row.name for row in defenses.unadapted)
+            said.append(f"Under {names} an attack failed that did not know the defense, which is no evidence.")
+        found = [row for row in rows if row.leaks and row.static is not None and not row.static.verdict.outcome.leaks]
+        if found:
+            names = ", ".join(row.name for row in found)
+            said.append(f"{names} stopped an attack that does not know the defense, but not one that does.")
         said += [broken] if (broken := broken_elsewhere(defenses)) else []
         said += [f"The cheapest effective defense is {best.name}, for {points(best)}."] if best else []
         if defenses.none_is_cheap:
@@ -60,6 +67,17 @@ def on_defenses(defenses: Defenses) -> Statement:
     budget = ", ".join([*parts, f"{duration(defenses.seconds)} in all"])
     assumed = by_kind(defenses.deployable, defenses.diagnostic)
     return Statement("defenses", asked, tone, badge, tuple(said), assumed, budget)
+
+
+def guarantee(record: DefenseRecord) -> str:
+    """What a defense promises for one update; nothing for the trial without one."""
+    if not record.defenses:
+        return ""
+    return (
+        "no guarantee"
+        if record.epsilon is None
+        else f"ε = {number(record.epsilon, 3 if record.epsilon < 100 else 0)} for one update"
+    )
 
 
 def members_despite(rows: Sequence[Defended]) -> list[str]:

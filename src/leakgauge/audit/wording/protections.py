@@ -33,6 +33,11 @@ _DEFENSES = {
     "quantize": "Quantisation",
     "dpsgd": "DP-SGD",
     "withhold": "Withheld",
+    "sign": "Signs only",
+    "percentile_privacy": "NVFlare PercentilePrivacy",
+    "svt_privacy": "NVFlare SVTPrivacy",
+    "exclude_vars": "NVFlare ExcludeVars",
+    "flower_local_dp": "Flower local privacy",
 }
 _STRENGTHS = {
     **{(noise, "relative"): "{} × gradient norm" for noise in ("gaussian_noise", "laplacian_noise")},

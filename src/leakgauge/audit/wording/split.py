@@ -9,6 +9,7 @@ from leakgauge.audit.phrasing import few, number, plural
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.wording.data import NO_CLASSES, data_notes
 from leakgauge.audit.wording.statement import Statement
+from leakgauge.split.prompts import PromptRisk
 
 
 def on_split(split: Split) -> Statement:
@@ -148,3 +149,17 @@ def split_notes(split: Split) -> list[str]:
             f"Decoders at {few(split.stopped)} stopped once they had shown the leak; more epochs would show more."
         )
     return [*notes, *(f"No score of {attack} at {cut}: {reason}." for attack, cut, reason in split.refused)]
+
+
+def on_prompts(best: PromptRisk | None) -> str:
+    """What a scan of a language model recommends."""
+    if best is None:
+        return (
+            "No cut is recommended: without noise prompts can be found token by token, and no noise that was tried hides half of their "
+            "tokens while the cloud keeps half of its predictions."
+        )
+    return (
+        f"Recommended: {plural(best.cut, 'block')} on the device and noise of {best.protection.noise:g} times the size of a feature's "
+        f"entry. An adversary who knows all other tokens named {best.genie_rate or 0:.0%} of them; the cloud keeps {best.agreement:.0%} of "
+        "its predictions."
+    )

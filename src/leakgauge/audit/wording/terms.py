@@ -59,3 +59,13 @@ def interval(measured: Measured, *, brackets: bool = True) -> str:
         return value
     spread = f"95 % CI {number(measured.low, 2)} to {number(measured.high, 2)}"
     return f"{value} ({spread})" if brackets else f"{value}, {spread}"
+
+
+TEXT_METRICS: Mapping[str, str] = {
+    "exact": "exact sentences",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rouge_l": "ROUGE-L",
+    "tokens": "tokens in their places",
+}
+"""Scores of sentences, from 0 to 1, in the order in which they are shown."""

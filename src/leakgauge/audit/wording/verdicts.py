@@ -15,7 +15,7 @@ from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
 if TYPE_CHECKING:
     from leakgauge.audit.evaluate import Result
 from leakgauge.audit.wording.causes import why
-from leakgauge.audit.wording.terms import CERTAIN_LABEL, METRICS, SEEN
+from leakgauge.audit.wording.terms import CERTAIN_LABEL, METRICS, SEEN, TEXT_METRICS
 
 
 def rule(verdict: Verdict) -> str:
@@ -27,10 +27,10 @@ def rule(verdict: Verdict) -> str:
     '2 of 4 images beat the null run (1 by layout alone); none is reconstructed, missed: re-identified at rank 1 or better (deployable)'
     """
     if not verdict.compared:
-        are = "image is" if verdict.images == 1 else "images are"
+        are = f"{verdict.unit} is" if verdict.images == 1 else f"{verdict.unit}s are"
         return f"{verdict.certified} of {verdict.images} {are} certified exact, without the truth ({verdict.kind})"
     missed = "" if verdict.missed is None else check(verdict.missed)
-    count = f"{verdict.reconstructed} of {plural(verdict.images, 'image')}"
+    count = f"{verdict.reconstructed} of {plural(verdict.images, verdict.unit)}"
     if verdict.reconstructed:
         passes = "passes" if verdict.reconstructed == 1 else "pass"
         reduced = f" ({verdict.at_reduced_size} at reduced size)" if verdict.at_reduced_size else ""
@@ -43,17 +43,26 @@ def rule(verdict: Verdict) -> str:
         beat = "beats" if seen == 1 else "beat"
         how = f" ({', '.join(alone)})" if alone else ""
         none = "it is not reconstructed" if verdict.images == 1 else "none is reconstructed"
-        return f"{seen} of {plural(verdict.images, 'image')} {beat} the null run{how}; {none}, missed: {missed} ({verdict.kind})"
+        return f"{seen} of {plural(verdict.images, verdict.unit)} {beat} the null run{how}; {none}, missed: {missed} ({verdict.kind})"
     if verdict.outcome.leaks:  # an old record of which the outcome alone is known
         return f"{verdict.outcome.label} ({verdict.kind})"
-    none = "the image does not beat" if verdict.images == 1 else f"none of {verdict.images} images beats"
+    none = (
+        f"the {verdict.unit} does not beat"
+        if verdict.images == 1
+        else f"none of {verdict.images} {verdict.unit}s beats"
+    )
     reason = why(verdict)
     if reason:
         reason = f"; {'because' if verdict.outcome.conclusive else 'no evidence:'} {reason}"
     return f"{none} the null run{f'; missed: {missed}' if missed else ''}{reason} ({verdict.kind})"
 
 
-_WAYS: Mapping[Way, str] = {Way.STRUCTURE: "SSIM", Way.LAYOUT: "layout", Way.PIECES: "patches"}
+_WAYS: Mapping[Way, str] = {
+    Way.STRUCTURE: "SSIM",
+    Way.LAYOUT: "layout",
+    Way.PIECES: "patches",
+    Way.TOKENS: "tokens in any order",
+}
 
 
 def check(what: Check) -> str:
@@ -70,6 +79,8 @@ def check(what: Check) -> str:
     if what.metric == "pieces_lead":
         than = f"patches of {bar}" if bar else "any other image"
         return f"patches fit the original better than {than}, by {what.margin:g}"
+    if what.metric in TEXT_METRICS:
+        return f"{TEXT_METRICS[what.metric]} at least {what.margin:g}{f' above {bar}' if bar else ''}"
     unit = " dB" if what.metric in ("psnr", "psnr_reduced") else ""
     side = "" if not bar else f" below {bar}" if what.metric == "lpips" else f" above {bar}"
     return f"{METRICS[what.metric][0]} at least {what.margin:g}{unit}{side}"
@@ -89,7 +100,7 @@ def quality(update: Update) -> str:
     """
     said = []
     verdict = update.verdict
-    if verdict is not None and not verdict.compared:
+    if verdict is not None and (not verdict.compared or verdict.unit == "sentence"):
         return counted(verdict)
     if verdict is not None and verdict.outcome is Outcome.PARTIAL and update.images > 1:
         said.append(counted(verdict))

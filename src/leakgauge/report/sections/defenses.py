@@ -14,7 +14,7 @@ from leakgauge.audit.phrasing import duration, metric, number, plural
 from leakgauge.audit.questions.defenses import DefenseRecord, evidence, worth_having
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
-from leakgauge.audit.wording import ENDINGS, Statement, cost_unknown, defense_words
+from leakgauge.audit.wording import ENDINGS, Statement, cost_unknown, defense_words, guarantee
 from leakgauge.report.charts import Mark, Plot, between, pictures, scatter_chart
 from leakgauge.report.sources import defense_anchor, of_defenses
 
@@ -42,6 +42,8 @@ def section(records: Sequence[DefenseRecord], folder: Path, statement: Statement
         "statement": statement,
         "unknown": cost_unknown(records),
         "training": _training(records),
+        "adapted": all(record.adapted for record in records if record.defenses),
+        "static": any(record.static is not None for record in records),
         "diagnostic": list(first.assumed("diagnostic")),
         "rows": rows,
         "measure": MEASURES[measure],
@@ -66,7 +68,10 @@ def _row(place: int, record: DefenseRecord, front: bool, measure: str, folder: P
     outcome = record.outcome
     if outcome is not None and math.isfinite(lost) and math.isfinite(seen):
         css, shape = f"mark {outcome}", SHAPES[outcome]
-        point = Mark(place, _short(named), lost, seen, css, outcome.label, shape, low=low, high=high, front=front)
+        known = math.nan if record.static is None else _number(getattr(record.static, measure))
+        point = Mark(
+            place, _short(named), lost, seen, css, outcome.label, shape, low=low, high=high, front=front, was=known
+        )
     picture = record.pictures.get("reconstruction")
     done = record.status == "done"
     return {
@@ -79,12 +84,14 @@ def _row(place: int, record: DefenseRecord, front: bool, measure: str, folder: P
         "reason": record.reason,
         "psnr": metric("psnr", _mean(record.scores, "psnr")) if done else "–",
         "seen": metric(measure, getattr(record, measure)) if done else "–",
+        "static": metric(measure, getattr(record.static, measure)) if done and record.static is not None else "",
         "null": metric(measure, getattr(replace(record, scores=record.null), measure)) if done else "",
         "auc": _rate(record.leakage.get("auc")),
         "tpr": _rate(record.leakage.get("tpr")),
         "accuracy": _rate(record.accuracy if "value" in record.accuracy else None, scale=100, places=1),
         "cost": _rate(cost or None, scale=100, places=1),
         "privacy": str(record.accuracy.get("privacy") or ""),
+        "guarantee": guarantee(record),
         "missing": [str(part["unknown"]) for part in (record.leakage, record.accuracy) if part.get("unknown")],
         "front": front,
         "point": point,
@@ -158,14 +165,19 @@ def _number(value: float | None) -> float:
 def defense_chart(marks: Sequence[Mark], *, uid: str, measure: str = "SSIM") -> Markup:
     """What the attack sees, by ``measure``, over accuracy lost in percentage points; lower left is better.
 
-    Whiskers are the intervals of the cost, cut off where the axis ends. Each verdict has its own shape and colour.
+    A line joins each mark to what the same attack sees without knowing the defense. Whiskers are the intervals of the cost, cut off where
+    the axis ends. Each verdict has its own shape and colour.
     """
     front = ", ".join(f"{one.number} {one.name}" for one in marks if one.front)
     kinds = {one.kind: f"{one.shape} {one.css}" for shape in SHAPES.values() for one in marks if one.shape == shape}
     keys = [(kind, (part,)) for kind, part in kinds.items()] + ([("Pareto front", ("line front",))] if front else [])
+    static = [one for one in marks if not math.isnan(one.was)]
+    keys += [("attack that does not know the defense", ("line was",))] if static else []
     costs = [0.0, *(one.x for one in marks)]
     span = max(max(costs) - min(costs), 2.0)
-    lowest = min([0.0, *(one.y for one in marks)]) - 0.07  # room for the label of the lowest mark
+    lowest = (
+        min([0.0, *(one.y for one in marks), *(one.was for one in static)]) - 0.07
+    )  # room for the label of the lowest mark
     plot = Plot(
         marks,
         between(min(costs) - 0.1 * span, max(costs) + 0.12 * span, about=6),
@@ -176,7 +188,9 @@ def defense_chart(marks: Sequence[Mark], *, uid: str, measure: str = "SSIM") -> 
         height=244,
     )
     said = "; ".join(
-        f"{one.number} {one.name}: {measure} {number(one.y, 2)}, {number(one.x, 1)} points of accuracy lost, {one.kind}"
+        f"{one.number} {one.name}: {measure} {number(one.y, 2)}"
+        + (f" ({number(one.was, 2)} without knowing the defense)" if one in static else "")
+        + f", {number(one.x, 1)} points of accuracy lost, {one.kind}"
         for one in marks
     )
     return scatter_chart(

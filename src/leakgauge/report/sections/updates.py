@@ -13,14 +13,16 @@ from markupsafe import Markup
 
 from leakgauge.audit import records as store
 from leakgauge.audit.bracket import bracket_rows, bracket_sentence, hidden_unit, scratch_sentence
-from leakgauge.audit.phrasing import MISSING, duration, memory, metric, plural, thousands
+from leakgauge.audit.phrasing import MISSING, duration, memory, metric, number, plural, thousands
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
+from leakgauge.audit.text_record import Mark, TextFacts
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import (
     ENDINGS,
     METRICS,
     OPTIONAL,
+    TEXT_METRICS,
     Statement,
     bound_sentence,
     captured_warnings,
@@ -114,13 +116,16 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "local_steps": 1 if record.local is None else record.local.steps,
         "defenses": list(case.defenses) if record.captured is None else ["not known"],
         "attack": case.attack,
+        "rouge": "" if record.text is None else _rouge(record.text),
         "psnr": _mean(record.scores, "psnr") if done else "–",
         "ssim": _mean(record.scores, "ssim") if done else "–",
         "lpips": _mean(record.scores, "lpips") if done else "–",
         "null_psnr": _mean(record.null, "psnr") if done else "–",
         "facts": _facts(record),
         "groups": groups,
-        "shows_truth": any(s["picture"].uri for g in groups for s in g["strips"] if s["kind"] == "truth"),
+        "text": _text(record) if done else None,
+        "shows_truth": record.text is not None
+        or any(s["picture"].uri for g in groups for s in g["strips"] if s["kind"] == "truth"),
         "frames": _frames(record, folder) if done else {"shown": [], "total": 0, "count": 1},
         "curve": _curve(number, record) if done else None,
         "bars": _bars(number, record) if done else None,
@@ -132,6 +137,38 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "restarts": _restart_table(record) if done else [],
         "source": case_anchor(number),
     }
+
+
+_MARKS: Mapping[Mark, str] = {"placed": "found in its place", "present": "found elsewhere", "missing": "not found"}
+
+
+def _text(record: Record) -> dict[str, Any] | None:
+    """Sentences side by side, token by token, and their scores."""
+    facts = record.text
+    if facts is None:
+        return None
+    certified = record.certified or (False,) * len(facts.sentences)
+    rows = [
+        {
+            "truth": list(zip(one.truth, one.truth_marks, strict=True)),
+            "found": list(zip(one.found, one.found_marks, strict=True)),
+            "exact": bool(facts.scores["exact"][k]),
+            "certified": certified[k],
+            "rouge": number(facts.scores["rouge_l"][k], 2),
+            "null": number(facts.null["rouge_l"][k], 2),
+        }
+        for k, one in enumerate(facts.sentences)
+    ]
+    metrics = [
+        (said, *(number(sum(side[name]) / len(side[name]), 2) for side in (facts.scores, facts.null)))
+        for name, said in TEXT_METRICS.items()
+    ]
+    return {"rows": rows, "metrics": metrics, "marks": _MARKS, "guesses": ", ".join(facts.guesses)}
+
+
+def _rouge(facts: TextFacts) -> str:
+    mine, null = (number(sum(side["rouge1"]) / len(side["rouge1"]), 2) for side in (facts.scores, facts.null))
+    return f"ROUGE-1 {mine}, null {null}; {facts.verdict.exact} of {plural(facts.verdict.sentences, 'sentence')} exact"
 
 
 def _mean(scores: Scores | None, name: str) -> str:

@@ -1,0 +1,86 @@
+"""How many tokens of a prompt the features of a language model give away at each cut, how noise bounds that, and what it costs.
+
+    python -m benchmarks.prompts --model FILE.gguf --sentences FILE.txt [--parts float32 coarse noise] [--prompts 10] [--cuts 1 2 4 ...]
+        [--out FILE] [--from FILE]
+
+Model and sentences as in ``benchmarks.language_models``. A prompt is the first 12 tokens of a sentence from number 1000 on (those with at
+least as many); the probe that orders the candidates is fitted on 96 sentences below that. Parts: ``float32``; ``coarse`` (bfloat16, int8
+with one step for the whole prompt); ``noise`` (0.3, 1, 3, 10 and 30 times the median size of a feature's entry; the genie is asked for 3
+places of each prompt, the attack runs 128 candidates for a token).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakgauge.data.sentences import read_sentences
+from leakgauge.integrations.language import load_language
+from leakgauge.split.prompts import Protection, scan_prompts
+
+TOKENS, PUBLIC, FITTED = 12, 1000, 96
+PARTS = {
+    "float32": (Protection(),),
+    "coarse": (Protection("bfloat16"), Protection("int8")),
+    "noise": tuple(Protection("noise", size) for size in (0.3, 1.0, 3.0, 10.0, 30.0)),
+}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """By cut and protection, as Markdown."""
+    lines = [
+        "| cut | sent | prompts | tokens found | prompts exact | genie (attack on the same places) | next token kept | kB per token "
+        "| MFLOP per token | CPU s |",
+        "|" + "---|" * 10,
+    ]
+    for row in rows:
+        sent = row["protection"]["sent"]
+        said = f"noise {row['protection']['noise']:g}" if sent == "noise" else sent
+        genie = f"{row['genie']} of {row['asked']} ({row['found_asked']})" if row["asked"] else "–"
+        lines.append(
+            f"| {row['cut']} | {said} | {row['prompts']} | {row['found']} of {row['tokens']} | {row['exact_prompts']} | {genie} | "
+            f"{row['agreement']:.0%} | {row['bytes'] / 1000:.1f} | {row['flops'] / 1e6:.0f} | {row['cpu_seconds']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model")
+    parser.add_argument("--sentences")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--prompts", type=int, default=10)
+    parser.add_argument("--cuts", nargs="+", type=int, default=[1, 2, 4, 8, 15, 30])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--from", dest="source", type=Path, help="print the table of an earlier --out file and stop")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.source is not None:
+        print(table([json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]))
+        return
+    found, texts = load_language(options.model), read_sentences(options.sentences).texts
+    encoded = (torch.tensor(found.tokenizer.encode(one)) for one in texts[PUBLIC:])
+    prompts = [ids[:TOKENS] for ids in encoded if len(ids) >= TOKENS][: options.prompts]
+    public = found.ids(texts[:FITTED], 2 * TOKENS)
+    victim = found.victim(2 * TOKENS)
+    rows: list[dict[str, Any]] = []
+    for part in options.parts:
+        for cut in options.cuts:
+            for protection in PARTS[part]:
+                began = time.process_time()
+                (risk,) = scan_prompts(victim, prompts, [cut], [protection], public=public, genie=3, tried=128)
+                rows.append({"part": part, **asdict(risk), "cpu_seconds": round(time.process_time() - began, 1)})
+                if options.out is not None:
+                    with options.out.open("a", encoding="utf-8") as stream:
+                        stream.write(json.dumps(rows[-1]) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
