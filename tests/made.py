@@ -10,15 +10,24 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import Defended, Update
 from leakgauge.audit.questions.defenses import DefenseRecord, Trial
+from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.audit.records import Record, VictimFacts
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
 from leakgauge.core import Assumption
+from leakgauge.measures.membership import Rate
 
 FEASIBLE, PARTIAL, INFEASIBLE = Outcome.FEASIBLE, Outcome.PARTIAL, Outcome.INFEASIBLE
 MISSED = Check("ssim", 0.38, above="zero")
 SIZE_KNOWN = Assumption("batch size known (4)", "deployable")
 EVAL_MODE = Assumption("client computes its update in eval mode", "diagnostic")
+
+
+TOLD = PropertyRecord(
+    name="bright", low=0.2, high=0.5, model="cnn", setting="train mode", batch=32, shadows=100, tests=100,
+    auc=Rate(0.9, 0.8, 0.95), tpr=Rate(0.4, 0.3, 0.5), blind=Rate(0.5, 0.4, 0.6), null_low=0.4, null_high=0.6, disjoint=40,
+)  # fmt: skip
+"""A property that an update tells."""
 
 
 def verdict(outcome: Outcome | str, *, images: int = 1, kind: str = "deployable", **facts: Any) -> Verdict:

@@ -115,6 +115,7 @@ PAPERS: dict[str, str] = {
     "van den Oord et al. 2018": "van den Oord, Li, Vinyals: *Representation Learning with Contrastive Predictive Coding*. 2018, arXiv:1807.03748",
     "van der Maaten and Hinton 2008": "van der Maaten, Hinton: *Visualizing Data using t-SNE*. Journal of Machine Learning Research 9, 2008",
     "Ville 1939": "Ville: *Étude critique de la notion de collectif*. Gauthier-Villars 1939",
+    "Vero et al. 2023": "Vero, Balunović, Dimitrov, Vechev: *TabLeak: Tabular Data Leakage in Federated Learning*. ICML 2023, arXiv:2210.01785",
     "Wainakh et al. 2022": "Wainakh, Ventola, Müßig, Keim, Garcia Cordero, Zimmer, Grube, Kersting, Mühlhäuser: *User-Level Label Leakage from Gradients in Federated Learning*. PoPETs 2022, arXiv:2105.09369",
     "Wang 2004": "Wang, Bovik, Sheikh, Simoncelli: *Image Quality Assessment: From Error Visibility to Structural Similarity*. IEEE Transactions on Image Processing, 2004",
     "Wedin 1973": "Wedin: *Perturbation theory for pseudo-inverses*. BIT Numerical Mathematics, 1973",

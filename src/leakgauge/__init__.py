@@ -15,16 +15,19 @@ if TYPE_CHECKING:
         Attack,
         Auxiliary,
         Buffers,
+        Category,
         Channel,
         Defense,
         Labels,
         NoisyCopy,
+        Number,
         Observation,
         Pixels,
         Reconstruction,
         Signal,
         Size,
         Space,
+        Table,
         Targets,
         Tokens,
         Victim,
@@ -37,8 +40,8 @@ __version__ = "0.2.0"
 
 _HOME = {
     "leakgauge.core": (
-        "Assumption", "Attack", "Auxiliary", "Buffers", "Channel", "Defense", "Labels", "NoisyCopy", "Observation", "Pixels",
-        "Reconstruction", "Signal", "Size", "Space", "Targets", "Tokens", "Victim", "share",
+        "Assumption", "Attack", "Auxiliary", "Buffers", "Category", "Channel", "Defense", "Labels", "NoisyCopy", "Number",
+        "Observation", "Pixels", "Reconstruction", "Signal", "Size", "Space", "Table", "Targets", "Tokens", "Victim", "share",
     ),
     "leakgauge.audit.evaluate": ("Result", "evaluate"),
     "leakgauge.integrations.in_memory": ("Run", "run_audit"),
@@ -47,7 +50,8 @@ _HOME = {
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - in the order a reader meets them
-    "Victim", "Pixels", "Tokens", "Space", "Signal", "Targets", "Channel", "Defense", "share", "Observation", "Assumption",
+    "Victim", "Pixels", "Tokens", "Table", "Number", "Category", "Space", "Signal", "Targets", "Channel", "Defense", "share",
+    "Observation", "Assumption",
     "Size", "Labels", "Buffers", "Auxiliary", "NoisyCopy", "Attack", "Reconstruction", "evaluate", "Result", "run_audit", "Run",
     "LeakgaugeError", "BadInput", "Inapplicable", "__version__",
 ]  # fmt: skip

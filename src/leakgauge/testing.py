@@ -20,16 +20,19 @@ from torch import Tensor, nn
 
 from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import score, score_text
+from leakgauge.audit.tables import score_table
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.channels.rows import row_norms
 from leakgauge.core import (
     Attack,
     Auxiliary,
+    Category,
     Channel,
     Defense,
     Explains,
     Mode,
     NeedsVictim,
+    Number,
     Observation,
     PerSample,
     Pixels,
@@ -37,6 +40,7 @@ from leakgauge.core import (
     Reveal,
     Signal,
     Size,
+    Table,
     Tokens,
     Victim,
     share,
@@ -73,10 +77,23 @@ TINY_TEXT: dict[str, Callable[[], nn.Module]] = {
 """The same for text: sentences of 8 tokens out of 60."""
 
 
+TINY_TABLE = Table(
+    (
+        Number("age", 0, 100, mean=40, std=15, whole=True),
+        Number("dose", 0, 8, mean=3, std=1.5),
+        Category("ward", ("a", "b", "c")),
+        Category("smoker", ("no", "yes"), mean=(0.7, 0.3), std=(0.46, 0.46)),
+    )
+)
+"""Rows of two numbers and two categories."""
+
+
 def tiny_victim(name: str, *, mode: Mode = "eval") -> Victim:
-    """A small victim of the named family on 12×12 grey images, or on sentences, of 4 classes."""
+    """A small victim of the named family on 12×12 grey images, on sentences, or on rows of a table, of 4 classes."""
     if name in TINY_TEXT:
         return Victim(TINY_TEXT[name](), Tokens(WORDS, VOCAB), mode=mode, name=name)
+    if name == "table":
+        return Victim(MLP(shape=TINY_TABLE.shape, hidden=(16,), classes=4), TINY_TABLE, mode=mode, name=name)
     return Victim(TINY[name](), Pixels((1, SIDE, SIDE), mean=(0.4,), std=(0.3,)), mode=mode, name=name)
 
 
@@ -96,9 +113,19 @@ def tiny_sentences(count: int) -> tuple[Tensor, Tensor]:
     return ids, torch.arange(count) % 4
 
 
+def tiny_rows(count: int) -> tuple[Tensor, Tensor]:
+    """Different rows of ``TINY_TABLE``, with distinct labels as far as there are enough classes."""
+    at = torch.arange(count, dtype=torch.float64)
+    rows = torch.stack([(23 + 17 * at) % 90, (1.3 + 2.1 * at) % 7, at % 3, (at + 1) % 2], 1)
+    return rows, torch.arange(count) % 4
+
+
 def tiny_case(name: str, *, count: int = 1, mode: Mode = "eval") -> tuple[Victim, Tensor, Tensor]:
     """Victim, x (model space) and y."""
     victim = tiny_victim(name, mode=mode)
+    if name == "table":
+        rows, labels = tiny_rows(count)
+        return victim, victim.space.encode(rows).float(), labels
     samples, labels = tiny_sentences(count) if name in TINY_TEXT else tiny_images(count)
     return victim, victim.space.encode(samples), labels
 
@@ -185,7 +212,8 @@ def check_attack(
 ) -> None:
     """Laws of an attack on a case that it should solve.
 
-    It must beat its null run by ``better_by`` dB of PSNR; on text by ``better_by`` times a tenth of the tokens that occur.
+    It must beat its null run by ``better_by`` dB of PSNR; on text by ``better_by`` times a tenth of the tokens that occur, on tables by as
+    many tenths of the cells.
     ``reveal`` is what it knows besides the signal.
     """
     seen = share(victim, channel or Gradient(), x, y, reveal=reveal)
@@ -196,6 +224,9 @@ def check_attack(
     if isinstance(victim.space, Tokens):
         assert first.x.dtype == x.dtype, "reconstruction does not hold token ids"
         assert torch.equal(victim.space.project(first.x), first.x), "reconstruction holds ids outside the vocabulary"
+    elif isinstance(victim.space, Table):
+        inside = victim.space.project(first.x)
+        assert torch.allclose(inside, first.x, atol=1e-4), "reconstruction holds values outside their columns"
     else:
         shown = victim.space.decode(first.x)
         assert shown.min() >= 0, "decoded reconstruction is below 0"
@@ -206,21 +237,24 @@ def check_attack(
     assert torch.equal(first.x, attack(victim, seen, seed=3).x), "the same seed must give the same result"
     null = null_run(attack, victim, seen, seed=3)
     ours, nothing = (_quality(r, victim, x, y) for r in (first, null))
-    assert ours >= nothing + better_by, (
-        f"{ours:.1f} {_UNIT[x.is_floating_point()]} do not beat the null run's {nothing:.1f}"
-    )
+    assert ours >= nothing + better_by, f"{ours:.1f} {_unit(victim)} do not beat the null run's {nothing:.1f}"
     with untouched(victim):
         _refuses(attack, victim, dataclasses.replace(seen, size=None))
     check_part(attack)
 
 
-_UNIT = {True: "dB", False: "tenths of the tokens"}
+def _unit(victim: Victim) -> str:
+    if isinstance(victim.space, Tokens):
+        return "tenths of the tokens"
+    return "tenths of the cells" if isinstance(victim.space, Table) else "dB"
 
 
 def _quality(result: Reconstruction, victim: Victim, x: Tensor, y: Tensor) -> float:
-    """Mean PSNR in dB, or tenths of the tokens found."""
+    """Mean PSNR in dB, or tenths of the tokens or cells found."""
     if isinstance(victim.space, Tokens):
         return 10 * score_text(result, x, y).recall
+    if isinstance(victim.space, Table):
+        return 10 * score_table(result, x, space=victim.space).accuracy
     return sum(score(result, x, y, space=victim.space).psnr) / len(x)
 
 

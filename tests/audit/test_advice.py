@@ -25,7 +25,7 @@ from leakgauge.audit.findings import (
     Updates,
 )
 from leakgauge.audit.questions import QUESTIONS
-from tests.made import FEASIBLE, defended, ended, update, verdict
+from tests.made import FEASIBLE, TOLD, defended, ended, update, verdict
 from tests.made import INFEASIBLE as HELD
 
 EVAL = ("client computes its update in eval mode",)
@@ -102,6 +102,7 @@ FIRES: dict[str, Findings] = {
     "nothing_to_defend": defenses(undefended=ended(BASE, HELD)),
     "decoders_too": split(decoder_epochs=0),
     "longer_monitoring": training(scored=7, peak=None, last=None),
+    "properties_told": Findings(properties=(TOLD,)),
     "repair_errors": updates(PLAIN, replace(PLAIN, number=7, status="error", reason="out of memory", verdict=None)),
     "resume": split(finished=False, recommended=None),
     "more_steps": updates(replace(PLAIN, steps=500)),
@@ -144,6 +145,7 @@ SILENT: dict[str, Findings] = {
     "nothing_to_defend": defenses(undefended=ended(BASE, "partial")),
     "decoders_too": split(decoder_epochs=1),
     "longer_monitoring": training(scored=8),
+    "properties_told": Findings(properties=(replace(TOLD, auc=replace(TOLD.auc, low=0.49)),)),
     "repair_errors": updates(PLAIN, replace(PLAIN, number=7, status="refused", reason="no head", verdict=None)),
     "resume": split(finished=True),
     "more_steps": updates(replace(PLAIN, steps=4800), SHORT),

@@ -21,7 +21,7 @@ from leakgauge.audit.findings import (
     Unanswered,
     Updates,
 )
-from leakgauge.audit.questions import QUESTIONS
+from leakgauge.audit.questions import USUAL
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
 from leakgauge.audit.wording import Statement, rule, statements
@@ -169,7 +169,7 @@ def test_tone_and_badge_follow_the_facts(question: str, scene: str):
 
 def test_every_question_has_a_statement_also_without_an_answer():
     found = statements(Findings(unanswered=(Unanswered("split", "too few images"), Unanswered("updates"))))
-    assert [one.question for one in found] == list(QUESTIONS)
+    assert [one.question for one in found] == list(USUAL)
     assert [one.state for one in found] == ["not_asked", "not_asked", "no_result", "not_asked"]
     assert {one.tone for one in found} == {"none"}
 

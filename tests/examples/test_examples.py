@@ -31,6 +31,17 @@ def decibels(text: str) -> list[float]:
     return [float(found) for found in re.findall(r"(-?\d+(?:\.\d+)?) dB", text)]
 
 
+def table_rows(said: str, out: Path) -> None:
+    first = (out / "patients.csv").read_text().splitlines()[1].split(",")
+    read = dict(part.split(": ") for part in (out / "first_row.txt").read_text().split(", "))
+    assert read["ward"] == first[3]
+    assert float(read["age"]) == float(first[0])
+    assert float(read["weight"]) == pytest.approx(float(first[1]), abs=0.01)
+    assert "a single row is certified exact" in said
+    found, guessed = (int(share) for share in re.findall(r"(\d+)%", said))
+    assert found > guessed + 20
+
+
 def text_tokens(said: str, out: Path) -> None:
     sentence = "the patient said that the new pills make the pain in the left knee worse at night"
     assert f"both tables: {sentence}\n" in (out / "read.txt").read_text()
@@ -146,6 +157,7 @@ def flower_simulation(said: str, out: Path) -> None:
 CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
+        table_rows,
         text_tokens,
         lora_finetuning,
         own_model,

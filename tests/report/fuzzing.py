@@ -24,7 +24,7 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.compare import compare
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.plan import Plan
-from leakgauge.audit.questions import answers, defenses, training
+from leakgauge.audit.questions import answers, defenses, properties, training
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.questions.defenses import Trial
 from leakgauge.audit.questions.training import TrainingPlan
@@ -33,7 +33,7 @@ from leakgauge.audit.verdict import Outcome
 from leakgauge.errors import BadInput
 from leakgauge.report import compare_page
 from leakgauge.report.page import render
-from tests.made import tried
+from tests.made import TOLD, tried
 
 from .eight_setups import make_record
 from .made_scan import make_scan
@@ -70,7 +70,8 @@ def make_run(folder: Path) -> Path:
     make_scan(folder)
     for spec, outcome in (("", Outcome.FEASIBLE), ("prune:0.9", Outcome.PARTIAL)):
         defenses.append(folder, tried(spec, outcome))
-    asked = Request(("updates", "training", "split", "defenses"), case, (case,), (), case, Effort())
+    properties.STORE.append(folder, TOLD)
+    asked = Request(("updates", "training", "split", "defenses", "properties"), case, (case,), (), case, Effort())
     planned = Plan(
         asked, (case,), (), TrainingPlan(case, 10, 2, 4, "x"), 3, (Trial(case, 5),), {}, {"updates": 1.5}, 2.0, ("a",)
     )

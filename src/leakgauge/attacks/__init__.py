@@ -34,6 +34,8 @@ from leakgauge.attacks.r_gap import r_gap as r_gap
 from leakgauge.attacks.relu_batches import relu_batches as relu_batches
 from leakgauge.attacks.strongest import Strongest as Strongest
 from leakgauge.attacks.strongest import strongest as strongest
+from leakgauge.attacks.tableak import tableak as tableak
+from leakgauge.attacks.tables import tables as tables
 from leakgauge.attacks.tag import tag as tag
 from leakgauge.attacks.tag_read_labels import tag_read_labels as tag_read_labels
 from leakgauge.attacks.token_positions import token_positions as token_positions
@@ -64,6 +66,8 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "bag_of_tokens": bag_of_tokens,
     "token_positions": token_positions,
     "token_spans": token_spans,
+    "tableak": tableak,
+    "tables": tables,
     "feature_matching": feature_matching,
     "feasibility": feasibility,
     "huang": huang,

@@ -33,6 +33,7 @@ from leakgauge.core import (
     Reveal,
     Signal,
     Size,
+    Table,
     Tokens,
     Victim,
     apply_defenses,
@@ -205,6 +206,8 @@ def assess(
     """
     if isinstance(victim.space, Tokens):
         raise BadInput("token ids are no image; use evaluate_text, or compare them with score_text")
+    if isinstance(victim.space, Table):
+        raise BadInput("rows of a table are no image; use evaluate_table, or compare them with score_table")
     found = attack(victim, seen, seed=seed)
     attack = attack if found.by is None else found.by
     nothing = null_run(attack, victim, seen, seed=seed) if nothing is None else nothing

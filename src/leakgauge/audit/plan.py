@@ -16,6 +16,7 @@ from leakgauge.audit.control import Extent
 from leakgauge.audit.files import json_text, read_json, write_whole
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions.defenses import Trial
+from leakgauge.audit.questions.properties import PropertyPlan
 from leakgauge.audit.questions.training import TrainingPlan
 from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.typed import Misfit, typed
@@ -47,6 +48,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     controls: Extent = "full"
     waiting: Mapping[str, float] = field(default_factory=dict)
+    properties: PropertyPlan | None = None
 
     @property
     def questions(self) -> tuple[Question, ...]:

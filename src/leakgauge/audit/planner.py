@@ -21,6 +21,13 @@ from leakgauge.audit.pricing import alike, costs, estimated
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions import split as scan_records
 from leakgauge.audit.questions.defenses import Trial, cost_of_trials, counted, fit_trials, plan_trials
+from leakgauge.audit.questions.properties import (
+    FEWEST_UPDATES,
+    PROPERTIES,
+    UPDATES,
+    plan_properties,
+    seconds_of_update,
+)
 from leakgauge.audit.questions.split import SHARE, Asked, ScanRun, plan_scan
 from leakgauge.audit.questions.training import FEWEST_STEPS as FEWEST_TRAINING
 from leakgauge.audit.questions.training import MOST_STEPS as MOST_TRAINING
@@ -31,9 +38,9 @@ from leakgauge.audit.session import Load, Setup, check_fits, set_up
 from leakgauge.audit.timing import Cost, elapsed
 from leakgauge.errors import BadInput, Inapplicable
 
-SHARES: dict[Question, float] = {"updates": 0.45, "training": 0.10, "split": 0.20, "defenses": 0.25}
+SHARES: dict[Question, float] = {"updates": 0.45, "training": 0.10, "split": 0.20, "defenses": 0.25, "properties": 0.10}
 """How the time of a budget is shared out. What one question cannot use goes to those that are planned after it."""
-ORDER: tuple[Question, ...] = ("split", "training", "defenses", "updates")
+ORDER: tuple[Question, ...] = ("split", "training", "properties", "defenses", "updates")
 """The order of planning: what can take any number of iterations comes last and gets the rest, at least what a verdict needs."""
 TRYING = 0.05
 """Share of the budget for trying set-ups; those that were not tried by then are estimated from those that were."""
@@ -175,9 +182,13 @@ class Planner:
         return replace(plan, **self.found, refusals=refusals, waiting=waiting, estimates=estimates)
 
     def _ask(self, question: Question) -> None:
-        {"split": self._split, "training": self._training, "defenses": self._defenses, "updates": self._updates}[
-            question
-        ]()
+        {
+            "split": self._split,
+            "training": self._training,
+            "properties": self._properties,
+            "defenses": self._defenses,
+            "updates": self._updates,
+        }[question]()
 
     def _split(self) -> None:
         request, fixed = self.request, self.request.effort.epochs
@@ -218,6 +229,17 @@ class Planner:
                 plan = planned(cost.affordable(self.allotted("training"), fewest=FEWEST_TRAINING, most=MOST_TRAINING))
             self.estimates["training"] = cost.seconds(plan.steps)
         self.found["training"] = plan
+
+    def _properties(self) -> None:
+        request = self.request
+        plan = plan_properties(self.setup, command=again(request.main, "properties", "", None))
+        if request.budget is not None:
+            cost = Cost(step=2 * len(PROPERTIES) * seconds_of_update(self.setup, request.main, plan))
+            self.afford("properties", cost.seconds(FEWEST_UPDATES))
+            updates = cost.affordable(self.allotted("properties"), fewest=FEWEST_UPDATES, most=UPDATES)
+            plan = replace(plan, updates=min(updates, UPDATES))
+            self.estimates["properties"] = cost.seconds(plan.updates)
+        self.found["properties"] = plan
 
     def _defenses(self) -> None:
         request, effort = self.request, self.request.effort

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from leakgauge.core import Reconstruction, Space, Tokens
+from leakgauge.core import Reconstruction, Space, Table, Tokens
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.running import refuse_samples
 from leakgauge.errors import BadInput
@@ -116,6 +116,8 @@ def score(
     """
     if isinstance(space, Tokens):
         raise BadInput("token ids are no image; use evaluate_text, or compare them with score_text")
+    if isinstance(space, Table):
+        raise BadInput("rows of a table are no image; use evaluate_table, or compare them with score_table")
     refuse_samples(x, space.shape, who="score")
     if y is not None and y.dim() == 1 and len(y) != len(x):
         raise BadInput(f"score needs one label per sample, got {len(y)} for {len(x)}")

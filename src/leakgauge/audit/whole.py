@@ -21,7 +21,7 @@ from leakgauge.audit.pace import Pace
 from leakgauge.audit.phrasing import duration, few, plural
 from leakgauge.audit.plan import FILE, Plan, save
 from leakgauge.audit.planner import Planner, ends
-from leakgauge.audit.questions import Question, answers, defenses, split, training
+from leakgauge.audit.questions import Question, answers, defenses, properties, split, training
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.questions.defenses import DefenseRecord
 from leakgauge.audit.questions.split import DECODER, FEATURES, CutRecord, ScanRun
@@ -49,6 +49,7 @@ MEASURED = (
     split.FILE,
     split.CONCLUSION,
     defenses.FILE,
+    properties.FILE,
 )
 """What an audit measures into its folder, pictures aside."""
 
@@ -146,7 +147,7 @@ def _check_together(plan: Plan, folder: Path) -> None:
 def _sources(plan: Plan) -> list[Case]:
     """The cases that the questions are asked about."""
     asked = {"updates": plan.every_case, "training": (plan.request.main,), "split": (plan.request.split,)}
-    asked["defenses"] = (plan.request.main,)
+    asked["defenses"] = asked["properties"] = (plan.request.main,)
     return [case for question in plan.questions if question not in plan.refusals for case in asked[question]]
 
 
@@ -388,11 +389,26 @@ def _defenses(run: _Run) -> None:
         raise _TimeIsOver(f"{len(trials) - len(found)} of {plural(len(trials), 'trial')} were not run")
 
 
+def _properties(run: _Run) -> None:
+    plan = run.plan.properties
+    assert plan is not None, "a plan of the question properties holds its probes"
+    total = 2 * len(properties.PROPERTIES) * plan.updates
+    run.watcher.started("properties", total)
+    if properties.exists(run.folder) and len(properties.read(run.folder)) == len(properties.PROPERTIES):
+        return
+
+    def on_update(done: int) -> None:
+        run.watcher.moved("properties", done, f"update {done} of {total}" if done % plan.updates == 0 else "")
+
+    properties.probe(run.load(run.plan.request.main), run.plan.request.main, plan, run.folder, on_update=on_update)
+
+
 _ANSWERS: Mapping[Question, Callable[[_Run], None]] = {
     "updates": _updates,
     "training": _training,
     "split": _split,
     "defenses": _defenses,
+    "properties": _properties,
 }
 
 

@@ -52,7 +52,7 @@ def gradient(victim: Victim, x: Tensor, y: Targets, *, parameters: Signal, buffe
     """
 
     def loss(at: dict[str, Tensor]) -> Tensor:
-        with twice_differentiable():
+        with twice_differentiable(victim.model):
             return _one_number(victim.loss(victim(x, parameters=at, buffers=buffers), y))
 
     keep_graph = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *_tensors(y), *parameters.values()))

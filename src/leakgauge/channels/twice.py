@@ -1,11 +1,12 @@
-"""Replaying a gradient means differentiating it again. Not every kernel and layer supports that."""
+"""Replaying a gradient means differentiating it again. Not every kernel and layer supports that; some have a twin that does."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -15,24 +16,91 @@ from torch.overrides import TorchFunctionMode
 
 from leakgauge.errors import Inapplicable
 
-ONCE_ONLY = {
-    "Hardsigmoid": "write it as relu6(x + 3) / 6",
-    "HardSigmoid": "write it as relu6(x + 3) / 6",
-    "CTCLoss": "its backward pass has no derivative in PyTorch",
-}
-"""Layer classes without a second derivative. They are matched by class name, which also finds other libraries' copies."""
+ONCE_ONLY = {"CTCLoss": "its backward pass has no derivative in PyTorch"}
+"""Layer classes without a second derivative and without a twin that has one. They are matched by class name, which also finds other
+libraries' copies."""
 
 _UNDEFINED = re.compile(r"derivative for (\S+) is not implemented|(\S+) is not differentiable twice")
 
 
 @contextmanager
-def twice_differentiable() -> Iterator[None]:
-    """Inside, scaled_dot_product_attention uses its math kernel, which can be differentiated twice.
+def twice_differentiable(model: nn.Module | None = None) -> Iterator[None]:
+    """Inside, scaled_dot_product_attention uses its math kernel and the functions of ``TWINS`` run as their twins; both can be
+    differentiated twice.
 
-    The fused kernels, including the default on CPU, cannot. Enter this around the forward pass.
+    The fused kernels of attention, including the default on CPU, cannot. Enter this around the forward pass, and around the loss if
+    that may use such a function. The first pass of a ``model`` notes which twins it takes; a model that takes none pays nothing afterwards.
     """
-    with sdpa_kernel(SDPBackend.MATH):
+    known = None if model is None else _TAKEN.get(model)
+    twins = _Twins() if known is None or known else None
+    with sdpa_kernel(SDPBackend.MATH), twins or nullcontext():
         yield
+    if model is not None and known is None and twins is not None:
+        _TAKEN[model] = tuple(twins.taken)
+
+
+def twins_taken(model: nn.Module) -> tuple[str, ...]:
+    """The functions that ran as their twins in the first pass of ``model``, with what they ran as."""
+    return _TAKEN.get(model, ())
+
+
+_TAKEN: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
+
+
+class _Twins(TorchFunctionMode):
+    """Runs each function of ``TWINS`` as its twin, and notes which ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: dict[str, None] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        twin = TWINS.get(func)
+        if twin is None:
+            return func(*args, **(kwargs or {}))
+        self.taken[f"{func.__name__} as {twin.said}"] = None
+        return twin.compute(*args, **(kwargs or {}))
+
+
+class Twin(NamedTuple):
+    """A function with the same value and first derivative as another one, which also has a second; ``said`` names it."""
+
+    compute: Callable[..., Tensor]
+    said: str
+
+
+def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """(min(max(x, −3), 3) + 3) / 6; the slope is 1/6 for −3 < x < 3 and 0 elsewhere, as PyTorch's."""
+    if inplace:
+        return input.copy_(_hardsigmoid(input.clone()))
+    return (F.hardtanh(input, -3.0, 3.0) + 3) / 6
+
+
+def _cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    return _length(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
+
+
+def _pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    i, j = torch.triu_indices(len(input), len(input), 1, device=input.device)
+    return _length(input[i] - input[j], p)
+
+
+def _length(difference: Tensor, p: float) -> Tensor:
+    """‖difference‖_p over the last dimension. Its slope at 0 is 0, and so is the slope of that: the norm of 0 has neither in general."""
+    apart = (difference != 0).any(-1, keepdim=True)
+    length = torch.linalg.vector_norm(torch.where(apart, difference, torch.ones_like(difference)), p, -1)
+    return torch.where(apart.squeeze(-1), length, torch.zeros_like(length))
+
+
+TWINS: Mapping[Any, Twin] = {
+    F.hardsigmoid: Twin(_hardsigmoid, "(clamp(x, -3, 3) + 3) / 6"),
+    torch.cdist: Twin(_cdist, "norms of differences"),
+    F.pdist: Twin(_pdist, "norms of differences"),
+    torch.pdist: Twin(_pdist, "norms of differences"),
+}
+"""Functions that PyTorch cannot differentiate twice, by what computes the same and can be."""
 
 
 class ScaleApart(TorchFunctionMode):

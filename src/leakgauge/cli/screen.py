@@ -20,7 +20,13 @@ from leakgauge.audit.wording import result, server_of
 from leakgauge.cli.terminal import shown
 
 MARKS = {"answered": "[green]✓[/]", "refused": "[yellow]–[/]", "failed": "[red]✗[/]"}
-UNITS: Mapping[Question, str] = {"updates": "case", "training": "step", "split": "cut", "defenses": "trial"}
+UNITS: Mapping[Question, str] = {
+    "updates": "case",
+    "training": "step",
+    "split": "cut",
+    "defenses": "trial",
+    "properties": "update",
+}
 LISTED = ("updates", "split", "defenses")
 """Questions with a line for each part where there is no terminal; a training has too many steps for that."""
 

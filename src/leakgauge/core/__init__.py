@@ -33,6 +33,9 @@ from leakgauge.core.running import (
 from leakgauge.core.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
 from leakgauge.core.spaces import Space
 from leakgauge.core.spaces import Tokens as Tokens
+from leakgauge.core.tables import Category as Category
+from leakgauge.core.tables import Number as Number
+from leakgauge.core.tables import Table as Table
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 
@@ -530,8 +533,9 @@ class Reconstruction:
     lowest loss, which the adversary can see. ``y`` are class labels, or None where the attack could not infer them;
     ``label_accuracy`` is the share of them that the attack expects to be right, in any order, None where it does not state it or was
     given them. ``stated`` is what the attack predicted it could recover before it solved anything, as table rows (question, answer).
-    ``certified`` (batch,) marks samples of ``x`` that the attack checked to be exact, without the truth; None if it has no such check. An
-    attack that tries several others says which ``raced`` and ``by`` which one this is; the null run is that one's.
+    ``certified`` (batch,) marks samples of ``x`` that the attack checked to be exact, without the truth; None if it has no such check.
+    ``confidence`` (batch, columns) is how sure the attack is of each cell of a table, from 0 to 1; None if it does not say.
+    An attack that tries several others says which ``raced`` and ``by`` which one this is; the null run is that one's.
     """
 
     x: Tensor
@@ -548,6 +552,7 @@ class Reconstruction:
     raced: tuple[Raced, ...] = ()
     by: Attack | None = None
     certified: Tensor | None = None
+    confidence: Tensor | None = None
 
     @classmethod
     def single(

@@ -2,5 +2,6 @@
 
 from leakgauge.data.embedded import FASHION_CLASSES, MEAN, STD, fashion, photographs
 from leakgauge.data.reader import read
+from leakgauge.data.tables import TableData, read_table
 
-__all__ = ["FASHION_CLASSES", "MEAN", "STD", "fashion", "photographs", "read"]
+__all__ = ["FASHION_CLASSES", "MEAN", "STD", "TableData", "fashion", "photographs", "read", "read_table"]

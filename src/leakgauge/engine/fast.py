@@ -183,9 +183,10 @@ class ByRules:
             tape.mark_data(flat)
             # a model may write into its buffers and read them back (spectral normalisation): so every replay starts from the client's
             buffers = {name: value.clone() for name, value in self._buffers.items()}
-            with twice_differentiable(), tape:
-                output = self.victim(flat, parameters=self._parameters, buffers=buffers)
-            total = summed_loss(self.victim.loss, output, y)
+            with twice_differentiable(self.victim.model):
+                with tape:
+                    output = self.victim(flat, parameters=self._parameters, buffers=buffers)
+                total = summed_loss(self.victim.loss, output, y)
             wanted: list[Any] = [*[use.edge for use in tape.uses], *tape.lifted.values()]
             deltas = torch.autograd.grad(total, wanted, create_graph=keep_graph, allow_unused=True)
         return _record(tape, deltas, self.observed, captured)

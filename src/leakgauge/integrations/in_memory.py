@@ -23,7 +23,7 @@ from leakgauge.audit.advice import Advice, advise, to_do_as_text
 from leakgauge.audit.case import Case
 from leakgauge.audit.files import sole_writer, write_whole
 from leakgauge.audit.findings import Findings, read_findings
-from leakgauge.audit.questions import QUESTIONS, Question
+from leakgauge.audit.questions import QUESTIONS, USUAL, Question
 from leakgauge.audit.records import Record
 from leakgauge.audit.request import Effort, ask
 from leakgauge.audit.session import Session, Setup, check_fits, one_of_each_class
@@ -127,7 +127,7 @@ def run_audit(
     model: nn.Module | Victim,
     data: Data,
     *,
-    questions: Sequence[Question] = tuple(QUESTIONS),
+    questions: Sequence[Question] = USUAL,
     budget: str | None = "10m",
     out: str | Path | None = None,
     overwrite: bool = False,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leakgauge.channels.dropout import dropping_layers
 from leakgauge.channels.facts import smooth
-from leakgauge.channels.twice import explaining_once_only
+from leakgauge.channels.twice import explaining_once_only, twins_taken
 from leakgauge.core import Observation, PerSample, Reconstruction, Signal, Tokens, Trace, Use, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import private_randomness
@@ -208,7 +208,7 @@ class Matching:
         if rounds(self.precision):
             every = _judge_exactly(every, rows, at_once=self._at_least)
         seconds = (time.perf_counter() - began) / len(seen)
-        every = replace(every, notes=(*every.notes, *_of_dropout(victim), *_of_smoothing(seen[0])))
+        every = replace(every, notes=(*every.notes, *_of_dropout(victim), *_of_smoothing(seen[0]), *_of_twins(victim)))
         return [self._result(every, rows, i, seconds) for i in range(len(seen))]
 
     def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
@@ -437,6 +437,10 @@ def _of_smoothing(seen: Observation) -> list[str]:
     if smooth(seen.channel) == seen.channel:
         return []
     return ["replayed with smoothed steps, because Adam's own have almost no derivative"]
+
+
+def _of_twins(victim: Victim) -> list[str]:
+    return [f"computed {taken}, which can be differentiated twice" for taken in twins_taken(victim.model)]
 
 
 def _add_notes(found: Reconstruction, note: str = NOTE) -> Reconstruction:

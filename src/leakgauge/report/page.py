@@ -12,12 +12,13 @@ from leakgauge.audit import evidence, records
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import Findings, Unanswered, read_findings, training_of
 from leakgauge.audit.questions import defenses as defense_records
+from leakgauge.audit.questions import properties as property_records
 from leakgauge.audit.questions import split as scan_records
 from leakgauge.audit.questions import training as monitor_records
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.wording import State, statements
 from leakgauge.errors import BadInput, harmless
-from leakgauge.report.sections import defenses, split, summary, training, updates
+from leakgauge.report.sections import defenses, properties, split, summary, training, updates
 from leakgauge.report.templating import environment, script
 
 FILE = "report.html"
@@ -53,6 +54,8 @@ def render(folder: Path, *, made: datetime | None = None) -> str:
         sections["split"] = split.section(folder, said["split"])
     if defense_records.exists(folder) and (trials := defense_records.read(folder)):
         sections["defenses"] = defenses.section(trials, folder, said["defenses"])
+    if property_records.exists(folder) and (probes := property_records.read(folder)):
+        sections["properties"] = properties.section(probes, said["properties"])
     if records.exists(folder) or not any(sections.values()):
         sections["updates"] = updates.section(records.read(folder), folder, said["updates"])
     shown = [section for section in sections.values() if section is not None]
@@ -81,7 +84,7 @@ def render(folder: Path, *, made: datetime | None = None) -> str:
 
 
 def _kind(sections: Mapping[str, object]) -> str:
-    if sections["updates"] or sections["defenses"]:
+    if sections["updates"] or sections["defenses"] or sections.get("properties"):
         return "Audit"
     return "Scan" if sections["split"] else "Monitoring"
 

@@ -16,8 +16,9 @@ from markupsafe import Markup, escape
 
 from leakgauge.audit import records
 from leakgauge.audit.files import finite, line_of
-from leakgauge.audit.questions import defenses, split, training
+from leakgauge.audit.questions import defenses, properties, split, training
 from leakgauge.audit.questions.defenses import DefenseRecord
+from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.records import Record
 from leakgauge.errors import BadInput
@@ -115,6 +116,19 @@ def of_defenses(found: Sequence[DefenseRecord]) -> Group:
         fields = json.loads(line_of(defenses.to_json(record)))
         sources.append(Source(defense_anchor(number), f"Trial {number}: {record.name}", record.command, pretty(fields)))
     return Group("defenses", "Defenses", defenses.FILE, tuple(sources))
+
+
+def property_anchor(number: int) -> str:
+    """Of one probe, from 1."""
+    return f"record-property-{number}"
+
+
+def of_properties(found: Sequence[PropertyRecord]) -> Group:
+    sources = [
+        Source(property_anchor(k), f"Probe {k}: {one.name}", one.command, pretty(finite(asdict(one))))
+        for k, one in enumerate(found, start=1)
+    ]
+    return Group("properties", "Properties", properties.FILE, tuple(sources))
 
 
 def pretty(value: Any) -> Markup:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from leakgauge.audit.questions import QUESTIONS, answers, chosen
+from leakgauge.audit.questions import ON_REQUEST, QUESTIONS, USUAL, answers, chosen
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.errors import BadInput
 
 
 def test_all_of_them_in_their_order():
-    assert chosen() == tuple(QUESTIONS) == ("updates", "training", "split", "defenses")
+    assert chosen() == USUAL == ("updates", "training", "split", "defenses")
+    assert chosen(only=["properties", "updates"]) == ("updates", "properties")  # only where it is named
+    assert set(QUESTIONS) == {*USUAL, *ON_REQUEST}
     assert chosen(only=["defenses", "updates"]) == ("updates", "defenses")
     assert chosen(skip=["split"]) == ("updates", "training", "defenses")
 
@@ -18,7 +20,11 @@ def test_all_of_them_in_their_order():
 @pytest.mark.parametrize(
     ("only", "skip", "sentence"),
     [
-        (["update"], [], "--only takes a question, one of updates, training, split, defenses; got 'update'"),
+        (
+            ["update"],
+            [],
+            "--only takes a question, one of updates, training, split, defenses, properties; got 'update'",
+        ),
         ([], ["all"], "--skip takes a question"),
         (["split"], ["training"], "either --only or --skip"),
         ([], list(QUESTIONS), "nothing is left to do"),

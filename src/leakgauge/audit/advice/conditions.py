@@ -13,11 +13,22 @@ from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import Defended, Defenses, Findings, Flip, Update
 from leakgauge.audit.phrasing import number, plural
 from leakgauge.audit.verdict import Outcome
-from leakgauge.audit.wording import by_cause, cheapest, effort, interval, points, quality, remedy, seen, waiting
+from leakgauge.audit.wording import (
+    by_cause,
+    cheapest,
+    effort,
+    interval,
+    points,
+    property_sentence,
+    quality,
+    remedy,
+    seen,
+    waiting,
+)
 from leakgauge.core import LABELS_GIVEN
 from leakgauge.measures.rero import noise_for
 
-TRAINING, SPLIT, DEFENSES = "training", "split", "defenses"
+TRAINING, SPLIT, DEFENSES, PROPERTIES = "training", "split", "defenses", "properties"
 """Anchors of the report's sections, by question."""
 
 LABELS_READ = 0.9
@@ -73,6 +84,11 @@ def _leaking_most(found: Findings, outcome: Outcome) -> Match | None:
 def _batches(sizes: Sequence[int]) -> str:
     shown = [str(size) for size in sizes]
     return f"a batch of {shown[0]}" if len(shown) == 1 else f"batches of {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def properties_told(found: Findings) -> Match | None:
+    told = [record for record in found.properties or () if record.leaks]
+    return Match((PROPERTIES,), {"said": property_sentence(told[0])}) if told else None
 
 
 def defense_did_not_hold(found: Findings) -> Match | None:

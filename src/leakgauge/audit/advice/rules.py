@@ -230,6 +230,14 @@ RULES: tuple[Rule, ...] = (
         why="What was judged is an upper bound: {count}, with this help: {help}.",
     ),
     Rule(
+        name="properties_told",
+        severity="check",
+        condition="A probe of updates tells a property of the batch better than chance, permuted labels and labels alone.",
+        when=conditions.properties_told,
+        title="Assume that a server learns how your samples are distributed.",
+        why="{said} Noise for single records does not bound this: what is protected is one record, not a share of all of them.",
+    ),
+    Rule(
         name="early_steps_leak_most",
         severity="check",
         condition=f"The leakage estimate peaked in the first {100 * EARLY:g} % of the steps, its interval is above the one at the end, "

@@ -25,11 +25,13 @@ from leakgauge.audit.findings.training import (
 )
 from leakgauge.audit.findings.unanswered import Unanswered
 from leakgauge.audit.findings.updates import EXPLAINED, MISFIT, Flip, Update, Updates, updates_of
-from leakgauge.audit.questions import QUESTIONS, answers
+from leakgauge.audit.questions import ON_REQUEST, QUESTIONS, answers
 from leakgauge.audit.questions import defenses as defense_records
+from leakgauge.audit.questions import properties as property_records
 from leakgauge.audit.questions import split as scan_records
 from leakgauge.audit.questions import training as monitor_records
 from leakgauge.audit.questions.answers import Waiting
+from leakgauge.audit.questions.properties import PropertyRecord
 
 __all__ = [
     "ALMOST_ALL_MEMBERS",
@@ -72,6 +74,7 @@ class Findings:
     training: Training | None = None
     split: Split | None = None
     defenses: Defenses | None = None
+    properties: tuple[PropertyRecord, ...] | None = None
     unanswered: tuple[Unanswered, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     incomplete: tuple[Unanswered, ...] = ()
@@ -91,11 +94,15 @@ def read_findings(folder: Path) -> Findings:
         "training": _read_training(folder),
         "split": _read_split(folder),
         "defenses": _read_defenses(folder),
+        "properties": _read_properties(folder),
     }
     missing: list[Unanswered] = []
     partly: list[Unanswered] = []
     for question in QUESTIONS:
         answer = found[question]
+        if answer == Unanswered(question) and question in ON_REQUEST and question not in {*said, *late}:
+            found[question] = None
+            continue
         if answer == Unanswered(question) and (ended := said.get(question)):
             answer = Unanswered(question, ended.reason or ended.status, failed=ended.status == "failed")
         elif answer == Unanswered(question):
@@ -120,6 +127,10 @@ def _read_split(folder: Path) -> Split | Unanswered:
     if not scan_records.exists(folder):
         return Unanswered("split")
     return split_of(scan_records.read_plan(folder), scan_records.read(folder), scan_records.read_conclusion(folder))
+
+
+def _read_properties(folder: Path) -> tuple[PropertyRecord, ...] | Unanswered:
+    return (property_records.read(folder) if property_records.exists(folder) else ()) or Unanswered("properties")
 
 
 def _read_defenses(folder: Path) -> Defenses | Unanswered:

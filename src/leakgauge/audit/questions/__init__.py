@@ -7,18 +7,22 @@ from typing import Literal
 
 from leakgauge.errors import BadInput
 
-Question = Literal["updates", "training", "split", "defenses"]
+Question = Literal["updates", "training", "split", "defenses", "properties"]
 
 QUESTIONS: Mapping[Question, str] = {
     "updates": "What could be reconstructed from updates?",
     "training": "How does leakage move during training?",
     "split": "Where may the network be cut?",
     "defenses": "What do defenses buy?",
+    "properties": "What else do updates tell?",
 }
+ON_REQUEST: frozenset[Question] = frozenset({"properties"})
+"""Questions that are only asked by name."""
+USUAL: tuple[Question, ...] = tuple(question for question in QUESTIONS if question not in ON_REQUEST)
 
 
 def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Question, ...]:
-    """The questions that are left by ``--only`` and ``--skip``, in their order.
+    """The questions that are left by ``--only`` and ``--skip``, in their order; those ``ON_REQUEST`` only if they are named.
 
     >>> chosen(only=["split", "updates"]), chosen(skip=["training", "defenses"])
     (('updates', 'split'), ('updates', 'split'))
@@ -29,7 +33,7 @@ def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Question
                 raise BadInput(f"{option} takes a question, one of {', '.join(QUESTIONS)}; got {name!r}")
     if only and skip:
         raise BadInput("give either --only or --skip; one of them says everything")
-    left: tuple[Question, ...] = tuple(q for q in QUESTIONS if q not in skip and (not only or q in only))
+    left: tuple[Question, ...] = tuple(q for q in QUESTIONS if q not in skip and q in (only or USUAL))
     if not left:
         raise BadInput("every question is skipped, so nothing is left to do; leave one of them in")
     return left

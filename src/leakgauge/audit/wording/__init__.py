@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leakgauge.audit.findings import Findings, Unanswered
-from leakgauge.audit.questions import QUESTIONS, Question
+from leakgauge.audit.questions import ON_REQUEST, QUESTIONS, Question
 from leakgauge.audit.wording.cases import ENDINGS as ENDINGS
 from leakgauge.audit.wording.cases import bound_sentence as bound_sentence
 from leakgauge.audit.wording.cases import captured_warnings as captured_warnings
@@ -39,6 +39,8 @@ from leakgauge.audit.wording.defenses import guarantee as guarantee
 from leakgauge.audit.wording.defenses import on_defenses
 from leakgauge.audit.wording.defenses import points as points
 from leakgauge.audit.wording.defenses import seen as seen
+from leakgauge.audit.wording.properties import on_properties
+from leakgauge.audit.wording.properties import property_sentence as property_sentence
 from leakgauge.audit.wording.protections import defense_words as defense_words
 from leakgauge.audit.wording.split import effort as effort
 from leakgauge.audit.wording.split import on_prompts as on_prompts
@@ -66,7 +68,7 @@ from leakgauge.audit.wording.verdicts import rule as rule
 
 
 def statements(found: Findings) -> tuple[Statement, ...]:
-    """All four questions in their order; one that has no answer says so."""
+    """The four usual questions in their order, and those that were asked by name; one that has no answer says so."""
     made: dict[Question, Statement] = {}
     if found.updates is not None:
         made["updates"] = on_updates(found.updates)
@@ -76,6 +78,8 @@ def statements(found: Findings) -> tuple[Statement, ...]:
         made["split"] = on_split(found.split)
     if found.defenses is not None:
         made["defenses"] = on_defenses(found.defenses)
+    if found.properties is not None:
+        made["properties"] = on_properties(found.properties)
     for late in found.waiting:
         if late.question in made:
             done = made[late.question]
@@ -87,7 +91,8 @@ def statements(found: Findings) -> tuple[Statement, ...]:
             ended = f"It ended early: {partly.reason}."
             made[partly.question] = replace(done, sentences=(*done.sentences, ended), state="unfinished")
     why = {missing.question: missing for missing in found.unanswered}
-    return tuple(made.get(q) or _unanswered(q, why.get(q, Unanswered(q))) for q in QUESTIONS)
+    asked: list[Question] = [q for q in QUESTIONS if q not in ON_REQUEST or q in made or q in why]
+    return tuple(made.get(q) or _unanswered(q, why.get(q, Unanswered(q))) for q in asked)
 
 
 def _unanswered(question: Question, why: Unanswered) -> Statement:

@@ -1,0 +1,299 @@
+"""What else an update tells: whether the samples behind it have a property, how many of them, and which site sent it.
+
+The adversary owns data of the same kind and knows the property of each of its own samples. It makes *shadow updates* of both kinds through
+the same channel at the same public weights, keeps a short sketch of each, and fits linear probes to it. They are then asked about
+updates of other data. Nothing of these was seen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.channels.facts import clients as clients_of
+from leakgauge.channels.facts import reseed
+from leakgauge.core import Channel, Defense, PerSample, Signal, Victim, share
+from leakgauge.errors import BadInput
+from leakgauge.errors.checked import checked
+from leakgauge.measures.membership import Rate, auc, auc_interval, true_positive_rate
+from leakgauge.measures.probe import fit_probes
+from leakgauge.monitor.sketch import SignBucket, Sketch, SketchPlan
+
+PERMUTATIONS = 200
+"""Of the kinds of the updates, for the null."""
+NUMBERS = 1 << 13
+"""Of each sketch. A property moves an update less than its labels do, so it needs a finer sketch than the monitor's own."""
+HELD = 1 / 3
+"""Share of the adversary's samples whose shadow updates choose the view and the penalty. Shadow updates share samples, so others cannot."""
+FEWEST = 20
+"""Samples of each kind that the adversary and the client need each."""
+
+
+@checked
+@dataclass(frozen=True)
+class Share:
+    """The share of a client's samples that have the property: ``low`` in one kind of batch, ``high`` in the other.
+
+    ``Share(0, 1)`` asks for an attribute of the sample (with batches of one) or for the site (all samples are of one or of the other);
+    a ``low`` of 0 and a small ``high`` for the presence of a group.
+
+    >>> Share(0.2, 0.5).counts(32)
+    (6, 16)
+    """
+
+    low: float = 0.2
+    high: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high <= 1:
+            raise BadInput(f"a property needs shares with 0 <= low < high <= 1, got {self.low} and {self.high}")
+
+    def disjoint(self, those: int, rest: int, size: int) -> int:
+        """How many batches of either kind can be made of ``those`` with the property and the ``rest`` without using a sample twice.
+
+        >>> Share(0.2, 0.5).disjoint(400, 600, 32)
+        23
+        """
+        low, high = self.counts(size)
+        return min(those // high, rest // max(1, size - low))
+
+    def counts(self, size: int) -> tuple[int, int]:
+        """How many of ``size`` samples have the property, in either kind; at least one makes the difference."""
+        low = int(self.low * size)
+        return low, max(low + 1, round(self.high * size))
+
+
+@dataclass(frozen=True)
+class PropertyLeakage:
+    """How well updates of the two kinds are told apart.
+
+    ``auc`` and ``tpr`` (at 1 % false positives) are on updates of data that the adversary never saw, with their 95 % intervals. ``blind``
+    is the AUC of the same probe on nothing but how often each label occurs. ``null`` holds the AUCs of probes where the
+    kinds of all updates, shadows and tests, are permuted.
+
+    Tests share samples, since a half of the data has only so many. Their AUC is then a U-statistic, whose deviation is bounded as that of
+    ``disjoint`` independent tests of each kind: the most that can be made without using a sample twice. All intervals are for that
+    number, so they hold, and are wide where there are few data.
+
+    Ref: Hoeffding 1963, section 5 — bounds for U-statistics
+    """
+
+    auc: Rate
+    tpr: Rate
+    blind: Rate
+    null: tuple[float, ...]
+    batch: int
+    shadows: int
+    tests: int
+    rounds: int
+    disjoint: int
+
+    @property
+    def null_interval(self) -> tuple[float, float]:
+        """Where the AUC of chance is with 95 %: that of permuted kinds, and that of finite data."""
+        permuted = torch.tensor(self.null, dtype=torch.float64)
+        low, high = auc_interval(0.5, self.disjoint, self.disjoint)
+        return min(low, float(permuted.quantile(0.025))), max(high, float(permuted.quantile(0.975)))
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the update tells more than chance, and more than the labels alone."""
+        return self.auc.low > 0.5 and self.auc.value > self.null_interval[1] and self.auc.low > self.blind.value
+
+
+OnUpdate = Callable[[int, int], None]
+
+
+@checked
+def property_leakage(
+    victims: Victim | Sequence[Victim],
+    channel: Channel,
+    x: Tensor,
+    y: Tensor,
+    has: Tensor,
+    *,
+    share_of: Share = Share(),  # noqa: B008 - frozen
+    batch: int = 32,
+    shadows: int = 400,
+    tests: int = 400,
+    defenses: Sequence[Defense] = (),
+    sketch: Sketch | None = None,
+    seed: int = 0,
+    on_update: OnUpdate | None = None,
+) -> PropertyLeakage:
+    """Plays the game above. ``x, y`` (model space) are split in half, one half for the adversary; ``has`` (N,) says which samples have the
+    property.
+
+    Several ``victims`` are one model at the weights of several rounds: a client sends one update a round, each of another batch with the
+    same share, and the evidence of the rounds is added.
+    """
+    rounds = [victims] if isinstance(victims, Victim) else list(victims)
+    if not rounds or len({len(x), len(y), len(has)}) != 1 or has.dim() != 1:
+        raise BadInput(
+            f"a property needs one value per sample and a victim, got {tuple(has.shape)} for {len(x)} samples"
+        )
+    if batch < 1 or shadows < 2 * FEWEST or tests < FEWEST:
+        raise BadInput(
+            f"a property needs batches of at least 1, {2 * FEWEST} shadow updates and {FEWEST} tests, got {batch}, {shadows} and {tests}"
+        )
+    has, rng = has.bool().cpu(), torch.Generator().manual_seed(seed)
+    own, other = _split(torch.arange(len(has)), has, 0.5, rng)
+    fitted, held_out = _split(own, has, HELD, rng)
+    held = round(HELD * shadows)
+    clients = clients_of(channel)
+    kinds = [torch.arange(count) % 2 for count in (shadows, tests)]
+    total, done = len(rounds) * (shadows + tests), 0
+    evidence = torch.zeros(tests, dtype=torch.float64)
+    blind = evidence.clone()
+    null = torch.zeros(PERMUTATIONS, tests, dtype=torch.float64)
+    permuted = torch.stack([kinds[0], *(kinds[0][torch.randperm(shadows, generator=rng)] for _ in range(PERMUTATIONS))])
+    for number, victim in enumerate(rounds):
+        sources = (*[fitted] * (shadows - held), *[held_out] * held, *[other] * tests)
+        drawn = [
+            _batch(half, has, share_of, int(one), batch, clients, rng)
+            for half, one in zip(sources, torch.cat(kinds), strict=True)
+        ]
+        seen = _Seen(victim, channel, defenses, sketch or SignBucket(total=NUMBERS), seed + number, rng)
+        rows: list[tuple[Tensor, ...]] = []
+        for one in drawn:
+            rows.append(seen(x[one], y[one]))
+            done += 1
+            if on_update is not None:
+                on_update(done, total)
+        stacked = [torch.stack(view) for view in zip(*rows, strict=True)]
+        stacked.append((stacked[0] - stacked[0][:shadows].mean(0)).abs())
+        counts = _label_counts(y, drawn)
+        found = _best_view(stacked, permuted, held)
+        evidence += found[0]
+        null += found[1:]
+        blind += _best_view([counts], kinds[0][None], held)[0]
+    truth = kinds[1]
+
+    few = share_of.disjoint(int(has[other].sum()), int((~has[other]).sum()), batch)
+    few = max(1, min(few, tests // 2))
+
+    def area(scores: Tensor, kind: Tensor = truth) -> Rate:
+        value = auc(scores[kind == 1], scores[kind == 0]).value
+        return Rate(value, *auc_interval(value, few, few))
+
+    found_at = true_positive_rate(evidence[truth == 1], evidence[truth == 0]).value
+
+    return PropertyLeakage(
+        auc=area(evidence),
+        tpr=Rate(found_at, *auc_interval(found_at, few, few)),
+        blind=area(blind),
+        null=tuple(area(one, truth[torch.randperm(tests, generator=rng)]).value for one in null),
+        batch=batch,
+        shadows=shadows,
+        tests=tests,
+        rounds=len(rounds),
+        disjoint=few,
+    )
+
+
+def _split(samples: Tensor, has: Tensor, share: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """All but a ``share`` of the samples, and that share; with as many of those that have the property in proportion."""
+    parts = [samples[has[samples]], samples[~has[samples]]]
+    if min(map(len, parts)) < 2 * FEWEST and len(samples) == len(has):
+        raise BadInput(
+            f"a property needs {2 * FEWEST} samples with it and {2 * FEWEST} without, got {len(parts[0])} and {len(parts[1])}"
+        )
+    mixed = [part[torch.randperm(len(part), generator=rng)] for part in parts]
+    pieces = [part.split([len(part) - round(share * len(part)), round(share * len(part))]) for part in mixed]
+    return torch.cat([first for first, _ in pieces]), torch.cat([second for _, second in pieces])
+
+
+def _batch(
+    half: Tensor, has: Tensor, share_of: Share, kind: int, size: int, clients: int, rng: torch.Generator
+) -> Tensor:
+    """Samples of one update: ``size`` of the client in question, and as many of each other client, drawn without regard to the property."""
+    count = share_of.counts(size)[kind]
+    those, rest = half[has[half]], half[~has[half]]
+    if count > len(those) or size - count > len(rest):
+        raise BadInput(
+            f"a batch of {size} needs {count} samples with the property and {size - count} without, but its part of the data has "
+            f"{len(those)} and {len(rest)}; use a smaller batch"
+        )
+    drawn = [part[torch.randperm(len(part), generator=rng)[:n]] for part, n in ((those, count), (rest, size - count))]
+    mine = torch.cat(drawn)[torch.randperm(size, generator=rng)]
+    left = size * (clients - 1)
+    return torch.cat([mine, half[torch.randint(len(half), (left,), generator=rng)]]) if left else mine
+
+
+def _best_view(views: Sequence[Tensor], kinds: Tensor, held: int) -> Tensor:
+    """Evidence (P, tests) of the probe on the view that separates the held shadow updates best; chosen for each of P ``kinds`` of the
+    shadow updates, so the null has the same choice. Of each view the shadow updates come first."""
+    shadows = kinds.shape[1]
+    probes = [fit_probes(view[:shadows], kinds, held=held) for view in views]
+    best = torch.stack([one.apart for one in probes]).argmax(0)
+    evidence = torch.stack([one(view[shadows:]) for one, view in zip(probes, views, strict=True)])
+    return evidence[best, torch.arange(len(best))]
+
+
+class _Seen:
+    """What a batch sends, as the probes see it: a sketch of the update, and the mean inputs of its layers.
+
+    A property that makes samples larger or smaller moves an update either way, depending on the labels. So there are two views besides
+    the sketch: how far each of its numbers is from the mean (made later), and x̄ = ∂Wᵀ∂b / ‖∂b‖² of every layer with a weight and a bias,
+    an average of what the layer read with weights that sum to 1.
+    """
+
+    def __init__(
+        self,
+        victim: Victim,
+        channel: Channel,
+        defenses: Sequence[Defense],
+        sketch: Sketch,
+        seed: int,
+        rng: torch.Generator,
+    ) -> None:
+        self.victim, self.channel, self.defenses, self.rng = victim, channel, defenses, rng
+        self.sketch, self.seed = sketch, seed
+        self.plans: list[SketchPlan] = []
+
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """The views of one update, with noise and orders of its own; features of a batch as their mean."""
+        noise = int(torch.randint(2**31, (1,), generator=self.rng))
+        channel = reseed(self.channel, 1 + noise % 1_000_003)
+        x, y = self.victim.to_input(x), y.to(self.victim.device)
+        signal = share(self.victim, channel, x, y, defenses=self.defenses, secret=noise).signal
+        if isinstance(channel, PerSample):
+            signal = {name: value.float().mean(0) for name, value in signal.items()}
+        parts = [signal, mean_inputs(signal)]
+        if not self.plans:
+            self.plans = [
+                self.sketch.plan(
+                    {n: tuple(t.shape) for n, t in part.items()}, device=self.victim.device, seed=self.seed
+                )
+                for part in parts
+                if part
+            ]
+        return tuple(plan(part).flatten().cpu() for plan, part in zip(self.plans, parts, strict=False))
+
+
+def mean_inputs(signal: Signal) -> dict[str, Tensor]:
+    """x̄ = ∂Wᵀ∂b / ‖∂b‖² for every weight with a bias of its own, or with the bias of a normalisation right behind it."""
+    found: dict[str, Tensor] = {}
+    names = list(signal)
+    for place, name in enumerate(names):
+        weight = signal[name].float()
+        near = [
+            signal[n]
+            for n in names[place + 1 : place + 3]
+            if n.endswith("bias") and signal[n].shape == weight.shape[:1]
+        ]
+        if weight.dim() > 1 and near:
+            bias = near[0].float()
+            found[name] = weight.flatten(1).T @ bias / bias.square().sum().clamp_min(1e-20)
+    return found
+
+
+def _label_counts(y: Tensor, batches: Sequence[Tensor]) -> Tensor:
+    """How often each class occurs in each batch, (batches, classes); zeros where targets are no classes."""
+    if y.dim() != 1 or y.is_floating_point():
+        return torch.zeros(len(batches), 1)
+    classes = int(y.max()) + 1
+    return torch.stack([torch.bincount(y[drawn].cpu(), minlength=classes).double() for drawn in batches])

@@ -1,0 +1,95 @@
+"""Scores and verdicts of tables."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from leakgauge import evaluate
+from leakgauge.attacks import tableak
+from leakgauge.audit import TableScores, evaluate_table, judge_table, score, score_table
+from leakgauge.channels import Gradient
+from leakgauge.core import Assumption, Reconstruction
+from leakgauge.defenses import GaussianNoise
+from leakgauge.errors import BadInput
+from leakgauge.testing import TINY_TABLE, tiny_case, tiny_rows
+
+ROWS = tiny_rows(4)[0]
+
+
+def found(rows, confidence=None):
+    x = TINY_TABLE.encode(rows)
+    result = Reconstruction.single(x, None, made_by="test", began=time.perf_counter())
+    object.__setattr__(result, "confidence", confidence)
+    return result
+
+
+def test_a_shuffled_batch_is_perfect():
+    scores = score_table(found(ROWS[[3, 1, 0, 2]]), TINY_TABLE.encode(ROWS), space=TINY_TABLE)
+    assert scores.accuracy == scores.exact_rate == 1
+    assert set(scores.columns.values()) == {1.0}
+    assert scores.sure is None
+
+
+def test_one_wrong_cell_costs_its_row_and_its_column():
+    guess = ROWS.clone()
+    guess[1, 3] = 1 - guess[1, 3]
+    sure = torch.ones(4, 4)
+    sure[1, 3] = 0.1
+    scores = score_table(found(guess, sure), TINY_TABLE.encode(ROWS), space=TINY_TABLE)
+    assert scores.cells == (1.0, 0.75, 1.0, 1.0)
+    assert scores.exact == (1.0, 0.0, 1.0, 1.0)
+    assert scores.columns == {"age": 1.0, "dose": 1.0, "ward": 1.0, "smoker": 0.75}
+    assert scores.sure == 1  # the wrong cell is not among the surest quarter
+
+
+def scores(*cells):
+    return TableScores(cells=cells, exact=tuple(float(c == 1) for c in cells), columns={})
+
+
+@pytest.mark.parametrize(
+    ("own", "null", "outcome", "counts"),
+    [
+        (scores(1.0, 1.0, 0.2, 0.2), scores(0.5, 0.5, 0.5, 0.5), "feasible", (2, 2, 2)),
+        (scores(1.0, 0.2, 0.2, 0.2), scores(0.5, 0.5, 0.5, 0.5), "partial", (1, 1, 1)),
+        (scores(0.7, 0.5, 0.5, 0.5), scores(0.5, 0.5, 0.5, 0.5), "partial", (0, 0, 1)),
+        (scores(1.0, 1.0, 1.0, 1.0), scores(0.9, 0.9, 0.9, 0.9), "inconclusive", (4, 0, 0)),
+        (scores(0.6, 0.6, 0.6, 0.6), scores(0.5, 0.5, 0.5, 0.5), "inconclusive", (0, 0, 0)),
+    ],
+)
+def test_a_verdict_needs_rows_that_nobody_would_guess(own, null, outcome, counts):
+    verdict = judge_table(own, null)
+    assert verdict.outcome.label == outcome
+    assert (verdict.exact, verdict.reconstructed, verdict.read) == counts
+    assert verdict.kind == "deployable"
+    assert judge_table(own, null, [Assumption("labels", "diagnostic")]).kind == "diagnostic"
+
+
+def test_from_the_private_rows_to_a_verdict():
+    victim, x, y = tiny_case("table", count=2)
+    public = tiny_rows(40)[0][2:]
+    result = evaluate_table(victim, Gradient(), x, y, attack=tableak(steps=200, restarts=4), public=public)
+    assert result.verdict.outcome.leaks
+    assert set(result.guesses) == {"typical row", "drawn rows", "null run"}
+    assert result.nearest is not None
+    assert result.nearest.accuracy >= result.guesses["drawn rows"].accuracy
+    assert result.null.accuracy >= max(guess.accuracy for guess in result.guesses.values())
+    noisy = evaluate_table(
+        victim, Gradient(), x, y, attack=tableak(steps=60, restarts=2), defenses=(GaussianNoise(relative=30.0),), public=public
+    )  # fmt: skip
+    assert noisy.verdict.outcome.label == "inconclusive"
+
+
+def test_what_is_no_table_is_refused():
+    victim, x, y = tiny_case("table")
+    images = tiny_case("mlp")
+    with pytest.raises(BadInput, match="use evaluate for images"):
+        evaluate_table(images[0], Gradient(), *images[1:])
+    with pytest.raises(BadInput, match="evaluate_table"):
+        evaluate(victim, Gradient(), x, y, attack=tableak(steps=1, restarts=1))
+    with pytest.raises(BadInput, match="score_table"):
+        score(found(ROWS), TINY_TABLE.encode(ROWS), None, space=TINY_TABLE)
+    with pytest.raises(BadInput, match="at least as many public rows"):
+        evaluate_table(victim, Gradient(), x, y, public=ROWS[:0])

@@ -1,0 +1,136 @@
+"""Properties of a batch, told from sketches of its update."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.channels import Aggregate, Features, FedAvg, Gradient
+from leakgauge.core import Pixels, Victim
+from leakgauge.defenses import GaussianNoise
+from leakgauge.errors import BadInput
+from leakgauge.measures.membership import auc_interval
+from leakgauge.models.seeded import seeded
+from leakgauge.monitor.properties import Share, mean_inputs, property_leakage
+from leakgauge.monitor.sketch import SignBucket
+
+SIDE = 6
+SKETCH = SignBucket(total=512)
+
+
+def victim(seed=0):
+    with seeded(seed):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, 8), nn.ReLU(), nn.Linear(8, 3))
+    return Victim(model, Pixels((1, SIDE, SIDE)))
+
+
+def data(count=400, *, planted=True, seed=0):
+    """Noise of three classes; those with the property have a bright corner."""
+    rng = torch.Generator().manual_seed(seed)
+    x = 0.6 * torch.rand(count, 1, SIDE, SIDE, generator=rng)
+    y = torch.randint(3, (count,), generator=rng)
+    has = torch.rand(count, generator=rng) < 0.5
+    if planted:
+        x[has, :, :2, :2] = 1.0
+    return x, y, has
+
+
+QUICK = {"batch": 8, "shadows": 120, "tests": 120, "sketch": SKETCH}
+
+
+@pytest.mark.parametrize(
+    "channel", [Gradient(), FedAvg(steps=2, lr=0.05), Features("1")], ids=["gradient", "fedavg", "features"]
+)
+def test_a_planted_property_is_told(channel):
+    found = property_leakage(victim(), channel, *data(), share_of=Share(0.0, 1.0), **QUICK)
+    assert found.auc.value > 0.85
+    assert found.tpr.value > 0.3
+    assert abs(found.blind.value - 0.5) < 0.2  # labels know nothing of it
+    assert found.leaks
+    assert found.auc.value > found.null_interval[1]
+
+
+def test_what_is_not_there_is_not_told():
+    found = property_leakage(victim(), Gradient(), *data(planted=False), share_of=Share(0.0, 1.0), **QUICK)
+    assert not found.leaks
+    assert found.null_interval[0] < found.auc.value < found.null_interval[1]
+
+
+def test_noise_and_other_clients_hide_it():
+    plain, noisy, summed = (
+        property_leakage(victim(), channel, *data(), share_of=Share(0.0, 1.0), defenses=defenses, **QUICK).auc.value
+        for channel, defenses in [
+            (Gradient(), ()),
+            (Gradient(), (GaussianNoise(relative=30.0),)),
+            (Aggregate(clients=8), ()),
+        ]
+    )
+    assert noisy < plain - 0.2
+    assert summed < plain
+
+
+def test_a_property_of_the_labels_is_told_by_them_alone():
+    x, y, _ = data(planted=False)
+    found = property_leakage(victim(), Gradient(), x, y, y == 0, share_of=Share(0.0, 1.0), **QUICK)
+    assert found.blind.value > 0.99
+    assert not found.leaks  # not more than the labels
+
+
+def test_mean_inputs_are_a_mean_of_what_each_layer_read():
+    x, y, _ = data(count=5)
+    model = victim()
+    sent = Gradient()(model, x, y)
+    found = mean_inputs(sent)
+    assert set(found) == {"1.weight", "3.weight"}
+    singles = [Gradient()(model, x[k : k + 1], y[k : k + 1])["1.bias"] / 5 for k in range(5)]
+    weights = torch.stack([one @ sent["1.bias"] for one in singles]) / sent["1.bias"].square().sum()
+    assert float(weights.sum()) == pytest.approx(1, abs=1e-4)
+    torch.testing.assert_close(found["1.weight"], weights @ x.flatten(1), atol=1e-4, rtol=1e-4)
+
+
+def test_a_normalisation_behind_a_layer_gives_its_bias():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3))
+    sent = Gradient()(Victim(model, Pixels((1, SIDE, SIDE))), *data(count=4)[:2])
+    assert {name: len(value) for name, value in mean_inputs(sent).items()} == {"0.weight": 9, "3.weight": 64}
+
+
+def test_rounds_add_up():
+    areas = [
+        property_leakage(
+            [victim(seed) for seed in range(rounds)], Gradient(), *data(count=800), **{**QUICK, "shadows": 200}
+        ).auc.value
+        for rounds in (1, 5)
+    ]
+    assert areas[1] > areas[0]
+
+
+def test_the_interval_counts_batches_that_share_no_sample():
+    assert Share(0.2, 0.5).disjoint(100, 100, 8) == 100 // 7  # 7 of 8 are without in the first kind
+    found = property_leakage(victim(), Gradient(), *data(count=200), **QUICK)
+    assert found.disjoint <= 50 // 4
+    low, high = auc_interval(found.auc.value, found.disjoint, found.disjoint)
+    assert (found.auc.low, found.auc.high) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"share_of": Share(0.2, 0.5), "batch": 0}, "batches of at least 1"),
+        ({"shadows": 3}, "40 shadow updates"),
+        ({"batch": 390}, "use a smaller batch"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(options, said):
+    with pytest.raises(BadInput, match=said):
+        property_leakage(victim(), Gradient(), *data(), **{**QUICK, **options})
+
+
+def test_data_without_both_kinds_are_refused():
+    x, y, has = data()
+    with pytest.raises(BadInput, match="without, got 0"):
+        property_leakage(victim(), Gradient(), x, y, torch.zeros_like(has), **QUICK)
+    with pytest.raises(BadInput, match="one value per sample"):
+        property_leakage(victim(), Gradient(), x, y, has[:5], **QUICK)
+    with pytest.raises(BadInput, match="low < high"):
+        Share(0.5, 0.2)
