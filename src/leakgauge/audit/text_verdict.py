@@ -75,6 +75,7 @@ class TextVerdict:
             glimpsed={Way.TOKENS: only_read} if only_read else {},
             missed=check,
             certified=self.certified,
+            cause=self.cause,
             unit="sentence",
         )
 
