@@ -38,8 +38,8 @@ class SpanLimit:
     ``level`` "tokens": the layer reads each token by itself; "sentences": it reads the context. The layers that read the same input, of
     ``width``, have ``rows`` outputs together (adapters: the sum of their ranks). Their gradient has at most ``attainable`` directions, as a
     larger batch of the adversary's own shows; ``rank`` of them are above rounding or noise in this update, and ``filled`` may be. The
-    batch has ``places``. ``by_place``: a token has another input at each place. ``adapters``: only adapters are shared. ``first_step``: their second
-    factor is zero, so the first has no gradient, and only what the first makes of the input is seen.
+    batch has ``places``. ``by_place``: a token has another input at each place. ``adapters``: only adapters are shared.
+    ``first_step``: their second factor is zero, so the first has no gradient, and only what the first makes of the input is seen.
     """
 
     level: Literal["tokens", "sentences"]
