@@ -87,7 +87,7 @@ def test_sentences_say_what_was_compared():
     assert said.startswith(
         "The update tells whether 20% or 50% of 32 samples are images brighter than the median of their class: AUC 0.90"
     )
-    assert "labels alone 0.50, permuted labels at most 0.60" in said
+    assert "labels alone 0.50, chance at most 0.60" in said
     assert property_sentence(replace(TOLD, auc=Rate(0.55, 0.45, 0.65))).startswith("No probe could tell")
     labels = replace(TOLD, blind=Rate(0.99, 0.95, 1.0))
     assert property_sentence(labels).startswith("The update tells no more than the labels do")

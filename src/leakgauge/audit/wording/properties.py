@@ -45,7 +45,7 @@ def property_sentence(record: PropertyRecord) -> str:
         verb = f"No probe could tell {what}"
     return (
         f"{verb}: AUC {rate(record.auc)}, {record.tpr.value:.0%} found at 1 % false alarms; labels alone {number(record.blind.value, 2)}, "
-        f"permuted labels at most {number(record.null_high, 2)}."
+        f"chance at most {number(record.null_high, 2)}."
     )
 
 
