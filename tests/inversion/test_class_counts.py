@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from leakgauge.inversion.class_counts import (
     even_rates,
     fit_temperature,
     rates_from_scores,
+    thrown_off,
 )
 from leakgauge.inversion.labels import _shown
 from leakgauge.models import MLP
@@ -307,3 +309,10 @@ def test_no_absent_class_is_shown(channel):
 
 def test_confidences_below_chance_are_not_tried():
     assert [float(one.mean[0, 0]) for one in assumed_rates(torch.zeros(1, 2))] == pytest.approx([0.7, 0.9])
+
+
+def test_a_model_is_thrown_off_if_its_answers_moved_more_than_the_update_explains():
+    rates = even_rates(torch.zeros(1, 4), confidence=0.7)
+    slope = torch.tensor([0.1, -0.1, 0.05, -0.05]).double()
+    assert not thrown_off(slope, [replace(rates, drift=0.44)])  # 1.5 · Σ|∂b| = 0.45
+    assert thrown_off(slope, [rates, replace(rates, drift=0.46)])
