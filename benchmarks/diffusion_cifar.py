@@ -18,7 +18,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -229,7 +229,7 @@ class Scene:
         apart = torch.cdist(made.flatten(1).float(), truth.flatten(1).float())
         return made[linear_sum_assignment(apart.T.cpu().numpy())[1]]
 
-    def _kinds(self) -> dict[str, object]:
+    def _kinds(self) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
         def features(images: Tensor) -> Tensor:
             with torch.no_grad():
                 return self.judge.features(self.victim.space.encode(images.float()))
@@ -237,7 +237,10 @@ class Scene:
         def by_features(a: Tensor, b: Tensor) -> Tensor:
             return torch.nn.functional.normalize(features(a)) @ torch.nn.functional.normalize(features(b)).T
 
-        kinds: dict[str, object] = {"correlation": normalised_correlation, "features": by_features}
+        kinds: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+            "correlation": normalised_correlation,
+            "features": by_features,
+        }
         lpips = load_lpips()
         if lpips is not None:
             kinds["lpips"] = lambda a, b: torch.stack(
@@ -255,7 +258,7 @@ def choose(given: argparse.Namespace, device: torch.device, prior: Path, out: Pa
     for name, changes in ROUNDS:
         base = best
         for change in changes:
-            setting = replace(base, **change)  # pyright: ignore[reportArgumentType]
+            setting = replace(base, **change)
             if given.quick:
                 setting = replace(setting, rounds=2, moves=2, restarts=2)
             if time.perf_counter() > until:

@@ -64,8 +64,8 @@ def one_restart(victim: Victim, seen: Observation, data: TableData, y: torch.Ten
     for _ in range(steps):
         loss = nn.functional.cross_entropy(victim.model(data.space.relax(free)), y)
         made = torch.autograd.grad(loss, parameters, create_graph=True)
-        dot = sum((a * b).sum() for a, b in zip(made, sent, strict=True))
-        square, own = (sum(g.square().sum() for g in each) for each in (made, sent))
+        dot = torch.stack([(a * b).sum() for a, b in zip(made, sent, strict=True)]).sum()
+        square, own = (torch.stack([g.square().sum() for g in each]).sum() for each in (made, sent))
         (free.grad,) = torch.autograd.grad(1 - dot / (square * own).sqrt(), free)
         free.grad.sign_()
         optimizer.step()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakgauge.channels.facts import is_gradient
 from leakgauge.channels.output import Along
@@ -50,15 +50,25 @@ def _last_layer(victim: Victim) -> str:
     name = find_roles(victim.model).head
     if name is None:
         raise Inapplicable("the model has no linear head")
-    made: list[Tensor] = []
+    made: list[object] = []
     still = replace(victim, mode="eval")
-    handle = still.model.get_submodule(name).register_forward_hook(lambda module, inputs, output: made.append(output))
+
+    def keep(module: nn.Module, inputs: object, output: object) -> None:
+        made.append(output)
+
+    handle = still.model.get_submodule(name).register_forward_hook(keep)
     try:
         with torch.no_grad():
             output = still(still.to_input(still.space.start(1, torch.Generator().manual_seed(0))))
     finally:
         handle.remove()
-    if len(made) != 1 or not isinstance(output, Tensor) or output.dim() != 2 or not torch.equal(made[0], output):
+    own = made[0] if len(made) == 1 else None
+    if (
+        not isinstance(own, Tensor)
+        or not isinstance(output, Tensor)
+        or output.dim() != 2
+        or not torch.equal(own, output)
+    ):
         raise Inapplicable(f"the output of {name} is not the output of the model")
     return name
 

@@ -224,7 +224,8 @@ class _Run:
         self.optimizer.step()
         keep = self.plan.decay(self.done)
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.values()), list(self.network.state_dict().values()), 1 - keep)
+            values = list(self.network.state_dict().values())
+            torch._foreach_lerp_(list(self.average.values()), values, 1 - keep)  # pyright: ignore[reportPrivateImportUsage]
         return loss.detach()
 
     def _noise(self, shape: Sequence[int], rng: torch.Generator) -> Tensor:
