@@ -21,7 +21,7 @@ from leakgauge.errors.checked import checked
 class FlowerLocalDP:
     """clip(g, C) + N(0, σ²) with σ = sensitivity · √(2 ln(1.25/δ)) / ε: ``LocalDpMod`` of Flower, whose arguments these are.
 
-    The platform has no defaults; these are the values of its tutorial. The formula is proven for ε ≤ 1 only: :meth:`doubts`. Flower's
+    The platform has no defaults; these are ours. The formula is proven for ε ≤ 1 only: :meth:`doubts`. Flower's
     central privacy has no noise on the client, whose mods clip: ``clip:NORM`` is all that a server sees of it.
 
     Ref: Dwork and Roth 2014, Theorem A.1 — σ of the Gaussian mechanism for ε < 1

@@ -248,7 +248,7 @@ class Matching:
         steps = self.solver.steps
         drops = {} if self.halving is None else self.halving.drops(len(x), steps)
         problem = search.problem
-        move = self.solver.begin(x, logits, search.losses, victim.space, problem.draws, problem.known_classes())
+        move = self.solver.begin(x, logits, search.losses, victim.space, problem.draws, problem.classes())
         every, frames = max(1, steps // POINTS_IN_TRACE), self.frames or _evenly(steps, SNAPSHOTS)
         at: list[int] = []
         curve: list[Tensor] = []
@@ -285,7 +285,7 @@ class Matching:
             labels = found.logits[chosen].argmax(-1)
         else:
             assert rows.problem.labels is not None
-            labels = rows.problem.classes()[chosen]
+            labels = rows.problem.found_labels()[chosen]
         trace = replace(found.trace, losses=found.trace.losses[:, own], snapshots=found.trace.snapshots[chosen])
         return Reconstruction(
             x=found.x[chosen],

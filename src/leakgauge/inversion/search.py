@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from leakgauge.channels.output import Along
 from leakgauge.channels.twice import refuse_once_only
 from leakgauge.core import Channel, Explains, PerSample, Victim
 from leakgauge.core.randomness import private_randomness
@@ -57,13 +58,15 @@ class Problem:
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, observed=self.observed.take(rows), labels=labels, draws=self.draws.take(rows))
 
-    def classes(self) -> Tensor:
-        """The labels (rows, B); of gradients at the output (rows, B, C), the class whose score the client's step raises most."""
+    def found_labels(self) -> Tensor:
+        """The labels (rows, B, …); of gradients at the output (rows, B, C), the class whose score the client's step raises most."""
         assert self.labels is not None
-        return self.labels.argmin(-1) if self.labels.is_floating_point() else self.labels
+        return self.labels.argmin(-1) if isinstance(self.victim.loss, Along) else self.labels
 
-    def known_classes(self) -> Tensor | None:
-        return None if self.labels is None else self.classes()
+    def classes(self) -> Tensor | None:
+        """One class per sample, (rows, B), where these are known."""
+        known = None if self.labels is None else self.found_labels()
+        return None if known is None or known.is_floating_point() else known
 
     def targets(self, logits: Tensor | None, rows: Rows) -> Tensor:
         if logits is not None:
