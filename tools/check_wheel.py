@@ -46,6 +46,8 @@ USES = {
     "split": "import leakgauge.split.export as e, torch, pathlib; from leakgauge import Pixels, Victim; from torch import nn; "
     "m = nn.Sequential(nn.Flatten(), nn.Linear(48, 5), nn.ReLU(), nn.Linear(5, 2)); "
     "print(e.export_halves(Victim(m, Pixels((3, 4, 4))), '2', pathlib.Path('halves')).errors)",
+    "gguf": "import gguf, leakgauge.integrations.language",
+    "peft": "import peft, leakgauge.integrations.language",
     "dicom": "import leakgauge.data.dicom as d; d._pydicom()",
     "tune": "import leakgauge.audit.tune as t; t._optuna()",
     "ray": "import leakgauge.integrations.ray as r; r._ray()",

@@ -76,7 +76,10 @@ def test_one_sentence(command, words, sentence, leakgauge, model, photos, tmp_pa
         (["--budget", "0"], "positive time such as 90s"),
         (["--resume"], "nothing to resume"),
         (["--resume", "--out", "photos"], "nothing to resume"),
-        (["--only", "update"], "--only takes a question, one of updates, training, split, defenses; got 'update'"),
+        (
+            ["--only", "update"],
+            "--only takes a question, one of updates, training, split, defenses, properties; got 'update'",
+        ),
         (["--skip", "everything"], "--skip takes a question"),
         (["--only", "split", "--skip", "training"], "either --only or --skip"),
         (["--skip", "updates", "--skip", "training", "--skip", "split", "--skip", "defenses"], "nothing is left to do"),

@@ -179,7 +179,7 @@ def test_which_audit_is_the_default(asked):
         assert made.cases[-1].server == "imprint"
         assert (made.main, made.ladder, made.budget) == (expected[0], (), None)
         assert (made.split.model, made.split.data) == ("vgg", "fashion")
-        assert request.questions == ("updates", "training", "split", "defenses")
+        assert made.questions == ("updates", "training", "split", "defenses")
     assert asked("--budget", "2m").budget == 120.0
 
 
@@ -215,7 +215,8 @@ def test_a_budget_is_planned_and_kept(leakgauge, model, photos, tmp_path):
     folder = tmp_path / "leakgauge-runs/audit"
     ready = plan.read(folder)
     main = next(case for case in ready.cases if not case.server)
-    assert {case.server for case in ready.cases} == {"", "imprint"}
+    planned = {case.server for case in ready.cases} == {"", "imprint"}
+    assert planned or any("malicious imprint" in note and "was left out" in note for note in ready.notes)
     assert ready.ladder == ()
     assert "single changes of the set-up were left out" in ready.notes[0]
     assert main.key() in {

@@ -108,7 +108,10 @@ def test_the_command_line_wins_over_the_plan(leakgauge, plan, tmp_path):
         (PLAN.replace("return nn.Seq", "1 / 0\n    return nn.Seq"), "raised ZeroDivisionError: division by zero (line 13)"),
         (PLAN.replace("return torch.rand", "return 3, torch.rand"), "data() in audit.py (line 16) must return (images, labels)"),
         (PLAN.replace('"infeasible"', '"never"'), "--fail-over takes infeasible, inconclusive or partial"),
-        (PLAN.replace('("updates",)', '("update",)'), "takes a question, one of updates, training, split, defenses; got 'update'"),
+        (
+            PLAN.replace('("updates",)', '("update",)'),
+            "takes a question, one of updates, training, split, defenses, properties; got 'update'",
+        ),
         (PLAN.replace("batch_size=2", "batch_size=0"), "went wrong: the batch size must be at least 1, got 0 (line 21)"),
     ],
 )  # fmt: skip

@@ -37,7 +37,7 @@ def test_attack(name):
     testing.check_examples(ATTACKS[name])
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "strongest"])  # which takes both
 def test_attack_refuses_the_other_kind_of_data(name):
     """Attacks on images refuse text and the other way round; none crashes."""
     example, *_ = examples_of(ATTACKS[name])

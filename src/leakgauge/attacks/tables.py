@@ -94,5 +94,8 @@ def on_top(exact: Tensor, found: Tensor, space: Table) -> tuple[Tensor, Tensor]:
 @example("table", steps=60, restarts=3)
 @checked
 def tables(*, steps: int = 1500, restarts: int = 30) -> Tables:
-    """Closed forms first (``linear`` for one row, ``relu_batches`` for up to 32), then :func:`tableak` for the rows they do not certify."""
+    """Closed forms first (``linear`` for one row, ``relu_batches`` for up to 32), then :func:`tableak` for the rows they do not certify.
+
+    Not from a paper. Deviations: none, since no paper describes the combination; those of its parts are said there.
+    """
     return Tables(tableak(steps=steps, restarts=restarts))

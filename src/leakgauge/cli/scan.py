@@ -103,7 +103,7 @@ def scan(options: ScanOptions) -> int:
     command = replace(options, model=case.model, epochs=epochs, attack_budget=budget).command()
     files = (PROMPTS, store.PLAN, store.FILE, store.CONCLUSION, page.FILE, FEATURES, ASKED, evidence.FILE)
     refusal = "a scan; resume it with --resume, or choose another folder with --out"
-    with claimed(folder, files, replace_old=options.out is None, refusal=refusal):
+    with claimed(folder, files, replace_old=options.out is None, refusal=refusal, marks=(store.PLAN, PROMPTS)):
         load = Session(find)
         setup = load(replace(case, mode="eval"))
         if isinstance(setup.victim.space, Tokens):
