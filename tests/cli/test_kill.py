@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,11 @@ def started(words, place: Path) -> int:
             os.dup2(said.fileno(), 1)
             os.dup2(said.fileno(), 2)
         sys.argv = ["leakgauge", *words]
+        # a server of processes that an earlier test started is not a child of this copy
+        forkserver._forkserver = forkserver.ForkServer()
+        forkserver.ensure_running = forkserver._forkserver.ensure_running
+        forkserver.connect_to_new_process = forkserver._forkserver.connect_to_new_process
+        forkserver.set_forkserver_preload = forkserver._forkserver.set_forkserver_preload
         cli.main()
     except SystemExit as left:
         os._exit(left.code if isinstance(left.code, int) else 0)
