@@ -15,6 +15,7 @@ from pathlib import Path
 from leakgauge.audit import findings
 from leakgauge.audit.advice import EXCLUSIVE, RULES, SHOWN, conditions
 from leakgauge.audit.wording import LIMITS
+from leakgauge.monitor import leakage
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path("docs/advice.md")
@@ -88,7 +89,11 @@ def _blanks(template: str) -> Iterator[str]:
 
 def _thresholds() -> str:
     lines = ["| number | value | why |", "|---|---|---|"]
-    for file in (*sorted(Path(findings.__file__).parent.glob("*.py")), Path(conditions.__file__)):
+    for file in (
+        *sorted(Path(findings.__file__).parent.glob("*.py")),
+        Path(leakage.__file__),
+        Path(conditions.__file__),
+    ):
         body = ast.parse(file.read_text(encoding="utf-8")).body
         for node, after in pairwise(body):
             match node, after:

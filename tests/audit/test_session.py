@@ -74,7 +74,7 @@ class Refuses(nn.Linear):
             "does not take images of shape 1x6x6: RuntimeError: .*mat1",
         ),
         (nn.Conv2d(1, 4, 3), [0, 1], r"class scores of shape \(batch, classes\), it returned \(2, 4, 4, 4\)"),
-        (Pair(1, 1), [0, 1], "it returned tuple"),
+        (Pair(1, 1), [0, 1], "it returned tuple; wrap it in a module"),
         (nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), [0, 4], r"labels must be in 0..3 .* has 0..4"),
         (nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), [-1, 3], r"labels must be in 0..3 .* has -1..3"),
     ],

@@ -19,7 +19,7 @@ from leakgauge.audit.plan import read as read_plan
 from leakgauge.audit.run import Processes
 from leakgauge.audit.session import Session
 from leakgauge.errors import MissingExtra
-from leakgauge.integrations import in_memory
+from leakgauge.integrations import datasets
 from leakgauge.integrations.in_memory import Held, hold
 
 IMAGES = torch.rand(80, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -216,7 +216,7 @@ def test_images_on_disk_and_a_victim_that_normalises(tmp_path):
 
 
 def test_a_large_dataset_is_taken_evenly(monkeypatch):
-    monkeypatch.setattr(in_memory, "MOST", 12)
+    monkeypatch.setattr(datasets, "MOST", 12)
     setup = hold(net(), Pairs(count=6000))
     assert len(setup.images) == 12
     assert setup.labels.bincount().tolist() == [3] * 4
@@ -232,6 +232,8 @@ def test_a_large_dataset_is_taken_evenly(monkeypatch):
         ((IMAGES, LABELS + 4), "labels must be in 0..3|labels must lie in 0..3"),
         ((IMAGES[:, :, :6], LABELS), "does not take images of shape 3x6x8"),
         (Pairs(count=0), "the Pairs holds no image"),
+        (TensorDataset(IMAGES, torch.zeros(80, 4)), r"gives a label of shape \(4,\); one class number per image"),
+        (TensorDataset(IMAGES, LABELS + 0.5), r"gives a label 0\.5; one class number per image"),
         (Pairs(lambda image, label: image), r"must give pairs \(image, label\), it gave Tensor"),
         (Pairs(lambda image, label: {"a": image}), "the data gives a; name image and label as image and label or"),
         (Pairs(lambda image, label: (image[:, : 4 + label], label)), "the images differ in shape"),

@@ -236,6 +236,7 @@ def test_cases_that_cannot_be_built(write, case, sentence):
         (VICTIM + "def data(): return 3\n", r"data\(\) in audit.py \(line 10\) must return \(images, labels\).* got int"),
         (VICTIM + "def data(): return torch.rand(2, 3, 2, 2)\n", r"got Tensor"),
         (VICTIM + "def data(): return torch.rand(2, 3, 2, 2), 1, 2\n", r"got 3 things \(Tensor, int, int\)"),
+        (VICTIM + "def data(): return torch.utils.data.TensorDataset(torch.rand(2, 3, 2, 2), torch.zeros(2, 5))\n", r"label of shape"),
         (VICTIM + "def data(): return 'nowhere'\n", "nowhere does not exist"),
         (VICTIM + "def data(): raise OSError('disk')\n", r"data\(\) in audit.py raised OSError: disk \(line 10\)"),
         (VICTIM + "def data(): return torch.randn(9, 3, 2, 2), torch.zeros(9)\n", r"data\(\) .* values from -.*mean and std belong"),
@@ -255,6 +256,24 @@ def test_mistakes_that_show_when_a_case_is_set_up(write, parts, sentence):
 def test_there_is_no_such_file(tmp_path):
     with pytest.raises(BadInput, match="there is no file"):
         plan_file.read(str(tmp_path / "audit.py"))
+
+
+@pytest.mark.parametrize(
+    "made", ["pairs", "DataLoader(pairs, batch_size=3)", "DataLoader(pairs, batch_size=3, shuffle=True)"]
+)
+def test_data_may_be_a_dataset_or_a_loader(write, made):
+    path = write(
+        VICTIM,
+        "from torch.utils.data import DataLoader, TensorDataset\n",
+        "def data():\n    x = torch.arange(96.0).reshape(8, 3, 2, 2) / 96\n"
+        f"    pairs = TensorDataset(x, torch.arange(8) // 4)  # sorted by class\n    return {made}\n",
+    )
+    setup, again = find(base_of(path)), find(base_of(path))
+    assert setup.labels.tolist() == [0, 1] * 4  # so a batch of two holds both classes
+    assert torch.equal(setup.images, again.images)  # a loader that shuffles follows the seed
+    number = (setup.images[:, 0, 0, 0] * 8).round().long()
+    assert sorted(number.tolist()) == list(range(8))
+    assert torch.equal(number // 4, setup.labels)
 
 
 @pytest.mark.parametrize("held", ["x.bfloat16()", "x.half()", "x.to_sparse()", "x.requires_grad_()", "x.tolist()"])

@@ -6,6 +6,7 @@ import math
 import pickle
 import warnings
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from leakgauge.measures.membership import Rate
 from leakgauge.models.cnn import CNN
 from leakgauge.models.lenet import LeNet
 from leakgauge.monitor import Monitor, TwoSided, watch
-from leakgauge.monitor.summary import conclusion
+from leakgauge.monitor.leakage import Controls
+from leakgauge.monitor.summary import conclusion, summary
 
 
 def leaky(monitor, steps, *, seed=0, width=30):
@@ -129,6 +131,44 @@ def test_report_shows_controls_beside_every_estimate():
     )
     assert max(len(line) for line in text.splitlines()) <= 120
     assert "null" in next(line for line in text.splitlines() if "evidence" in line and "AUC" in line)
+
+
+def test_the_curve_ends_with_what_was_scored_after_the_last_report():
+    monitor = Monitor(every=30, strict=True)
+    leaky(monitor, 30)
+    reported = monitor.compute().peak_wealth
+    monitor.flush()
+    found, lines = monitor.compute(), monitor.report().splitlines()
+    assert found.peak_wealth > reported + 1
+    head = next(i for i, line in enumerate(lines) if line.endswith("evidence"))
+    rows = [line.split() for line in lines[head + 1 : lines.index("", head)]]
+    assert [row[0] for row in rows] == ["30"]
+    assert float(rows[-1][-1]) == pytest.approx(found.peak_wealth, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("read", "pairs", "said"),
+    [
+        ({}, 50, "The training leaks"),
+        ({"null": Rate(0.2, 0.06, 0.3)}, 50, "the critic's controls failed"),
+        ({"decoy": Rate(0.2, 0.06, 0.3)}, 50, "the critic's controls failed"),
+        ({"noise": (0.3, 0.2)}, 50, "the critic's controls failed"),
+        ({"noise": (0.3, 0.05)}, 50, "The training leaks"),
+        ({"null": Rate(0.2, 0.06, 0.3)}, 7, "The training leaks"),  # too few steps for a control to count
+    ],
+)
+def test_a_critic_with_failed_controls_concludes_nothing(read, pairs, said):
+    clean = Controls(null=Rate(0.0, -0.1, 0.1), decoy=Rate(0.0, -0.1, 0.1), noise=(0.1, 0.0))
+    found = replace(
+        Monitor().compute(),
+        step=60,
+        pairs=pairs,
+        alarm_at=9,
+        infonce=Rate(0.5, 0.4, 0.6),
+        top1=Rate(0.5, 0.4, 0.6),
+        controls=replace(clean, **read),
+    )
+    assert said in summary(found, []).splitlines()[1]
 
 
 def test_scalars_are_flat_and_records_are_json():

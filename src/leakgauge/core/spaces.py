@@ -67,7 +67,11 @@ class Pixels:
         for name in ("shape", "bounds", "mean", "std"):  # lists are welcome
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(self.shape) != 3 or min(self.shape) < 1:
-            raise BadInput(f"Pixels needs a shape (channels, height, width) of positive sizes, got {self.shape}")
+            hint = ""
+            if len(self.shape) in (1, 2) and min(self.shape) >= 1:
+                channels, length = self.shape if len(self.shape) == 2 else (1, *self.shape)
+                hint = f"; for a series write {(channels, 1, length)} and reshape in the model, for columns of a table give a Table"
+            raise BadInput(f"Pixels needs a shape (channels, height, width) of positive sizes, got {self.shape}{hint}")
         if math.prod(self.shape) > MOST_VALUES:
             raise BadInput(f"Pixels needs images of at most {MOST_VALUES} values, got {self.shape}")
         if self.bounds[0] >= self.bounds[1]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import html
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
-import torch
-from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from leakgauge.audit import records, whole
 from leakgauge.audit.advice import Advice, advise, to_do_as_text
@@ -26,7 +23,7 @@ from leakgauge.audit.findings import Findings, read_findings
 from leakgauge.audit.questions import QUESTIONS, USUAL, Question
 from leakgauge.audit.records import Record
 from leakgauge.audit.request import Effort, ask
-from leakgauge.audit.session import Session, Setup, check_fits, one_of_each_class
+from leakgauge.audit.session import Session, Setup, check_fits
 from leakgauge.audit.timing import seconds_of
 from leakgauge.audit.wording import statements
 from leakgauge.core import Mode, Pixels, Victim
@@ -35,18 +32,14 @@ from leakgauge.data.fit import Shape
 from leakgauge.data.levels import Given, levels_of
 from leakgauge.errors import BadInput, MissingExtra
 from leakgauge.errors.checked import checked
-from leakgauge.integrations.plan_file import as_array
+from leakgauge.integrations.datasets import as_array, collect
 from leakgauge.integrations.setups import data_of, set_up_given
 from leakgauge.report import page
 
 Arrays = tuple[Any, Any]
 """Images and labels, as tensors, arrays or lists."""
 Data = Arrays | Dataset[Any] | DataLoader[Any] | str | Path
-MOST = 2000
-"""Images that are taken of a dataset or a loader: as many as an audit can use in its time."""
 IN_MEMORY = "in memory"
-PAIRS = (("image", "label"), ("images", "labels"), ("pixel_values", "labels"), ("x", "y"))
-"""Names of image and label where a dataset gives them by name."""
 METRICS = ("ssim", "psnr", "lpips", "labels")
 HEIGHT = 800
 """Of a report in a notebook, in pixels."""
@@ -250,62 +243,13 @@ def _read(data: Data, *, shape: Shape | None, resize: bool, window: str) -> Give
             raise BadInput(f"data in memory is (images, labels), got {len(data)} things")
         x, y = data
         return _as_given(as_array(x, "data"), as_array(y, "data"), "data", shape=shape, resize=resize, window=window)
-    pairs = list(_taken(data))
-    if not pairs:
-        raise BadInput(f"the {type(data).__name__} holds no image")
-    sizes = {image.shape for image, _ in pairs}
-    if len(sizes) > 1:
-        raise BadInput(
-            f"the images differ in shape ({', '.join(map(str, sorted(sizes)[:3]))}); resize them in the dataset"
-        )
-    source, (x, y) = f"the {type(data).__name__}", zip(*pairs, strict=True)
-    given = _as_given(np.stack(x), np.array(y), source, shape=shape, resize=resize, window=window)
-    assert given.labels is not None
-    order = one_of_each_class(
-        given.labels
-    )  # a dataset is often sorted by class, and then a batch would hold one of them
-    return replace(given, images=given.images[order], labels=given.labels[order])
+    x, y = collect(data)
+    return _as_given(x, y, f"the {type(data).__name__}", shape=shape, resize=resize, window=window)
 
 
 def _as_given(x: np.ndarray, y: np.ndarray, source: str, *, shape: Shape | None, resize: bool, window: str) -> Given:
     images, labels = from_arrays(x, y, source=source, shape=shape, resize=resize, window=window)
     return Given(images, labels, levels_of(window))
-
-
-def _taken(data: Dataset[Any] | DataLoader[Any]) -> Iterable[tuple[np.ndarray, int]]:
-    """Images and labels one by one: of a dataset with a length evenly from all of it, of any other as many as come first."""
-    if isinstance(data, DataLoader):
-        batches = (_pair(batch) for batch in data)
-        samples: Iterable[Any] = chain.from_iterable(zip(x, y, strict=True) for x, y in batches)
-    elif isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        samples = (_pair(one) for one in cast(Iterable[Any], data))
-    else:
-        count = len(cast(Sequence[Any], data))
-        places = torch.linspace(0, count - 1, min(count, MOST)).long().unique().tolist() if count else []
-        samples = (_pair(data[place]) for place in places)
-    for number, (image, label) in enumerate(samples):
-        if number == MOST:
-            return
-        yield _pixels(image), int(label)
-
-
-def _pair(sample: Any) -> tuple[Any, Any]:
-    if isinstance(sample, Mapping):
-        for image, label in PAIRS:
-            if image in sample and label in sample:
-                return sample[image], sample[label]
-        raise BadInput(
-            f"the data gives {', '.join(map(str, sample))}; name image and label as {' or '.join(map(' and '.join, PAIRS))}"
-        )
-    if isinstance(sample, tuple | list) and len(sample) >= 2:
-        return sample[0], sample[1]
-    raise BadInput(f"the data must give pairs (image, label), it gave {type(sample).__name__}")
-
-
-def _pixels(image: Any) -> np.ndarray:
-    if isinstance(image, Image.Image):
-        return np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
-    return as_array(image, "data")
 
 
 def _row(record: Record) -> dict[str, Any]:

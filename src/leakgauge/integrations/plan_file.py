@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from leakgauge.audit.case import Case, accepted_options, default_data
 from leakgauge.core.randomness import private_randomness
 from leakgauge.data.sentences import Sentences
 from leakgauge.errors import BadInput
-from leakgauge.integrations.tensor_files import plain, refuse_unstored
+from leakgauge.integrations.datasets import as_array, collect
 from leakgauge.integrations.user_code import called, function, import_file, place
 
 VICTIM, DATA, CASES = "victim", "data", "cases"
@@ -152,7 +153,7 @@ def returned_data(spec: str, *, seed: int = 0) -> str | Sentences | tuple[np.nda
     source, _, name = spec.rpartition(":")
     with private_randomness(seed, torch.device("cpu")), import_file(source) as module:
         make = function(vars(module), name, source, returns="images and labels")
-        found = called(make, name, source)
+        found = called(lambda: _collected(make()), name, source)
         where = place(make, name, source)
     match found:
         case str() if found in EMBEDDED:
@@ -168,24 +169,18 @@ def returned_data(spec: str, *, seed: int = 0) -> str | Sentences | tuple[np.nda
         case _:
             got = type(found).__name__
     raise BadInput(
-        f"{where} must return (images, labels) as tensors or arrays, a list of sentences, or the path of data; got {got}"
+        f"{where} must return (images, labels) as tensors or arrays, a Dataset or DataLoader, a list of sentences, or the path of "
+        f"data; got {got}"
     )
+
+
+def _collected(made: object) -> object:
+    """The arrays of a dataset or loader, whose code is the user's own as well; anything else as it is."""
+    return collect(made) if isinstance(made, Dataset | DataLoader) else made
 
 
 def _like_an_array(value: object) -> bool:
     return isinstance(value, Tensor | np.ndarray | list)
-
-
-def as_array(value: Any, where: str) -> np.ndarray:
-    if isinstance(value, Tensor) and value.is_meta:
-        raise BadInput(f"{where} returns a tensor on the meta device, which holds no values; return images and labels")
-    if isinstance(value, Tensor):
-        refuse_unstored(value, f"a tensor of {where}")
-        return plain(value).cpu().numpy()  # NumPy has neither bfloat16 nor sparse arrays
-    try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise BadInput(f"{where} returns a list whose rows differ in length; return tensors or arrays") from error
 
 
 def _cases(make: Callable[..., Any], path: str) -> tuple[Case, ...]:

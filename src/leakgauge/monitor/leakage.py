@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +12,20 @@ from leakgauge.monitor.whitebox import WhiteBox
 
 View = Literal["raw", "clipped", "released"]
 VIEWS: tuple[View, ...] = ("raw", "clipped", "released")
+
+
+SETTLED = 8
+"""Scored steps from which a number of the critic counts; with fewer its interval is most of its range."""
+CONTROL_LIMIT = 0.05
+"""Nats. A control must read about 0; where even its lower bound is above this, the critic learned something else than the data."""
+NOISE_LIMIT = 0.1
+"""Nats. Under noise with ten times the gradient's norm nothing is left to read; wider than the other controls, for it has no bound."""
+
+
+def failing(controls: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """Of controls with the most that they are sure to read, those that read more than chance explains."""
+    limits = {"null": CONTROL_LIMIT, "decoy": CONTROL_LIMIT}
+    return tuple((name, value) for name, value in controls if value > limits.get(name, NOISE_LIMIT))
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,19 @@ class Leakage:
     @property
     def ceiling(self) -> float:
         return math.log(self.choices)
+
+    @property
+    def settled(self) -> bool:
+        """Whether enough steps were scored for the critic's numbers to count."""
+        return self.pairs >= SETTLED
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the critic's controls are clean, as far as they count."""
+        if self.controls is None or not self.settled:
+            return True
+        read = {"null": self.controls.null.low, "decoy": self.controls.decoy.low, "noise 10×": self.controls.noise[-1]}
+        return not failing(read.items())
 
     @property
     def alarmed(self) -> bool:

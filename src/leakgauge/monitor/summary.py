@@ -20,14 +20,16 @@ def summary(leakage: Leakage, records: Sequence[dict[str, Any]]) -> str:
         steps=leakage.step,
         choices=leakage.choices,
         members=leakage.members,
-        top1=leakage.top1,
+        top1=leakage.top1 if leakage.settled else None,
         alarm_at=leakage.alarm_at,
+        trusted=leakage.trusted,
     )
     lines = [f"leakgauge monitor, {leakage.step} steps, view {leakage.view}", *textwrap.wrap(said, 110), ""]
     lines += [*_whitebox(leakage), *_critic(leakage), *_alarm(leakage)]
     if leakage.epsilon is not None:
         lines.append(f"epsilon so far      {leakage.epsilon:.3f} (from the accountant)")
-    lines += ["", *_curve(records), *_layers(leakage)]
+    newest = [leakage.record()] if leakage.step else []  # steps may have been scored since the last of the records
+    lines += ["", *_curve([*(r for r in records if r["step"] != leakage.step), *newest]), *_layers(leakage)]
     lines += [f"not scored: {count} steps, {what}" for what, count in leakage.skipped.items()]
     lines += [f"note: {note}" for note in leakage.notes]
     return "\n".join(lines).rstrip() + "\n"

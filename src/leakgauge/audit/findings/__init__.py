@@ -14,10 +14,7 @@ from leakgauge.audit.findings.defenses import LEAST_DROP, MOST_POINTS, Defended,
 from leakgauge.audit.findings.split import Split, split_of
 from leakgauge.audit.findings.training import (
     ALMOST_ALL_MEMBERS,
-    CONTROL_LIMIT,
     EARLY,
-    NOISE_LIMIT,
-    SETTLED,
     Measured,
     Training,
     counted,
@@ -32,6 +29,7 @@ from leakgauge.audit.questions import split as scan_records
 from leakgauge.audit.questions import training as monitor_records
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.questions.properties import PropertyRecord
+from leakgauge.monitor.leakage import CONTROL_LIMIT, NOISE_LIMIT, SETTLED
 
 __all__ = [
     "ALMOST_ALL_MEMBERS",

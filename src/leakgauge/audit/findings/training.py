@@ -10,13 +10,8 @@ from typing import Any, Literal
 from leakgauge.audit.findings.unanswered import Unanswered
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.data.facts import USUAL, DataFacts, facts_from
+from leakgauge.monitor.leakage import CONTROL_LIMIT, SETTLED, failing
 
-SETTLED = 8
-"""Scored steps from which a number of the critic counts; with fewer its interval is most of its range."""
-CONTROL_LIMIT = 0.05
-"""Nats. A control must read about 0; where even its lower bound is above this, the critic learned something else than the data."""
-NOISE_LIMIT = 0.1
-"""Nats. Under noise with ten times the gradient's norm nothing is left to read; wider than the other controls, for it has no bound."""
 ALMOST_ALL_MEMBERS = 0.8
 """Lower bound of the AUC from which almost all members are recognised; 0.5 is guessing."""
 GUESSING = 0.5
@@ -70,8 +65,7 @@ class Training:
     @property
     def failed_controls(self) -> tuple[tuple[str, float], ...]:
         """Controls that read more than chance explains; curve and alarm do not count then."""
-        limits = {"null": CONTROL_LIMIT, "decoy": CONTROL_LIMIT}
-        return tuple((name, value) for name, value in self.controls if value > limits.get(name, NOISE_LIMIT))
+        return failing(self.controls)
 
     @property
     def alarmed(self) -> bool:
