@@ -133,3 +133,18 @@ def test_flowers_noise_and_clipping_have_the_platforms_size():
 def test_wrong_options_are_refused(make):
     with pytest.raises(BadInput):
         make()
+
+
+@pytest.mark.parametrize("make", [PercentilePrivacy, SVTPrivacy])
+def test_updates_in_bfloat16_are_filtered(make):
+    signal = {"w": torch.linspace(-1e-3, 1e-3, 400).bfloat16()}
+    sent = make()(signal, rng=torch.Generator().manual_seed(0))
+    assert sent["w"].dtype == torch.bfloat16
+    assert sent["w"].shape == (400,)
+
+
+def test_a_threshold_that_nothing_reaches_is_refused():
+    with pytest.raises(BadInput, match="for ever; lower tau or epsilon"):
+        SVTPrivacy(epsilon=1e6, tau=1.0)({"w": torch.rand(50)}, rng=torch.Generator().manual_seed(0))
+    with pytest.raises(BadInput, match="holds NaN or Inf"):
+        SVTPrivacy()({"w": torch.tensor([1.0, float("nan")] * 20)}, rng=torch.Generator().manual_seed(0))

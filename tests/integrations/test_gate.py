@@ -65,10 +65,11 @@ def test_noise_is_paid_for_before_it_is_added(victim, batch):
     added = torch.cat([(sent[n] - t * min(1, 0.5 / _norm(update))).flatten() for n, t in update.items()])
     assert float(added.std()) == pytest.approx(1.0, rel=0.05)
     assert gate.budget is not None
-    assert gate.budget.spent == BUDGET.spend(noise=2.0, rate=1.0).spent
+    # another batch moves a clipped update by up to 2 · clip, so noise of 2 · clip is a multiplier of 1
+    assert gate.budget.spent == BUDGET.spend(noise=1.0, rate=1.0).spent
     left = gate.budget
-    while left.allows(noise=2.0, rate=1.0):
-        left = left.spend(noise=2.0, rate=1.0)
+    while left.allows(noise=1.0, rate=1.0):
+        left = left.spend(noise=1.0, rate=1.0)
         gate(victim, update, *batch)
     with pytest.raises(Refused, match="would exceed eps"):
         gate(victim, update, *batch)
@@ -154,3 +155,18 @@ def test_what_is_no_filter_is_refused():
 
     with pytest.raises(BadInput, match="needs a DXOFilter"):
         FilteredByNVFlare(print)
+
+
+def test_an_update_that_no_check_takes_is_sent_with_a_warning(tmp_path):
+    """Closed forms are for images: an update of a text model is not called clean."""
+    from leakgauge.testing import tiny_case
+
+    victim, x, y = tiny_case("text_a")
+    record = tmp_path / "gate.jsonl"
+    update = dict(share(victim, Gradient(), x, y).signal)
+    with pytest.warns(MonitorWarning, match="was sent unchecked"):
+        Gate(record=record)(victim, update, x, y)
+    said = json.loads(record.read_text())
+    assert (said["action"], said["leaks"], said["checked"]) == ("unchecked", False, False)
+    with pytest.raises(BadInput, match="none of the model's parameters"):
+        Gate()(victim, {}, x, y)

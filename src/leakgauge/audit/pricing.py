@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -14,7 +13,7 @@ from leakgauge.audit.scoring import pair_images
 from leakgauge.audit.session import Load, set_up
 from leakgauge.audit.timing import MEASURABLE, Cost, cost_of_steps, elapsed
 from leakgauge.core import Sampled
-from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors import BadInput
 
 
 def costs(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> list[Cost]:
@@ -108,10 +107,14 @@ SHARING = 8
 
 
 def _sharing(case: Case, load: Load) -> float:
-    """Seconds of setting the case up and sharing its update; nothing where that is refused."""
+    """Seconds of setting the case up and sharing its update, or until that was refused or failed."""
     began = time.perf_counter()
-    with suppress(Inapplicable):
+    try:
         set_up(case, load).observation(case)
+    except BadInput:
+        raise
+    except Exception:  # noqa: BLE001 - the run meets it again and records it
+        pass
     return time.perf_counter() - began
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from leakgauge.channels.rows import as_rows, column
 from leakgauge.core import Signal
 from leakgauge.core.examples import example
+from leakgauge.defenses.arrays import as_array
 from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
 
@@ -45,7 +46,7 @@ class PercentilePrivacy:
             raise BadInput(f"PercentilePrivacy needs at least 1 local step, got {self.steps}")
 
     def __call__(self, signal: Signal, /, *, rng: torch.Generator) -> Signal:
-        own = {name: t.detach().cpu().numpy() / self.steps for name, t in signal.items()}
+        own = {name: as_array(t) / self.steps for name, t in signal.items()}
         cutoff = self._cutoff(list(own.values()))
         sent = {}
         for name, diff in own.items():
@@ -62,7 +63,7 @@ class PercentilePrivacy:
         """Why the filter does less than its options say."""
         if not signal or not self.percentile:
             return ()
-        cutoff = self._cutoff([t.detach().cpu().numpy() for t in signal.values()])
+        cutoff = self._cutoff([as_array(t) for t in signal.values()])
         if cutoff > 0:
             return ()
         zeros = sum(int((t == 0).sum()) for t in signal.values()) / sum(t.numel() for t in signal.values())

@@ -11,6 +11,7 @@ import torch
 
 from leakgauge.core import Signal
 from leakgauge.core.examples import example
+from leakgauge.defenses.arrays import as_array
 from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
 
@@ -77,7 +78,7 @@ class SVTPrivacy:
     def filtered(self, signal: Signal, draw: np.random.RandomState) -> Signal:
         """What is sent if the noise comes from ``draw``."""
         names = sorted(signal)
-        flat = [signal[name].detach().cpu().numpy().reshape(-1) for name in names]
+        flat = [as_array(signal[name]).reshape(-1) for name in names]
         count = self.sent_entries(sum(v.size for v in flat))
         accepted = self._accepted(flat, count, draw)
         taken = _parts([int(mask.sum()) for mask in accepted], count, self.replace, draw)
@@ -105,6 +106,13 @@ class SVTPrivacy:
         for_threshold = self.epsilon / (1.0 + ratio)
         threshold = self.tau + draw.laplace(scale=self.gamma / for_threshold)
         scale = self.gamma * 2.0 * count / (self.epsilon - for_threshold)
+        if threshold - self.gamma > 40 * scale:  # beyond any noise that is ever drawn
+            raise BadInput(
+                f"SVTPrivacy with tau={self.tau:g}, gamma={self.gamma:g} and epsilon={self.epsilon:g} would look for entries to send for "
+                "ever; lower tau or epsilon"
+            )
+        if not all(np.isfinite(v).all() for v in flat):
+            raise BadInput("SVTPrivacy cannot filter an update that holds NaN or Inf")
         accepted = [np.zeros(v.size, dtype=bool) for v in flat]
         while sum(int(mask.sum()) for mask in accepted) < count:
             for values, mask in zip(flat, accepted, strict=True):

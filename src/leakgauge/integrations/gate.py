@@ -27,7 +27,7 @@ from leakgauge.monitor import MonitorWarning
 from leakgauge.monitor.whitebox import Protection, probe
 
 Pair = tuple[Tensor, Tensor]
-Action = Literal["sent", "warned", "noised", "refused"]
+Action = Literal["sent", "unchecked", "warned", "noised", "refused"]
 
 
 class Refused(LeakgaugeError):
@@ -40,7 +40,7 @@ class GateRecord:
 
     ``psnr`` is that of the best image that a closed form read off, by the attack ``by``; ``certified`` counts images that it proved exact
     without looking at the batch. ``auc`` and its lower bound ``auc_low`` are of the white-box probe. ``refusals`` says why a check did
-    not apply.
+    not apply; ``checked`` is False where none did.
     """
 
     round: int
@@ -54,6 +54,7 @@ class GateRecord:
     refusals: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     finished: str = ""
+    checked: bool = True
 
 
 @dataclass
@@ -65,7 +66,8 @@ class Gate:
     bound is at least ``auc``. Closed forms take milliseconds on most networks, because those without a fitting layer refuse at once. No
     search is run, so a gate that lets an update pass has proved nothing.
 
-    With a ``budget`` every update is first clipped to ``clip`` and gets Gaussian noise of ``multiplier`` · clip, paid for beforehand; when
+    With a ``budget`` every update is first clipped to ``clip`` and gets Gaussian noise of ``multiplier`` · clip, paid for beforehand
+    at half of the multiplier, because another batch moves a clipped update by up to 2 · clip; when
     the budget is spent, nothing leaves. Noise for leaking updates alone would have no guarantee, since who gets it depends on private data.
     What is refused depends on private data too, and the server sees that an update is missing.
     ``record`` is a file that gets one JSON line for each update. It holds facts about private data and stays with the client.
@@ -95,6 +97,8 @@ class Gate:
         self, victim: Victim, update: Signal, x: Tensor, y: Tensor, /, *, channel: Channel | None = None
     ) -> dict[str, Tensor]:
         """What may leave in place of ``update`` (the signal of ``channel``, by default the gradient); raises ``Refused`` if nothing may."""
+        if not update:
+            raise BadInput("the update has none of the model's parameters by name, so the gate cannot check it")
         self.rounds += 1
         try:
             sent = self._noised(update)
@@ -102,11 +106,14 @@ class Gate:
             self._write(GateRecord(self.rounds, "refused", leaks=False, refusals={"noise": str(spent)}))
             raise Refused(f"the update of round {self.rounds} was not sent: {spent}") from spent
         found = self.check(victim, sent, x, y, channel=channel)
-        passed: Action = "sent" if self.budget is None else "noised"
+        passed: Action = "noised" if self.budget is not None else "sent" if found.checked else "unchecked"
         action: Action = passed if not found.leaks else "refused" if self.on_leak == "refuse" else "warned"
         self._write(replace(found, action=action))
         if action == "warned":
             warnings.warn(f"the update of round {self.rounds} leaks: {_why(found)}", MonitorWarning, stacklevel=2)
+        if action == "unchecked":
+            why = "; ".join(f"{name}: {reason}" for name, reason in found.refusals.items())
+            warnings.warn(f"the update of round {self.rounds} was sent unchecked ({why})", MonitorWarning, stacklevel=2)
         if action == "refused":
             raise Refused(f"the update of round {self.rounds} leaks and was not sent: {_why(found)}")
         return sent
@@ -118,7 +125,7 @@ class Gate:
         began = time.perf_counter()
         x, y = victim.to_input(x), y.to(victim.device)
         seen = Observation(signal=update, channel=channel or Gradient(), size=len(x))
-        best, by, certified = None, "", 0
+        best, by, certified, ran = None, "", 0, 0
         refusals: dict[str, str] = {}
         truths = victim.space.decode(x)
         for entrant in CLOSED:
@@ -131,6 +138,7 @@ class Gate:
             except Inapplicable as refusal:
                 refusals[entrant.name] = str(refusal)
                 continue
+            ran += 1
             exact = 0 if found.certified is None else int(found.certified.sum())
             scores = pair_images(victim.space.decode(found.x), truths).scores if len(found.x) == len(x) else None
             value = None if scores is None else max(scores.psnr)
@@ -150,12 +158,16 @@ class Gate:
             bool(certified) or (best is not None and best >= self.psnr) or (auc_low is not None and auc_low >= self.auc)
         )
         seconds, finished = time.perf_counter() - began, datetime.now(UTC).isoformat(timespec="seconds")
-        return GateRecord(self.rounds, "sent", leaks, best, by, certified, auc, auc_low, refusals, seconds, finished)
+        checked = bool(ran) or auc is not None
+        return GateRecord(
+            self.rounds, "sent", leaks, best, by, certified, auc, auc_low, refusals, seconds, finished, checked
+        )
 
     def _noised(self, update: Signal) -> dict[str, Tensor]:
         if self.clip is None or self.budget is None:
             return dict(update)
-        self.budget = self.budget.spend(noise=self.multiplier, rate=1.0)
+        # another batch can turn a clipped update from one side to the other: its sensitivity is 2 · clip
+        self.budget = self.budget.spend(noise=self.multiplier / 2, rate=1.0)
         rng = torch.Generator()
         if self.seed is None:
             rng.seed()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from leakgauge.channels import FedAvg
 from leakgauge.core import Loss, Mode, Signal, Space, Victim
 from leakgauge.errors import BadInput
-from leakgauge.integrations.gate import Gate
+from leakgauge.integrations.gate import Gate, Refused
 
 Pair = tuple[Tensor, Tensor]
 
@@ -85,10 +85,15 @@ def gate_filter(
 
     class GateFilter(DXOFilter):
         def __init__(self) -> None:
-            kinds = [DataKind.WEIGHT_DIFF]
-            super().__init__(supported_data_kinds=kinds, data_kinds_to_filter=kinds)
+            super().__init__(supported_data_kinds=None, data_kinds_to_filter=None)  # every kind, so none passes unseen
 
         def process_dxo(self, dxo: Any, shareable: Any, fl_ctx: Any) -> Any:
+            if dxo.data_kind == DataKind.METRICS:
+                return None
+            if dxo.data_kind != DataKind.WEIGHT_DIFF:
+                raise Refused(
+                    f"the gate reads differences of weights, but this result is {dxo.data_kind}; send WEIGHT_DIFF"
+                )
             victim = Victim(model, space, loss, mode)
             update = {n: torch.as_tensor(dxo.data[n]) for n in victim.parameters() if n in dxo.data}
             x, y = batch(fl_ctx) if callable(batch) else batch

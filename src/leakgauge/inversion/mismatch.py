@@ -42,9 +42,9 @@ def _mismatch(
         signal = seen.channel(steady, x, y)
     targets = _targets(seen, signal)
     found = [
-        _apart(signal[name].double().flatten(), target.to(signal[name].device).double().flatten())
-        for name, target in targets.items()
-        if bool(target.any())
+        _apart(signal[name].double().flatten(), targets[name].to(signal[name].device).double().flatten())
+        for name, sent in seen.signal.items()
+        if bool(sent.any())
     ]
     return torch.stack(found).mean() if found else x.new_ones((), dtype=torch.float64)
 
@@ -64,7 +64,7 @@ def _targets(seen: Observation, signal: Signal) -> Signal:
 
 def _apart(own: Tensor, target: Tensor) -> Tensor:
     length = own.norm()
-    if not bool(length > 0):
+    if not bool(length > 0) or not bool(target.any()):
         return own.new_ones(())
     return 0.5 * (own / length - target / target.norm()).square().sum()
 

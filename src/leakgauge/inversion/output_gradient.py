@@ -13,6 +13,7 @@ from leakgauge.channels.output import Along
 from leakgauge.core import Observation, Victim
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
+from leakgauge.inversion.defended import useful
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ def _last_layer(victim: Victim) -> str:
 
 def along_output(victim: Victim, seen: Sequence[Observation]) -> Victim | None:
     """The victim with a loss along the gradient at the output; None where that cannot be read from all observations."""
+    if any(useful(one.defenses) for one in seen):  # the bias is not what the client computed
+        return None
     try:
         for one in seen:
             output_gradient(victim, one)
