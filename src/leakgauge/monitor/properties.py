@@ -52,13 +52,13 @@ class Share:
             raise BadInput(f"a property needs shares with 0 <= low < high <= 1, got {self.low} and {self.high}")
 
     def disjoint(self, those: int, rest: int, size: int) -> int:
-        """How many batches of either kind can be made of ``those`` with the property and the ``rest`` without using a sample twice.
+        """How many pairs, a batch of each kind, can be made of ``those`` with the property and the ``rest`` without using a sample twice.
 
         >>> Share(0.2, 0.5).disjoint(400, 600, 32)
-        23
+        14
         """
         low, high = self.counts(size)
-        return min(those // high, rest // max(1, size - low))
+        return min(those // (low + high), rest // max(1, 2 * size - low - high))
 
     def counts(self, size: int) -> tuple[int, int]:
         """How many of ``size`` samples have the property, in either kind; at least one makes the difference."""

@@ -42,7 +42,7 @@ def test_few_images_allow_small_batches_or_none():
     assert plan_properties(setup).batch == 8  # 1000 images
     many = Setup(setup.victim, torch.zeros(4000, 1, 28, 28), torch.arange(4000) % 2)
     many.images[:, 0, 0, 0] = torch.rand(4000)
-    assert plan_properties(many).batch == 32
+    assert plan_properties(many).batch == 16
     with pytest.raises(BadInput, match="more than 20 images"):
         plan_properties(replace(setup, images=setup.images[:20], labels=setup.labels[:20]))
 
