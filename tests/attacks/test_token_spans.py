@@ -13,6 +13,7 @@ from leakgauge.defenses import GaussianNoise, Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.integrations.huggingface import load_text
 from leakgauge.models import NextToken
+from leakgauge.testing import tiny_case
 
 VOCAB, LENGTH = 300, 8
 SETTINGS = {
@@ -256,3 +257,18 @@ def test_a_sentence_longer_than_the_rank_does_not_hide_a_short_one():
     x = torch.nn.functional.pad(draw(1, seed=5), (0, 16))
     found = token_spans()(victim, share(victim, Gradient(), x, x))
     assert rows(found.x) == rows(x)
+
+
+@pytest.mark.parametrize("twins", [False, True])
+def test_a_token_that_is_read_like_another_is_not_certified(twins):
+    """Nothing in the gradient says which of the two it was; with frozen embeddings no row names it either."""
+    victim, x, y = tiny_case("text_deep")
+    x = x.clone()
+    x[0, 3] = 12
+    table = victim.model.token_embed.weight
+    table.requires_grad_(False)
+    if twins:
+        table[1] = table[12]
+    found = token_spans()(victim, share(victim, Gradient(), x, y))
+    assert found.certified.tolist() == [not twins]
+    assert torch.equal(torch.where(found.x == 1, 12, found.x), torch.where(x == 1, 12, x))

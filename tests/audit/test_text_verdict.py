@@ -39,13 +39,13 @@ NULL = scores((0.2, 0.2), (0.1, 0.1))
         ((1.0, 1.0), (1.0, 0.8), Outcome.FEASIBLE, (2, 2), None),
         ((1.0, 0.0), (0.8, 0.0), Outcome.FEASIBLE, (1, 1), RECONSTRUCTED[0]),
         ((0.5, 0.4), (0.4, 0.3), Outcome.PARTIAL, (0, 1), RECONSTRUCTED[0]),
-        ((0.4, 0.4), (0.3, 0.3), Outcome.INFEASIBLE, (0, 0), READ[0]),
+        ((0.4, 0.4), (0.3, 0.3), Outcome.INCONCLUSIVE, (0, 0), READ[0]),
     ],
 )
 def test_the_table(rouge1, rouge_l, outcome, counts, missed):
     verdict = judge_text(scores(rouge1, rouge_l), NULL, cause=Cause.INFORMATION)
     assert verdict.outcome is outcome
-    assert verdict.cause is (Cause.INFORMATION if outcome is Outcome.INFEASIBLE else None)
+    assert verdict.cause is (Cause.INFORMATION if outcome is Outcome.INCONCLUSIVE else None)
     assert (verdict.reconstructed, verdict.read) == counts
     assert verdict.missed == missed
     assert verdict.kind == "deployable"
@@ -53,9 +53,9 @@ def test_the_table(rouge1, rouge_l, outcome, counts, missed):
 
 def test_a_sentence_that_anyone_could_guess_is_no_leakage():
     easy = scores((1.0, 1.0), (0.9, 0.9))
-    assert judge_text(easy, easy, cause=Cause.KNOWLEDGE).outcome is Outcome.INFEASIBLE
-    for cause in (Cause.SEARCH, Cause.UNTESTED):
-        assert judge_text(easy, easy, cause=cause).outcome is Outcome.INCONCLUSIVE
+    for cause in (Cause.INFORMATION, Cause.KNOWLEDGE, Cause.SEARCH, Cause.UNTESTED):
+        verdict = judge_text(easy, easy, cause=cause)
+        assert (verdict.outcome, verdict.cause) == (Outcome.INCONCLUSIVE, cause)  # text has no positive control
     given = judge_text(easy, NULL, (Assumption("labels", "diagnostic"),), certified=2)
     assert (given.kind, given.certified) == ("diagnostic", 2)
 
@@ -79,6 +79,8 @@ def test_a_failed_attack_on_text_says_why():
     assert layer_mismatch(victim, other, fit, other.labels) < layer_mismatch(victim, other, x, other.labels)
     assert explain_text(victim, other, replace(right, x=fit), x, y) is Cause.KNOWLEDGE
     assert explain_text(victim, seen, replace(right, y=None), x, y) is Cause.UNTESTED
+    broken = replace(seen, signal={name: one * float("nan") for name, one in seen.signal.items()})
+    assert explain_text(victim, broken, right, x, y) is Cause.UNTESTED
 
 
 def test_the_best_guess_counts_sentence_by_sentence():

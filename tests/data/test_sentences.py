@@ -16,7 +16,19 @@ def test_labels_come_before_a_tab_in_every_line(tmp_path):
     assert read_sentences(tmp_path / "a.tsv") == Sentences(("good", "bad\tfilm"), (1, 0))
 
 
-@pytest.mark.parametrize(("content", "said"), [(b"\n \n", "holds no sentence"), (b"\xff\xfe\x00", "no text in UTF-8")])
+def test_a_byte_order_mark_hides_no_label(tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b"\xef\xbb\xbf1\tgood\n0\tbad\n")
+    assert read_sentences(tmp_path / "a.tsv") == Sentences(("good", "bad"), (1, 0))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\n \n", "holds no sentence"),
+        (b"\xff\xfe\x00", "no text in UTF-8"),
+        (b"1\tgood\n9223372036854775808\tbad\n", "label of 19 digits"),
+    ],
+)
 def test_refused(tmp_path, content, said):
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(BadInput, match=said):

@@ -80,6 +80,49 @@ def test_labels_make_a_classifier(config, tmp_path):
     assert found.private(ids, labels)[1].tolist() == [1, 0]
     with pytest.raises(BadInput, match="needs a label for each sentence"):
         found.private(ids, None)
+    (tmp_path / "a.tsv").write_text("2\tgood\n0\tbad\n")
+    with pytest.raises(BadInput, match="label 2 is too large for a classifier of 2 classes"):
+        read_ids(found, read_sentences(tmp_path / "a.tsv"))
+
+
+def test_the_code_of_a_folder_never_runs(config, tmp_path, monkeypatch):
+    """Not even if whoever is asked on the terminal says yes."""
+    monkeypatch.setattr("builtins.input", lambda *asked: "y")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    classes = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
+    settings = {"model_type": "own", "architectures": ["OwnForCausalLM"], "auto_map": classes}
+    (own / "config.json").write_text(json.dumps(settings))
+    (own / "model.safetensors").write_bytes(b"")
+    with pytest.raises(BadInput, match="do not load"):
+        load_language(str(own))
+    other = tmp_path / "other"
+    load_language(config(LLAMA)).model.model.save_pretrained(other)
+    (other / "code.py").write_text((own / "code.py").read_text())
+    (other / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["code.Own", None]}})
+    )
+    with pytest.raises(BadInput, match=r"tokenizer in .* does not load"):
+        load_language(str(other))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_damaged_files_are_named(config, tmp_path):
+    load_language(config(LLAMA)).model.model.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(BadInput, match=r"weights in .* do not load"):
+        load_language(str(tmp_path / "saved"))
+    assert load_language(config({**LLAMA, "architectures": 3})).kind == "causal"
+
+
+def test_positions_are_those_that_a_sentence_can_fill(config):
+    gpt2 = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 12, "vocab_size": 300}
+    assert load_language(config(gpt2)).positions == 12
+    roberta = load_language(config({**BERT, "model_type": "roberta", "max_position_embeddings": 14}))
+    assert roberta.positions == 12
+    with torch.no_grad():
+        assert roberta.model(roberta.ids(["abcdefghijkl"], 12)).shape[:2] == (1, 12)
 
 
 def test_weights_of_a_folder(config, tmp_path):

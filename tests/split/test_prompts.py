@@ -84,17 +84,26 @@ def test_the_probe_is_ridge_regression():
     assert float((first == ids).float().mean()) > 0.9
 
 
-def risk(noise: float, genie: int, agreement: float, cut: int = 1) -> PromptRisk:
+def risk(noise: float, genie: int, agreement: float, cut: int = 1, asked: int = 100) -> PromptRisk:
     return PromptRisk(
-        cut, Protection("noise", noise), 10, 0, 0, 1, agreement, 4, 100 * cut, 1, asked=10, genie=genie
+        cut, Protection("noise", noise), 10, 0, 0, 1, agreement, 4, 100 * cut, 1, asked=asked, genie=genie
     )  # fmt: skip
 
 
 def test_the_recommended_row_keeps_most_where_even_the_genie_fails():
-    rows = [risk(1, 9, 0.9), risk(2, 5, 0.7), risk(3, 1, 0.6), risk(2, 5, 0.7, cut=2)]
+    rows = [risk(1, 50, 0.9), risk(2, 30, 0.7), risk(3, 10, 0.6), risk(2, 30, 0.7, cut=2)]
     assert recommend(rows) == rows[1]
     assert recommend(rows, most=0.2) == rows[2]
     assert recommend(rows, keep=0.8) is None
+    assert recommend([risk(2, 3, 0.7, asked=10)]) is None  # as many of ten could be 0.65 of all
+
+
+@pytest.mark.parametrize("noise", [0.5, 5.0])
+def test_the_noise_is_estimated_from_what_was_sent(noise):
+    clean = torch.randn(40, 256, generator=torch.Generator().manual_seed(0)) * 3
+    protection = Protection("noise", noise)
+    sent = protection(clean, rng=torch.Generator().manual_seed(1))
+    assert protection.deviation(sent) == pytest.approx(float((sent - clean).std()), rel=0.05)
 
 
 def test_refused():

@@ -165,7 +165,13 @@ def _answer(spans: Spans, sets: Sequence[Tensor], found: Found, size: int, *, gu
     whole = exact and explains(level.span, torch.cat([vectors[k] for k in shown]))
     likely = exact and level.span.chance(torch.cat([vectors[k] for k in shown])) * found.tested <= CHANCE
     rows = [_padded(found.ids[k], length, filler) for k in shown]
-    sure = [likely and spans.hears_all(len(found.ids[k])) and (whole or len(found.ids[k]) == length) for k in shown]
+    sure = [
+        likely
+        and spans.hears_all(len(found.ids[k]))
+        and (whole or len(found.ids[k]) == length)
+        and not _has_twin(spans, level, sets, found.ids[k], vectors[k])
+        for k in shown
+    ]
     return Answer(
         torch.stack([rows[k % len(rows)] for k in range(size)]),
         torch.tensor([k < len(sure) and sure[k] for k in range(size)], device=rows[0].device),
@@ -173,6 +179,32 @@ def _answer(spans: Spans, sets: Sequence[Tensor], found: Found, size: int, *, gu
         whole,
         len(order),
     )
+
+
+def _has_twin(spans: Spans, level: Level, sets: Sequence[Tensor], ids: Tensor, vectors: Tensor) -> bool:
+    """Whether the sentence ``ids``, which reads ``vectors`` (length, width), would read the same with another candidate at some place."""
+    for at, own in enumerate(ids):
+        alike = _alike(spans, own, sets[at][sets[at] != own], at)
+        rows = ids.repeat(len(alike), 1)
+        rows[:, at] = alike
+        if len(rows):
+            apart = (spans.reader.read(rows, level.reading) - vectors).norm(dim=2) > SAME * vectors.norm(dim=1)
+            if not bool(apart.any(1).all()):
+                return True
+    return False
+
+
+def _alike(spans: Spans, own: Tensor, others: Tensor, at: int) -> Tensor:
+    """Those of the ids ``others`` that the layers before the context read like ``own`` at a place."""
+    length, both = spans.reader.victim.space.shape[0], torch.cat([own[None], others])
+    same = torch.ones(len(others), dtype=torch.bool, device=others.device)
+    for level in spans.tokens if len(others) else ():
+        if level.reading.by_place:
+            read = spans.reader.read(both[:, None].expand(-1, length), level.reading)[:, at]
+        else:
+            read = spans.reader.read(_rows_of(both, length), level.reading).flatten(0, 1)[: len(both)]
+        same &= (read[1:] - read[0]).norm(dim=1) <= SAME * read[0].norm()
+    return others[same]
 
 
 def telling(vectors: Sequence[Tensor], found: Found) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -105,7 +106,7 @@ def explain_text(
 
     With m the mismatch of what ids and the labels that the adversary has for them would have sent: *search* where the truth fits better
     than what was found, else *knowledge* where it does with its own labels, else *information*. *Untested* where the attack leaves open
-    what its ids should be followed by.
+    what its ids should be followed by, or where a mismatch is not a finite number.
     """
     own, given = _targets(found, seen, x, y)
     if own is None or given is None:
@@ -114,10 +115,12 @@ def explain_text(
     def mismatch(ids: Tensor, targets: Tensor) -> float:
         return layer_mismatch(victim, seen, victim.to_input(ids), targets.to(victim.device), seed=seed)
 
-    reached = mismatch(found.x, own)
-    if reached > mismatch(x, given) + FITS:
+    reached, true, informed = mismatch(found.x, own), mismatch(x, given), mismatch(x, y)
+    if not all(map(math.isfinite, (reached, true, informed))):
+        return Cause.UNTESTED
+    if reached > true + FITS:
         return Cause.SEARCH
-    return Cause.KNOWLEDGE if reached > mismatch(x, y) + FITS else Cause.INFORMATION
+    return Cause.KNOWLEDGE if reached > informed + FITS else Cause.INFORMATION
 
 
 def _targets(

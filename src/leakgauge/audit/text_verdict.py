@@ -50,7 +50,7 @@ class TextVerdict:
     Of ``sentences`` in the batch, ``exact`` are right in every token, ``reconstructed`` pass every check of ``RECONSTRUCTED``, and ``read``
     those of ``READ`` (whether reconstructed or not). ``certified`` are those that the attack itself proved, without the truth.
     ``missed`` is the first check that failed, on the first sentence that failed one; None where all passed. ``cause`` says why nothing was
-    found, where nothing was: only information and knowledge make that evidence.
+    found, where nothing was. Text has no positive control yet, so that is no evidence, whatever the cause.
     """
 
     outcome: Outcome
@@ -101,8 +101,7 @@ def judge_text(
     elif None in whole or None in read:
         outcome, decisive = Outcome.PARTIAL, whole
     else:
-        earned = cause in (Cause.INFORMATION, Cause.KNOWLEDGE)
-        outcome, decisive = Outcome.INFEASIBLE if earned else Outcome.INCONCLUSIVE, read
+        outcome, decisive = Outcome.INCONCLUSIVE, read  # text has no positive control, so no negative is evidence
     kinds = {a.kind for a in assumptions}
     kind: Kind = "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
     missed = next((check for check in decisive if check is not None), None)

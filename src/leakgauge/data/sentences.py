@@ -8,6 +8,8 @@ from pathlib import Path
 from leakgauge.errors import BadInput
 
 SUFFIXES = (".txt", ".tsv")
+DIGITS = 18
+"""Labels of so many digits fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ def is_text_file(data: str) -> bool:
 def read_sentences(path: str | Path) -> Sentences:
     """One sentence a line, empty lines left out. If every line is a whole number, a tab and text, the numbers are labels."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # a byte-order mark is no part of the first label
     except FileNotFoundError as error:
         raise BadInput(f"there is no text file {path}") from error
     except (UnicodeDecodeError, IsADirectoryError) as error:
@@ -40,6 +42,9 @@ def read_sentences(path: str | Path) -> Sentences:
         raise BadInput(f"{path} holds no sentence; write one a line")
     pairs = [line.partition("\t") for line in lines]
     if all(tab and label.strip().isdecimal() and sentence.strip() for label, tab, sentence in pairs):
+        longest = max((label.strip() for label, _, _ in pairs), key=len)
+        if len(longest) > DIGITS:
+            raise BadInput(f"{path} has a label of {len(longest)} digits; give labels of at most {DIGITS}")
         return Sentences(
             tuple(sentence.strip() for _, _, sentence in pairs), tuple(int(label) for label, _, _ in pairs)
         )

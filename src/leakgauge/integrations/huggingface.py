@@ -257,7 +257,8 @@ def _configure(
         raise BadInput(f"the configuration {source} is wrong: {' '.join(str(error).split())}") from error
     if classes is not None:
         config.num_labels = classes
-    if not set(config.architectures or ()) & set(architectures[kind]):
+    named = config.architectures if isinstance(config.architectures, list) else ()
+    if not set(map(str, named)) & set(architectures[kind]):
         config.architectures = [architectures[kind][0]]  # the automatic class cannot choose among several by itself
     return config
 

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Literal, Protocol, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from leakgauge.core import Loss, Tokens, Victim
@@ -37,6 +38,12 @@ LONGEST = 128
 MASKED = 0.15
 """Share of the tokens that a masked language model is asked for."""
 ADAPTER = "adapter_config.json"
+UNREADABLE = (
+    OSError, RuntimeError, ValueError, KeyError, ImportError, TypeError, AttributeError, SafetensorError
+)  # fmt: skip
+"""What transformers and peft raise for files that are damaged, of another kind, or need a package that is not installed."""
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""Nothing is downloaded, and the Python code of a folder never runs; without this transformers asks on the terminal."""
 
 
 class Tokenizer(Protocol):
@@ -169,7 +176,8 @@ def load_language(source: str, *, kind: Kind | None = None, classes: int | None 
 
 def _kind_of(settings: dict[str, Any]) -> Kind:
     """As the configuration says which class it is of; otherwise masked before causal, as for BERT."""
-    named = " ".join(settings.get("architectures") or ())
+    given = settings.get("architectures")
+    named = " ".join(map(str, given)) if isinstance(given, list) else ""
     said: tuple[tuple[str, Kind], ...] = (
         ("SequenceClassification", "classifier"), ("MaskedLM", "masked"), ("CausalLM", "causal"), ("LMHead", "causal"),
     )  # fmt: skip
@@ -207,10 +215,8 @@ def _restored(automatic: Any, folder: Path, *, num_labels: int | None = None, **
         how["num_labels"] = num_labels
     try:
         with quiet():
-            return automatic.from_pretrained(
-                folder, attn_implementation="eager", local_files_only=True, dtype=torch.float32, **how
-            )
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
+            return automatic.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32, **LOCAL, **how)
+    except UNREADABLE as error:
         raise BadInput(f"the weights in {folder} do not load: {one_line(error)}") from error
 
 
@@ -225,7 +231,10 @@ def _from_gguf(path: Path, kind: Kind | None) -> LanguageModel:
         raise MissingExtra("gguf", "gguf")
     with redirect_stderr(StringIO()):  # it draws a progress bar that no setting turns off
         model = _restored(package.AutoModelForCausalLM, path.parent, gguf_file=path.name)
-        inner = package.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        try:
+            inner = package.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, **LOCAL)
+        except UNREADABLE as error:
+            raise BadInput(f"the tokenizer in {path} does not load: {one_line(error)}") from error
     return _finished(model, _wrapped(inner), "causal")
 
 
@@ -241,7 +250,7 @@ def _with_adapter(folder: Path, kind: Kind | None, classes: int | None, *, seed:
     inner = cast(TextLogits, found.model).model
     try:
         model = peft.PeftModel.from_pretrained(inner, folder, is_trainable=True)
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
+    except UNREADABLE as error:
         raise BadInput(f"the adapter in {folder} does not fit its base model: {one_line(error)}") from error
     return _finished(model, found.tokenizer, found.kind)
 
@@ -274,8 +283,8 @@ def _tokenizer(path: Path) -> Tokenizer:
     ):
         return Bytes()
     try:
-        return _wrapped(transformers_package().AutoTokenizer.from_pretrained(path, local_files_only=True))
-    except (OSError, ValueError, KeyError) as error:
+        return _wrapped(transformers_package().AutoTokenizer.from_pretrained(path, **LOCAL))
+    except UNREADABLE as error:
         raise BadInput(f"the tokenizer in {path} does not load: {one_line(error)}") from error
 
 
@@ -288,12 +297,33 @@ def _finished(model: nn.Module, tokenizer: Tokenizer, kind: Kind) -> LanguageMod
     """Padding is what the tokenizer says; a classifier of the last token needs to know it too."""
     config = cast(Any, model).config
     config.pad_token_id = tokenizer.padding
-    positions = config.to_dict().get("max_position_embeddings")
     model.eval()
-    return LanguageModel(TextLogits(model, padding=tokenizer.padding), tokenizer, config.vocab_size, positions, kind)
+    return LanguageModel(
+        TextLogits(model, padding=tokenizer.padding), tokenizer, config.vocab_size, _positions(model), kind
+    )
+
+
+def _positions(model: nn.Module) -> int | None:
+    """The longest sentence. A table of positions with a padding row counts from the row after it (RoBERTa)."""
+    named = getattr(cast(Any, model).config, "max_position_embeddings", None)  # by any name: GPT-2 says n_positions
+    if not isinstance(named, int) or named < 1:
+        return None
+    tables = (part for name, part in model.named_modules() if name.endswith("position_embeddings"))
+    rows = (
+        one.num_embeddings - one.padding_idx - 1
+        for one in tables
+        if isinstance(one, nn.Embedding) and one.padding_idx is not None
+    )
+    return min((named, *rows))
 
 
 def read_ids(found: LanguageModel, given: Sentences) -> tuple[Tensor, Tensor | None]:
     """Ids and labels of the sentences of a file."""
+    if found.kind == "classifier" and given.labels is not None:
+        classes = cast(Any, cast(TextLogits, found.model).model).config.num_labels
+        if max(given.labels) >= classes:
+            raise BadInput(
+                f"the label {max(given.labels)} is too large for a classifier of {classes} classes; labels count from 0"
+            )
     labels = None if given.labels is None else torch.tensor(given.labels)
     return found.ids(given.texts), labels

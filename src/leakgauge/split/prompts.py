@@ -22,6 +22,7 @@ from leakgauge.core import Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.core.running import output_at
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.measures.intervals import clopper_pearson
 
 Sent = Literal["float32", "bfloat16", "int8", "noise"]
 FIRST, TRIED = 32, 512
@@ -62,6 +63,10 @@ class Protection:
         if self.sent == "int8":
             return float(features.abs().max()) / 127 / math.sqrt(12)
         return {"noise": self.noise, "bfloat16": 2**-9, "float32": 2**-22}[self.sent] * size
+
+    def deviation(self, sent: Tensor) -> float:
+        """σ as an adversary estimates it from what was ``sent``, whose squared size the noise makes 1 + noise² times as large."""
+        return self.scale(sent) / math.sqrt(1 + self.noise**2)
 
     def fits(self, made: Tensor, target: Tensor) -> Tensor:
         """Which of the features ``made`` (n, width) a sent one can only have come from; none where rounding or noise hides that."""
@@ -294,7 +299,7 @@ def find_prompt(
     """
     found, count = torch.zeros(0, dtype=torch.long, device=sent.device), 0
     exact = protection.sent in ("float32", "bfloat16")
-    deviation = protection.scale(sent)
+    deviation = protection.deviation(sent)
     for target in sent:
         chosen = probe.first if probe.first is not None and len(found) == 0 else probe
         order = chosen.order(target, blocks.space.vocab if exact else tried)
@@ -341,7 +346,7 @@ def genie_finds(
     rows = prompt.repeat(len(near), 1)
     rows[:, place] = near
     made = torch.cat([blocks.features(part, cut) for part in rows.split(16)])[:, place:]
-    likely = -(made - sent[place:]).double().square().sum((1, 2)) / (2 * protection.scale(sent) ** 2)
+    likely = -(made - sent[place:]).double().square().sum((1, 2)) / (2 * protection.deviation(sent) ** 2)
     expected = _next_scores(blocks, prompt[:place])[near]
     right = near == prompt[place]
     return bool(right[likely.argmax()]) or bool(right[(likely + expected).argmax()])
@@ -419,10 +424,11 @@ def _risk(
 def recommend(rows: Sequence[PromptRisk], *, most: float = 0.5, keep: float = 0.5) -> PromptRisk | None:
     """Where even the genie names at most ``most`` of the tokens and the cloud keeps at least ``keep`` of its predictions.
 
-    Of these the row that keeps most, then the one with the least work on the device. None if nothing that was tried does; without noise
+    The rate of the genie is the upper end of its 95 % interval, because it was asked for a few places only. Of these rows the one that
+    keeps most, then the one with the least work on the device. None if nothing that was tried does; without noise
     there is no bound.
     """
-    safe = [row for row in rows if row.genie_rate is not None and max(row.genie_rate, row.rate) <= most]
+    safe = [row for row in rows if row.asked and max(clopper_pearson(row.genie, row.asked)[1], row.rate) <= most]
     return max(
         (row for row in safe if row.agreement >= keep), key=lambda row: (row.agreement, -row.flops), default=None
     )
