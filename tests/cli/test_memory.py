@@ -13,9 +13,13 @@ import numpy as np
 from leakgauge.cli.memory import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
+def work():
+    for _ in range(50):
+        blocks = [np.ones(1 << 20) for _ in range(4)]  # 32 MiB together: more than malloc keeps by itself
+        del blocks
+work()  # the first pages are new in either case
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(400):
-    np.ones(1 << 20)  # 8 MiB
+work()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
