@@ -87,8 +87,8 @@ def _batches(sizes: Sequence[int]) -> str:
 
 
 def properties_told(found: Findings) -> Match | None:
-    told = [record for record in found.properties or () if record.leaks]
-    return Match((PROPERTIES,), {"said": property_sentence(told[0])}) if told else None
+    leaking = [record for record in found.properties or () if record.leaks]
+    return Match((PROPERTIES,), {"said": property_sentence(leaking[0])}) if leaking else None
 
 
 def defense_did_not_hold(found: Findings) -> Match | None:
