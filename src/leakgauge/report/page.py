@@ -22,6 +22,8 @@ from leakgauge.report.sections import defenses, properties, split, summary, trai
 from leakgauge.report.templating import environment, script
 
 FILE = "report.html"
+_MOST_MODELS = 3
+"""That the title names."""
 _STATES: Mapping[State, str] = {
     "answered": "",
     "unfinished": "not finished",
@@ -64,14 +66,15 @@ def render(folder: Path, *, made: datetime | None = None) -> str:
     code, digest = script("report.js")
     template = environment().get_template("report.html.j2")
     page = template.render(
-        title=f"{_kind(sections)} of {folder.resolve().name}",
+        title=f"{_kind(sections)} of {_models(folder) or folder.resolve().name}",
+        folder=folder.resolve().name,
         made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
         made_from=[section["made_from"] for section in shown],
         questions=[
             {"statement": one, "name": key.capitalize(), "state": _STATES[one.state], "section": sections[key]}
             for key, one in said.items()
         ],
-        summary=summary.section(found),
+        summary=summary.section(found, sections["updates"]["cases"] if sections["updates"] else ()),
         appendix=[section["sources"] for section in shown],
         inputs=evidence.inputs(folder),
         edits=evidence.edits(folder),
@@ -87,6 +90,14 @@ def _kind(sections: Mapping[str, object]) -> str:
     if sections["updates"] or sections["defenses"] or sections.get("properties"):
         return "Audit"
     return "Scan" if sections["split"] else "Monitoring"
+
+
+def _models(folder: Path) -> str:
+    """The models that the run measured, "" for a run that kept no hashes."""
+    names = list(dict.fromkeys(one.name for one in evidence.inputs(folder)))
+    if len(names) > _MOST_MODELS:
+        names[_MOST_MODELS - 1 :] = [f"{len(names) - _MOST_MODELS + 1} other models"]
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def _versions(each: Iterable[Mapping[str, str]]) -> list[tuple[str, str]]:

@@ -155,6 +155,20 @@ class Updates:
         return tuple(update for update in self.judged if update.change is None)
 
     @property
+    def foremost(self) -> tuple[Update, ...]:
+        """The set-ups that the answer is about: honest, undefended and unaided ones first, otherwise what comes closest to them."""
+        honest = [u for u in self.own if not u.malicious]
+        plain = [u for u in honest if u.plain]
+        unaided = [u for u in plain if not u.diagnostic]
+        return tuple(unaided or plain or honest or self.own or self.judged)
+
+    @property
+    def worst(self) -> Update | None:
+        """Of these, the one that shows most: the gravest outcome, then the highest SSIM."""
+        graded = [(u.outcome.severity, u.ssim or 0.0, -u.number, u) for u in self.foremost if u.outcome is not None]
+        return max(graded)[-1] if graded else None
+
+    @property
     def realistic(self) -> tuple[Update, ...]:
         """Set-ups that were asked about, undefended, with nothing that an ordinary server lacks."""
         return tuple(update for update in self.own if update.plain and not update.diagnostic)

@@ -39,14 +39,14 @@ def on_captured(found: Updates) -> Statement:
 
 
 def on_updates(found: Updates) -> Statement:
-    if not found.judged:
+    shown = found.worst
+    if shown is None or shown.outcome is None:
         return on_captured(found)
     honest, malicious = [u for u in found.own if not u.malicious], [u for u in found.own if u.malicious]
     plain = [u for u in honest if u.plain]
     ordinary, helped = [u for u in plain if not u.diagnostic], [u for u in plain if u.diagnostic]
-    first = ordinary or helped or honest or malicious or list(found.judged)
-    worst = max((u.outcome for u in first if u.outcome is not None), key=lambda outcome: outcome.severity)
-    said = [_reconstructed(first, worst, "With diagnostic help " if helped and not ordinary else "")]
+    first, worst = found.foremost, shown.outcome
+    said = [_reconstructed(first, shown, worst, "With diagnostic help " if helped and not ordinary else "")]
     if worst is Outcome.INCONCLUSIVE and (reach := reach_of([u.control for u in first if u.control is not None])):
         said.append(reach)
     if ordinary and helped:
@@ -94,7 +94,7 @@ def no_result(found: Updates) -> list[str]:
     return [f"{plural(total, 'further set-up')} gave no result ({kinds}) and {counts} neither for nor against safety."]
 
 
-def _reconstructed(updates: Sequence[Update], worst: Outcome, prefix: str) -> str:
+def _reconstructed(updates: Sequence[Update], shown: Update, worst: Outcome, prefix: str) -> str:
     server = prefix + (MALICIOUS if all(u.malicious for u in updates) else SERVER)
     who = server[0].upper() + server[1:]
     shared = "defended updates" if all(u.defenses for u in updates) else "plain updates"
@@ -107,12 +107,12 @@ def _reconstructed(updates: Sequence[Update], worst: Outcome, prefix: str) -> st
         every = f" in any of {len(updates)} set-ups" if len(updates) > 1 else ""
         reasons = by_cause([u.verdict for u in updates if u.verdict is not None])
         return f"{who} could not reconstruct private images from {shared}{every}{f': {reasons}' if reasons else ''}."
-    hit = sorted((u for u in updates if u.outcome is worst), key=lambda u: -(u.ssim or 0.0))
+    hit = [u for u in updates if u.outcome is worst]
     partly = "partly " if worst is Outcome.PARTIAL else ""
     of = f" in {len(hit)} of {len(updates)} set-ups" if len(updates) > 1 else ""
     most = ", most clearly from" if len(hit) > 1 else ":"
-    name = hit[0].setting or hit[0].name
-    return f"{who} could {partly}reconstruct private images from {shared}{of}{most} {name} ({quality(hit[0])})."
+    name = shown.setting or shown.name
+    return f"{who} could {partly}reconstruct private images from {shared}{of}{most} {name} ({quality(shown)})."
 
 
 def _unproven(short: Sequence[Update]) -> str:
