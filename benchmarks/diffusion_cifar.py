@@ -5,11 +5,11 @@
     python -m benchmarks.diffusion_cifar prior --out FOLDER --quick         seconds on one core, no data needed: crops of photographs
 
 ``ALL`` holds ``cifar10_train_a.zip``, ``cifar10_test.zip``, ``weights/cifar10_resnet20.safetensors`` and ``…56``, and, for ``--other``,
-``imagenet_500_224.zip``. ``pack`` draws by seed 0 the test images that are attacked, those that settings are chosen on and 1,000 among which
-an attacked one must be recognised; no image is in two of these. The prior learns from the first ``--public`` training images (``all``), from
-those of the first five classes (``half``), or from crops of other photographs (``other``). It is written in half precision as
-``FOLDER/prior_KIND.0``, ``.1`` …, pieces of at most 14 MiB; :func:`joined` puts them together again. ``benchmarks.diffusion_studies``
-attacks with it.
+``imagenet_500_224.zip``. ``pack`` draws by seed 0 the test images that are attacked, those that settings are chosen on and 1,000 among
+which an attacked one must be recognised; no image is in two of these. The prior learns from the first ``--public`` training images
+(``all``), from those of the first five classes (``half``), or from crops of other photographs (``other``). It is written in half
+precision as ``FOLDER/prior_KIND.0``, ``.1`` …, pieces of at most 14 MiB; :func:`joined` puts them together again.
+``benchmarks.diffusion_studies`` attacks with it.
 """
 
 from __future__ import annotations

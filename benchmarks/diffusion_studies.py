@@ -174,7 +174,7 @@ class Scene:
             "ssim": statistics.mean(ssims),
             "psnr": statistics.mean(psnrs),
             "mismatch": statistics.mean(mismatch),
-            "labels_right": statistics.mean(float(one.y is not None and bool((one.y.sort().values == y.sort().values).all())) for one, (_, _, y) in pairs),
+            "labels_right": statistics.mean(float(_same(one.y, y)) for one, (_, _, y) in pairs),
             "each_ssim": [round(s, 4) for s in ssims],
             "each_psnr": [round(p, 2) for p in psnrs],
             "each_mismatch": [round(m, 5) for m in mismatch],
@@ -197,6 +197,10 @@ class Scene:
             client = Client(y, seen.channel, None)
             why[explain(attack, self.victim, seen, one, x, client, nothing=null, thorough=False).cause.value] += 1
         return dict(why)
+
+
+def _same(found: Tensor | None, labels: Tensor) -> bool:
+    return found is not None and torch.equal(found.sort().values, labels.sort().values)
 
 
 def _paired(made: Tensor, truth: Tensor) -> Tensor:

@@ -317,8 +317,8 @@ class Annealing:
     With ``select``, before noise is added the worst share of the restarts of each observation gives way to copies of its best
     ones; fresh noise tells the copies apart again.
 
-    With ``refine``, the pixels of the best quarter of the restarts of each observation are then moved by so many steps, without the denoiser:
-    for detail that it cannot make. A step is ``PIXELS`` long for each pixel in the beginning and falls to 0 along half a cosine.
+    With ``refine``, the pixels of the best quarter of the restarts of each observation are then moved by so many steps, without the
+    denoiser: for detail that it cannot make. A step is ``PIXELS`` long for each pixel in the beginning and falls to 0 along half a cosine.
 
     Ref: Alkhouri et al. 2025 — the denoiser's input is optimised at every level, then noise is added again
     """
@@ -364,7 +364,7 @@ class Annealing:
 LAST = 0.05
 """The lowest noise level at which the denoiser's input is moved: below it the denoiser returns what it is given."""
 MOMENTUM = 0.9
-PIXELS = 0.02
+PIXELS = 0.005
 """Length of the first step that refines pixels, for each of them, in images scaled to [−1, 1]."""
 REFINED = 0.25
 """Share of the restarts of each observation that are refined."""

@@ -80,8 +80,8 @@ def fit_diffusion(
 
     ``labels`` (N,), if given, are their classes, of ``classes`` in all; the prior can then be asked for one class. ``width`` sets the
     size of the network (:class:`UNet`). A twentieth of the images is held out to measure what the prior cannot make. On a GPU it trains in
-    bfloat16 (``bf16``, elsewhere only if asked for) and compiled. With ``mirrored`` every other image is shown left for right. ``steps``, ``batch``, ``lr`` and ``ema`` are those of :class:`Schedule`;
-    with ``stop`` the weights of an earlier step of that schedule are taken.
+    bfloat16 (``bf16``, elsewhere only if asked for) and compiled. With ``mirrored`` every other image is shown left for right. ``steps``,
+    ``batch``, ``lr`` and ``ema`` are those of :class:`Schedule`; with ``stop`` the weights of an earlier step of that schedule are taken.
 
     The last few priors of a process are kept in memory. With ``cache``, a folder, each is also kept there under the hash of images and
     settings and read back by the next call, and a training that was interrupted is resumed where it stopped.
